@@ -20,6 +20,7 @@ from .bfloat16.uint16_entry import bits_entry
 from .bfloat16.widen_bf16 import widen_bf16
 from .canonicalize.checks_first import checks_first
 from .canonicalize.clip_indices import clip_indices
+from .canonicalize.common_values import common_values
 from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
@@ -41,6 +42,7 @@ from .check_option import check_option
 from .decisions import DecisionLog
 from .dump_ir import DumpIR
 from .ir.graph import forget_block
+from .ir.move_functions import copy_module, move_functions
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
@@ -205,6 +207,7 @@ def phases(
             checks_first(),
             relax.transform.ConvertToDataflow(min_size=1),
             relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),
@@ -227,7 +230,7 @@ def phases(
             safe_softmax(),
             sink_scale(),
             sink_permutes(),
-            relax.transform.EliminateCommonSubexpr(),
+            common_values(),
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),
         ],
@@ -244,7 +247,7 @@ def phases(
             weight_only_matmul(),
             *only_if(bf16, bf16_precision()),
             raise_bf16_casts(),
-            relax.transform.EliminateCommonSubexpr(),
+            common_values(),
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),
             *only_if(coarse, merge_projections(options.machine, decisions)),
@@ -362,9 +365,11 @@ def lower_module(mod: IRModule, options: PipelineOptions) -> IRModule:
     return _run(mod, passes_through(Phase.BUILD_LEFTOVERS, options, []), options)
 
 
-def lower_shared(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
-    """The module as calls of the TIR kernels that `compile_module` compiles."""
-    return _run(mod, passes_through(Phase.SHARE_KERNELS, options, decisions), options)
+def lower_shared(
+    mod: IRModule, options: PipelineOptions, decisions: DecisionLog, keep: bool = True
+) -> IRModule:
+    """The module as calls of the TIR kernels that `compile_module` compiles; `keep` as of that."""
+    return _run(mod, passes_through(Phase.SHARE_KERNELS, options, decisions), options, keep)
 
 
 def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:
@@ -373,21 +378,34 @@ def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region,
     return region_counts(_run(mod, passes_through(Phase.FORM_REGIONS, lenient, []), options))
 
 
-def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
-    """Runs every phase on a Relax module and compiles the result."""
+def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -> CompiledModule:
+    """Runs every phase on a Relax module and compiles the result.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Stays as it is if `keep`. Else it has no functions afterwards, and its weights go one by one
+        when they have been packed.
+    """
     decisions: DecisionLog = []
-    lowered = lower_shared(mod, options, decisions)
+    lowered = lower_shared(mod, options, decisions, keep)
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
     executable, code = compile_native(calling, options.target, options.threads)
     return CompiledModule(executable, lowered, code, decisions)
 
 
-def _run(mod: IRModule, passes: list[Pass], options: PipelineOptions) -> IRModule:
+def _run(
+    mod: IRModule, passes: list[Pass], options: PipelineOptions, keep: bool = True
+) -> IRModule:
     """The passes under the target, dumping the IR after each if asked to."""
+    # Passes may take the functions out of their module.
+    mod = copy_module(mod) if keep else move_functions(mod)
     instruments = [] if options.dump_ir is None else [DumpIR(options.dump_ir)]
     try:
         with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
-            return ir.transform.Sequential(passes)(mod)
+            for each in passes:  # a Sequential would keep the first module until the end
+                mod = each(mod)
+            return mod
     finally:
         forget_block()

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tvm import IRModule
 
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from relay_passes.decisions import Decision
 from relay_passes.dump_ir import require_folder
+from relay_passes.freed_memory import return_freed_memory
 from relay_passes.ir.constants import constants_of
 from relay_passes.pipeline import (
     CompiledModule,
@@ -33,7 +35,6 @@ from .bound_outputs import bound_outputs
 from .cpu_features import required_features
 from .executable import Executable
 from .fallback import fallback_target
-from .freed_memory import return_freed_memory
 from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
@@ -194,7 +195,8 @@ def compile(
         )
         below = with_records(below, lookup_of(records))
         fallback_program = _compiled(imported, below, setting, nodes)
-    found = _compiled(imported, options, setting, nodes, fallback_program)
+    keep = isinstance(model, IRModule)  # the caller's
+    found = _compiled(imported, options, setting, nodes, fallback_program, keep)
     del imported
     return_freed_memory()
     return found
@@ -206,9 +208,10 @@ def _compiled(
     setting: PoolSetting,
     nodes: Nodes,
     fallback: Executable | None = None,
+    keep: bool = True,
 ) -> Executable:
     try:
-        compiled = compile_module(source.mod, options)
+        compiled = compile_module(source.mod, options, keep)
     except TvmHybridError:
         raise
     except Exception as error:

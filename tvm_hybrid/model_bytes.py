@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microkernels.errors import ModelError
+
 if TYPE_CHECKING:
     import onnx
 
@@ -143,11 +145,13 @@ def _other_files(path: Path) -> list[Path]:
     """The files that hold tensors of a model."""
     import onnx
 
-    proto = onnx.ModelProto()
+    from .frontend.read_model import light_model
+
     try:
-        proto.ParseFromString(path.read_bytes())
-    except Exception as error:  # as above; compiling says what is wrong
+        proto, left = light_model(path)
+    except ModelError as error:  # compiling says what is wrong
         raise ValueError(f"not a model: {error}") from error
+    left.close()
     graphs = [proto.graph, *proto.functions]
     names = {
         entry.value

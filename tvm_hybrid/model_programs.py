@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from microkernels.errors import CompileError, InputValueError, ModelError, TvmHybridError
+from relay_passes.freed_memory import return_freed_memory
 
 from . import program_cache
 from .api import compile as compile_model
 from .api import warn_if_slow
 from .executable import Executable
-from .freed_memory import return_freed_memory
 from .logs import logger
 from .model_bytes import ModelBytes
 from .model_digest import model_bytes

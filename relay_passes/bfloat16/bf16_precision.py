@@ -24,6 +24,7 @@ from __future__ import annotations
 import ml_dtypes
 from tvm import ir, relax
 
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import (
     convolution_of,
     is_convolution,
@@ -59,7 +60,7 @@ def _narrow(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Exp
     """A value as bfloat16; made once, at its first use."""
     if expr not in known:
         if isinstance(expr, ir.GenericConst):
-            rounded = expr.value.numpy().astype(ml_dtypes.bfloat16)
+            rounded = array_of(expr.value).astype(ml_dtypes.bfloat16)
             known[expr] = relax.const(rounded, "bfloat16")
         else:
             known[expr] = block.emit(relax.op.astype(expr, "bfloat16"))

@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -87,7 +88,7 @@ def _one_hot_product(
     equal = None if cast is None else _called(graph, cast.args[0], "relax.equal")
     if product is None or equal is None or not isinstance(product.args[1], ir.GenericConst):
         return None
-    weight, rows = product.args[1].value.numpy(), static_tensor(product.args[0])
+    weight, rows = array_of(product.args[1].value), static_tensor(product.args[0])
     if rows is None or weight.ndim != 2 or {str(weight.dtype), rows.dtype} != {"float32"}:
         return None
     for spread, classes in (equal.args, reversed(equal.args)):
@@ -122,7 +123,7 @@ def _take(graph: DataflowGraph, var: relax.Var) -> tuple[np.ndarray, relax.Expr,
         return None
     if int(call.attrs.axis) != 0 or str(call.attrs.mode) != "clip":
         return None
-    table = call.args[0].value.numpy()
+    table = array_of(call.args[0].value)
     known = table.ndim == 2 and str(table.dtype) == "float32" and static_tensor(var) is not None
     return (table, call.args[1], True) if known else None
 

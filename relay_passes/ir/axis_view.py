@@ -13,6 +13,7 @@ import numpy as np
 from tvm import ir, relax
 
 from .call_axes import permutation
+from .constants import array_of
 from .graph import is_call, op_name, region_tensor, relax_shape, static_tensor
 from .rewrite import Bindings
 from .traits import RESHAPES
@@ -81,14 +82,14 @@ class AxisView:
             order = kept + [axis for axis in range(len(shape)) if axis not in kept]
             shape = tuple(shape[axis] for axis in order)
             if isinstance(expr, ir.GenericConst):
-                array = np.ascontiguousarray(expr.value.numpy().transpose(order))
+                array = np.ascontiguousarray(array_of(expr.value).transpose(order))
                 expr = relax.const(array, str(expr.ty.dtype))
             else:
                 expr = relax.op.permute_dims(expr, order)
         if shape == self.shape:
             return expr
         if isinstance(expr, ir.GenericConst):
-            return relax.const(expr.value.numpy().reshape(self.shape), str(expr.ty.dtype))
+            return relax.const(array_of(expr.value).reshape(self.shape), str(expr.ty.dtype))
         if isinstance(expr, relax.Call):
             expr = block.emit(expr)
         return relax.op.reshape(expr, relax_shape(self.shape, self.source))

@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import tvm
 from tvm import IRModule, relax
 from tvm.ir import GenericConst
 from tvm.runtime import Tensor
@@ -53,6 +54,19 @@ def array_of(tensor: Tensor, dtype: np.dtype[Any] | None = None) -> np.ndarray[A
     array = np.ndarray(tuple(map(int, tensor.shape)), kind, memory_of(tensor))
     array.flags.writeable = False
     return array
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> Tensor | None:
+    """The tensor whose elements an array of `array_of` is; None for any other array."""
+    tensor = getattr(array.base, "tensor", None)
+    if not isinstance(tensor, Tensor) or array.shape != tuple(map(int, tensor.shape)):
+        return None
+    return tensor if str(array.dtype) == str(tensor.dtype) and array.flags.c_contiguous else None
+
+
+def constant_of(array: np.ndarray[Any, Any]) -> GenericConst:
+    """A constant of an array, which it may share memory with."""
+    return relax.const(tvm.runtime.tensor(np.ascontiguousarray(array)))
 
 
 def bytes_of(tensor: Tensor) -> int:

@@ -55,7 +55,7 @@ class DataflowGraph:
         What regions read; they may pass over the bindings between it and their own.
     """
 
-    bindings: Sequence[AnyBinding]
+    bindings: list[AnyBinding]
     position: dict[relax.Expr, int]
     users: dict[relax.Expr, list[int]]
 
@@ -66,7 +66,7 @@ class DataflowGraph:
         # Most passes change nothing: the next one reads the same block.
         known: tuple[Any, ...] = getattr(_last, "read", (None,))
         if not block.same_as(known[0]):
-            self.bindings = block.bindings[:]  # a list: arrays of TVM are slow to iterate over
+            self.bindings = list(block.bindings[:])  # arrays of TVM are slow to iterate over
             self.position = {binding.var: i for i, binding in enumerate(self.bindings)}
             self.users = {}
             for i, binding in enumerate(self.bindings):

@@ -21,6 +21,8 @@ from typing import Any, TypeGuard
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
+from relay_passes.tvm_compat import set_type
+
 from .graph import AnyBinding, DataflowGraph, variables
 from .region_functions import is_region_function
 
@@ -64,7 +66,9 @@ def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
 
 def with_blocks(function: relax.Function, blocks: Iterable[relax.BindingBlock]) -> relax.Function:
     """A function of other blocks that returns the same."""
-    return with_body(function, relax.SeqExpr(list(blocks), function.body.body))
+    body = relax.SeqExpr(list(blocks), function.body.body)
+    set_type(body, function.body.ty)
+    return with_body(function, body)
 
 
 def with_values(
@@ -141,7 +145,7 @@ def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | N
         if any(new is not None for new in bindings):
             found = True
             blocks = [
-                block if new is None else relax.DataflowBlock(_used(new))
+                block if new is None else relax.DataflowBlock(used_bindings(new))
                 for block, new in zip(old, bindings, strict=True)
             ]
             builder.update_func(gvar, with_blocks(function, blocks))
@@ -167,14 +171,34 @@ def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
         written = _written(relax.BlockBuilder(mod), lambda block: rewrite(DataflowGraph(block)))
         if written is None:
             return mod
-        return relax.transform.DeadCodeElimination()(
-            relax.transform.CanonicalizeBindings()(written)
-        )
+        return tidied(written)
 
     return run
 
 
-def _used(bindings: list[relax.Binding]) -> list[relax.Binding]:
+def tidied(mod: IRModule) -> IRModule:
+    """A module of blocks that were written anew, with names for values alone and nothing unused."""
+    if _is_tidy(mod):
+        return mod
+    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
+
+
+def _is_tidy(mod: IRModule) -> bool:
+    """Whether nothing is left to do after `used_bindings`: one function of one block of calls.
+
+    To look takes a tenth of the time that TVM's passes take.
+    """
+    functions = list(mod.functions.values())
+    if len(functions) > 1 or not is_relax(functions[0]) or len(functions[0].body.blocks) > 1:
+        return False
+    return all(
+        isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call)
+        for block in functions[0].body.blocks
+        for binding in block.bindings[:]
+    )
+
+
+def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
     """The bindings of a dataflow block without those that nothing needs.
 
     TVM's DeadCodeElimination does the same, but visits the function for every link of a chain.

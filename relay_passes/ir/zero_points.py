@@ -15,6 +15,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 
+from .constants import array_of
 from .quantization import Quantized
 from .rewrite import Emit
 
@@ -59,7 +60,7 @@ def known_centred(quantized: Quantized) -> np.ndarray | None:
     if not all(isinstance(each, ir.GenericConst) for each in (quantized.data, zero_point)):
         return None
     zeros = _along(zero_point.value.numpy(), quantized)
-    return np.asarray(quantized.data.value.numpy().astype(np.int32) - zeros.astype(np.int32))
+    return np.asarray(array_of(quantized.data.value).astype(np.int32) - zeros.astype(np.int32))
 
 
 def known_value(quantized: Quantized) -> np.ndarray | None:
@@ -92,7 +93,7 @@ def largest(quantized: Quantized) -> int:
         return high - low
     zeros = zero_point.value.numpy().astype(np.int64)
     if isinstance(quantized.data, ir.GenericConst):
-        values = quantized.data.value.numpy()
+        values = array_of(quantized.data.value)
         low, high = int(values.min(initial=high)), int(values.max(initial=low))
     return int(max(abs(high - zeros.min()), abs(low - zeros.max())))
 

@@ -26,8 +26,7 @@ from tvm.ir import GenericConst
 from tvm.runtime import Tensor
 
 from relay_passes.ir.constants import bytes_of, constants_in
-from relay_passes.ir.graph import AnyBinding
-from relay_passes.ir.region_functions import substitute
+from relay_passes.ir.renamed import renamed
 from relay_passes.ir.rewrite import is_relax, map_functions, with_body
 
 
@@ -75,32 +74,7 @@ def _changed(
             )
             bindings.append(relax.VarBinding(taken[number], item))
         items[constant] = taken[number]
-    body = _renamed(function.body, items)
+    body = renamed(function.body, items)
     return with_body(
         function, relax.SeqExpr([relax.BindingBlock(bindings), *body.blocks], body.body)
     )
-
-
-def _renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
-    """An expression with variables in place of constants, in branches too."""
-    if isinstance(expr, relax.SeqExpr):
-        blocks = [
-            type(block)([_bound(binding, items) for binding in block.bindings])
-            for block in expr.blocks
-        ]
-        return relax.SeqExpr(blocks, _renamed(expr.body, items))
-    if isinstance(expr, relax.If):
-        return relax.If(
-            expr.cond, _renamed(expr.true_branch, items), _renamed(expr.false_branch, items)
-        )
-    if isinstance(expr, relax.Call):
-        arguments = [substitute(argument, items) for argument in expr.args]
-        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
-    return substitute(expr, items)
-
-
-def _bound(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
-    value = _renamed(binding.value, items)
-    if isinstance(binding, relax.MatchCast):
-        return relax.MatchCast(binding.var, value, binding.ty)
-    return relax.VarBinding(binding.var, value)

@@ -14,58 +14,120 @@ After
 
 from __future__ import annotations
 
-import numpy as np
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.isa import Isa
-from relay_passes.ir.constants import array_of
+from relay_passes.freed_memory import return_freed_memory
+from relay_passes.ir.constants import array_of, constant_of
+from relay_passes.ir.move_functions import move_functions, take_callers, take_values
 from relay_passes.ir.region_functions import (
     emit_body,
     is_region_function,
     region_function,
     region_of,
 )
-from relay_passes.ir.rewrite import rewrite_region_calls
+from relay_passes.tvm_compat import object_address
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 from .select_configs import config_of
 
+MOST_KEPT = 1 << 24  # bytes that have been packed since freed memory was given back
 PACKED = "tvm_hybrid.packed"
 
 
 def prepack(isa: Isa, meaning: bool = True) -> ir.transform.Pass:
     """The pass; equal weights packed alike share one constant.
 
-    Without `meaning` the functions stay as they are: for a compiler that reads their regions only.
+    It takes all functions out of its module, so that each weight can go when it has been packed.
+    Without `meaning` the region functions stay as they are: for a compiler that reads their regions
+    only.
     """
 
     @module_pass(opt_level=0, name="tvm_hybrid.prepack")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        builder, renamed = _unpacking(mod, isa) if meaning else (relax.BlockBuilder(mod), {})
-        packed: dict[tuple[relax.Expr, str], relax.Expr] = {}
-
-        def pack_call(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
-            call = binding.value
-            region = region_of(function)
-            packing = template_for(region.op).packing
-            arguments = list(call.args)
-            if packing is not None and PACKED not in function.attrs:
-                config = config_of(function, region)
-                for index in _constant_inputs(region):
-                    key = (arguments[index], _layout(region, config, index))
-                    if key not in packed:
-                        weight = array_of(arguments[index].value)
-                        array = packing.pack(region, config, isa, index, weight)
-                        packed[key] = relax.const(np.ascontiguousarray(array))
-                    arguments[index] = packed[key]
-            return relax.Call(renamed.get(call.op, call.op), arguments, ret_ty=call.ty)
-
-        return rewrite_region_calls(mod, builder, pack_call)
+        regions = move_functions(mod)
+        callers = take_callers(regions)
+        builder, renamed = (
+            _unpacking(regions, isa) if meaning else (relax.BlockBuilder(regions), {})
+        )
+        packer = _Packer(regions, renamed, isa, callers.values())
+        packed = builder.get()
+        for gvar in list(callers):
+            packed.update_func(gvar, take_values(callers, gvar, packer.packed_call))
+        return packed
 
     return run
+
+
+class _Packer:
+    """Packs the weights of calls, one after the other; a packed one is kept while it is needed."""
+
+    def __init__(
+        self,
+        regions: IRModule,
+        renamed: Mapping[ir.GlobalVar, ir.GlobalVar],
+        isa: Isa,
+        callers: Iterable[relax.Function],
+    ) -> None:
+        self._regions, self._renamed, self._isa = regions, renamed, isa
+        # By address: a key that is the constant would keep it.
+        self._packed: dict[int, dict[str, relax.Expr]] = {}
+        self._kept_bytes = 0
+        self._waiting: Counter[int] = Counter()
+        for function in callers:
+            for block in function.body.blocks:
+                for binding in block.bindings[:]:
+                    self._waiting.update(map(object_address, self._weights(binding.value)))
+
+    def packed_call(self, binding: relax.VarBinding) -> relax.Expr | None:
+        """The call of a region with packed weights; None for any other value."""
+        call = binding.value
+        function = self._callee(call)
+        if function is None:
+            return None
+        arguments = list(call.args)
+        for index in _packed_inputs(function):
+            arguments[index] = self._weight(function, index, arguments[index])
+        return relax.Call(self._renamed.get(call.op, call.op), arguments, ret_ty=call.ty)
+
+    def _callee(self, value: relax.Expr) -> relax.Function | None:
+        """The region function that a value calls."""
+        is_call = isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)
+        function = self._regions[value.op] if is_call and value.op in self._regions else None
+        return function if is_region_function(function) else None
+
+    def _weights(self, value: relax.Expr) -> list[relax.Expr]:
+        function = self._callee(value)
+        return [] if function is None else [value.args[i] for i in _packed_inputs(function)]
+
+    def _weight(self, function: relax.Function, index: int, weight: relax.Expr) -> relax.Expr:
+        region = region_of(function)
+        config = config_of(function, region)
+        place, layout = object_address(weight), _layout(region, config, index)
+        known = self._packed.setdefault(place, {})
+        if layout not in known:
+            packing = template_for(region.op).packing
+            assert packing is not None  # as _packed_inputs says
+            array = packing.pack(region, config, self._isa, index, array_of(weight.value))
+            known[layout] = constant_of(array)
+            self._give_back(array.nbytes)
+        self._waiting[place] -= 1
+        if not self._waiting[place]:
+            del self._packed[place]
+        return known[layout]
+
+    def _give_back(self, size: int) -> None:
+        """Gives Linux the memory of weights that are gone; glibc seldom finds a use for it."""
+        self._kept_bytes += size
+        if self._kept_bytes > MOST_KEPT:
+            return_freed_memory()
+            self._kept_bytes = 0
 
 
 def _unpacking(
@@ -92,6 +154,13 @@ def _layout(region: Region, config: Config, index: int) -> str:
     return f"{region.op} {index} {config} {attrs} {inputs} {region.parts}"
 
 
+def _packed_inputs(function: relax.Function) -> list[int]:
+    """Which inputs of a region function are to be packed."""
+    region = region_of(function)
+    is_packed = template_for(region.op).packing is None or PACKED in function.attrs
+    return [] if is_packed else _constant_inputs(region)
+
+
 def _constant_inputs(region: Region) -> list[int]:
     return [index for index, tensor in enumerate(region.inputs) if tensor.constant]
 
@@ -99,11 +168,10 @@ def _constant_inputs(region: Region) -> list[int]:
 def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
     """The region function with packed parameters, which its body unpacks first."""
     region = region_of(function)
-    template = template_for(region.op)
-    if template.packing is None or PACKED in function.attrs or not _constant_inputs(region):
+    packing, constants = template_for(region.op).packing, _packed_inputs(function)
+    if packing is None or not constants:
         return function
-    packing, config = template.packing, config_of(function, region)
-    constants = _constant_inputs(region)
+    config = config_of(function, region)
     parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
     for index in constants:
         shape = packing.shape(region, config, isa, index)

@@ -22,6 +22,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.call_axes import view_of
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import convolution_of, is_convolution
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
@@ -79,7 +80,7 @@ def _wide_weight(graph: DataflowGraph, call: relax.Expr) -> np.ndarray | None:
 def _known_integers(graph: DataflowGraph, expr: relax.Expr) -> np.ndarray | None:
     """What is computed of constants by operators that quantised weights pass; else None."""
     if isinstance(expr, ir.GenericConst):
-        values = expr.value.numpy()
+        values = array_of(expr.value)
         return values.astype(np.int32) if values.dtype.kind in "iu" else None
     call = graph.definition(expr)
     compute = _ON_INTEGERS.get(op_name(call))

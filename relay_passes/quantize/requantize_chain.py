@@ -13,6 +13,7 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
+from relay_passes.ir.constants import array_of
 from tir_schedules.core.integer_product import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
@@ -133,7 +134,7 @@ def bounds_of_sums(
     b_zero = further.get("b", region.attrs.get("b_zero_point", 0))
     if not isinstance(arguments[1], ir.GenericConst):
         return None
-    weight = arguments[1].value.numpy().astype(np.int64).reshape(-1, region.output.shape[-1])
+    weight = array_of(arguments[1].value).astype(np.int64).reshape(-1, region.output.shape[-1])
     if isinstance(b_zero, ir.GenericConst):
         weight = weight - b_zero.value.numpy()
     elif isinstance(b_zero, int):
@@ -159,7 +160,7 @@ def _number(region: Region, arguments: list[relax.Expr], value: int) -> np.ndarr
     expr = arguments[len(region.inputs) + value - 1] if value else None
     if not isinstance(expr, ir.GenericConst):
         return None
-    array = expr.value.numpy()
+    array = array_of(expr.value)
     if array.size != 1 and (array.size != columns or array.shape[-1] != columns):
         return None
     return array.reshape(-1)

@@ -56,7 +56,7 @@ def _emit(block: Bindings, weight: Quantized) -> relax.Expr:
     known = weight.quantization.known
     assert known is not None
     scale, zero_point = (array.astype(np.float32).reshape(1, 1, -1) for array in known)
-    rows, columns = weight.data.value.numpy().shape
+    rows, columns = map(int, weight.data.value.shape)
     integers = block.emit(relax.op.reshape(weight.data, (1, rows, columns)))
     value = block.emit(relax.op.astype(integers, "float32"))
     if zero_point.any():

@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.with_args import with_args
@@ -68,7 +69,7 @@ class ColumnJoiner:
         return tensor is not None and tensor.shape[-1:] in ((), (1,)) and in_time
 
     def _constants(self, exprs: Sequence[relax.Expr]) -> relax.Expr | None:
-        arrays = [expr.value.numpy() for expr in exprs]
+        arrays = [array_of(expr.value) for expr in exprs]
         if len({array.dtype for array in arrays}) > 1:
             return None
         if all(array.size == 1 and (array == arrays[0]).all() for array in arrays):

@@ -27,12 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import ir, relax
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.move_functions import move_functions, take_blocks, take_callers
+from relay_passes.ir.rewrite import Bindings, tidied
 from relay_passes.ir.traits import QUANTIZING, VIEWS
 from relay_passes.ir.with_args import with_args
 
@@ -56,6 +58,8 @@ CONVERSION_CYCLES = 0.333
 def merge_projections(machine: Machine, decisions: DecisionLog | None = None) -> ir.transform.Pass:
     """The pass; it needs A-normal form, and common subexpressions eliminated.
 
+    It takes all functions out of its module, so that each weight can go when it has been merged.
+
     Parameters
     ----------
     machine : Machine
@@ -64,9 +68,25 @@ def merge_projections(machine: Machine, decisions: DecisionLog | None = None) ->
         Receives what is merged, and why other products of one tensor are not.
     """
     log = [] if decisions is None else decisions
-    return block_pass(
-        "tvm_hybrid.merge_projections", lambda graph: _Merger(graph, machine, log).run()
-    )
+
+    @module_pass(opt_level=0, name="tvm_hybrid.merge_projections")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        written, changes = move_functions(mod), 0
+
+        def merged(graph: DataflowGraph) -> list[relax.Binding] | None:
+            nonlocal changes
+            new = _Merger(graph, machine, log).run()
+            changes += new is not None
+            return new
+
+        callers = take_callers(written)
+        for gvar in list(callers):
+            written.update_func(gvar, take_blocks(callers, gvar, merged))
+        if not changes:
+            return written
+        return tidied(written)
+
+    return run
 
 
 class _Merger:
@@ -76,6 +96,7 @@ class _Merger:
         self.graph, self.machine, self.decisions = graph, machine, decisions
         self.inserted: dict[int, list[relax.Binding]] = {}
         self.replaced: dict[int, relax.Expr] = {}
+        self.merged: set[int] = set()
 
     def run(self) -> list[relax.Binding] | None:
         """The block's new bindings; None if nothing is merged."""
@@ -152,8 +173,19 @@ class _Merger:
             end = column + width
             self.replaced[position] = relax.op.strided_slice(value, [axis], [column], [end])
             column = end
+        for position in group:
+            self.let_go(position)
         columns = " + ".join(map(str, widths))
         return f"become one with {columns} columns: {saved:.1f} us saved, {lost:.1f} us lost"
+
+    def let_go(self, position: int) -> None:
+        """Takes the weight out of a product that nothing needs any more."""
+        binding, call = self.graph.bindings[position], self.graph.value(position)
+        nothing = relax.Var("merged", call.args[1].ty)
+        self.graph.bindings[position] = relax.VarBinding(
+            binding.var, with_args(call, [call.args[0], nothing])
+        )
+        self.merged.add(position)
 
     def follow(
         self, ends: Sequence[int], value: relax.Var, joiner: ColumnJoiner
@@ -251,7 +283,7 @@ class _Merger:
                 call = self.graph.value(user)
                 result = self.graph.bindings[user].var
                 if is_call(call, "relax.matmul"):
-                    if self.weight(call.args[1]) is not None:
+                    if user in self.merged or self.weight(call.args[1]) is not None:
                         return None
                     found.add(user)
                 elif op_name(call) not in BETWEEN and isinstance(call, relax.Call):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, static_tensor
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.product.narrow_weight import per_block_shape
@@ -99,7 +100,7 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
     if not same_columns or not all(_per_block(each, shape, reshaped) for each in parameters):
         return None
     attrs: dict[str, Attribute] = {"block": shape[1]}
-    attrs["bits"] = _bits(chain.expr.value.numpy(), shape)
+    attrs["bits"] = _bits(array_of(chain.expr.value), shape)
     common = None if zero is None else _common(zero)
     if common is not None:
         attrs["zero_point"] = common

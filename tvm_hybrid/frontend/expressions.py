@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from microkernels.vector.expressions import reinterpret
+from relay_passes.ir.constants import tensor_of
 
 Expr: TypeAlias = Any  # a Relax expression
 # Returns None where TVM's own converter is to be used.
@@ -59,7 +60,10 @@ def dtype_of(value: Expr) -> str:
 
 def literal(array: np.ndarray) -> GenericConst:
     """A constant of exactly the array's dtype (relax.const makes int32 of int64)."""
-    return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
+    tensor = tensor_of(array)
+    if tensor is None:
+        tensor = tvm.runtime.tensor(np.asarray(array, order="C"))
+    return relax.const(tensor)
 
 
 # Bits of a type, and those of its infinity.

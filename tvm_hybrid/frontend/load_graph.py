@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import onnx
 import onnx.inliner
 import onnx.version_converter
-from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from microkernels.errors import ModelError
 
 from .check_model import SUPPORTED_TYPES, opset_version, type_name
 from .graph import Graph, captured_names, describe, drop_dead_nodes
+from .left_data import LeftData
 from .narrow_types import NARROW, stored_type
 
 # Before opset 7 elementwise operators broadcast by attributes, which TVM's importer does not read.
@@ -23,15 +23,15 @@ OLDEST_OPSET = 7
 UPGRADED_OPSET = 12
 
 
-def load_graph(model: onnx.ModelProto, folder: str = "") -> Graph:
+def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
     """Builds the working graph of `model`, which stays as it is.
 
     Parameters
     ----------
     model : onnx.ModelProto
         A checked model.
-    folder : str
-        Where the files are that initializers may be in.
+    left : LeftData, optional
+        The data of initializers that the model lacks.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def load_graph(model: onnx.ModelProto, folder: str = "") -> Graph:
         if kind in NARROW:
             graph.narrow[item.name] = kind
     drop_dead_nodes(graph)
-    _load_constants(graph, proto.initializer, folder)
+    _load_constants(graph, proto.initializer, left or LeftData())
     return graph
 
 
@@ -87,7 +87,7 @@ def _copy_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return copies
 
 
-def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], folder: str) -> None:
+def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], left: LeftData) -> None:
     """Loads the arrays that live nodes or outputs use."""
     used = set(graph.outputs)
     for node in graph.nodes:
@@ -111,14 +111,14 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], fold
         try:
             if min(shape, default=0) < 0:
                 raise ValueError("a dimension is negative")
-            array = numpy_helper.to_array(tensor, folder)
+            array = left.array(tensor)
             if array.shape != shape:
                 raise ValueError(f"the data have shape {array.shape}")
         except Exception as error:  # numpy's and onnx's own, of many kinds
             if uses_external_data(tensor):
                 raise ModelError(
                     f"the external data of initializer {tensor.name!r}, beside the model in "
-                    f"{folder}, cannot be loaded: {error}"
+                    f"{left.folder}, cannot be loaded: {error}"
                 ) from error
             raise ModelError(
                 f"initializer {tensor.name!r}: the data do not fit shape {shape}: {error}"

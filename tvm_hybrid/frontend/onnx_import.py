@@ -28,6 +28,7 @@ from .fold_views import fold_views
 from .freeze_shapes import Shapes, declared_dims, freeze_shapes
 from .graph import Graph
 from .imported_model import ImportedModel
+from .left_data import LeftData
 from .load_graph import load_graph
 from .open_model import declared_interface
 from .open_sizes import OpenSizes
@@ -81,9 +82,11 @@ def import_onnx(
         An operator, or a form of one, cannot be imported; the message names the node.
     """
     start = time.perf_counter()
-    proto, folder = read_all_but_large(model)
+    proto, left = read_all_but_large(model)
     try:
-        imported = _import(proto, folder, shapes, values, keep_open)
+        with left:
+            graph = _load(proto, left)
+        imported = _import(proto, graph, shapes, values, keep_open)
     except ModelError:
         raise
     except Exception as error:  # a malformed model can go wrong in more ways than can be foreseen
@@ -94,15 +97,18 @@ def import_onnx(
     return imported
 
 
+def _load(proto: onnx.ModelProto, left: LeftData) -> Graph:
+    check_model(proto)
+    return load_graph(proto, left)
+
+
 def _import(
     proto: onnx.ModelProto,
-    folder: str,
+    graph: Graph,
     shapes: Shapes | None,
     values: Values | None,
     keep_open: bool,
 ) -> ImportedModel:
-    check_model(proto)
-    graph = load_graph(proto, folder)
     arrays = read_values(graph, values)
     declared = declared_interface(proto, graph, shapes) if keep_open else None
     opened = freeze_shapes(graph, shapes_with(arrays, shapes), keep_open)

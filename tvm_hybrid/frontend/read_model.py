@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Container, Iterator
+from io import BufferedIOBase
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,9 +15,12 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from microkernels.errors import ModelError
 
+from .graph import STANDARD_DOMAINS
+from .left_data import LARGE_BYTES, LeftData, without_large_data
+from .wire_format import WireError
+
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
 
-LARGE_BYTES = 1 << 18
 _NEW_OPSET = 7
 
 _OTHER_FORMATS = {
@@ -57,13 +62,13 @@ def read_model(model: ModelLike) -> onnx.ModelProto:
     )
 
 
-def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, str]:
-    """As `read_model`, but large initializers of a path's model stay in their files.
+def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, LeftData]:
+    """As `read_model`, but the data of large initializers stay where they are.
 
     Returns
     -------
-    tuple of onnx.ModelProto and str
-        The model, and the folder of these files; "" if there are none.
+    tuple of onnx.ModelProto and LeftData
+        The model, and the data, which keep the model's file open.
 
     Raises
     ------
@@ -72,13 +77,64 @@ def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, str]:
     """
     if isinstance(model, str | os.PathLike):
         path = Path(model)
-        proto = _parse_file(path)
-        left = [each for each in _external_tensors(proto) if _declared_bytes(each) >= LARGE_BYTES]
-        if any(each.version < _NEW_OPSET for each in proto.opset_import):
-            left = []  # the converter of old models may look into tensors
-        _load_external(proto, path, {tensor.name for tensor in left})
-        return proto, str(path.parent) if left else ""
-    return read_model(model), ""
+        proto, left = light_model(path)
+        late = [each for each in _external_tensors(proto) if _declared_bytes(each) >= LARGE_BYTES]
+        if _is_old(proto):
+            late = []
+        try:
+            _load_external(proto, path, {tensor.name for tensor in late})
+        except ModelError:
+            left.close()
+            raise
+        if late:
+            left.folder = str(path.parent)
+        return proto, left
+    if isinstance(model, bytes | bytearray | memoryview):
+        data = bytes(model)
+        found = _parsed_apart(io.BytesIO(data), len(data), "the given bytes")
+        if found is not None:
+            _refuse_external(found[0], "bytes in memory")
+            return found
+    return read_model(model), LeftData()
+
+
+def light_model(path: Path) -> tuple[onnx.ModelProto, LeftData]:
+    """The model in a file, and the data of large initializers in it; nothing of other files.
+
+    Raises
+    ------
+    ModelError
+        As `read_model`.
+    """
+    file = _opened(path)
+    found = _parsed_apart(file, os.fstat(file.fileno()).st_size, str(path))
+    if found is None:
+        file.close()
+        return _parse_file(path), LeftData()
+    return found
+
+
+def _parsed_apart(
+    file: BufferedIOBase, size: int, where: str
+) -> tuple[onnx.ModelProto, LeftData] | None:
+    """A model without large data, and these; None if all of it is to be parsed at once."""
+    if size < LARGE_BYTES:
+        return None
+    try:
+        data, left = without_large_data(file, size)
+        proto = _parse(data, where)
+    except (WireError, OSError, ModelError):
+        return None  # the parser says what is wrong with it
+    if _is_old(proto):
+        return None
+    left.name(proto)
+    return proto, left
+
+
+def _is_old(proto: onnx.ModelProto) -> bool:
+    """Whether ONNX converts the model first, which may look into tensors."""
+    versions = (each.version for each in proto.opset_import if each.domain in STANDARD_DOMAINS)
+    return any(version < _NEW_OPSET for version in versions)
 
 
 def _read_file(path: Path) -> onnx.ModelProto:
@@ -88,15 +144,23 @@ def _read_file(path: Path) -> onnx.ModelProto:
 
 
 def _parse_file(path: Path) -> onnx.ModelProto:
+    with _opened(path) as file:
+        try:
+            data = file.read()
+        except OSError as error:
+            raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
+    return _parse(data, str(path))
+
+
+def _opened(path: Path) -> BufferedIOBase:
     try:
         if path.is_dir():
             raise ModelError(f"{path} is a directory; give the .onnx file inside it")
-        data = path.read_bytes()
+        return path.open("rb")
     except FileNotFoundError as error:
         raise ModelError(f"there is no model file {path}") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
-    return _parse(data, str(path))
 
 
 def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> None:

@@ -21,9 +21,9 @@ from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
 from .data_sized.sizes import dims_of
 from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
+from .left_data import LARGE_BYTES
 from .loops import Loop, repeat
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
-from .read_model import LARGE_BYTES
 from .supported import has_converter
 
 Shapes = dict[str, list[Expr]]  # of inputs, by name

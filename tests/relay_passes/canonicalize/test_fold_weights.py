@@ -76,3 +76,19 @@ def test_what_depends_on_an_input_stays() -> None:
             return gv
 
     assert_structural_equal(fold_weights()(Before), Before)
+
+
+def test_a_module_with_nothing_to_fold_stays() -> None:
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((2, 4), "float32"), w: R.Tensor((3, 4), "int8")):
+            with R.dataflow():
+                wide = R.astype(w, "float32")
+                turned = R.permute_dims(wide, axes=[1, 0])
+                gv = R.matmul(x, turned)
+                R.output(gv)
+            return gv
+
+    before = relax.transform.BindParams("main", {"w": WEIGHT.astype(np.int8)})(Before)
+    assert fold_weights()(before).same_as(before)

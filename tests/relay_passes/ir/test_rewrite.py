@@ -93,3 +93,21 @@ def test_a_value_pass_binds_what_its_function_says() -> None:
     assert operators(run(before)) == operators(after)
     unchanged = module(op.tanh, X)
     assert_structural_equal(run(unchanged), unchanged)
+
+
+def test_what_is_tidy_is_what_tvm_makes_of_it() -> None:
+    plain = module(lambda x: op.nn.relu(op.exp(x)), X)
+    written = block_pass("test", sigmoids)(plain)
+    tidy = relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(written))
+    assert_structural_equal(written, tidy)
+
+
+def test_names_for_other_names_and_what_is_unused_go() -> None:
+    def exp_alone(graph: DataflowGraph) -> list[relax.Binding] | None:
+        value, position = graph.bindings[0].var, len(graph.bindings) - 1
+        return replaced(graph, {position: value})
+
+    plain = module(lambda x: op.nn.relu(op.negative(op.exp(x))), X)
+    assert operators(block_pass("test", exp_alone)(plain)) == ["relax.exp"]
+    (binding,) = bindings(block_pass("test", exp_alone)(plain)["main"])
+    assert op_name(binding.value) == "relax.exp"

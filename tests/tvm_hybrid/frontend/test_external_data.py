@@ -13,7 +13,8 @@ from relay_passes.ir.constants import constants_of
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend import read_model as read_model_module
-from tvm_hybrid.frontend.read_model import LARGE_BYTES, read_all_but_large, read_model
+from tvm_hybrid.frontend.left_data import LARGE_BYTES
+from tvm_hybrid.frontend.read_model import read_all_but_large, read_model
 
 ROWS, COLUMNS = 512, LARGE_BYTES // 128
 W = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
@@ -43,11 +44,11 @@ def constants(path: Path) -> list[np.ndarray]:
 @pytest.mark.parametrize("opset", [6, 17])
 def test_large_initializers_are_read_late(opset: int, tmp_path: Path) -> None:
     path = saved(tmp_path, opset)
-    proto, folder = read_all_but_large(path)
+    proto, left = read_all_but_large(path)
     found = {tensor.name: len(tensor.raw_data) for tensor in proto.graph.initializer}
     late = opset == 17  # the converter of old models may want to see them
     assert found == {"w": 0 if late else W.nbytes, "b": BIAS.nbytes}
-    assert folder == (str(tmp_path) if late else "")
+    assert left.folder == (str(tmp_path) if late else "")
     assert all(tensor.raw_data for tensor in read_model(path).graph.initializer)
 
 

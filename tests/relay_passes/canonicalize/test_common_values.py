@@ -1,0 +1,53 @@
+"""What is computed twice is computed once, also of equal weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import IRModule, relax
+from tvm.ir import assert_structural_equal
+
+from relay_passes.canonicalize.common_values import LARGE_BYTES, common_values
+from relay_passes.ir.constants import constants_of
+from tests.relay_passes.graphs import module
+
+op = relax.op
+N = 256
+X = ((4, N), "float32")
+LARGE = np.random.default_rng(0).standard_normal((N, LARGE_BYTES // N // 4)).astype(np.float32)
+OTHER = LARGE.copy()
+OTHER[-1, -1] += 1
+BITS = LARGE.copy()
+BITS[0, 0], BITS[0, 1] = 0.0, np.nan
+
+
+def products(*weights: np.ndarray) -> IRModule:
+    """The sum of exp(x @ w) of some weights."""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        terms = [op.exp(op.matmul(x, relax.const(weight))) for weight in weights]
+        total = terms[0]
+        for term in terms[1:]:
+            total = op.add(total, term)
+        return total
+
+    return module(body, X)
+
+
+@pytest.mark.parametrize("columns", [3, LARGE.shape[1]])
+@pytest.mark.parametrize(
+    "weights", [(LARGE, LARGE), (LARGE, OTHER), (LARGE, OTHER, LARGE.copy()), (BITS, BITS.copy())]
+)
+def test_it_is_what_tvm_makes_of_it(weights: tuple[np.ndarray, ...], columns: int) -> None:
+    mod = products(*(np.ascontiguousarray(weight[:, :columns]) for weight in weights))
+    wanted = relax.transform.EliminateCommonSubexpr()(mod)
+    assert_structural_equal(common_values()(mod), wanted)
+
+
+def test_equal_weights_are_there_once_and_the_module_stays() -> None:
+    mod = products(LARGE, LARGE.copy(), OTHER)
+    found = common_values()(mod)
+    large = [each for each in constants_of(found) if each.value.ndim == 2]
+    assert len(large) == 2
+    assert len(found["main"].params) == len(mod["main"].params) == 1
+    assert_structural_equal(mod, products(LARGE, LARGE.copy(), OTHER))
