@@ -27,7 +27,7 @@ from tvm_hybrid.report.openvino_peer import OpenVino
 
 TURNS = 7
 FEW_TURNS = 3  # of calls that take long
-MORE = 6  # times as many turns of one thread, which need no pauses
+MORE = 6  # times as many turns where no pauses are needed: of one thread, without OpenVINO
 LONG = 0.3  # seconds of a call
 SECONDS = 0.05  # of one turn's runs
 PAUSE = 0.3  # until the threads of the session before have stopped looking for work
@@ -70,7 +70,7 @@ def main(model: str, sizes: str, threads: int, precision: str, openvino: str | N
                 worker = OpenVino(Path(model), feeds, threads, openvino, precision=openvino_floats)
                 running.enter_context(closing(worker))
                 runs.append(worker.run_for)
-            ours, *theirs = least_times(runs, threads)
+            ours, *theirs = least_times(runs, threads > 1 or openvino is not None)
         ratios.append([each / ours for each in theirs])
         times = "".join(f"{1e3 * each:9.3f}" for each in (ours, *theirs))
         click.echo(f"{size:8}{times}{''.join(f'{r:15.3f}' for r in ratios[-1])}{compiled:14.1f}")
@@ -123,15 +123,15 @@ def timed(run: Callable[..., Any], feeds: dict[str, np.ndarray]) -> Callable[[fl
     return run_for
 
 
-def least_times(runs: Sequence[Callable[[float], list[float]]], threads: int) -> list[float]:
-    """The least seconds of a run of each, in turns."""
+def least_times(runs: Sequence[Callable[[float], list[float]]], pauses: bool) -> list[float]:
+    """The least seconds of a run of each, in turns, with pauses between them or without."""
     least = [math.inf] * len(runs)
-    times_more = 1 if threads > 1 else MORE
+    times_more = 1 if pauses else MORE
     for turn in range(times_more * TURNS):
         if turn == times_more * FEW_TURNS and max(least) > LONG:
             break
         for number, run_for in enumerate(runs):
-            time.sleep(PAUSE if threads > 1 else 0)
+            time.sleep(PAUSE if pauses else 0)
             if least[number] < LONG or turn == 0:
                 run_for(0)  # the first call of a turn is slower
             times = run_for(SECONDS)
