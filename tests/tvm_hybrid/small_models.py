@@ -6,12 +6,15 @@ import functools
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import onnx
 from tvm import IRModule, relax
 
 import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.executable import Executable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +39,19 @@ def mlp_module(rows: int = 1) -> IRModule:
 def mlp_reference(x: np.ndarray) -> np.ndarray:
     """What the MLP computes, in float64."""
     return np.maximum(x.astype(np.float64) @ MLP_WEIGHT + MLP_BIAS, 0)
+
+
+def saved_chain(path: Path, weights: Iterable[np.ndarray]) -> Path:
+    """An ONNX file that multiplies x[1, N] by one [N, N] matrix after the other."""
+    build = OnnxBuilder()
+    size, value = 0, "x"
+    for weight in weights:
+        size, _ = weight.shape
+        value = build.node("MatMul", value, build.constant(weight, np.float32))
+    build.input("x", [1, size])
+    build.output(value, [1, size])
+    onnx.save_model(build.model(), path)
+    return path
 
 
 def several_module() -> IRModule:

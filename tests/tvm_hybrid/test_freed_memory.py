@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
-from tests.tvm_hybrid.small_models import run_python
+from tests.tvm_hybrid.small_models import run_python, saved_chain
 
 N, LAYERS = 1000, 20
 MIB = N * N * 4 / 2**20
@@ -27,22 +25,8 @@ print(json.dumps(mib() - before))
 
 
 def saved(path: Path, layers: int) -> Path:
-    """x[1, N] times some weights."""
-    rng, names = np.random.default_rng(0), [f"w{layer}" for layer in range(layers)]
-    weights = [numpy_helper.from_array(rng.random((N, N), np.float32), name) for name in names]
-    values = ["x", *(f"v{layer}" for layer in range(layers))]
-    nodes = [
-        helper.make_node("MatMul", [values[layer], name], [values[layer + 1]])
-        for layer, name in enumerate(names)
-    ]
-    inputs, outputs = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, N])]
-        for name in ("x", values[-1])
-    )
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save_model(model, path)
-    return path
+    rng = np.random.default_rng(0)
+    return saved_chain(path, (rng.random((N, N), np.float32) for _ in range(layers)))
 
 
 def test_what_stays_is_the_packed_weights(tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from tests.tvm_hybrid.small_models import run_python
+from tests.tvm_hybrid.small_models import run_python, saved_chain
 
 N, LAYERS = 1000, 26
 MIB = N * N * 4 * LAYERS / 2**20
@@ -38,25 +36,10 @@ print(json.dumps([peak, after]))
 
 
 def saved(path: Path, layers: int) -> np.ndarray:
-    """x[1, N] times some weights, which permute it; the permutation that they make together."""
-    rng, names = np.random.default_rng(0), [f"w{layer}" for layer in range(layers)]
-    orders = [rng.permutation(N) for _ in names]
-    weights = [
-        numpy_helper.from_array(np.eye(N, dtype=np.float32)[:, order], name)
-        for order, name in zip(orders, names, strict=True)
-    ]
-    values = ["x", *(f"v{layer}" for layer in range(layers))]
-    nodes = [
-        helper.make_node("MatMul", [values[layer], name], [values[layer + 1]])
-        for layer, name in enumerate(names)
-    ]
-    inputs, outputs = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, N])]
-        for name in ("x", values[-1])
-    )
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save_model(model, path)
+    """A chain of weights that permute x; the permutation that they make together."""
+    rng = np.random.default_rng(0)
+    orders = [rng.permutation(N) for _ in range(layers)]
+    saved_chain(path, (np.eye(N, dtype=np.float32)[:, order] for order in orders))
     return functools.reduce(lambda order, next_order: order[next_order], orders)
 
 

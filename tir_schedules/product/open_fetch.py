@@ -27,6 +27,7 @@ Ahead = Callable[[Expr | int], None]
 Fetch = Callable[[Expr, Expr | int], None]
 _WHOLE_BITS = 12
 _WHOLE = 1 << _WHOLE_BITS
+_INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class OpenFetch:
         tiles = materialise(tirx.Max(ceil_div(rows, loops.plan.rows), one))
         share = tirx.floordiv(tiles + (width - 1), tiles)
         lines = tirx.Select(tiles <= PANELS_AHEAD * width, share, tirx.const(0, "int32"))
-        panel = vectors * loops.plan.steps * _WHOLE // loops.line_vectors
+        # Of a K beyond half a million only a part of the panel is fetched.
+        panel = min(vectors * loops.plan.steps * _WHOLE // loops.line_vectors, _INT32)
         row_lines = tirx.floordiv(tirx.const(panel, "int32"), tirx.Max(rows, one))
         return OpenFetch(
             loops, vectors, width, tiles, materialise(lines), rows, materialise(row_lines)
@@ -116,9 +118,10 @@ class OpenFetch:
     def _evenly(
         self, fetch: Fetch, vector: Expr, at: Expr, height: int, first: Expr | int
     ) -> Ahead | None:
-        """As `ahead`; all tiles together fetch the next panel once, each as many lines as its rows.
+        """As `ahead`; all tiles together fetch the next panel once, each a share that is as large
+        as its share of the rows.
 
-        Divided is once for a block of rows: one tile of few steps would notice.
+        A block of rows divides once: a division for each tile shows where K is short.
         """
         plan, in_line, one = self.loops.plan, self.loops.line_vectors, tirx.const(1, "int32")
         most, bits = most_lines(height, self.vectors, in_line), tirx.const(_WHOLE_BITS, "int32")

@@ -8,6 +8,7 @@ import pytest
 from tvm import tirx
 
 from microkernels.microkernel import microkernel_named
+from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.blocking import balanced
@@ -23,6 +24,14 @@ def test_many_rows_fetch_a_panel_of_a_large_weight_together(isa: str, fetched: b
     region = matmul_region((512,), 256, 320)
     kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
     assert ("tvm_hybrid_prefetch" in str(kernel.body)) == fetched
+
+
+def test_a_long_k_of_any_number_of_rows_has_code() -> None:
+    """Lines are counted in fractions, as 32 bits."""
+    machine = machine_for("avx2")
+    region = matmul_region((LENGTH,), 600_000, 16)
+    kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
+    assert "tvm_hybrid_prefetch" in str(kernel.body)
 
 
 @pytest.mark.parametrize("kernel", ["avx2_f32_6x16", "avx2_f32_4x24", "avx2_f32_3x32"])

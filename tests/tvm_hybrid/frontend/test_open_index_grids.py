@@ -6,11 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from tvm import relax
 
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.frontend.data_sized.index_grids import index_grid
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 SIZES = [(1, 1), (2, 3), (3, 1), (1, 5), (2, 0)]
@@ -100,3 +102,11 @@ def test_positions_that_may_be_outside_of_the_table_are_looked_up() -> None:
     model = positions(extent=5)
     assert looks_up(model)
     check(model, [(1, 5), (2, 3)])
+
+
+def test_nothing_is_known_of_indices_whose_shape_is_not() -> None:
+    indices = relax.Var("indices", relax.TensorType(dtype="int64", ndim=2))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [indices]):
+        assert index_grid(builder, indices) is None
+        builder.emit_func_output(indices)

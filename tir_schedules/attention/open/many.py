@@ -91,9 +91,10 @@ class OpenMany:
         self.keys = materialise(ceil_div(self.n, self.lanes))
         self.pitch = materialise((self.keys + 1) * self.lanes)
         self.out_vectors = math.ceil(problem.e / self.lanes)
-        self.next_rows = NextRows(problem, self.buffers)
-        sizes = [as_expr(extent(tensor.size)) for tensor in problem.tensors.values()]
-        self.is_much = materialise(sum(sizes[1:], sizes[0])) >= self.config.prefetch_elements
+        if self.config.prefetch:
+            self.next_rows = NextRows(problem, self.buffers)
+            sizes = [as_expr(extent(tensor.size)) for tensor in problem.tensors.values()]
+            self.is_much = materialise(sum(sizes[1:], sizes[0])) >= self.config.prefetch_elements
 
     def emit(self, task: Expr) -> None:
         """One task: an attention, or those that share a k and a v, or one of the shares of them."""

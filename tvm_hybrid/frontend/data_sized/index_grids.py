@@ -19,9 +19,9 @@ from relay_passes.ir.graph import op_name
 from ..expressions import Expr, constant, dtype_of
 from .elements import known_elements
 from .kernels import index
-from .sizes import dims_of, holds, is_number, product, same_size, simplified
+from .sizes import dims_of, holds, is_number, is_unknown, product, same_size, simplified
 
-_DEPTH = 16  # of operators
+_DEPTH = 10  # of operators
 _BROADCAST = ("relax.add", "relax.multiply")
 
 
@@ -67,6 +67,8 @@ class IndexGrid:
 def index_grid(builder: relax.BlockBuilder, value: Expr, depth: int = _DEPTH) -> IndexGrid | None:
     """What is known of a tensor of int64; None if it is no grid, or nobody knows."""
     if not isinstance(value.ty, relax.TensorType) or dtype_of(value) != "int64":
+        return None
+    if is_unknown(value):
         return None
     sizes = dims_of(value)
     array = constant(value)
