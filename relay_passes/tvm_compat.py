@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, relax
 from tvm.relax.expr import _update_type
@@ -142,6 +144,15 @@ def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:
     info = type(attrs).__tvm_ffi_type_info__
     values = {field.name: getattr(attrs, field.name) for field in info.fields}
     return ir.make_node(info.type_key, **{**values, **changed})
+
+
+def compiler_library() -> Path | None:
+    """The file of TVM's compiler with LLVM, as it is mapped; None where only the runtime is.
+
+    Needs `tvm.base._LOADED_LIBS`, which has the libraries of ctypes by name.
+    """
+    loaded = tvm.base._LOADED_LIBS.get("tvm_compiler")
+    return None if loaded is None else Path(loaded._name).resolve()
 
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]

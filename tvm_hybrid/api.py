@@ -16,7 +16,7 @@ from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from relay_passes.decisions import Decision
 from relay_passes.dump_ir import require_folder
-from relay_passes.freed_memory import return_freed_memory
+from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
 from relay_passes.pipeline import (
     CompiledModule,
@@ -198,7 +198,7 @@ def compile(
     keep = isinstance(model, IRModule)  # the caller's
     found = _compiled(imported, options, setting, nodes, fallback_program, keep)
     del imported
-    return_freed_memory()
+    return_what_compiling_took()
     return found
 
 

@@ -19,6 +19,7 @@ from tvm.runtime import Tensor
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
 from relay_passes.bfloat16.uint16_entry import BITS_ENTRY
+from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.rewrite import MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
@@ -347,6 +348,8 @@ class Executable:
             if not self._has_code:
                 emit_machine_code(self._module)
                 self._has_code = True
+                if self._linkable is not None:  # LLVM has been at work
+                    return_what_compiling_took()
 
     def new_machine(self) -> Any:
         """A fresh virtual machine over the executable's code and weights.

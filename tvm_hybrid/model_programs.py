@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from microkernels.errors import CompileError, InputValueError, ModelError, TvmHybridError
-from relay_passes.freed_memory import return_freed_memory
+from relay_passes.freed_memory import return_what_compiling_took
 
 from . import program_cache
 from .api import compile as compile_model
@@ -171,7 +171,7 @@ class ModelPrograms:
                 program_cache.keep(key.text, found)
                 if found.bare_kernel() is None:  # the library has machine code already
                     found = self._find(key, anew=True) or found
-                    return_freed_memory()
+                    return_what_compiling_took()
             else:
                 program_cache.say_once(
                     "a program is not kept: files of the model, of records or of this package have "

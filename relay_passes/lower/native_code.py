@@ -93,9 +93,12 @@ def emit_machine_code(executable: tvm.runtime.Module) -> None:
     Otherwise TVM makes it when it looks for a module's first kernel, one module after the other.
     """
     modules = [each for each in executable.imports if each.kind == "llvm"]
-    if len(modules) > 1:
-        with workers(len(modules)) as pool:
-            list(pool.map(tvm_compat.emit_machine_code, modules))
+    if threads_for(len(modules)) == 1:
+        for module in modules:
+            tvm_compat.emit_machine_code(module)
+        return
+    with workers(len(modules)) as pool:
+        list(pool.map(tvm_compat.emit_machine_code, modules))
 
 
 @contextmanager

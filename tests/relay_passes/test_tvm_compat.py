@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import numpy as np
@@ -37,6 +38,12 @@ def test_an_object_has_one_address() -> None:
     address = tvm_compat.object_address(var.ty)
     assert address == tvm_compat.object_address(var.ty)
     assert address != tvm_compat.object_address(relax.TensorType((2,), "float32"))
+
+
+def test_the_compiler_is_a_mapped_file() -> None:
+    library = tvm_compat.compiler_library()
+    assert library is not None
+    assert str(library) in Path("/proc/self/maps").read_text()
 
 
 def test_threads_build_functions_at_the_same_time() -> None:
