@@ -41,8 +41,10 @@ from .canonicalize.sink_scale import sink_scale
 from .check_option import check_option
 from .decisions import DecisionLog
 from .dump_ir import DumpIR
+from .full_collections import without_full_collections
 from .ir.graph import forget_block
 from .ir.move_functions import copy_module, move_functions
+from .ir.tidy import tidy, to_dataflow
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
@@ -205,9 +207,8 @@ def phases(
     return {
         Phase.CLEAN_UP: [
             checks_first(),
-            relax.transform.ConvertToDataflow(min_size=1),
-            relax.transform.CanonicalizeBindings(),
-            relax.transform.DeadCodeElimination(),
+            to_dataflow(),
+            tidy(),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),
@@ -231,8 +232,7 @@ def phases(
             sink_scale(),
             sink_permutes(),
             common_values(),
-            relax.transform.CanonicalizeBindings(),
-            relax.transform.DeadCodeElimination(),
+            tidy(),
         ],
         Phase.LOWER_PRECISION: [
             stock_dynamic_quantize(),
@@ -248,8 +248,7 @@ def phases(
             *only_if(bf16, bf16_precision()),
             raise_bf16_casts(),
             common_values(),
-            relax.transform.CanonicalizeBindings(),
-            relax.transform.DeadCodeElimination(),
+            tidy(),
             *only_if(coarse, merge_projections(options.machine, decisions)),
             quantization_ranges(fuse),
         ],
@@ -378,6 +377,7 @@ def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region,
     return region_counts(_run(mod, passes_through(Phase.FORM_REGIONS, lenient, []), options))
 
 
+@without_full_collections()
 def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -> CompiledModule:
     """Runs every phase on a Relax module and compiles the result.
 
@@ -395,6 +395,7 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     return CompiledModule(executable, lowered, code, decisions)
 
 
+@without_full_collections()
 def _run(
     mod: IRModule, passes: list[Pass], options: PipelineOptions, keep: bool = True
 ) -> IRModule:

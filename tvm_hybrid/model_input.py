@@ -10,6 +10,7 @@ import tvm
 from tvm import IRModule, relax, tirx
 
 from microkernels.errors import InputValueError, ModelError, ShapeError
+from relay_passes.full_collections import without_full_collections
 
 from .input_values import InputValue
 from .output_types import output_info, returned_types
@@ -35,6 +36,7 @@ class SourceModel(NamedTuple):
     declared: DeclaredInterface | None = None
 
 
+@without_full_collections()
 def import_model(
     model: Any,
     shapes: Mapping[str, Any] | None,

@@ -34,6 +34,7 @@ from tvm.ir.transform import PassContext, module_pass
 from relay_passes.ir.graph import AnyBinding, variables
 from relay_passes.ir.region_functions import substitute
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
+from relay_passes.ir.tidy import is_tidy
 
 
 def isolate_casts() -> ir.transform.Pass:
@@ -41,6 +42,8 @@ def isolate_casts() -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name="tvm_hybrid.isolate_casts")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
+        if is_tidy(mod):  # without match casts
+            return mod
         return relax.transform.CanonicalizeBindings()(map_functions(mod, is_relax, _apart))
 
     return run

@@ -15,7 +15,7 @@ from relay_passes.tvm_compat import set_type
 
 from .graph import DataflowGraph, forget_block
 from .region_functions import is_region_function
-from .rewrite import used_bindings
+from .tidy import used_bindings
 
 Functions = dict[ir.GlobalVar, relax.Function]
 

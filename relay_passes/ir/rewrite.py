@@ -23,8 +23,9 @@ from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.tvm_compat import set_type
 
-from .graph import AnyBinding, DataflowGraph, variables
+from .graph import AnyBinding, DataflowGraph
 from .region_functions import is_region_function
+from .tidy import tidied, used_bindings
 
 MAIN = "main"
 """The function that a model is."""
@@ -174,46 +175,6 @@ def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
         return tidied(written)
 
     return run
-
-
-def tidied(mod: IRModule) -> IRModule:
-    """A module of blocks that were written anew, with names for values alone and nothing unused."""
-    if _is_tidy(mod):
-        return mod
-    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
-
-
-def _is_tidy(mod: IRModule) -> bool:
-    """Whether nothing is left to do after `used_bindings`: one function of one block of calls.
-
-    To look takes a tenth of the time that TVM's passes take.
-    """
-    functions = list(mod.functions.values())
-    if len(functions) > 1 or not is_relax(functions[0]) or len(functions[0].body.blocks) > 1:
-        return False
-    return all(
-        isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call)
-        for block in functions[0].body.blocks
-        for binding in block.bindings[:]
-    )
-
-
-def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
-    """The bindings of a dataflow block without those that nothing needs.
-
-    TVM's DeadCodeElimination does the same, but visits the function for every link of a chain.
-    """
-    needed: set[relax.Expr] = set()
-    kept: list[relax.Binding] = []
-    for binding in reversed(bindings):
-        if isinstance(binding, (relax.VarBinding, relax.MatchCast)):
-            inside = isinstance(binding, relax.VarBinding)
-            inside = inside and isinstance(binding.var, relax.DataflowVar)
-            if inside and binding.var not in needed:
-                continue
-            needed.update(variables(binding.value))
-        kept.append(binding)
-    return kept[::-1]
 
 
 def rewrite_region_calls(

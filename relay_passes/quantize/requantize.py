@@ -36,6 +36,7 @@ def requantize() -> ir.transform.Pass:
     @module_pass(opt_level=0, name="tvm_hybrid.requantize")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
+        changed = False
 
         def with_factors(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
             call = binding.value
@@ -43,6 +44,8 @@ def requantize() -> ir.transform.Pass:
             found = _requantizing(region, list(call.args))
             if found is None:
                 return call
+            nonlocal changed
+            changed = True
             gvar = builder.add_func(
                 _with_constants(function, region, list(call.args), found), call.op.name_hint
             )
@@ -52,7 +55,7 @@ def requantize() -> ir.transform.Pass:
             return relax.Call(gvar, [*call.args[:inputs], *kept, *factors], ret_ty=call.ty)
 
         written = rewrite_region_calls(mod, builder, with_factors)
-        return relax.transform.DeadCodeElimination()(written)
+        return relax.transform.DeadCodeElimination()(written) if changed else mod
 
     return run
 

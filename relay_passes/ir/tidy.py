@@ -1,0 +1,146 @@
+"""Tidies up: names for values alone go, and what nothing needs. Looks first whether there are any.
+
+Before
+
+    lv = R.exp(x)
+    lv1 = lv
+    lv2 = R.negative(x)
+    gv = R.nn.relu(lv1)
+
+After
+
+    lv = R.exp(x)
+    gv = R.nn.relu(lv)
+
+TVM's passes CanonicalizeBindings and DeadCodeElimination do that, and write a module anew even if
+it is tidy, as it mostly is. Of many bindings that takes long: each visit of all goes through more
+memory than a CPU's caches hold. So a module of one block, as most are before it has regions, is
+tidied here, and others by TVM.
+"""
+
+from __future__ import annotations
+
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.tvm_compat import set_type
+
+from .graph import DataflowGraph, variables
+from .region_functions import substitute
+
+
+def tidy() -> ir.transform.Pass:
+    """The pass."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.tidy")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        return mod if is_tidy(mod) else _tidied(mod)
+
+    return run
+
+
+def to_dataflow() -> ir.transform.Pass:
+    """A pass that puts pure bindings into dataflow blocks, as TVM's ConvertToDataflow does.
+
+    A module that is tidy stays.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.to_dataflow")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        return mod if is_tidy(mod) else relax.transform.ConvertToDataflow(min_size=1)(mod)
+
+    return run
+
+
+def tidied(mod: IRModule) -> IRModule:
+    """A module of blocks that were written anew, of what is used, with nothing untidy."""
+    function = _only_function(mod)
+    alike = function is not None and len(function.body.blocks) == 1
+    return mod if alike and _binds(function.body.blocks[0], relax.Call) else _tidied(mod)
+
+
+def is_tidy(mod: IRModule) -> bool:
+    """Whether a module is surely one function of one dataflow block of calls, all needed."""
+    function = _only_function(mod)
+    block = None if function is None else _only_block(function)
+    if function is None or block is None or not _binds(block, relax.Call):
+        return False
+    result = function.body.body
+    returned = {*(result.fields if isinstance(result, relax.Tuple) else [result])}
+    graph = DataflowGraph(block)
+    return all(
+        each.var in (graph.users if isinstance(each.var, relax.DataflowVar) else returned)
+        for each in graph.bindings
+    )
+
+
+def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
+    """The bindings of a dataflow block without those that nothing needs.
+
+    TVM's DeadCodeElimination does the same, but visits the function for every link of a chain.
+    """
+    needed: set[relax.Expr] = set()
+    kept: list[relax.Binding] = []
+    for binding in reversed(bindings):
+        if isinstance(binding, (relax.VarBinding, relax.MatchCast)):
+            inside = isinstance(binding, relax.VarBinding)
+            inside = inside and isinstance(binding.var, relax.DataflowVar)
+            if inside and binding.var not in needed:
+                continue
+            needed.update(variables(binding.value))
+        kept.append(binding)
+    return kept[::-1]
+
+
+def _tidied(mod: IRModule) -> IRModule:
+    function = _only_function(mod)
+    block = None if function is None else _only_block(function)
+    if function is not None and block is not None and _binds(block, (relax.Call, relax.Var)):
+        body = relax.SeqExpr([_without_names(block)], function.body.body)
+        set_type(body, function.body.ty)
+        ty, is_pure, attrs = function.ret_ty, function.is_pure, function.attrs
+        (gvar,) = mod.functions
+        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+        updated.update_func(gvar, relax.Function(function.params, body, ty, is_pure, attrs))
+        if is_tidy(updated):
+            return updated
+    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
+
+
+def _without_names(block: relax.DataflowBlock) -> relax.DataflowBlock:
+    """A block of calls without other names for values of it, and without what is unused."""
+    builder = relax.BlockBuilder()
+    names: dict[relax.Expr, relax.Expr] = {}
+    bindings: list[relax.Binding] = []
+    for binding in block.bindings[:]:
+        value = binding.value
+        if isinstance(value, relax.Var) and isinstance(binding.var, relax.DataflowVar):
+            names[binding.var] = names.get(value, value)
+        elif any(var in names for var in variables(value)):
+            changed = builder.normalize(substitute(value, names))
+            bindings.append(relax.VarBinding(binding.var, changed))
+        else:
+            bindings.append(binding)
+    return relax.DataflowBlock(used_bindings(bindings))
+
+
+def _binds(block: relax.BindingBlock, kinds: type | tuple[type, ...]) -> bool:
+    """Whether a block binds variables to nothing but expressions of some kinds, by no casts."""
+    return all(
+        isinstance(binding, relax.VarBinding) and isinstance(binding.value, kinds)
+        for binding in block.bindings[:]
+    )
+
+
+def _only_function(mod: IRModule) -> relax.Function | None:
+    """The function that a module is all of; None if there are more, or it is a kernel."""
+    functions = list(mod.functions.values())
+    alone = len(functions) == 1 and isinstance(functions[0], relax.Function)
+    return functions[0] if alone else None
+
+
+def _only_block(function: relax.Function) -> relax.DataflowBlock | None:
+    """The dataflow block that a function is all of; None if there is more, or less."""
+    blocks = list(function.body.blocks)
+    alone = len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
+    return blocks[0] if alone else None
