@@ -167,7 +167,7 @@ def legalize_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
     return call.op.get_attr("FLegalize")(builder, call)
 
 
-def emit_machine_code(module: Module) -> None:
+def emit_machine_code(module: tvm_ffi.Module) -> None:
     """Makes an LLVM module's machine code now, not when its first function is called.
 
     Needs that to look for any function does so, the module's function `get_func_names`, and that a

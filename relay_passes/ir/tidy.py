@@ -55,8 +55,8 @@ def to_dataflow() -> ir.transform.Pass:
 def tidied(mod: IRModule) -> IRModule:
     """A module of blocks that were written anew, of what is used, with nothing untidy."""
     function = _only_function(mod)
-    alike = function is not None and len(function.body.blocks) == 1
-    return mod if alike and _binds(function.body.blocks[0], relax.Call) else _tidied(mod)
+    blocks = [] if function is None else list(function.body.blocks)
+    return mod if len(blocks) == 1 and _binds(blocks[0], relax.Call) else _tidied(mod)
 
 
 def is_tidy(mod: IRModule) -> bool:
@@ -135,12 +135,12 @@ def _binds(block: relax.BindingBlock, kinds: type | tuple[type, ...]) -> bool:
 def _only_function(mod: IRModule) -> relax.Function | None:
     """The function that a module is all of; None if there are more, or it is a kernel."""
     functions = list(mod.functions.values())
-    alone = len(functions) == 1 and isinstance(functions[0], relax.Function)
-    return functions[0] if alone else None
+    found = functions[0] if len(functions) == 1 else None
+    return found if isinstance(found, relax.Function) else None
 
 
 def _only_block(function: relax.Function) -> relax.DataflowBlock | None:
     """The dataflow block that a function is all of; None if there is more, or less."""
     blocks = list(function.body.blocks)
-    alone = len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
-    return blocks[0] if alone else None
+    found = blocks[0] if len(blocks) == 1 else None
+    return found if isinstance(found, relax.DataflowBlock) else None
