@@ -1,9 +1,9 @@
 """Gives Linux back the pages of TVM's compiler that compiling has read; they stay in its file.
 
-A process that compiles touches 60 to 100 MiB of the compiler's code, and counts as holding it for
-as long as it runs. A model that runs needs none of it: its kernels are code of their own, and what
-calls them is in TVM's runtime. Linux has the file in its cache, from where a page comes back in
-well under a microsecond when the compiler is called once more.
+A process that has compiled holds 125 MiB of the compiler's file (BERT-base), 84 of them since the
+imports, for as long as it runs. A model that runs needs next to none of it: its kernels are code of
+their own, and what calls them is in TVM's runtime. The pages stay in Linux's cache of files as long
+as there is room, and come back from there when the compiler is called once more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps Python's garbage collector from looking through all objects while a model is compiled.
 
 A pass makes so many objects that Python looks through all there are every few passes, those of all
-imports too: of a large model that is up to a tenth of the time. Hardly any are garbage: what has
-no users goes at once, and young objects are still looked through.
+imports too. With younger ones that took 5 to 6% of the time of QDQ BERTs. Hardly any are garbage:
+what has no users goes at once, and young objects are still looked through.
 """
 
 from __future__ import annotations
