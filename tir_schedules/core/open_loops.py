@@ -47,15 +47,27 @@ def for_balanced_blocks(
     unit : int
         All blocks but the last are multiples of it, if it is no larger than `most`.
     """
+    count, block_of = balanced_blocks(total, most, unit)
+    with I.serial(count) as number, opaque_block("block"):
+        body(*block_of(number))
+
+
+def balanced_blocks(
+    total: Expr, most: int, unit: int
+) -> tuple[Expr, Callable[[Expr], tuple[Expr, Expr]]]:
+    """The number of blocks of `for_balanced_blocks`, and (start, size) of each by its number."""
     unit = unit if unit <= most else 1
     units = materialise(ceil_div(total, unit))
     count = materialise(ceil_div(units, most // unit))
     some = tirx.Max(count, tirx.const(1, "int32"))
     base, larger = materialise(I.floordiv(units, some)), materialise(I.floormod(units, some))
-    with I.serial(count) as number, opaque_block("block"):
+
+    def block_of(number: Expr) -> tuple[Expr, Expr]:
         start = materialise((number * base + tirx.Min(number, larger)) * unit)
         size = (base + tirx.Cast("int32", tirx.LT(number, larger))) * unit
-        body(start, materialise(tirx.Min(size, total - start)))
+        return start, materialise(tirx.Min(size, total - start))
+
+    return count, block_of
 
 
 @contextmanager

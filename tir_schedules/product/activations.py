@@ -122,6 +122,11 @@ class Activations:
         self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
 
     @property
+    def begins(self) -> bool:
+        """Whether anything happens before a block of rows is multiplied."""
+        return self.staged or self.tail or self.sums is not None
+
+    @property
     def _converts(self) -> bool:
         """Whether an element changes its width on the way to the kernel."""
         return converts(self.dtype, self.kernel)
@@ -147,7 +152,7 @@ class Activations:
     def begin(self, block: Expr, rows: int | Expr) -> None:
         """What happens before a block of rows is multiplied: staging, sums."""
         self.block = block
-        if not (self.staged or self.tail) and self.sums is None:
+        if not self.begins:
             return
         with opaque_block("stage"), I.serial(rows) as row:
             if self.staged:

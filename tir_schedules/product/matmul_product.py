@@ -110,7 +110,7 @@ class MatmulProduct:
             load_b,
             self.store,
             self.epilogue_cost,
-            begin=activations.begin,
+            begin=activations.begin if activations.begins else None,
             start=start if start is not None and start.needed else None,
             peel=activations.tail,
             direct=self.direct,

@@ -12,7 +12,8 @@ written once for all heights.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
@@ -23,10 +24,12 @@ from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, constant, materialise, ramp
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.claims import Claims, claimed_shares
 from tir_schedules.core.emission import opaque_block, task_loop
 from tir_schedules.core.extents import as_expr
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.open_loops import (
+    balanced_blocks,
     for_balanced_blocks,
     for_tiles,
     share_of,
@@ -41,11 +44,15 @@ from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import LONG_EPILOGUE, rest
 from .wide_product import FEWEST_ROWS, wide_product_of
 
+PIECES = 8  # of a thread's share, which others may take: about so many, if rows are not few
 MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 
 
 def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> None:
     """The whole product, in one parallel region over the grid of threads.
+
+    Threads claim pieces of their shares (see `claims`), unless rows are staged first, as those of
+    8-bit integers are: whoever takes a piece would stage them once more, and was slower.
 
     Parameters
     ----------
@@ -58,7 +65,8 @@ def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> No
     """
     columns = plan.column_shares
     threads_m, threads_n = plan.threads_m, sum(group.count for group in columns)
-    with task_loop(threads_m * threads_n) as task, llvm_functions(PREFETCH_LLVM_IR):
+    tasks, claimed = threads_m * threads_n, loops.loops.begin is None
+    with _tasks(tasks, claimed) as (task, claims), llvm_functions(PREFETCH_LLVM_IR):
         number = I.floormod(task, threads_m)
         row, many = share_of(rows, number, threads_m)
         panels: PanelShare | None = None
@@ -73,8 +81,19 @@ def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> No
         for_share(
             columns,
             I.floordiv(task, threads_m),
-            lambda vector, vectors: loops.emit(row, many, vector, vectors, panels),
+            lambda vector, vectors: loops.emit(row, many, vector, vectors, panels, claims),
         )
+
+
+@contextmanager
+def _tasks(tasks: int, claimed: bool) -> Iterator[tuple[Expr, Claims | None]]:
+    """The number of a share of the product, and what a thread may take of it; None: all."""
+    if tasks == 1 or not claimed:
+        with task_loop(tasks) as task:
+            yield task, None
+        return
+    with claimed_shares(tasks) as (_, claims):
+        yield claims.share, claims
 
 
 def tile_choices(plan: ProductPlan, whole: int = 0) -> str:
@@ -124,10 +143,12 @@ class OpenRows:
         vector: Expr,
         vectors: int,
         share: PanelShare | None = None,
+        claims: Claims | None = None,
     ) -> None:
         """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`.
 
-        Of these columns, only a share of the panels if one is given.
+        Of these columns, only a share of the panels if one is given; of the pieces that these loops
+        are, only those that are claimed.
         """
         plan, loops = self.loops.plan, self.loops
         groups = balanced(vectors, plan.vectors)
@@ -137,7 +158,7 @@ class OpenRows:
         width = max(groups[0].size, few.widest) * plan.kernel.lanes
         scratch = I.sblock_alloc_buffer((height, width), plan.kernel.acc_dtype, align=64)
 
-        def block(start: Expr, size: Expr) -> None:
+        def block(start: Expr, size: Expr, share: PanelShare | None = share) -> None:
             if loops.narrow is None:
                 self._block(row + start, size, vector, groups, few, scratch, share)
                 return
@@ -148,7 +169,24 @@ class OpenRows:
                 with I.Else():
                     self._many(row + start, size, vector, groups, scratch, FEWEST_ROWS, share)
 
-        for_balanced_blocks(rows, plan.m_block, plan.rows, block)
+        if claims is None:
+            for_balanced_blocks(rows, plan.m_block, plan.rows, block)
+            return
+        count, block_of = balanced_blocks(rows, plan.m_block, plan.rows)
+        cuts = self._cuts(rows, count, sum(group.count for group in groups))
+
+        def piece(number: Expr) -> None:
+            at = materialise(I.floormod(number, cuts))
+            own, shares = (at, cuts) if share is None else (share[0] * cuts + at, share[1] * cuts)
+            block(*block_of(materialise(I.floordiv(number, cuts))), (own, shares))
+
+        claims.each(materialise(count * cuts), piece)
+
+    def _cuts(self, rows: Expr, blocks: Expr, panels: int) -> Expr:
+        """Into how many pieces the panels of a block of rows are cut, for threads to claim."""
+        some = tirx.Max(blocks, as_expr(1))
+        cuts = tirx.Min(tirx.Max(I.floordiv(as_expr(PIECES), some), as_expr(1)), as_expr(panels))
+        return materialise(tirx.Select(rows <= FEW_ROWS, as_expr(1), cuts))
 
     def _block(
         self,

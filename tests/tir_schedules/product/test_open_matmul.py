@@ -91,6 +91,16 @@ def test_on_threads(threads: int) -> None:
         check(region, kernel, each)
 
 
+@pytest.mark.parametrize("a", ["float32", "uint8"])
+def test_threads_claim_pieces_of_rows_that_are_not_staged(a: str) -> None:
+    region = biased(70, 300) if a == "float32" else bytes_times_bytes(70, 300, a, 3)
+    machine = machine_for("avx2", 2)
+    config = template_for("matmul").default_config(region, machine.with_numbers(fork_us=0))
+    assert config.threads == 2
+    built = template_for("matmul").build(region, config, machine.isa)
+    assert ("tvm_hybrid_arrive" in built.script()) == (a == "float32")
+
+
 @pytest.mark.parametrize(("threads", "whole"), [(2, 1), (2, 20), (3, 64)])
 def test_threads_share_the_columns_of_few_rows(threads: int, whole: int) -> None:
     region, isa = biased(100, 300), highest_native(ISAS)
