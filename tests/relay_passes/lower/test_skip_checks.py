@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -28,7 +29,7 @@ def _products(rows: int | str) -> IRModule:
     with builder.function("main", [x]):
         with builder.dataflow():
             value: relax.Expr = x
-            for k, n in zip(SIZES, SIZES[1:], strict=False):
+            for k, n in itertools.pairwise(SIZES):
                 weight = relax.const(rng.standard_normal((k, n)).astype(np.float32))
                 value = builder.emit(relax.op.nn.relu(relax.op.matmul(value, weight)))
             output = builder.emit_output(value)
