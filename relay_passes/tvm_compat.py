@@ -34,7 +34,7 @@ OPAQUE = 8
 FUSED = "Primitive"
 """Attribute of the functions that FuseOps makes: FuseTIR turns them into kernels."""
 
-SLOW_PASSES = ("s_tir.HoistIfThenElse", "s_tir.InsertHoistIfThenElse")
+SLOW_PASSES = ("s_tir.HoistIfThenElse", "s_tir.InsertHoistIfThenElse", "tirx.RemoveNoOp")
 """Passes of TVM's lowering, by name: LLVM does their work as well."""
 
 GPU_PASSES = (
@@ -59,6 +59,16 @@ WITHOUT_CSE = {"tirx.disable_cse_tir": True}
 
 ENTRY_CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
 """Functions that VMShapeLower calls at a function's entry; each takes what it checks first."""
+
+OWN_RESULTS = (
+    "relax.vm.alloc_tensor",
+    "vm.builtin.alloc_shape_heap",
+    "vm.builtin.make_prim_value",
+)
+"""Operators and functions of a lowered program whose results are just what their types say."""
+
+OWN_VIEWS = ("vm.builtin.reshape",)
+"""Functions of a lowered program whose results are views of their first arguments."""
 
 SYMBOL_PREFIX = "__tvm_ffi_"
 """What stands before a function's name in machine code."""

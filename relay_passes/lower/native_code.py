@@ -32,6 +32,7 @@ from relay_passes.ir.rewrite import with_values
 
 from .kernel_context import has_exact_buffers, kernel_context
 from .launch_few import for_threads, pipeline_for
+from .skip_checks import pipeline_of_trusting, trusting
 
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
@@ -56,8 +57,8 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IR
         It imports one LLVM module for each group of kernels. The module is what the virtual
         machine's code was made of: what is in other LLVM modules is called by name.
     """
-    first, *others = _groups(for_threads(mod, threads))
-    pipeline = pipeline_for(threads)
+    first, *others = _groups(trusting(for_threads(mod, threads)))
+    pipeline = pipeline_of_trusting(pipeline_for(threads))
     context = kernel_context(first.values())
     inside = {gvar: function for gvar, function in mod.functions_items() if gvar not in first}
     inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}

@@ -36,12 +36,13 @@ def test_machine_code_stays_the_same() -> None:
     kernel = build_kernel(region, config, machine)
     plain, ours = (instructions(kernel, c) for c in (PassContext(opt_level=2), kernel_context()))
     assert len(plain) > 100 and ours == plain
+    assert "tirx.RemoveNoOp" in list(kernel_context().disabled_pass)
 
 
 def test_the_callers_settings_stay() -> None:
     with PassContext(
-        opt_level=1, disabled_pass=["tirx.RemoveNoOp"], config={"tirx.disable_vectorize": True}
+        opt_level=1, disabled_pass=["tirx.UnrollLoop"], config={"tirx.disable_vectorize": True}
     ):
         context = kernel_context()
-    assert context.opt_level == 1 and "tirx.RemoveNoOp" in list(context.disabled_pass)
+    assert context.opt_level == 1 and "tirx.UnrollLoop" in list(context.disabled_pass)
     assert dict(context.config).keys() == {"tirx.disable_vectorize", "tirx.disable_cse_tir"}

@@ -41,7 +41,13 @@ from tir_schedules.core.emission import (
     opaque_block,
 )
 from tir_schedules.core.extents import allocated, as_expr, extent
-from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, share_of
+from tir_schedules.core.open_loops import (
+    ceil_div,
+    choose,
+    for_tiles,
+    share_of,
+    smallest_piece,
+)
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.open_operand import OpenOperand
@@ -71,6 +77,8 @@ class OpenMany:
         With the operands' parameters.
     group : int
         Attentions that share a k and a v.
+    least : int
+        No attention has fewer queries, but for none.
     """
 
     problem: AttentionProblem
@@ -80,6 +88,7 @@ class OpenMany:
     scores_epilogue: Epilogue
     product_epilogue: Epilogue
     group: int
+    least: int = 1
 
     def begin(self) -> None:
         """What all tasks need."""
@@ -210,6 +219,8 @@ class OpenMany:
         """The queries of one attention, band by band."""
         self.q_base = materialise(self.problem.base("q", batch))
         product, out_base = self.product, materialise(self.problem.base("out", batch))
+        multiply = product.multiply
+        least = self.least if self.config.row_shares == 1 else 1  # a share may be a single query
         if self.scores.mask is not None:
             self.scores.mask.begin(bind(batch * self.m))
 
@@ -219,7 +230,7 @@ class OpenMany:
                 with I.serial(height) as r, opaque_block("finish"):
                     self.scores.finish(batch, first, r)
             self.softmax.emit(height, self.keys, self.n, lambda r: self._beside(first + r, r))
-            choose(height, range(1, self.height + 1), product.multiply)
+            choose(height, range(smallest_piece(least, self.height), self.height + 1), multiply)
             with I.serial(height) as r, opaque_block("store"):
                 product.store(batch, out_base, first, r)
 
@@ -228,6 +239,7 @@ class OpenMany:
             self.height,
             lambda start, height: self.scores.multiply(bind(row + start), height),
             after,
+            least,
         )
 
     def _beside(self, row: Expr, r: Expr) -> None:

@@ -197,7 +197,7 @@ class OpenAttention:
                 with I.Then():
                     self._few(few)
                 with I.Else():
-                    self._many()
+                    self._many(least=few.m + 1)
 
     def _tasks(self, shares: int) -> Expr:
         """So many tasks of each attention, or of each that share a k and a v."""
@@ -276,12 +276,12 @@ class OpenAttention:
         for cache in self.caches.values():
             cache.copy(head)
 
-    def _many(self) -> None:
-        """The tasks where there are many."""
+    def _many(self, least: int = 1) -> None:
+        """The tasks where there are many queries, at least so many."""
         self._copy_caches()
-        many = OpenMany(
-            self.problem, self.config, self.isa, self.buffers, self.scores, self.product, self.group
-        )
+        epilogues = self.scores, self.product
+        given = self.problem, self.config, self.isa, self.buffers, *epilogues, self.group
+        many = OpenMany(*given, least)
         many.begin()
         with llvm_functions(PREFETCH_LLVM_IR):
             self._for_tasks(self._tasks(self.config.row_shares), many.emit, self._alone)

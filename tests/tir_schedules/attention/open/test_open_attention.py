@@ -13,6 +13,8 @@ from tests.tir_schedules.run_region import (
     machine_for,
     random_inputs,
 )
+from tir_schedules.attention.config import kernels_of
+from tir_schedules.core.blocking import balanced
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
@@ -100,6 +102,19 @@ def test_any_length(isa: str) -> None:
     kernel = OpenKernel(region, isa)
     for sizes in SIZES:
         check(region, kernel, *sizes)
+
+
+def test_there_is_no_code_for_tiles_of_a_single_query_among_many() -> None:
+    """One query has code of its own, and bands of more are at least two high."""
+    region, isa = attention(), highest_native(ISAS)
+    machine = machine_for(isa)
+    template = template_for(region.op)
+    config = template.default_config(region, machine)
+    height = min(kernel.mr for kernel in kernels_of(config))
+    text = template.build(region, config, machine.isa).script()
+    many = text[text.rindex("else:", 0, text.index('T.sblock("piece")')) :]
+    panels = len(balanced(32 // machine.isa.f32_lanes, config.product_vectors))
+    assert many.count('T.sblock("product")') == (height - 1) * panels
 
 
 @pytest.mark.sampled
