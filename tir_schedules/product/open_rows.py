@@ -44,7 +44,9 @@ from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import LONG_EPILOGUE, rest
 from .wide_product import FEWEST_ROWS, wide_product_of
 
-PIECES = 8  # of a thread's share, which others may take: about so many, if rows are not few
+# Pieces of a thread's share, which others may take: about so many, if rows are not few. With one,
+# a thread takes the whole share of another that is only late (0.87 of the speed in some runs).
+PIECES = 8
 MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 
 
