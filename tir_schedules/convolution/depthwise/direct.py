@@ -107,7 +107,7 @@ class DirectTiles:
         if rows == 1:
             self._columns(sample, band, 1, chunk)
             return
-        if axis.is_open:
+        if self.problem.opens_image:
             self._open_band(sample, band, chunk)
             return
         inside = [
@@ -136,29 +136,48 @@ class DirectTiles:
                     one_by_one()
 
     def _open_band(self, sample: Expr, band: Expr, chunk: Expr) -> None:
-        """The same, where the number of rows is known at run time only."""
+        """The same, where the number of rows or of columns is known at run time only."""
         axis, rows = self.problem.rows, self.config.rows
         first = materialise(band * rows)
         left = materialise(extent(axis.outputs) - first)
         top = first * axis.stride - axis.before
         end = top + axis.span(rows)
-        with I.If(tirx.all(left >= rows, top >= 0, end <= extent(axis.extent))):
+        at_once = tirx.all(left >= rows, top >= 0, end <= extent(axis.extent))
+        if self.problem.columns.is_open:
+            at_once = tirx.all(at_once, self._is_long())
+        with I.If(at_once):
             with I.Then():
                 self._columns(sample, first, rows, chunk)
             with I.Else(), I.serial(tirx.Min(tirx.const(rows, "int32"), left)) as row:
                 self._columns(sample, materialise(first + row), 1, chunk)
+
+    def _inside(self) -> Expr:
+        """The first column of a line of open length whose window reaches over the end of x."""
+        axis = self.problem.columns
+        inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
+        return tirx.Min(inside, extent(axis.outputs))
+
+    def _is_long(self) -> Expr:
+        """Whether no tile of a line of open length reaches over both ends of x."""
+        axis, size = self.problem.columns, self.config.columns
+        if size * axis.stride < axis.before:
+            return tirx.const(False, "bool")
+        last = extent(axis.outputs) - size
+        return tirx.all(
+            self._inside() >= size, tirx.any(last <= 0, last * axis.stride >= axis.before)
+        )
 
     def _open_columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
         """Columns whose number is known at run time only: whole tiles, of which the last one may
         overlap the one before.
 
         The first one and the last one have code of their own. Where both are the same, or padding
-        is wider than a tile, code looks at every column of x.
+        is wider than a tile, code looks at every column of x; tiles of several rows are not used
+        there.
         """
         axis, size = self.problem.columns, self.config.columns
         outputs = extent(axis.outputs)
-        inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
-        inside = materialise(tirx.Min(inside, outputs))
+        inside = materialise(self._inside())
         last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
         sizes = sorted({-(-size // 2), size})
         with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
@@ -178,7 +197,7 @@ class DirectTiles:
                 self._channels(Corner(sample, row, first), rows, strip, chunk)
 
             kind = materialise(tirx.Select(begins, inner, outer))
-            choose(kind, range(OTHER + len(sizes)), tile)
+            choose(kind, range(OTHER + len(sizes) if rows == 1 else OTHER), tile)
 
     def _columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
         if self.problem.columns.is_open:

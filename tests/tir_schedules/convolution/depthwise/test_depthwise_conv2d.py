@@ -18,7 +18,7 @@ from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, values
 from tests.tir_schedules.depthwise_regions import DTYPES, ISAS_OF, cases, config_for, depthwise
 from tests.tir_schedules.run_region import ISAS, bias_relu, expected, machine_for, run
-from tir_schedules.convolution.depthwise.config import default_config
+from tir_schedules.convolution.depthwise.config import DepthwiseConfig, default_config
 from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D
 from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
@@ -262,6 +262,25 @@ def test_defaults_follow_the_image() -> None:
     assert (small.rows, small.columns, small.threads) == (1, 7, 1)
     wide = default_config(depthwise((40, 40), 8, (31, 31), padding=(15,) * 4), machine)
     assert wide.columns > 1
+
+
+def test_half_registers_take_all_channels_of_a_tile() -> None:
+    """AVX2: two rows for small windows; threads share channels only where bands are few."""
+
+    def config(height: int, window: int, threads: int) -> DepthwiseConfig:
+        region = depthwise((height, 56), 96, (window, window), padding=(window // 2,) * 4)
+        machine = Machine("znver3", isa_named("avx2"), threads).with_numbers(fork_us=0)
+        return default_config(region, machine)
+
+    assert config(56, 3, 2).to_dict() == {
+        "rows": 2, "columns": 4, "vectors": 1, "blocks": 12, "threads": 2
+    }  # fmt: skip
+    assert config(56, 5, 2).to_dict() == {
+        "rows": 1, "columns": 7, "vectors": 1, "blocks": 12, "threads": 2
+    }  # fmt: skip
+    assert config(2, 3, 1).blocks == 12
+    assert config(8, 3, 2).blocks == 6
+    assert config(2, 3, 16).blocks == 4
 
 
 @pytest.mark.parametrize(
