@@ -50,7 +50,7 @@ class ToldSizes:
         return [self._bindings[place] for place in sorted(self._telling(sizes) or ())]
 
     def _telling(self, needed: Iterable[relax.Var]) -> frozenset[int] | None:
-        """The places of the bindings behind values and sizes; None if they do more than a little."""
+        """The places of the bindings behind values and sizes; None if they do much."""
         found: frozenset[int] = frozenset()
         for var in needed:
             if var in self._known or (var in self._params and _is_small(var, vectors=True)):
