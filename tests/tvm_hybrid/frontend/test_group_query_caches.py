@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid.errors import FeedError
 
 from .attention_forms import ATOL, RTOL
@@ -16,6 +17,7 @@ from .test_open_attention import (
     attention_kernels,
     decoder,
     decoder_feeds,
+    finished,
     fixed_cache,
     random,
     session_of,
@@ -117,3 +119,37 @@ def test_attention_of_known_keys_does_not_read_rows_of_a_larger_array() -> None:
     binding.run()
     for found, wanted in zip(binding.get_outputs(), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("filled", [19, 23])
+def test_a_buffer_of_a_known_total_gets_new_rows_where_it_ends(filled: int) -> None:
+    """The total is a number, and the only sequence may be shorter."""
+    build = OnnxBuilder()
+    rows = [build.input(x, [1, 1, heads * SIZE]) for x, heads in (("q", 4), ("k", 2), ("v", 2))]
+    cached = [build.input(name, [1, SHARED, 24, SIZE]) for name in PASTS]
+    counts = [build.input("last", [1], np.int32), build.constant(np.array(24, np.int32))]
+    outputs = build.nodes(
+        "GroupQueryAttention", 3, *rows, *cached, *counts, domain=CONTRIB,
+        num_heads=4, kv_num_heads=SHARED,
+    )  # fmt: skip
+    model = finished(build, *outputs)
+    session = session_of(model)
+    assert [node.kernel for node in session.explain()].count("row_update") == 2
+    assert [each.cache for each in session.executable.manifest.bound_outputs] == [None, 3, 4]
+    feeds = decoder_feeds([24], 1, 24, "input")
+    feeds["last"] = np.array([filled], np.int32)
+    del feeds["total"]
+    expected = onnxruntime_run(model, feeds)
+    old = feeds["past_k"].copy()
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_input(name, value)
+    out, *presents = (each.name for each in session.get_outputs())
+    binding.bind_output(out)
+    for name, output in zip(PASTS, presents, strict=True):
+        binding.bind_output(output, feeds[name])
+    binding.run()
+    np.testing.assert_allclose(binding.get_outputs()[0], expected[0], RTOL, ATOL)
+    np.testing.assert_array_equal(feeds["past_k"][:, :, filled], expected[1][:, :, filled])
+    old[:, :, filled] = feeds["past_k"][:, :, filled]
+    np.testing.assert_array_equal(feeds["past_k"], old)
