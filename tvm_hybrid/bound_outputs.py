@@ -15,6 +15,6 @@ def bound_outputs(mod: IRModule) -> tuple[BoundOutput, ...]:
         return ()
     notes = mod[INTO_ENTRY].attrs[INTO_OUTPUTS]
     return tuple(
-        BoundOutput(number, cache if cache >= 0 else None, bool(anywhere))
-        for number, cache, anywhere in (map(int, note) for note in notes)
+        BoundOutput(number, cache if cache >= 0 else None, bool(anywhere), bool(has_room))
+        for number, cache, anywhere, has_room in (map(int, note) for note in notes)
     )

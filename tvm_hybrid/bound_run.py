@@ -63,7 +63,7 @@ class BoundRun:
                 each.number,
                 True,
                 each.cache,
-                each.cache is not None,
+                each.has_room,
                 each.anywhere,
             )
             for each in manifest.bound_outputs

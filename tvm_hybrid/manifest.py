@@ -39,15 +39,18 @@ class BoundOutput(msgspec.Struct, frozen=True):
     number : int
         Of the output.
     cache : int or None
-        The input whose memory it may be, with new rows behind those of the input; heads of both
-        may lie apart.
+        The input whose memory it may be, with new rows behind those of the input; heads of the
+        input may lie apart.
     anywhere : bool
         Whether its memory may lie anywhere; else it must be aligned to 64 bytes.
+    has_room : bool
+        Whether its heads may lie apart, too.
     """
 
     number: int
     cache: int | None = None
     anywhere: bool = False
+    has_room: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,36 +15,30 @@ After, in addition
     def main_shapes(x: R.Tensor((n, 8), "float32")):
         return (R.shape([n, 8]),)
 
-It takes those outputs that a kernel writes whose sizes inputs tell; `main_shapes` tells the shapes
-of just these. The caller sees to it that no tensor overlaps another, but where a kernel may write a
-result over an argument (`IN_PLACE`) that is an input, and that nothing else reads. The attribute
-`INTO_OUTPUTS` has for each output: its number, that of such an input or -1, and whether it may have
-any alignment.
+It takes those outputs that a kernel writes whose sizes inputs tell: their shapes, or a few integers
+in them (`told_sizes`). Where `main` finds such a size, `main_into` checks that of the output.
+`main_shapes` tells the shapes of just these outputs. The caller sees to it that no tensor overlaps
+another, but where a kernel may write a result over an argument (`IN_PLACE`) that is an input, and
+that nothing else reads. The attribute `INTO_OUTPUTS` has for each output: its number, that of such
+an input or -1, whether it may have any alignment, and whether it may have room for more rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.analysis import (
-    definable_tir_vars_in_type,
-    has_reshape_pattern,
-    tir_vars_in_type,
-    used_vars,
-)
+from tvm.relax.analysis import tir_vars_in_type, used_vars
 from tvm.relax.utils import copy_with_new_vars
 
 from relay_passes.ir.rewrite import MAIN, with_values
+from relay_passes.ir.told_sizes import ToldSizes
 
 from .lower_regions import IN_PLACE, UNALIGNED
+from .written_outputs import Written, may_have_room, types_of, written_outputs
 
 INTO_ENTRY = "main_into"
 SHAPES_ENTRY = "main_shapes"
 INTO_OUTPUTS = "tvm_hybrid.into_outputs"
-
-_CALL_TIR = ir.Op.get("relax.call_tir")
 
 
 def into_entry() -> ir.transform.Pass:
@@ -70,89 +64,6 @@ def into_entry() -> ir.transform.Pass:
     return run
 
 
-@dataclass(frozen=True)
-class Written:
-    """An output that a kernel writes.
-
-    Attributes
-    ----------
-    number : int
-        Of the output.
-    var : relax.Var
-        The call's result.
-    result : int
-        Which of the call's results it is.
-    """
-
-    number: int
-    var: relax.Var
-    result: int
-
-    @property
-    def ty(self) -> relax.TensorType:
-        """The output's type."""
-        return _types(self.var)[self.result]
-
-
-def _types(value: relax.Expr) -> list[relax.TensorType]:
-    """Of the results of a kernel's call."""
-    types = list(value.ty.fields) if isinstance(value.ty, relax.TupleType) else [value.ty]
-    return [ty for ty in types if isinstance(ty, relax.TensorType)]
-
-
-def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
-    """The outputs that kernels of a module write, of sizes that the inputs tell."""
-    values = {
-        binding.var: binding.value
-        for block in main.body.blocks
-        for binding in block.bindings
-        if isinstance(binding, relax.VarBinding)
-    }
-    told = {var for param in main.params for var in definable_tir_vars_in_type(param.ty)}
-    found = [
-        written
-        for number, field in enumerate(_outputs(main, values))
-        if (written := _written(mod, field, values, number)) is not None
-        and isinstance(written.ty.shape, relax.ShapeExpr)
-        and set(tir_vars_in_type(written.ty)) <= told
-    ]
-    places = [(each.var, each.result) for each in found]
-    once = [each for each, place in zip(found, places, strict=True) if places.count(place) == 1]
-    # A kernel takes its results behind one another, those that are given before those that are not.
-    taken = {(each.var, each.result) for each in once}
-    return [
-        each for each in once if all((each.var, before) in taken for before in range(each.result))
-    ]
-
-
-def _outputs(main: relax.Function, values: dict[relax.Var, relax.Expr]) -> list[relax.Expr]:
-    """What a function returns, one by one."""
-    result = main.body.body
-    while isinstance(result, relax.Var) and result in values:
-        value = values[result]
-        if not isinstance(value, relax.Var | relax.Tuple):
-            break
-        result = value
-    return list(result.fields) if isinstance(result, relax.Tuple) else [result]
-
-
-def _written(
-    mod: IRModule, value: relax.Expr, values: dict[relax.Var, relax.Expr], number: int
-) -> Written | None:
-    """The call that a value is a result of; None for anything else."""
-    result = 0
-    while isinstance(value, relax.Var) and value in values:
-        made = values[value]
-        if isinstance(made, relax.TupleGetItem):
-            value, result = made.tuple_value, made.index
-            continue
-        if isinstance(made, relax.Call):
-            is_kernel = made.op == _CALL_TIR and not has_reshape_pattern(mod[made.args[0]])
-            return Written(number, value, result) if is_kernel else None
-        value = made
-    return None
-
-
 def _into(main: relax.Function, written: list[Written]) -> relax.Function:
     """The function with a parameter for each of these outputs."""
     taken: dict[relax.Var, dict[int, relax.Var]] = {}
@@ -166,7 +77,7 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
         if binding.var not in taken:
             return None
         call, outs = binding.value, taken[binding.var]
-        types, arguments = _types(call), list(call.args[1].fields)
+        types, arguments = types_of(call), list(call.args[1].fields)
         places = [len(arguments) + number if number in outs else -1 for number in range(len(types))]
         all_arguments = relax.Tuple([*arguments, *(outs[number] for number in sorted(outs))])
         new = relax.op.call_tir_inplace(call.args[0], all_arguments, places, types)
@@ -192,12 +103,15 @@ def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
             once = uses == sum(each.same_as(place) for each in arguments) == 1
             inputs = [number for number, each in enumerate(main.params) if each.same_as(place)]
             shared = inputs[0] if inputs and once else -1
-    return [written.number, shared, int(UNALIGNED in attrs)]
+    has_room = shared >= 0 and may_have_room(mod, written, bindings)
+    return [written.number, shared, int(UNALIGNED in attrs), int(has_room)]
 
 
 def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
     """The shapes of the outputs that kernels write, from the inputs."""
     types = [each.ty for each in written_outputs(mod, main)]
     shapes = relax.Tuple([ty.shape for ty in types if ty.shape is not None])
+    found = ToldSizes(main).bindings(var for ty in types for var in tir_vars_in_type(ty))
+    blocks = [relax.DataflowBlock(found)] if found else []
     normal = relax.BlockBuilder().normalize(shapes)
-    return relax.Function(main.params, relax.SeqExpr([], normal), normal.ty, is_pure=True)
+    return relax.Function(main.params, relax.SeqExpr(blocks, normal), normal.ty, is_pure=True)

@@ -47,7 +47,7 @@ def test_an_output_is_a_parameter_that_its_kernel_writes() -> None:
     n = tirx.Var("n", "int64")
     ty = relax.TensorType((n, 4), "float32")
     x, out = relax.Var("x", ty), relax.Var("out0", ty)
-    with builder.function(INTO_ENTRY, [x, out], attrs={INTO_OUTPUTS: [[0, -1, 0]]}):
+    with builder.function(INTO_ENTRY, [x, out], attrs={INTO_OUTPUTS: [[0, -1, 0, 0]]}):
         with builder.dataflow():
             call = relax.op.call_tir_inplace(kernel, relax.Tuple([x, out]), [1], ty)
             result = builder.emit_output(builder.normalize(call))
@@ -123,7 +123,7 @@ def test_an_input_that_nothing_else_reads_may_be_written_over(body: Body, shared
     kernel = next(gvar for gvar in mod.get_global_vars() if gvar.name_hint.startswith("next"))
     mod[kernel] = mod[kernel].with_attr(IN_PLACE, [[0, 0]]).with_attr(UNALIGNED, True)
     first, *_ = into_entry()(mod)[INTO_ENTRY].attrs[INTO_OUTPUTS]
-    assert list(map(int, first)) == [0, shared, 1]
+    assert list(map(int, first)) == [0, shared, 1, int(shared >= 0)]
 
 
 def test_sizes_that_data_decide_are_left() -> None:
@@ -134,3 +134,46 @@ def test_sizes_that_data_decide_are_left() -> None:
 
     mod = module(body)
     assert_structural_equal(into_entry()(mod), mod)
+
+
+def test_an_output_has_room_if_all_that_reads_it_takes_that() -> None:
+    def read(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        made = written(builder, x)
+        return relax.Tuple([made, builder.emit(builder.call_te(two_of, made))])
+
+    mod = module(read)
+    for gvar, function in mod.functions_items():
+        if gvar.name_hint.startswith("next"):
+            mod[gvar] = function.with_attr(IN_PLACE, [[0, 0]])
+    first, *_ = into_entry()(mod)[INTO_ENTRY].attrs[INTO_OUTPUTS]
+    assert list(map(int, first)) == [0, 0, 0, 0]
+
+
+def test_sizes_that_integers_tell_are_those_of_the_outputs() -> None:
+    builder, found = relax.BlockBuilder(), tirx.Var("found", "int64")
+    x = relax.Var("x", relax.TensorType((1, 4), "float32"))
+    asked = relax.Var("asked", relax.TensorType((1,), "int64"))
+
+    def rows(x: te.Tensor, size: tirx.Var) -> te.Tensor:
+        return te.compute((size, 4), lambda i, j: x[0, j] + tirx.const(1, "float32"))
+
+    with builder.function("main", [x, asked]):
+        shape = builder.emit(relax.op.tensor_to_shape(asked))
+        builder.match_cast(shape, relax.ShapeType([found]))
+        builder.emit_func_output(builder.emit(builder.call_te(rows, x, found)))
+    mod = into_entry()(builder.get())
+    assert [param.name for param in mod[INTO_ENTRY].params] == ["x", "asked", "out0"]
+    (size, _) = mod[INTO_ENTRY].params[2].ty.shape.values
+    casts = [
+        binding.ty.values[0]
+        for block in mod[INTO_ENTRY].body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.MatchCast)
+    ]
+    assert len(casts) == 1
+    assert size.same_as(casts[0])
+    telling = [each for block in mod[SHAPES_ENTRY].body.blocks for each in block.bindings]
+    assert len(telling) == 2
+    (size, columns) = mod[SHAPES_ENTRY].body.body.fields[0].values
+    assert size.same_as(telling[-1].ty.values[0])
+    assert int(columns) == 4

@@ -10,7 +10,6 @@ of more queries, and in bfloat16: copies all first
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +29,7 @@ from tir_schedules.epilogue.epilogue import Epilogue
 
 from .few import OpenDecodePlan, OpenFew, few_queries, shared_heads
 from .growing_cache import GrowingCache
+from .room import reject_room
 
 _CHUNK = 32  # keys whose values are multiplied at once
 
@@ -48,25 +48,16 @@ def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> st
     group = shared_heads(problem)
     if not region.is_open or few_queries(problem, group) is None:
         return "many queries, or sizes that are known"
-    factors = problem.factors
     for name, growth in growths.items():
-        whole, layout = problem.tensors[name], problem.layouts[name]
+        whole = problem.tensors[name]
         columns = problem.d if name == "k" else problem.e
         if whole.dtype != "float32" or columns % isa.f32_lanes:
             return f"{name} is of type {whole.dtype}, {columns} columns"
         if {growth.past.dtype, growth.new.dtype} != {"float32"}:
             return f"{name} is converted"
-        if whole.shape[-2:] != (problem.n, columns) or (layout.row, layout.column) != (columns, 1):
-            return f"rows of {name} are not behind each other"
-        heads, stride = 1, columns * problem.n
-        for factor, step in zip(reversed(factors), reversed(layout.batch), strict=True):
-            shared = heads == 1 and step == 0  # by queries that lie next to each other
-            if factor != 1 and not shared:
-                if step != stride:
-                    return f"heads of {name} are not behind each other"
-                heads, stride = heads * factor, stride * factor
-        if layout.offset or math.prod(whole.shape[:-2]) != heads:
-            return f"{name} has more heads than the attention"
+        reason = reject_room(problem, name)
+        if reason is not None:
+            return reason
     return None
 
 

@@ -46,16 +46,21 @@ from .few import OpenFew, few_queries, shared_heads
 from .growing import GrowingFew, Growth, reads_past_once
 from .growing_cache import GrowingCache, with_room
 from .many import OpenMany
+from .room import give_room, keys_and_values
 from .seen_keys import count_seen, hiding_mask
 
 
 def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel: inputs, output."""
+    problem = AttentionProblem(region)
     with kernel_function("attention") as builder:
-        q, k, v, *operands = input_parameters(region)
-        stored = (q, k, v, tensor_parameter("C", region.output))
+        q = tensor_parameter("input0", region.inputs[0])
+        cached, apart = keys_and_values(problem)
+        operands = input_parameters(region, 3)
+        stored = (q, *cached, tensor_parameter("C", region.output))
         read_extents()
-        _attention(AttentionProblem(region), config, isa, stored, operands).emit()
+        give_room(problem, apart)
+        _attention(problem, config, isa, stored, operands).emit()
     return builder.get()
 
 

@@ -1,7 +1,7 @@
 """The cache of keys and values of GroupQueryAttention: how many there are, and new ones in it.
 
 past, new [batch, heads, n, size], seqlens_k, total_sequence_length
-    ->  Concat(past, new)                   where all sequences have as many keys, a number
+    ->  Concat(past, new)                   where all sequences have past as it is before them
     ->  UpdateCache(new, before, N, past)   where each has its own: an operator of the front end
 """
 
@@ -59,7 +59,8 @@ def cache_of(build: NodeBuilder, batch: Extent, length: Extent) -> Cache:
                 f"{describe(node)}: {length} new tokens and a past of {past} do not make "
                 f"total_sequence_length, {total}"
             )
-        if batch == 1 or not before:
+        # A buffer that is partly filled gets new keys where seqlens_k says, in place if bound.
+        if (batch == 1 and before == past) or not before:
             return Cache(past, total, present, before)
     ends = build.add("Cast", build.reshape(node.input[5], [batch, 1]), to=TensorProto.INT64)
     start = minus(build, 1, length)
@@ -84,9 +85,7 @@ def with_past(build: NodeBuilder, cache: Cache, new: Heads, index: int) -> Heads
     rest = cache.present != cache.keys
     end = "" if rest else output
     if cache.before:
-        whole = cache.before == cache.past
-        begin = past if whole else _cut(build, past, 0, cache.before)
-        keys = append(build, begin, cache.before, new, end)
+        keys = append(build, past, cache.before, new, end)
     elif end:
         keys = Heads(build.add("Identity", new.name, output=end), *new.shape)
     else:

@@ -1,0 +1,65 @@
+"""Sizes that a few integers of the inputs tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tvm import relax, tirx
+
+from relay_passes.ir.told_sizes import ToldSizes
+
+op = relax.op
+Count = Callable[[relax.BlockBuilder, relax.Var, relax.Var], relax.Expr]
+N = tirx.Var("n", "int64")
+
+
+def function(count: Count, dtype: str = "int64") -> tuple[relax.Function, tirx.Var]:
+    """x: float32[n, 4], asked: int64[1] -> zeros of as many rows as they count; and that size."""
+    x = relax.Var("x", relax.TensorType((N, 4), "float32"))
+    asked = relax.Var("asked", relax.TensorType((1,), dtype))
+    builder, found = relax.BlockBuilder(), tirx.Var("found", "int64")
+    with builder.function("main", [x, asked]):
+        builder.emit(op.nn.relu(x))
+        shape = builder.emit(op.tensor_to_shape(builder.emit(count(builder, x, asked))))
+        builder.match_cast(shape, relax.ShapeType([found]))
+        builder.emit_func_output(builder.emit(op.zeros(relax.ShapeExpr([found]), "float32")))
+    return builder.get()["main"], found
+
+
+def of_sizes(builder: relax.BlockBuilder, _x: relax.Var, asked: relax.Var) -> relax.Expr:
+    rows = builder.emit(op.shape_to_tensor(builder.emit(relax.ShapeExpr([N]))))
+    return op.maximum(asked, rows)
+
+
+def of_a_range(builder: relax.BlockBuilder, _x: relax.Var, asked: relax.Var) -> relax.Expr:
+    """Data as many as there are rows."""
+    return op.add(asked, op.max(builder.emit(op.arange(0, N)), axis=0, keepdims=True))
+
+
+def of_numbers(builder: relax.BlockBuilder, x: relax.Var, _asked: relax.Var) -> relax.Expr:
+    sums = builder.emit(op.sum(x, axis=[0, 1]))
+    return builder.emit(op.reshape(builder.emit(op.astype(sums, "int64")), (1,)))
+
+
+def test_a_size_is_told_by_integers_and_other_sizes() -> None:
+    main, found = function(of_sizes)
+    told = ToldSizes(main)
+    assert told.are_told([found, N])
+    bindings = list(main.body.blocks[0].bindings)
+    assert told.bindings([found]) == bindings[1:-1]  # not what they do not need
+    assert told.bindings([N]) == []
+
+
+@pytest.mark.parametrize("count", [of_numbers, of_a_range])
+def test_what_takes_more_is_not_done_twice(count: Count) -> None:
+    main, found = function(count)
+    told = ToldSizes(main)
+    assert not told.are_told([found])
+    assert not told.are_told([N, found])
+    assert told.bindings([found]) == []
+
+
+def test_a_size_of_elsewhere_is_not_told() -> None:
+    main, _ = function(of_sizes)
+    assert not ToldSizes(main).are_told([tirx.Var("other", "int64")])
