@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from relay_passes.lower.launch_few import made_for
 from tests.guard import guarded
 from tests.stand_ins import running
 from tests.tir_schedules.run_region import dtype_named, machine_for, packed
@@ -52,7 +53,7 @@ class OpenKernel:
         assert template.rejection(region, machine.isa) is None
         self.region, self.isa = region, machine.isa
         self.config = config or template.default_config(region, machine)
-        function = template.build(region, self.config, machine.isa)
+        function = made_for(template.build(region, self.config, machine.isa), threads)
         named = function.with_attr("global_symbol", "kernel")
         self.kernel = running.compiled(named, isa)["kernel"]
 

@@ -54,14 +54,17 @@ class Claims:
 
 
 @contextmanager
-def claimed_shares(shares: int) -> Iterator[tuple[Expr, Claims]]:
-    """(task, claims): the loop over tasks, and in each over the shares that it takes pieces of."""
+def claimed_shares(shares: int, alone: Expr | None = None) -> Iterator[tuple[Expr, Claims]]:
+    """(task, claims): the loop over tasks, and in each over the shares that it takes pieces of.
+
+    `alone` as of `task_loop`.
+    """
     with opaque_block("shares"):
         counters = I.sblock_alloc_buffer((shares * _LINE,), "int32", align=64)
         with I.serial(shares) as each:
             I.buffer_store(counters, tirx.const(0, "int32"), [each * _LINE])
         with (
-            task_loop(shares) as task,
+            task_loop(shares, alone=alone) as task,
             llvm_functions(ARRIVAL_LLVM_IR),
             I.serial(min(shares, MOST_SHARES)) as next_one,
             opaque_block("share"),

@@ -10,7 +10,7 @@ from microkernels.amx.tile_shapes import ROWS
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided, grids_of
-from tir_schedules.cost.parallel import MOST_UNEVEN, halves, threads_worth
+from tir_schedules.cost.parallel import MOST_UNEVEN, alone_below, halves, threads_worth
 from tir_schedules.cost.work import flops_us, product_rate
 
 from .tile_config import sums_us
@@ -23,6 +23,7 @@ FOREIGN_ROWS = 0.16
 GAIN = 1.1
 # Rows that a grid is chosen for where their number is known at run time only.
 OPEN_ROWS = (1, 8, 32, 128, 1024)
+IMAGE_ROWS = 1 << 16  # of a product that only so many, pixels of images, are worth sharing
 MOST_WHOLE_ROWS = 64  # of such a number, for which threads may share columns instead of rows
 
 
@@ -76,7 +77,8 @@ def open_grid(
 ) -> dict[str, Any]:
     """The grid of threads that is good for any number of rows, as fields of a configuration.
 
-    The one with the least time, in the geometric mean of `OPEN_ROWS`.
+    The one with the least time, in the geometric mean of those of `OPEN_ROWS` that are worth more
+    threads than one.
 
     Parameters
     ----------
@@ -86,13 +88,14 @@ def open_grid(
         `flops` of `best_grid`, of one row.
     """
     alone = flops_us(row_flops, machine)
-    if threads_worth(machine, alone * OPEN_ROWS[-1]) == 1:
+    below = alone_below(machine, alone)
+    sizes = [rows for rows in OPEN_ROWS if rows > below] or [IMAGE_ROWS]
+    if threads_worth(machine, alone * sizes[-1]) == 1:
         return {}
     kernel = microkernel_named(tile["kernel"])
     n_vectors = math.ceil(n / kernel.lanes)
     costs = [
-        _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows)
-        for rows in OPEN_ROWS
+        _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows) for rows in sizes
     ]
     tried = [(1, 1), *grids_of(halves(machine.threads))]
     grids = sorted({(rows, min(columns, n_vectors)) for rows, columns in tried})
@@ -100,20 +103,23 @@ def open_grid(
     def time(grid: tuple[int, int]) -> float:
         return math.prod(
             cost.of_pieces((min(grid[0], rows), grid[1], 1))
-            for cost, rows in zip(costs, OPEN_ROWS, strict=True)
+            for cost, rows in zip(costs, sizes, strict=True)
         )
 
     threads_m, threads_n = min(grids, key=time)
     panels = math.ceil(n_vectors / tile["vectors"] / threads_n)
     sharing = panels // math.ceil(panels / threads_m)  # threads that are not idle
     gain, most, whole = 0.0, 0.0, 0
-    for rows in range(1, MOST_WHOLE_ROWS + 1):
+    for rows in range(below + 1, MOST_WHOLE_ROWS + 1):
         cost = _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows)
         by_rows = cost.of_pieces((min(threads_m, rows), threads_n, 1))
         gain += math.log(by_rows / cost.of_pieces((1, sharing * threads_n, 1)))
         if gain > most:
             most, whole = gain, rows
-    return {"threads_m": threads_m, "threads_n": threads_n, "whole_rows": whole}
+    if threads_m * threads_n == 1:
+        return {}
+    grid = {"threads_m": threads_m, "threads_n": threads_n, "whole_rows": whole}
+    return {**grid, "alone_rows": below}
 
 
 class _GridCost:

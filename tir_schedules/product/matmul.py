@@ -303,7 +303,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
 
 def at_run_time(region: Region, config: MatmulConfig) -> str:
     """What is decided at run time, for `explain`."""
-    return tile_choices(plan_of(region, config), config.whole_rows)
+    return tile_choices(plan_of(region, config), config.whole_rows, config.alone_rows)
 
 
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:

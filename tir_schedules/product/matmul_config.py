@@ -47,12 +47,15 @@ class MatmulConfig(TileConfig, frozen=True, kw_only=True):
     whole_rows : int
         Up to so many of an open number of rows are left whole: the threads along rows share panels
         of columns instead.
+    alone_rows : int
+        Up to so many of an open number of rows, one thread multiplies all of them.
     """
 
     threads_m: int = 1
     threads_n: int = 1
     threads_k: int = 1
     whole_rows: int = 0
+    alone_rows: int = 0
 
     @property
     def threads(self) -> int:

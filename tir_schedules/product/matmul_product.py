@@ -173,7 +173,8 @@ class MatmulProduct:
         if self.region.is_open:
             rows = extent(plan.m)
             assert not isinstance(rows, int)
-            share_open(plan, rows, self.config.whole_rows, OpenRows(self.loops(plan.m_block)))
+            loops = OpenRows(self.loops(plan.m_block))
+            share_open(plan, rows, self.config.whole_rows, self.config.alone_rows, loops)
             return
         grid = ThreadGrid(plan)
         with grid.task() as task, llvm_functions(PREFETCH_LLVM_IR):

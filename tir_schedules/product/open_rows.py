@@ -50,7 +50,7 @@ PIECES = 8
 MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 
 
-def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> None:
+def share_open(plan: ProductPlan, rows: Expr, whole: int, alone: int, loops: OpenRows) -> None:
     """The whole product, in one parallel region over the grid of threads.
 
     Threads claim pieces of their shares (see `claims`), unless rows are staged first, as those of
@@ -60,15 +60,18 @@ def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> No
     ----------
     rows : Expr
         How many there are.
-    whole : int
-        `MatmulConfig.whole_rows`.
+    whole, alone : int
+        `MatmulConfig.whole_rows` and `alone_rows`.
     loops : OpenRows
         For blocks of at most `plan.m_block` rows.
     """
     columns = plan.column_shares
     threads_m, threads_n = plan.threads_m, sum(group.count for group in columns)
     tasks, claimed = threads_m * threads_n, loops.loops.begin is None
-    with _tasks(tasks, claimed) as (task, claims), llvm_functions(PREFETCH_LLVM_IR):
+    with (
+        _tasks(tasks, claimed, rows <= alone if alone else None) as (task, claims),
+        llvm_functions(PREFETCH_LLVM_IR),
+    ):
         number = I.floormod(task, threads_m)
         row, many = share_of(rows, number, threads_m)
         panels: PanelShare | None = None
@@ -88,20 +91,24 @@ def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> No
 
 
 @contextmanager
-def _tasks(tasks: int, claimed: bool) -> Iterator[tuple[Expr, Claims | None]]:
+def _tasks(tasks: int, claimed: bool, alone: Expr | None) -> Iterator[tuple[Expr, Claims | None]]:
     """The number of a share of the product, and what a thread may take of it; None: all."""
     if tasks == 1 or not claimed:
-        with task_loop(tasks) as task:
+        with task_loop(tasks, alone=alone) as task:
             yield task, None
         return
-    with claimed_shares(tasks) as (_, claims):
+    with claimed_shares(tasks, alone) as (_, claims):
         yield claims.share, claims
 
 
-def tile_choices(plan: ProductPlan, whole: int = 0) -> str:
+def tile_choices(plan: ProductPlan, whole: int = 0, alone: int = 0) -> str:
     """What is decided at run time about tiles and threads, for `explain`."""
-    shared = f"; up to {whole} rows: threads share their columns" if plan.threads_m > 1 else ""
-    return f"{_heights(plan)}{shared if whole else ''}"
+    text = _heights(plan)
+    if alone:
+        text += f"; up to {alone} rows: one thread"
+    if whole and plan.threads_m > 1:
+        text += f"; up to {whole} rows: threads share their columns"
+    return text
 
 
 def _heights(plan: ProductPlan) -> str:

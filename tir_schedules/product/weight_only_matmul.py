@@ -317,7 +317,7 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
             loops = _loops(plan, True, tiles, store, epilogue.cost)
             few = functools.partial(FewDecodedRows.of, tiles=tiles, digits=digits)
             rows = as_expr(extent(plan.m))
-            share_open(plan, rows, config.whole_rows, OpenRows(loops, few))
+            share_open(plan, rows, config.whole_rows, config.alone_rows, OpenRows(loops, few))
         else:
             grid = ThreadGrid(plan)
             with grid.task() as task:

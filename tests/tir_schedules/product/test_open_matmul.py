@@ -23,6 +23,7 @@ from tests.tir_schedules.run_region import (
     product_bound,
     random_inputs,
 )
+from tir_schedules.core.emission import ALONE
 from tir_schedules.core.product_plan import MOST_SHARES
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
@@ -111,6 +112,31 @@ def test_threads_share_the_columns_of_few_rows(threads: int, whole: int) -> None
     kernel = OpenKernel(region, isa, threads, config)
     for each in SIZES:
         check(region, kernel, each)
+
+
+@pytest.mark.parametrize("a", ["float32", "uint8"])
+def test_one_thread_multiplies_few_rows(a: str) -> None:
+    """Whatever the estimates: the launch asks for one thread, or for all."""
+    region = biased(70, 300) if a == "float32" else bytes_times_bytes(70, 300, a, 3)
+    template, isa = template_for("matmul"), highest_native(ISAS)
+    machine = machine_for(isa, 2).with_numbers(fork_us=0)
+    config = template.default_config(region, machine)
+    config = msgspec.structs.replace(config, alone_rows=20)
+    assert "up to 20 rows: one thread" in template.at_run_time(region, config)
+    assert template.build(region, config, machine.isa).script().count(ALONE) == 1
+    kernel = OpenKernel(region, isa, 2, config)
+    for each in SIZES:
+        check(region, kernel, each)
+
+
+def test_images_are_shared_though_the_rows_of_sentences_are_not() -> None:
+    region = biased(16, 32)
+    config = template_for("matmul").default_config(region, machine_for("avx2", 2))
+    assert config.threads == 2
+    assert config.alone_rows >= 1024
+    few = template_for("matmul").default_config(biased(512, 512), machine_for("avx2", 2))
+    assert few.threads == 2
+    assert few.alone_rows < 8
 
 
 def test_cuts_of_rows_and_of_k() -> None:

@@ -17,7 +17,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
@@ -162,7 +162,7 @@ class DirectTiles:
         axis, size = self.problem.columns, self.config.columns
         if size * axis.stride < axis.before:
             return tirx.const(False, "bool")
-        last = extent(axis.outputs) - size
+        last = as_expr(extent(axis.outputs)) - size
         return tirx.all(
             self._inside() >= size, tirx.any(last <= 0, last * axis.stride >= axis.before)
         )
