@@ -41,5 +41,6 @@ def weights_entry() -> ir.transform.Pass:
 
 def weights_in(mod: IRModule) -> list[Tensor]:
     """What the entry of a module that has it returns; nothing if there is none."""
-    entries = [f for gvar, f in mod.functions_items() if gvar.name_hint == WEIGHTS_ENTRY]
-    return [each.value for entry in entries for each in constants_in(entry)]
+    if WEIGHTS_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]:
+        return []
+    return [each.value for each in constants_in(mod[WEIGHTS_ENTRY])]

@@ -99,6 +99,13 @@ def test_programs_of_a_library_share_pages_of_its_file(library: Path) -> None:
     assert mapped["Rss"] >= 2 * W.nbytes // 1024
 
 
+def test_a_program_that_is_not_exported_has_the_same_weights(library: Path) -> None:
+    pairs = list(zip(compiled().weights(), tvm_hybrid.load(library).weights(), strict=True))
+    assert len(pairs) == 2
+    for ours, mapped in pairs:
+        np.testing.assert_array_equal(ours.numpy(), mapped.numpy())
+
+
 def test_pages_go_with_the_last_program_or_output(tmp_path: Path) -> None:
     weight = W + 2  # a library of which copies were opened is never closed
     library = tvm_hybrid.compile(module(weight), num_threads=1).export(tmp_path / "m.so")

@@ -110,7 +110,7 @@ def test_files_elsewhere_are_refused(location: str, tmp_path: Path) -> None:
     (entry,) = [e for e in proto.graph.initializer[0].external_data if e.key == "location"]
     entry.value = location
     path.write_bytes(proto.SerializeToString())
-    with pytest.raises(ModelError, match="external data .*cannot be loaded"):
+    with pytest.raises(ModelError, match=r"external data .*cannot be loaded"):
         import_onnx(path)
 
 
@@ -121,7 +121,7 @@ def test_a_length_that_does_not_fit_is_refused(length: int, tmp_path: Path) -> N
     (entry,) = [e for e in proto.graph.initializer[0].external_data if e.key == "length"]
     entry.value = str(length)
     path.write_bytes(proto.SerializeToString())
-    with pytest.raises(ModelError, match="external data .*cannot be loaded"):
+    with pytest.raises(ModelError, match=r"external data .*cannot be loaded"):
         import_onnx(path)
 
 
