@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .aligned_array import aligned_empty
 from .microkernel import Microkernel
 
 
@@ -24,7 +25,7 @@ def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) 
     Returns
     -------
     ndarray
-        Flat, padded with zeros.
+        Flat, padded with zeros, aligned.
     """
     k, n = weight.shape
     kr, lanes = kernel.kr, kernel.lanes
@@ -34,12 +35,12 @@ def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) 
         padded = np.zeros(shape, dtype=weight.dtype)
         padded[:k, :n] = weight
     blocks = padded.reshape(steps, kr, -1)
-    packed = np.empty(padded.size, dtype=weight.dtype)
+    packed = aligned_empty([padded.size], weight.dtype)
     position = column = 0
     for width in widths:
         columns = width * lanes
         panel = blocks[:, :, column : column + columns].transpose(0, 2, 1)
-        packed[position : position + panel.size] = panel.reshape(-1)
+        packed[position : position + panel.size].reshape(panel.shape)[...] = panel
         position += panel.size
         column += columns
     return packed

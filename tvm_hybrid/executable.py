@@ -24,7 +24,7 @@ from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.rewrite import MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 from relay_passes.lower.native_code import emit_machine_code
-from relay_passes.lower.weights_entry import WEIGHTS_ENTRY
+from relay_passes.lower.weights_entry import WEIGHTS_ENTRY, weights_in
 
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import host_topology
@@ -371,6 +371,8 @@ class Executable:
         IsaError
             If it was compiled for a CPU that this one is not.
         """
+        if self._linkable is not None:
+            return weights_in(self._linkable[1])
         machine = self.new_machine()
         known = machine.module.implements_function(WEIGHTS_ENTRY)
         return list(machine[WEIGHTS_ENTRY]()) if known else []

@@ -10,6 +10,7 @@ SHA-256 of each weight, is in the manifest; the bytes themselves are looked at o
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,7 @@ class WeightsFile:
         file.write(head_of(self.stored))
         end = HEAD_BYTES
         for tensor, stored in self._parts:
-            file.write(bytes(stored.offset - end))
+            file.seek(stored.offset - end, os.SEEK_CUR)
             data = memory_of(tensor)
             for start in range(0, stored.size, _CHUNK):
                 file.write(data[start : start + _CHUNK])

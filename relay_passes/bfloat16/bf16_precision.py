@@ -31,8 +31,9 @@ from relay_passes.ir.convolution import (
     is_transposed,
     output_channels,
 )
-from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, region_tensor, variables
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, region_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.used_variables import variables
 
 
 def bf16_precision() -> ir.transform.Pass:

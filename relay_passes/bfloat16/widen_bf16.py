@@ -32,9 +32,10 @@ import tvm_ffi
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
-from relay_passes.ir.graph import DataflowGraph, op_name, variables
+from relay_passes.ir.graph import DataflowGraph, op_name
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.used_variables import variables
 from relay_passes.ir.with_args import with_args
 
 NARROW, WIDE = "bfloat16", "float32"

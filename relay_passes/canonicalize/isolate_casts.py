@@ -31,10 +31,11 @@ import tvm_ffi
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.graph import AnyBinding, variables
+from relay_passes.ir.graph import AnyBinding
 from relay_passes.ir.region_functions import substitute
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.tidy import is_tidy
+from relay_passes.ir.used_variables import variables
 
 
 def isolate_casts() -> ir.transform.Pass:

@@ -25,8 +25,9 @@ from collections.abc import Callable, Hashable
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import Polynomial, close, expand, monomial
-from relay_passes.ir.graph import DataflowGraph, downstream, is_f32, op_name, same_shape, variables
+from relay_passes.ir.graph import DataflowGraph, downstream, is_f32, op_name, same_shape
 from relay_passes.ir.rewrite import Replacements, block_pass, replaced
+from relay_passes.ir.used_variables import variables
 
 _X, _F = "x", "f"
 _ROOT = math.sqrt(2 / math.pi)

@@ -23,16 +23,10 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.graph import (
-    AnyBinding,
-    DataflowGraph,
-    known_tensor,
-    op_name,
-    static_tensor,
-    variables,
-)
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.traits import RESHAPES
+from relay_passes.ir.used_variables import variables
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
 _INDICES = ("int32", "int64")

@@ -13,6 +13,8 @@ from tvm import IRModule, relax
 from tvm.ir import GenericConst
 from tvm.runtime import Tensor
 
+from microkernels.aligned_array import ALIGNMENT
+
 
 def constants_of(mod: IRModule) -> list[GenericConst]:
     """The tensors in a module's Relax functions, each object once."""
@@ -65,8 +67,20 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Tensor | None:
 
 
 def constant_of(array: np.ndarray[Any, Any]) -> GenericConst:
-    """A constant of an array, which it may share memory with."""
-    return relax.const(tvm.runtime.tensor(np.ascontiguousarray(array)))
+    """A constant of an array, which nobody writes to any more: it may share memory with it."""
+    tensor = tensor_over(array)
+    if tensor is None:
+        tensor = tvm.runtime.tensor(np.ascontiguousarray(array))
+    return relax.const(tensor)
+
+
+def tensor_over(array: np.ndarray[Any, Any]) -> Tensor | None:
+    """A tensor in an array's memory; None if TVM cannot use that."""
+    # NumPy exports neither what is read only nor types of ml_dtypes.
+    known = array.dtype.kind in "fiu" and array.dtype.isnative and array.flags.writeable
+    if not known or not array.flags.c_contiguous or not array.size:
+        return None
+    return None if array.ctypes.data % ALIGNMENT else tvm.runtime.from_dlpack(array)
 
 
 def bytes_of(tensor: Tensor) -> int:

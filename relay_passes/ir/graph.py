@@ -16,6 +16,8 @@ from relay_passes.tvm_compat import object_address
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize, quotient
 
+from .used_variables import forget_variables, read_variables
+
 AnyBinding: TypeAlias = relax.VarBinding | relax.MatchCast
 
 RANGE_DTYPES = ("float32", "uint8", "int32")  # that hold a zero point of uint8 as it is
@@ -25,12 +27,15 @@ _last = threading.local()
 # Passes ask for the same types again and again; by address.
 _read_types: dict[int, tuple[Any, _ReadType | None]] = {}
 _MOST_READ = 1 << 14
+# By address, too; TVM never drops an operator.
+_op_names: dict[int, str] = {}
 
 
 def forget_block() -> None:
     """Lets go of the block that this thread read last, with its constants, and of types."""
     _last.read = (None,)
     _read_types.clear()
+    forget_variables()
 
 
 class DataflowGraph:
@@ -69,8 +74,9 @@ class DataflowGraph:
             self.bindings = list(block.bindings[:])  # arrays of TVM are slow to iterate over
             self.position = {binding.var: i for i, binding in enumerate(self.bindings)}
             self.users = {}
-            for i, binding in enumerate(self.bindings):
-                for var in variables(binding.value):
+            used = read_variables(binding.value for binding in self.bindings)
+            for i, each in enumerate(used):
+                for var in each:
                     self.users.setdefault(var, []).append(i)
             found = dict(self._range_items())
             known = _last.read = block, self.bindings, self.position, self.users, found
@@ -145,36 +151,16 @@ def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> Iterator[int
     return iter(sorted(found))
 
 
-def variables(expr: relax.Expr) -> list[relax.Var]:
-    """Variables that an expression uses, in order, each once."""
-    found: dict[relax.Var, None] = {}
-    if isinstance(expr, relax.Call) and isinstance(expr.op, (ir.Op, ir.GlobalVar)):
-        for argument in expr.args[:]:  # a list: arrays of TVM are slow to iterate over
-            if isinstance(argument, relax.Var):
-                found[argument] = None
-            elif not isinstance(argument, ir.GenericConst):
-                found.update(dict.fromkeys(_visited(argument)))
-        return list(found)
-    return _visited(expr)
-
-
-def _visited(expr: relax.Expr) -> list[relax.Var]:
-    """The same by TVM's visitor, for expressions of any kind."""
-    found: dict[relax.Var, None] = {}
-
-    def visit(node: relax.Expr) -> None:
-        if isinstance(node, relax.Var):
-            found[node] = None
-
-    relax.analysis.post_order_visit(expr, visit)
-    return list(found)
-
-
 def op_name(expr: relax.Expr | None) -> str:
     """Name of the Relax operator that an expression calls; "" if it calls none."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
-        return str(expr.op.name)
-    return ""
+    if not isinstance(expr, relax.Call):
+        return ""
+    place = object_address(expr.op)
+    if place in _op_names:
+        return _op_names[place]
+    if not isinstance(expr.op, ir.Op):
+        return ""
+    return _op_names.setdefault(place, str(expr.op.name))
 
 
 def is_call(expr: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
@@ -185,9 +171,7 @@ def is_call(expr: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
 def static_tensor(expr: relax.Expr) -> Tensor | None:
     """Shape and element type of a tensor expression; None if not known at compile time."""
     read = _read_type(expr.ty)
-    if read is None or not read.known:
-        return None
-    return Tensor(read.shape, read.dtype, isinstance(expr, ir.GenericConst))
+    return None if read is None or not read.known else read.tensor(expr)
 
 
 def region_tensor(expr: relax.Expr) -> Tensor | None:
@@ -196,17 +180,19 @@ def region_tensor(expr: relax.Expr) -> Tensor | None:
     A size is a sum of products of variables, and of quotients and the like, each a symbol.
     """
     read = _read_type(expr.ty)
-    if read is None:
-        return None
-    return Tensor(read.shape, read.dtype, isinstance(expr, ir.GenericConst))
+    return None if read is None else read.tensor(expr)
 
 
 class _ReadType(NamedTuple):
-    """The shape of a tensor's type, whether all sizes are numbers, and the elements' type."""
+    """What is computed and what is a constant of a tensor's type; whether sizes are numbers."""
 
-    shape: tuple[int, ...]
+    computed: Tensor
+    constant: Tensor
     known: bool
-    dtype: str
+
+    def tensor(self, expr: relax.Expr) -> Tensor:
+        """What an expression of the type is."""
+        return self.constant if isinstance(expr, ir.GenericConst) else self.computed
 
 
 def _read_type(ty: Any) -> _ReadType | None:
@@ -228,7 +214,8 @@ def _type_as_read(ty: Any) -> _ReadType | None:
         return None
     sizes = extents[:]  # a list: arrays of TVM are slow to iterate over
     known = all(hasattr(extent, "value") for extent in sizes)
-    return _ReadType(tuple(_size(extent, {}) for extent in sizes), known, str(ty.dtype))
+    shape, dtype = tuple(_size(extent, {}) for extent in sizes), str(ty.dtype)
+    return _ReadType(Tensor(shape, dtype), Tensor(shape, dtype, True), known)
 
 
 def size_of(extent: Any) -> int:

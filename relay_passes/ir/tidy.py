@@ -25,8 +25,9 @@ from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.tvm_compat import set_type
 
-from .graph import DataflowGraph, variables
+from .graph import DataflowGraph
 from .region_functions import substitute
+from .used_variables import variables
 
 
 def tidy() -> ir.transform.Pass:

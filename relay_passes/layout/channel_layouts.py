@@ -17,8 +17,9 @@ from enum import Enum
 from tvm import DataType, relax
 
 from relay_passes.ir.axis_view import moves
-from relay_passes.ir.graph import DataflowGraph, region_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, region_tensor
 from relay_passes.ir.strided_view import coalesced
+from relay_passes.ir.used_variables import variables
 
 from .channel_axes import channel_axes
 from .minimum_cut import FIRST, LAST

@@ -19,8 +19,9 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.graph import AnyBinding, variables
+from relay_passes.ir.graph import AnyBinding
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
+from relay_passes.ir.used_variables import variables
 from relay_passes.tvm_compat import ENTRY_CHECKS
 
 

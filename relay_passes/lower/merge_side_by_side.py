@@ -32,9 +32,10 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.used_variables import variables
 from tir_schedules.assembled.side_by_side import (
     MOST_PARTS,
     Estimate,

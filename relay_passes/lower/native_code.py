@@ -28,11 +28,13 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from relay_passes import tvm_compat
+from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
 
 from .kernel_context import has_exact_buffers, kernel_context
 from .launch_few import for_threads, pipeline_for
 from .skip_checks import pipeline_of_trusting, trusting
+from .weights_entry import WEIGHTS_ENTRY
 
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
@@ -55,7 +57,8 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IR
     -------
     tuple of tvm.relax.VMExecutable and IRModule
         It imports one LLVM module for each group of kernels. The module is what the virtual
-        machine's code was made of: what is in other LLVM modules is called by name.
+        machine's code was made of: what is in other LLVM modules is called by name. It also has
+        the entry of weights, which the executable has not: TVM hashes them for every function.
     """
     first, *others = _groups(trusting(for_threads(mod, threads)))
     pipeline = pipeline_of_trusting(pipeline_for(threads))
@@ -64,11 +67,15 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IR
     inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}
     calling = {gvar: _calls_outside(function, others) for gvar, function in inside.items()}
     rest = IRModule({**calling, **first}, attrs=mod.attrs, global_infos=mod.global_infos)
+    inner = copy_module(rest)
+    for gvar in rest.get_global_vars():
+        if gvar.name_hint == WEIGHTS_ENTRY:
+            del inner[gvar]
 
     def executable() -> Any:
         with context:
             none = ir.transform.Sequential([])
-            return tvm.compile(rest, target, relax_pipeline=none, tir_pipeline=pipeline)
+            return tvm.compile(inner, target, relax_pipeline=none, tir_pipeline=pipeline)
 
     if not first:
         without = executable()

@@ -33,9 +33,10 @@ from tvm import IRModule, ir, relax, te, tirx
 from tvm.ir.transform import PassContext, module_pass
 from tvm.sym import Analyzer
 
-from relay_passes.ir.graph import AnyBinding, op_name, variables
+from relay_passes.ir.graph import AnyBinding, op_name
 from relay_passes.ir.region_functions import substitute
 from relay_passes.ir.rewrite import is_relax, map_functions, with_body
+from relay_passes.ir.used_variables import variables
 from tir_schedules.generic.expressions import substitute as substitute_symbols
 from tir_schedules.generic.expressions import variables_of
 

@@ -20,6 +20,7 @@ from tvm import IRModule, relax
 import tvm_hybrid
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import run_python
+from tvm_hybrid import weights_file
 from tvm_hybrid.artifact import read_manifest
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError
@@ -27,6 +28,7 @@ from tvm_hybrid.executable import Executable
 from tvm_hybrid.library import OUTSIDE_BYTES
 from tvm_hybrid.library_weights import weights_function
 from tvm_hybrid.own_weights import with_own_weights
+from tvm_hybrid.weights_file import HEAD_BYTES
 
 N = 256
 X = np.random.default_rng(1).standard_normal((4, N)).astype(np.float32)
@@ -97,6 +99,13 @@ def test_programs_of_a_library_share_pages_of_its_file(library: Path) -> None:
     assert mapped["Rss"] >= 2 * W.nbytes // 1024
 
 
+def test_a_program_that_is_not_exported_has_the_same_weights(library: Path) -> None:
+    pairs = list(zip(compiled().weights(), tvm_hybrid.load(library).weights(), strict=True))
+    assert len(pairs) == 2
+    for ours, mapped in pairs:
+        np.testing.assert_array_equal(ours.numpy(), mapped.numpy())
+
+
 def test_pages_go_with_the_last_program_or_output(tmp_path: Path) -> None:
     weight = W + 2  # a library of which copies were opened is never closed
     library = tvm_hybrid.compile(module(weight), num_threads=1).export(tmp_path / "m.so")
@@ -120,6 +129,21 @@ def test_small_constants_stay_in_the_program(exported: Path) -> None:
     assert BIAS.nbytes < OUTSIDE_BYTES <= W.nbytes
     place = exported.read_bytes().index(BIAS.tobytes())
     assert place < weights_start(exported)
+
+
+def test_weights_may_lie_beyond_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_file, "ALIGNMENT", 1 << 32)  # the file has a hole
+    library = compiled().export(tmp_path / "m.so")
+    offsets = [each.offset for each in read_manifest(library).weights]
+    assert offsets == [HEAD_BYTES, 1 << 32]
+    assert library.stat().st_size > 2 << 32
+    y, weight = tvm_hybrid.load(library).run(X)
+    np.testing.assert_array_equal(y.numpy(), compiled().run(X)[0].numpy())
+    np.testing.assert_array_equal(weight.numpy(), W)
+    done = run_python(
+        _RUNTIME_ALONE, library, TVM_USE_RUNTIME_LIB="1", TVM_DEVICE_BACKEND_AUTOLOAD="0"
+    )
+    assert done.stdout.split() == ["True", "1", "False"], done.stderr
 
 
 def test_the_runtime_alone_maps_them(library: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ read from the model's file, or from the file beside it, straight into the memory
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from io import BufferedIOBase
@@ -18,8 +19,14 @@ import numpy as np
 import onnx
 import tvm
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import (
+    ExternalDataInfo,
+    load_external_data_for_tensor,
+    uses_external_data,
+)
 
-from relay_passes.ir.constants import array_of, memory_of
+from microkernels.aligned_array import aligned_empty
+from relay_passes.ir.constants import array_of, memory_of, tensor_over
 
 from .wire_format import BYTES, Field, WireError, fields, message
 
@@ -84,7 +91,7 @@ class LeftData(AbstractContextManager["LeftData"]):
         """
         place = self._by_name.get(tensor.name)
         if place is None or self._file is None:
-            return numpy_helper.to_array(tensor, self.folder)
+            return _of_other_file(tensor, self.folder)
         self._file.seek(place.start)
         size = place.end - place.start
         if tensor.data_type in _READ_STRAIGHT:
@@ -160,8 +167,29 @@ def _copied(file: BufferedIOBase, start: int, end: int) -> bytes:
     return data
 
 
+def _of_other_file(tensor: TensorProto, folder: str) -> np.ndarray:
+    """The data of a tensor that has them itself, or in a file beside the model's."""
+    if not uses_external_data(tensor) or tensor.data_type not in _READ_STRAIGHT:
+        return numpy_helper.to_array(tensor, folder)
+    place = ExternalDataInfo(tensor)
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if place.length != math.prod(tensor.dims) * dtype.itemsize or not place.length:
+        return numpy_helper.to_array(tensor, folder)
+    first = TensorProto()
+    first.CopyFrom(tensor)
+    for entry in first.external_data:
+        if entry.key == "length":
+            entry.value = "1"
+    load_external_data_for_tensor(first, folder)  # refuses files that a model must not name
+    with open(os.path.join(folder, place.location), "rb") as file:
+        file.seek(place.offset or 0)
+        return _read(file, tuple(tensor.dims), dtype)
+
+
 def _read(file: BufferedIOBase, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    tensor = tvm.runtime.empty(shape, str(dtype))
+    tensor = tensor_over(aligned_empty(shape, dtype))
+    if tensor is None:
+        tensor = tvm.runtime.empty(shape, str(dtype))
     read, memory = 0, memory_of(tensor)
     while read < len(memory):
         count = file.readinto(memory[read:])

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.lower.weights_entry import LEAST_BYTES, WEIGHTS_ENTRY, weights_entry
+from relay_passes.lower.weights_entry import LEAST_BYTES, WEIGHTS_ENTRY, weights_entry, weights_in
 
 LARGE = np.arange(LEAST_BYTES // 4, dtype=np.float32)
 
@@ -29,9 +29,11 @@ def test_large_constants_are_handed_out_once() -> None:
     (binding,) = mod[WEIGHTS_ENTRY].body.blocks[0].bindings
     assert list(binding.value.fields) == [large, other]
     assert not mod[WEIGHTS_ENTRY].params
+    assert weights_in(mod) == [large.value, other.value]
     assert_structural_equal(weights_entry()(mod), mod)
 
 
 def test_without_large_constants_nothing_is_added() -> None:
     mod = added(relax.const(LARGE[:-1].sum()))
     assert_structural_equal(weights_entry()(mod), mod)
+    assert weights_in(mod) == []

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from relay_passes.ir.constants import constants_of
+from relay_passes.ir.constants import constants_of, tensor_of
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend import read_model as read_model_module
@@ -66,6 +66,61 @@ def test_a_file_that_is_cut_off_or_gone_is_named(size: int | None, tmp_path: Pat
     (tmp_path / "data").unlink()
     if size is not None:
         (tmp_path / "data").write_bytes(data[:size])
+    with pytest.raises(ModelError, match=r"external data .*cannot be loaded"):
+        import_onnx(path)
+
+
+@pytest.mark.parametrize("beyond", [0, 1 << 32, 5 << 32])
+def test_data_beyond_4_gib(beyond: int, tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    data = (tmp_path / "data").read_bytes()
+    with (tmp_path / "data").open("r+b") as file:  # with a hole before them
+        file.seek(beyond)
+        file.write(data)
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "offset":
+                entry.value = str(int(entry.value) + beyond)
+    path.write_bytes(proto.SerializeToString())
+    found = constants(path)
+    assert any(np.array_equal(W, each) for each in found)
+
+
+def test_large_data_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(
+        numpy_helper, "to_array", lambda tensor, *_: read.append(len(tensor.raw_data))
+    )
+    proto, left = read_all_but_large(saved(tmp_path))
+    (weight,) = [tensor for tensor in proto.graph.initializer if tensor.name == "w"]
+    array = left.array(weight)
+    tensor = tensor_of(array)
+    assert tensor is not None and tensor.data_ptr() % 64 == 0
+    np.testing.assert_array_equal(array, W)
+    assert not read and weight.external_data
+
+
+@pytest.mark.parametrize("location", ["../data", "/etc/hostname"])
+def test_files_elsewhere_are_refused(location: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    path = saved(tmp_path / "model")
+    (tmp_path / "data").write_bytes((tmp_path / "model" / "data").read_bytes())
+    proto = onnx.load(path, load_external_data=False)
+    (entry,) = [e for e in proto.graph.initializer[0].external_data if e.key == "location"]
+    entry.value = location
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match=r"external data .*cannot be loaded"):
+        import_onnx(path)
+
+
+@pytest.mark.parametrize("length", [W.nbytes - 4, W.nbytes + 4, 0])
+def test_a_length_that_does_not_fit_is_refused(length: int, tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    proto = onnx.load(path, load_external_data=False)
+    (entry,) = [e for e in proto.graph.initializer[0].external_data if e.key == "length"]
+    entry.value = str(length)
+    path.write_bytes(proto.SerializeToString())
     with pytest.raises(ModelError, match=r"external data .*cannot be loaded"):
         import_onnx(path)
 
