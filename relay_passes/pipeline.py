@@ -23,11 +23,14 @@ from .canonicalize.clip_indices import clip_indices
 from .canonicalize.common_values import common_values
 from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
+from .canonicalize.decompose_batch_norm import decompose_batch_norm
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
+from .canonicalize.decompose_group_norm import decompose_group_norm
 from .canonicalize.decompose_prelu import decompose_prelu
 from .canonicalize.drop_views import drop_views
 from .canonicalize.evaluate_constants import evaluate_constants
 from .canonicalize.fold_empty import fold_empty
+from .canonicalize.fold_factors import fold_factors
 from .canonicalize.fold_weights import fold_weights
 from .canonicalize.isolate_casts import isolate_casts
 from .canonicalize.plain_products import plain_products
@@ -222,6 +225,9 @@ def phases(
             slice_takes(),
             plain_products(),
             drop_views(),
+            decompose_batch_norm(),
+            decompose_group_norm(),
+            fold_factors(),
             recognize_norms(),
             recognize_gelu(),
             recognize_activations(),
