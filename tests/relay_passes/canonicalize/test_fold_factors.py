@@ -70,7 +70,7 @@ def test_a_number_alone() -> None:
             lambda x: op.nn.conv2d(
                 x, constant(3, 3, 7, 5), data_layout="NHWC", kernel_layout="HWIO"
             ),
-            -5,
+            (5,),
         ),
     ],
     ids=["groups", "transposed", "transposed groups", "one axis", "channels last"],
