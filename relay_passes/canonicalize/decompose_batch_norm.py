@@ -58,24 +58,29 @@ def _decomposed(graph: DataflowGraph, block: Bindings, value: relax.Expr) -> rel
 
 def _factors(block: Bindings, call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
     """The factor and the term of each channel."""
-    attrs, parameters = call.attrs, list(call.args[1:])
-    epsilon = float(attrs.epsilon)
-    if all(isinstance(each, ir.GenericConst) for each in parameters):
-        gamma, beta, mean, variance = (array_of(e.value).astype(np.float64) for e in parameters)
-        with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
-            scale = (gamma if bool(attrs.scale) else 1.0) / np.sqrt(variance + epsilon)
-        shift = (beta if bool(attrs.center) else 0.0) - mean * scale
-        dtype = str(parameters[0].ty.dtype)
-        return constant_of(scale.astype(dtype)), constant_of(shift.astype(dtype))
-    gamma, beta, mean, variance = parameters
-    spread = relax.op.add(variance, relax.const(epsilon, str(variance.ty.dtype)))
-    factor = block.emit(relax.op.rsqrt(block.emit(spread)))
-    if bool(attrs.scale):
-        factor = block.emit(relax.op.multiply(gamma, factor))
+    if all(isinstance(each, ir.GenericConst) for each in call.args[1:]):
+        return _constant_factors(call)
+    gamma, beta, mean, variance = call.args[1:]
+    dtype = str(variance.ty.dtype)
+    spread = relax.op.add(variance, relax.const(float(call.attrs.epsilon), dtype))
+    above = gamma if bool(call.attrs.scale) else relax.const(1.0, dtype)
+    factor = block.emit(relax.op.divide(above, block.emit(relax.op.sqrt(block.emit(spread)))))
     term = block.emit(relax.op.negative(block.emit(relax.op.multiply(mean, factor))))
-    if bool(attrs.center):
+    if bool(call.attrs.center):
         term = block.emit(relax.op.add(beta, term))
     return factor, term
+
+
+def _constant_factors(call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
+    """The same of constants."""
+    attrs, arrays = call.attrs, [array_of(each.value) for each in call.args[1:]]
+    gamma, beta, mean, variance = (each.astype(np.float64) for each in arrays)
+    with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
+        root = np.sqrt(variance + float(attrs.epsilon))
+        scale = (gamma if bool(attrs.scale) else np.ones_like(gamma)) / root
+    shift = (beta if bool(attrs.center) else np.zeros_like(beta)) - mean * scale
+    dtype = arrays[0].dtype
+    return constant_of(scale.astype(dtype)), constant_of(shift.astype(dtype))
 
 
 def _in_shape(block: Bindings, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:

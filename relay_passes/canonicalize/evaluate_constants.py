@@ -100,8 +100,8 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
         return None
     if name in _FILLED:
         number = _FILLED[name]
-        found = scalar_constant(expr.args[1]) if number is None else number
-        return None if found is None else np.broadcast_to(np.asarray(found, dtype), result.shape)
+        number = scalar_constant(expr.args[1]) if number is None else number
+        return None if number is None else np.broadcast_to(np.asarray(number, dtype), result.shape)
     if name == "relax.arange":
         return _arange(expr, dtype)
     operands = [_operand(arg, known) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
@@ -152,9 +152,10 @@ def _is_plain(dtype: str) -> bool:
 
 def _arange(call: relax.Call, dtype: str) -> Array | None:
     bounds = [getattr(arg, "value", None) for arg in call.args]
-    if any(not isinstance(bound, (int, float)) for bound in bounds) or "float" in dtype:
+    numbers = [bound for bound in bounds if isinstance(bound, int)]
+    if len(numbers) < len(bounds) or "float" in dtype:
         return None
-    return np.arange(*bounds).astype(dtype)
+    return np.arange(*numbers).astype(dtype)
 
 
 def _taken(call: relax.Call, data: Array, indices: Array) -> Array | None:

@@ -53,7 +53,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     )
     if not ends:
         return None
-    readers = Counter(
+    readers: Counter[relax.Expr] = Counter(
         arg
         for binding in graph.bindings
         if isinstance(binding.value, relax.Call)
@@ -62,13 +62,13 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     )
     block, changed = Bindings(), False
     for position, binding in enumerate(graph.bindings):
-        found = ends.get(position)
-        product = None if found is None else graph.definition(found.x)
-        if found is None or not isinstance(product, relax.Call) or readers[product.args[1]] > 1:
+        factors = ends.get(position)
+        product = None if factors is None else graph.definition(factors.x)
+        if factors is None or not isinstance(product, relax.Call) or readers[product.args[1]] > 1:
             block.bindings.append(binding)
             continue
         changed = True
-        _bind(block, binding.var, product, found)
+        _bind(block, binding.var, product, factors)
     return block.bindings if changed else None
 
 
