@@ -23,12 +23,17 @@ from .canonicalize.clip_indices import clip_indices
 from .canonicalize.common_values import common_values
 from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
+from .canonicalize.decompose_batch_norm import decompose_batch_norm
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
+from .canonicalize.decompose_group_norm import decompose_group_norm
 from .canonicalize.decompose_prelu import decompose_prelu
 from .canonicalize.drop_views import drop_views
+from .canonicalize.evaluate_constants import evaluate_constants
 from .canonicalize.fold_empty import fold_empty
+from .canonicalize.fold_factors import fold_factors
 from .canonicalize.fold_weights import fold_weights
 from .canonicalize.isolate_casts import isolate_casts
+from .canonicalize.plain_products import plain_products
 from .canonicalize.pointwise_conv import pointwise_conv
 from .canonicalize.recognize_activations import recognize_activations
 from .canonicalize.recognize_gelu import recognize_gelu
@@ -38,6 +43,7 @@ from .canonicalize.safe_softmax import safe_softmax
 from .canonicalize.sink_concat import sink_concat
 from .canonicalize.sink_permutes import sink_permutes
 from .canonicalize.sink_scale import sink_scale
+from .canonicalize.slice_takes import slice_takes
 from .check_option import check_option
 from .decisions import DecisionLog
 from .dump_ir import DumpIR
@@ -215,7 +221,13 @@ def phases(
             widen_bf16("float32" if options.precision == "f32" else "bfloat16"),
             fold_weights(),
             clip_indices(),
+            evaluate_constants(),
+            slice_takes(),
+            plain_products(),
             drop_views(),
+            decompose_batch_norm(),
+            decompose_group_norm(),
+            fold_factors(),
             recognize_norms(),
             recognize_gelu(),
             recognize_activations(),

@@ -27,7 +27,7 @@ def _module_name(path: Path) -> str:
 
 def _module(path: Path) -> ModuleType:
     name = _module_name(path)
-    if name == NEEDS_TORCH:
+    if name.startswith(NEEDS_TORCH):
         pytest.importorskip("torch")
     return importlib.import_module(name)
 

@@ -11,8 +11,8 @@ After
     gv = R.nn.softmax(x, axis=-1)
 
 Older ONNX models write every softmax so. Of the axes that the reshape joins, only one may have more
-than one element. A reshape of a reshape becomes one reshape; a reshape to the same shape is
-dropped.
+than one element. A reshape of a reshape becomes one reshape; a reshape or a broadcast to the same
+shape is dropped.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ def drop_views() -> ir.transform.Pass:
 
 def _simpler(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
     """What a reshape is, if it is less; else None."""
-    if op_name(call) not in RESHAPES:
+    if op_name(call) not in (*RESHAPES, "relax.broadcast_to"):
         return None
     result, source = region_tensor(call), region_tensor(call.args[0])
     if result is None or source is None:
         return None
     if result.shape == source.shape:
         return call.args[0]
+    if op_name(call) == "relax.broadcast_to":
+        return None
     softmax = _softmax(graph, call.args[0], result.shape)
     if softmax is not None:
         return softmax

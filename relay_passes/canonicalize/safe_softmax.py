@@ -15,10 +15,18 @@ After
     lv3 = R.max(R.where(R.greater(mask, -inf), 1, 0), axis=-1, keepdims=True)
     gv = R.where(R.greater(lv3, 0), lv2, R.const(0.0))
 
-PyTorch exports attention with a boolean mask in this form. Scores, softmax and product can then be
+PyTorch exports attention with a boolean mask in this form to ONNX. torch.export tests the scores,
+with and without a mask (see safe_rows.py):
+
+    lv2 = R.logical_not(R.equal(lv, R.const(-inf)))
+    lv3 = R.logical_not(R.astype(R.max(R.astype(lv2, "int8"), axis=[-1], keepdims=True), "bool"))
+    lv4 = R.where(lv3, R.full_like(lv1, R.const(0.0)), lv1)
+
+Scores, softmax and product can then be
 one kernel, and only the mask is tested, not the matrix of probabilities. If the mask is constant
-and every query sees a key, nothing is tested. No mask makes a score NaN or +inf; where scores are
-so, the result is now NaN and no longer 0.
+and every query sees a key, nothing is tested, and neither if there is none. No mask makes a score
+NaN or +inf; where scores are so, or all of a row overflow to -inf, the result is now NaN and no
+longer 0.
 """
 
 from __future__ import annotations
@@ -36,6 +44,8 @@ from relay_passes.ir.graph import (
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.with_args import with_args
 
+from .safe_rows import zeroes_blind_rows
+
 
 def safe_softmax() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
@@ -51,7 +61,7 @@ def _simpler(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.E
         return None
     weights, masks = found
     product = with_args(call, [weights, call.args[1]])
-    some = _some_key(block, masks)
+    some = _some_key(block, masks) if masks else None
     if some is None:
         return product
     return relax.op.where(some, block.emit(product), relax.const(np.float32(0.0)))
@@ -64,20 +74,30 @@ def _guarded(
     guard = _only_use(graph, product.args[0], "relax.where")
     if guard is None or str(product.ty.dtype) != "float32":
         return None
-    condition, zero, weights = guard.args
-    test = _only_use(graph, condition, "relax.isnan")
-    if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
-        return None
+    weights = guard.args[2]
     softmax = graph.definition(weights)
-    if not isinstance(softmax, relax.Call) or op_name(softmax) != "relax.nn.softmax":
+    if not is_call(softmax, "relax.nn.softmax"):
+        return None
+    by_scores = zeroes_blind_rows(graph, guard, softmax)
+    if not by_scores and not _tests_weights(graph, guard):
         return None
     tensor = region_tensor(weights)
     last = tensor is not None and int(softmax.attrs.axis) in (-1, len(tensor.shape) - 1)
-    if tensor is None or not last or len(graph.users.get(weights, ())) != 2:
+    if tensor is None or not last:
         return None
     masks = _masks(graph, softmax.args[0])
-    fits = all(_covers(mask, tensor.shape) for mask in masks)
-    return (weights, masks) if masks and fits else None
+    if masks is None or not all(_covers(mask, tensor.shape) for mask in masks):
+        return None
+    return (weights, masks) if masks or by_scores else None
+
+
+def _tests_weights(graph: DataflowGraph, guard: relax.Call) -> bool:
+    """Whether weights that are NaN, and only they, become 0."""
+    condition, zero, weights = guard.args
+    test = _only_use(graph, condition, "relax.isnan")
+    if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
+        return False
+    return len(graph.users.get(weights, ())) == 2
 
 
 def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
@@ -86,25 +106,25 @@ def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call |
     return call if is_call(call, name) and graph.only_user(expr) is not None else None
 
 
-def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr]:
-    """What is added to a product of matrices on the way to the softmax."""
+def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr] | None:
+    """What is added to a product of matrices on the way to the softmax; None if more happens."""
     masks: list[relax.Expr] = []
     while True:
         call = graph.definition(scores)
         name = op_name(call)
         if not isinstance(call, relax.Call):
-            return []
+            return None
         if name == "relax.matmul":
             return masks
         if name in ("relax.multiply", "relax.divide") and scalar_constant(call.args[1]) is not None:
             scores = call.args[0]
             continue
         if name != "relax.add":
-            return []
+            return None
         left, right = call.args
         from_product = [_leads_to_product(graph, each) for each in (left, right)]
         if sum(from_product) != 1:
-            return []
+            return None
         scores, mask = (left, right) if from_product[0] else (right, left)
         masks.append(mask)
 

@@ -63,3 +63,11 @@ def test_views_of_views() -> None:
     mod = drop_views()(module(before, ((2, 3, 4), "float32")))
     text = mod.script()
     assert text.count("R.reshape") == 1 and "R.squeeze" not in text and "expand_dims" not in text
+
+
+def test_a_broadcast_to_the_same_shape() -> None:
+    before = module(lambda x: op.exp(op.broadcast_to(x, (2, 3))), ((2, 3), "float32"))
+    after = module(op.exp, ((2, 3), "float32"))
+    assert_structural_equal(drop_views()(before), after)
+    wide = module(lambda x: op.exp(op.broadcast_to(x, (2, 3))), ((1, 3), "float32"))
+    assert_structural_equal(drop_views()(wide), wide)

@@ -61,6 +61,37 @@ def test_a_mask() -> None:
         np.testing.assert_array_equal(run(mod, arrays)[0], wanted)
 
 
+def by_scores(scores: relax.Expr) -> relax.Expr:
+    """Softmax without NaN as torch.export writes it."""
+    weights = op.nn.softmax(scores, -1)
+    seen = op.astype(op.logical_not(op.equal(scores, number(-np.inf))), "int8")
+    some = op.astype(op.max(seen, [-1], keepdims=True), "bool")
+    return op.where(op.logical_not(some), op.full_like(weights, number(0.0)), weights)
+
+
+def test_scores_are_tested() -> None:
+    def before(q: relax.Expr, k: relax.Expr, v: relax.Expr, mask: relax.Expr) -> relax.Expr:
+        return op.matmul(by_scores(op.add(scaled(q, k), mask)), v)
+
+    def after(q: relax.Expr, k: relax.Expr, v: relax.Expr, mask: relax.Expr) -> relax.Expr:
+        product = op.matmul(op.nn.softmax(op.add(scaled(q, k), mask), -1), v)
+        return op.where(some_key(mask), product, number(0.0))
+
+    result = safe_softmax()(module(before, Q, K, V, MASK))
+    assert operators(result) == operators(module(after, Q, K, V, MASK))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape, dtype in (Q, K, V, MASK)]
+    arrays[3][0, 0, 1] = -np.inf
+    wanted = run(module(after, Q, K, V, MASK), arrays)[0]
+    np.testing.assert_array_equal(run(result, arrays)[0], wanted)
+
+
+def test_scores_without_a_mask_are_tested() -> None:
+    before = module(lambda q, k, v: op.matmul(by_scores(scaled(q, k)), v), Q, K, V)
+    after = module(lambda q, k, v: op.matmul(op.nn.softmax(scaled(q, k), -1), v), Q, K, V)
+    assert_becomes(before, safe_softmax(), after)
+
+
 @pytest.mark.parametrize("rows", [(5, 7), (1, 1, 1, 7)], ids=str)
 def test_a_constant_mask_that_hides_no_query(rows: tuple[int, ...]) -> None:
     hidden = np.zeros(rows, np.float32)
@@ -89,11 +120,21 @@ def test_as_pytorch_exports_it_it_is_one_region() -> None:
     [
         lambda q, k, v, m: op.matmul(safe(scaled(q, k)), v),
         lambda q, k, v, m: [w := safe(op.add(scaled(q, k), m)), op.matmul(w, v)],
+        lambda q, k, v, m: [w := by_scores(op.add(scaled(q, k), m)), op.matmul(w, v)],
+        lambda q, k, v, m: op.matmul(by_scores(op.add(op.exp(scaled(q, k)), m)), v),
         lambda q, k, v, m: op.matmul(safe(op.add(op.exp(scaled(q, k)), m)), v),
         lambda q, k, v, m: op.matmul(safe(op.add(scaled(q, k), constant(5, 1))), v),
         lambda q, k, v, m: op.matmul(op.nn.softmax(op.add(scaled(q, k), m), -1), v),
     ],
-    ids=["no mask", "needed elsewhere", "not linear", "a mask of queries", "not safe"],
+    ids=[
+        "no mask",
+        "needed elsewhere",
+        "tested scores, needed elsewhere",
+        "tested scores, not linear",
+        "not linear",
+        "a mask of queries",
+        "not safe",
+    ],
 )
 def test_what_stays(body: Body) -> None:
     assert_stays(module(body, Q, K, V, MASK), safe_softmax())

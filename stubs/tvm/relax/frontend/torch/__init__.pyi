@@ -1,5 +1,5 @@
 from typing import Any
 
-from ...ir import IRModule
+from ....ir import IRModule
 
 def from_exported_program(exported_program: Any, **kwargs: Any) -> IRModule: ...

@@ -1,0 +1,89 @@
+"""What follows from constants alone is computed at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tvm import relax
+from tvm.ir import assert_structural_equal
+
+from relay_passes.canonicalize.evaluate_constants import evaluate_constants
+from relay_passes.ir.constants import array_of, constants_of
+from tests.relay_passes.graphs import constant, module, run
+
+op = relax.op
+X = ((3, 4), "float32")
+
+
+def positions() -> relax.Expr:
+    """j - i of four keys and three queries."""
+    keys = op.expand_dims(op.arange(0, 4, 1, "int64"), [0])
+    return op.subtract(keys, op.expand_dims(op.arange(0, 3, 1, "int64"), [1]))
+
+
+def causal() -> relax.Expr:
+    """A mask as torch.export writes it."""
+    seen = op.less_equal(positions(), relax.const(0, "int64"))
+    seen = op.logical_and(seen, op.full((3, 4), relax.const(True, "bool"), "bool"))
+    return op.where(seen, relax.const(np.float32(0)), relax.const(np.float32(-np.inf)))
+
+
+def triangle() -> relax.Expr:
+    """The same mask from a triangle of ones."""
+    hidden = op.equal(op.tril(op.ones((3, 4), "float32")), relax.const(np.float32(0)))
+    return op.where(hidden, relax.const(np.float32(-np.inf)), relax.const(np.float32(0)))
+
+
+@pytest.mark.parametrize("mask", [causal, triangle])
+def test_a_mask_becomes_a_constant(mask: Callable[[], relax.Expr]) -> None:
+    before = module(lambda x: op.add(x, mask()), X)
+    wanted = np.where(np.tri(3, 4, dtype=bool), 0, -np.inf).astype(np.float32)
+    after = module(lambda x: op.add(x, relax.const(wanted)), X)
+    assert_structural_equal(evaluate_constants()(before), after)
+
+
+def test_rows_of_a_table() -> None:
+    table = constant(5, 4)
+    rows = op.take(table, op.arange(1, 4, 1, "int32"), axis=0, mode="clip")
+    result = evaluate_constants()(module(lambda x: op.add(x, rows), X))
+    (found,) = constants_of(result)
+    np.testing.assert_array_equal(array_of(found.value), array_of(table.value)[1:4])
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        lambda: op.zeros((3, 4), "float32"),
+        lambda: op.broadcast_to(relax.const(np.float32(2)), (3, 4)),
+        lambda: op.reshape(op.full((4, 3), relax.const(np.float32(2))), (3, 4)),
+        lambda: op.exp(constant(3, 4)),
+        lambda: op.take(constant(5, 4), relax.const(np.array([1, 5, 2])), axis=0),
+    ],
+    ids=["zeros", "a number", "a number in another shape", "no arithmetic of IEEE", "outside"],
+)
+def test_what_stays(term: Callable[[], relax.Expr]) -> None:
+    mod = module(lambda x: op.add(x, term()), X)
+    assert_structural_equal(evaluate_constants()(mod), mod)
+
+
+def test_integers_of_eight_bits_stay_weights() -> None:
+    weight = relax.const(np.arange(12, dtype=np.int8).reshape(3, 4))
+    mod = module(lambda x: op.add(x, op.astype(op.add(weight, weight), "float32")), X)
+    assert_structural_equal(evaluate_constants()(mod), mod)
+
+
+def test_the_values_are_those_of_the_operators() -> None:
+    rng = np.random.default_rng(0)
+    a, b = constant(3, 4, seed=1), constant(4, seed=2)
+
+    def body(x: relax.Expr) -> relax.Expr:
+        chosen = op.where(op.greater(a, b), op.multiply(a, b), op.subtract(op.negative(a), b))
+        return op.add(x, op.add(chosen, op.triu(a, 1)))
+
+    before = module(body, X)
+    after = evaluate_constants()(before)
+    assert "where" not in after.script()
+    x = rng.standard_normal(X[0]).astype(np.float32)
+    np.testing.assert_array_equal(run(after, [x])[0], run(before, [x])[0])

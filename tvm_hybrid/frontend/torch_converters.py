@@ -1,0 +1,96 @@
+"""Operators of torch programs in bfloat16 and float16 that sum: in float32, and rounded once.
+
+    mm(a: bfloat16, b: bfloat16)
+        ->  R.astype(R.matmul(a, b, out_dtype="float32"), "bfloat16")
+    convolution(x: float16, w: float16, b: float16)
+        ->  R.astype(R.nn.conv2d(R.astype(x, "float32"), ...), "float16")
+
+TVM's converters make results of float32 whatever the operands are, and then refuse to add a bias.
+PyTorch accumulates in float32, too. Operands of products in bfloat16 stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tvm import relax
+
+Converter = Callable[[Any, Any], Any]  # (node, TVM's importer) -> value
+
+_NARROW = ("bfloat16", "float16")
+# Which operands are widened where they are bfloat16.
+_PRODUCTS: dict[str, tuple[int, ...]] = {
+    "mm.default": (),
+    "bmm.default": (),
+    "matmul.default": (),
+    "addmm.default": (0,),
+}
+_WIDENED = (
+    *("baddbmm.default", "linear.default", "einsum.default", "convolution.default"),
+    *("conv1d.default", "conv2d.default", "conv3d.default"),
+    *("conv_transpose1d.default", "conv_transpose2d.input"),
+    *("_native_batch_norm_legit_no_training.default", "batch_norm.default"),
+    *("native_layer_norm.default", "layer_norm.default"),
+    *("native_group_norm.default", "group_norm.default", "instance_norm.default"),
+    *("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int"),
+    *("mean.dim", "mean.default", "sum.dim_IntList", "gelu.default", "erf.default"),
+    *("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"),
+    *("_adaptive_avg_pool2d.default", "adaptive_avg_pool2d.default"),
+)
+
+
+def torch_converters() -> dict[str, Converter]:
+    """Converters for TVM's importer of torch programs, in place of its own of these names."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    known = ExportedProgramImporter().create_convert_map()
+    names = [name for name in (*_PRODUCTS, *_WIDENED) if name in known]
+    return {name: _converter(name) for name in names}
+
+
+def _converter(name: str) -> Converter:
+    """TVM's converter, with operands in float32 and a rounded result where they are narrow."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        own = importer.create_convert_map()[name]
+        narrow = {
+            each: dtype
+            for each in node.all_input_nodes
+            if (dtype := _dtype(importer.env.get(each))) in _NARROW
+        }
+        if not narrow:
+            return own(node)
+        before = {each: importer.env[each] for each in narrow}
+        for each in _to_widen(name, node, narrow):
+            importer.env[each] = importer.block_builder.emit(
+                relax.op.astype(before[each], "float32")
+            )
+        try:
+            result = own(node)
+        finally:
+            importer.env.update(before)
+        return _rounded(importer.block_builder, result, next(iter(narrow.values())))
+
+    return convert
+
+
+def _to_widen(name: str, node: Any, narrow: dict[Any, str]) -> Iterable[Any]:
+    """The operands that are to be float32."""
+    if name not in _PRODUCTS or "float16" in narrow.values():
+        return list(narrow)
+    return [node.args[number] for number in _PRODUCTS[name] if node.args[number] in narrow]
+
+
+def _rounded(builder: relax.BlockBuilder, value: Any, dtype: str) -> Any:
+    """A value, or the first of several, in a narrow type; statistics beside it stay as they are."""
+    if isinstance(value.ty, relax.TupleType):
+        items = [relax.TupleGetItem(value, number) for number in range(len(value.ty.fields))]
+        first = _rounded(builder, builder.emit(items[0]), dtype)
+        return builder.emit(relax.Tuple([first, *map(builder.emit, items[1:])]))
+    return builder.emit(relax.op.astype(value, dtype)) if _dtype(value) == "float32" else value
+
+
+def _dtype(value: Any) -> str:
+    """The type of a tensor's elements; "" of anything else."""
+    return str(getattr(getattr(value, "ty", None), "dtype", ""))
