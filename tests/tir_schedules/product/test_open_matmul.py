@@ -133,7 +133,7 @@ def test_images_are_shared_though_the_rows_of_sentences_are_not() -> None:
     region = biased(16, 32)
     config = template_for("matmul").default_config(region, machine_for("avx2", 2))
     assert config.threads == 2
-    assert config.alone_rows >= 1024
+    assert config.alone_rows > 128
     few = template_for("matmul").default_config(biased(512, 512), machine_for("avx2", 2))
     assert few.threads == 2
     assert few.alone_rows < 8
