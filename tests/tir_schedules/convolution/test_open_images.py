@@ -125,6 +125,15 @@ def test_threads_share_images(threads: int, kind: str) -> None:
     check(ALL[kind], IMAGE, isa, sizes, threads, config)
 
 
+def test_small_windows_take_two_lines_at_once() -> None:
+    template = template_for("depthwise_conv2d")
+    for kind, two in (("depthwise 3x3", True), ("depthwise 5x5", False)):
+        region = opened(ALL[kind], IMAGE)
+        config = template.default_config(region, machine_for("avx2"))
+        assert ("2 lines at once" in template.at_run_time(region, config)) == two
+        assert config.to_dict()["blocks"] == 5  # all channels, before the next pixels
+
+
 @pytest.mark.parametrize("kind", ["depthwise 3x3", "depthwise stride 2", "depthwise uneven"])
 def test_tiles_of_several_rows(kind: str) -> None:
     isa = highest_native(ISAS)

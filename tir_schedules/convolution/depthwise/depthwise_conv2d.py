@@ -131,7 +131,10 @@ def at_run_time(region: Region, config: DepthwiseConfig) -> str:
     """What is decided at run time, for `explain`."""
     if not DepthwiseProblem.of(region).opens_image:
         return "how many images"
-    return f"lines in tiles of {config.columns} pixels, of which the last one may overlap"
+    text = f"lines in tiles of {config.columns} pixels, of which the last one may overlap"
+    if config.rows > 1 and region.inputs[1].dtype == "float32":
+        text += f"; {config.rows} lines at once, unless a tile reaches over both ends of a line"
+    return text
 
 
 DEPTHWISE_CONV2D = register_template(
