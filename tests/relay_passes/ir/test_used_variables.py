@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from microkernels.aligned_array import aligned_empty
 from relay_passes.ir import used_variables
 from relay_passes.ir.graph import DataflowGraph, forget_block
 from relay_passes.ir.used_variables import forget_variables, read_variables, variables
@@ -57,7 +58,8 @@ def test_values_of_the_last_block_are_read_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_forgotten_block_keeps_no_weights() -> None:
-    weight = np.ones((2, 3), np.float32)
+    weight = aligned_empty((2, 3), np.dtype(np.float32))
+    weight[:] = 1
     gone: list[bool] = []
     weakref.finalize(weight, gone.append, True)
     builder = relax.BlockBuilder()
