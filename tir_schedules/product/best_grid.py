@@ -24,6 +24,7 @@ GAIN = 1.1
 # Rows that a grid is chosen for where their number is known at run time only.
 OPEN_ROWS = (1, 8, 32, 128, 1024)
 IMAGE_ROWS = 1 << 16  # of a product that only so many, pixels of images, are worth sharing
+SMALL_WEIGHT = 1 << 13  # numbers that stay in L1 from row to row
 MOST_WHOLE_ROWS = 64  # of such a number, for which threads may share columns instead of rows
 
 
@@ -88,7 +89,8 @@ def open_grid(
         `flops` of `best_grid`, of one row.
     """
     alone = flops_us(row_flops, machine)
-    below = alone_below(machine, alone)
+    # One row of a larger weight takes as long as reading that, which threads share.
+    below = alone_below(machine, alone) if n * k <= SMALL_WEIGHT else 0
     sizes = [rows for rows in OPEN_ROWS if rows > below] or [IMAGE_ROWS]
     if threads_worth(machine, alone * sizes[-1]) == 1:
         return {}
