@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir.channel_factors import in_shape
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
@@ -52,8 +53,8 @@ def _decomposed(graph: DataflowGraph, block: Bindings, value: relax.Expr) -> rel
         return None
     shape = (*channels.shape, *(1 for _ in tensor.shape[axis + 1 :]))
     scale, shift = _factors(block, call)
-    product = relax.op.multiply(call.args[0], _in_shape(block, scale, shape))
-    return relax.op.add(block.emit(product), _in_shape(block, shift, shape))
+    product = relax.op.multiply(call.args[0], in_shape(block, scale, shape))
+    return relax.op.add(block.emit(product), in_shape(block, shift, shape))
 
 
 def _factors(block: Bindings, call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
@@ -81,10 +82,3 @@ def _constant_factors(call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
     shift = (beta if bool(attrs.center) else np.zeros_like(beta)) - mean * scale
     dtype = arrays[0].dtype
     return constant_of(scale.astype(dtype)), constant_of(shift.astype(dtype))
-
-
-def _in_shape(block: Bindings, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    """One number per channel, with an axis for each axis behind the channels."""
-    if isinstance(value, ir.GenericConst):
-        return constant_of(array_of(value.value).reshape(shape))
-    return block.emit(relax.op.reshape(value, shape)) if len(shape) > 1 else value

@@ -24,7 +24,8 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import uniform_constant
-from relay_passes.ir.constants import array_of, constant_of
+from relay_passes.ir.channel_factors import in_shape
+from relay_passes.ir.constants import constant_of
 from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 
@@ -56,14 +57,7 @@ def _decomposed(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> rel
     result: relax.Expr = relax.op.reshape(block.emit(normal), tensor.shape)
     shape = (channels, *(1 for _ in spatial))
     if bool(attrs.scale) and uniform_constant(gamma) != 1.0:
-        result = relax.op.multiply(block.emit(result), _in_shape(block, gamma, shape))
+        result = relax.op.multiply(block.emit(result), in_shape(block, gamma, shape))
     if bool(attrs.center) and uniform_constant(beta) != 0.0:
-        result = relax.op.add(block.emit(result), _in_shape(block, beta, shape))
+        result = relax.op.add(block.emit(result), in_shape(block, beta, shape))
     return result
-
-
-def _in_shape(block: Bindings, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    """One number per channel, with an axis for each axis behind the channels."""
-    if isinstance(value, ir.GenericConst):
-        return constant_of(array_of(value.value).reshape(shape))
-    return block.emit(relax.op.reshape(value, shape))

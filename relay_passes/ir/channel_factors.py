@@ -9,8 +9,9 @@ import numpy as np
 from tvm import ir, relax
 
 from .algebra import LARGEST, LEAST
-from .constants import array_of
+from .constants import array_of, constant_of
 from .graph import is_call, region_tensor
+from .rewrite import Bindings
 
 _OPERATORS = ("relax.multiply", "relax.add", "relax.subtract", "relax.divide")
 
@@ -63,29 +64,32 @@ def factors_of(call: relax.Expr | None, axis: int) -> ChannelFactors | None:
     values = per_channel(array_of(constant.value), tensor.shape, len(tensor.shape) + axis)
     if values is None:
         return None
-    with np.errstate(all="ignore"):
-        found = _factors(str(call.op.name), x, values, first)
-    if found is None or not (has_room(found.factor) and has_room(found.term)):
-        return None
-    return found
+    found = linear(str(call.op.name).removeprefix("relax."), values, first)
+    return None if found is None else ChannelFactors(x, *found)
 
 
-def _factors(name: str, x: relax.Expr, values: np.ndarray, first: bool) -> ChannelFactors | None:
-    """The operator of x and the values, in this order if x is first."""
+def linear(name: str, values: np.ndarray, first: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """The factor and the term of an operator of x and some values, in this order if x is `first`.
+
+    None if it is neither a sum nor a product, or the numbers leave no room for further ones.
+    """
     one, zero = np.ones_like(values), np.zeros_like(values)
-    match name:
-        case "relax.multiply":
-            return ChannelFactors(x, values, zero)
-        case "relax.add":
-            return ChannelFactors(x, one, values)
-        case "relax.subtract":
-            return ChannelFactors(x, one, -values) if first else ChannelFactors(x, -one, values)
-        case "relax.divide" if first and bool((values != 0).all()):
-            return ChannelFactors(x, 1 / values, zero)
-    return None
+    with np.errstate(all="ignore"):
+        match name:
+            case "multiply":
+                found = values, zero
+            case "add":
+                found = one, values
+            case "subtract":
+                found = (one, -values) if first else (-one, values)
+            case "divide" if first and bool((values != 0).all()):
+                found = 1 / values, zero
+            case _:
+                return None
+    return found if all(map(_has_room, found)) else None
 
 
-def has_room(values: np.ndarray) -> bool:
+def _has_room(values: np.ndarray) -> bool:
     """Whether products and sums with these neither overflow nor, in every channel, underflow.
 
     The factors of some channels may be as small as they like, as those of channels that training
@@ -105,3 +109,10 @@ def per_channel(constant: np.ndarray, shape: Sequence[int | None], axis: int) ->
     aligned = (1,) * (len(shape) - constant.ndim) + constant.shape
     wanted = tuple(channels if i == axis else 1 for i in range(len(shape)))
     return constant.reshape(-1).astype(np.float64) if aligned == wanted else None
+
+
+def in_shape(block: Bindings, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    """One number per channel, [channels], with an axis for each axis behind the channels."""
+    if isinstance(value, ir.GenericConst):
+        return constant_of(array_of(value.value).reshape(shape))
+    return block.emit(relax.op.reshape(value, shape)) if len(shape) > 1 else value
