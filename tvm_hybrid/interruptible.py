@@ -31,7 +31,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     """
     former = sys.unraisablehook
     again: list[threading.Timer] = []
-    hooked = threading.Event()
+    hooked, left = threading.Event(), threading.Event()
 
     def hook(swallowed: UnraisableHookArgs) -> None:
         if not issubclass(swallowed.exc_type, KeyboardInterrupt):
@@ -39,7 +39,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             return
         # Not while this runs, where it would be swallowed as well, and for good.
         hooked.set()
-        again.append(threading.Timer(_MOMENT, _press_after, [hooked]))
+        again.append(threading.Timer(_MOMENT, _press_after, [hooked, left]))
         again[-1].start()
         hooked.clear()
 
@@ -52,17 +52,33 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             yield lambda: False
     finally:
         sys.unraisablehook = former
+        left.set()
         for timer in again:
             timer.cancel()
 
 
-def _press_after(hooked: threading.Event) -> None:
-    """Presses Ctrl-C once the hook has returned; a busy machine may hold it up."""
+def _press_after(hooked: threading.Event, left: threading.Event) -> None:
+    """Presses Ctrl-C once the hook has returned; a busy machine may hold it up.
+
+    A signal that comes after Python looked for one and before `time.sleep` waits does not wake it.
+    So it is pressed until the main thread has moved on: one that is pending stays one.
+    """
     while hooked.is_set():
         time.sleep(_MOMENT)
     main = threading.main_thread().ident
     assert main is not None
-    signal.pthread_kill(main, signal.SIGINT)
+    while not left.is_set():
+        place = _place(main)
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(_MOMENT)
+        if _place(main) != place:
+            return
+
+
+def _place(thread: int) -> tuple[int, int]:
+    """Which instruction of which frame a thread is at."""
+    frame = sys._current_frames()[thread]
+    return id(frame), frame.f_lasti
 
 
 @contextmanager

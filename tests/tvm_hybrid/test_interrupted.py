@@ -179,6 +179,23 @@ def test_swallowed_while_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) ->
     assert time.monotonic() - begun < 50
 
 
+def test_swallowed_and_pressed_where_it_does_not_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal between the last look for one and the wait of `time.sleep` does not end the wait."""
+    kill, lost = signal.pthread_kill, []
+
+    def loses_one(thread: int, number: int) -> None:
+        if lost:
+            kill(thread, number)
+        lost.append(number)
+
+    monkeypatch.setattr(signal, "pthread_kill", loses_one)
+    monkeypatch.setattr(group.cli, "main", lambda **_: _swallowed())
+    begun = time.monotonic()
+    assert main(["doctor"]) == 130
+    assert time.monotonic() - begun < 50
+    assert len(lost) > 1
+
+
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: Any) -> None:
         raise ZeroDivisionError
