@@ -11,7 +11,7 @@ from tvm.target import Target
 from microkernels.amx.scoreboard import Core
 from microkernels.errors import TargetError
 from microkernels.host_cpu import host_cpu
-from microkernels.isa import Isa, target_isa
+from microkernels.isa import Isa, isa_named, target_isa
 
 from .description import FOLDER, Description, describe
 from .host import describe_file, describe_host
@@ -66,7 +66,7 @@ class Machine:
             found = describe_host(name, named)
         else:
             found = describe(name) if named is None else describe_file(named)
-        return Machine(name, target_isa(target), threads, found)
+        return Machine(name, _without_slow_dots(target_isa(target), found), threads, found)
 
     def with_numbers(self, **values: float) -> Machine:
         """The same but for some numbers of its description."""
@@ -251,3 +251,16 @@ class Machine:
         """One thread's part of what so many get together; no more than one gets alone."""
         together = self.description.at(number, threads)
         return min(self.description.at(number, 1), together / threads)
+
+
+def _without_slow_dots(isa: Isa, found: Description) -> Isa:
+    """The level below where a CPU multiplies f32 faster than bfloat16.
+
+    On Golden Cove and its successors vdpbf16ps starts every other cycle, f32 FMAs twice in one:
+    they were made for bfloat16 on tiles, which a virtual machine may hide.
+    """
+    rate = found.numbers["bf16_rate_512"]
+    known = rate.kind != "guess"
+    if isa.name == "avx512_bf16" and known and 2 * rate.at(1) < found.at("fma_rate_512"):
+        return isa_named("avx512_vnni")
+    return isa

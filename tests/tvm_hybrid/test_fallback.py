@@ -84,7 +84,8 @@ def test_both_programs_are_there_and_agree() -> None:
     assert second is not None and second.fallback is None
     assert (first.isa, second.isa) == ("amx", "avx512_bf16")
     assert first.decisions[0].kernel.startswith("amx_bf16_")
-    assert second.decisions[0].kernel.startswith("avx512_bf16_bf16_")
+    # Without tiles, this CPU multiplies bfloat16 fastest as f32: its vdpbf16ps is slow.
+    assert second.decisions[0].kernel.startswith("avx512_bf16_6x")
     # Products of bf16 are exact in f32; each program rounds K sums and that with the table.
     bound = 2 * (K + 1) * 2.0**-24 * (1.01 * np.abs(X) @ np.abs(WEIGHT) + np.abs(TABLE)).max()
     np.testing.assert_allclose(tiles, vectors, rtol=0, atol=bound)

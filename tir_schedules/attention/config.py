@@ -16,7 +16,7 @@ from tvm import DataType
 
 from microkernels.errors import ConfigError
 from microkernels.integers import SHIFT
-from microkernels.isa import Isa
+from microkernels.isa import Isa, isa_named
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
@@ -186,9 +186,20 @@ def _panels(n_vectors: int, most: int) -> set[int]:
 
 def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microkernel]:
     """The microkernels for one product; without the skinny ones, whose bands are too low."""
-    kernels = kernels_for(isa, *multiplied(part))
+    kernels = kernels_for(isa, *multiplied_on(isa, part))
     high = [kernel for kernel in kernels if kernel.mr >= 6] or list(kernels)
     return [*high, *tile_kernels_for(isa, *_tile_types(problem, part))]
+
+
+def multiplied_on(isa: Isa, part: Region) -> tuple[str, str]:
+    """Element types of the vector kernels' operands.
+
+    Without instructions for bfloat16, operands of it are widened when they are packed.
+    """
+    stored = {tensor.dtype for tensor in part.inputs[:2]}
+    if stored == {"bfloat16"} and not isa.includes(isa_named("avx512_bf16")):
+        return "float32", "float32"
+    return multiplied(part)
 
 
 def _tile_types(problem: AttentionProblem, part: Region) -> tuple[str, str]:
@@ -336,7 +347,7 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
     ):
         if not isa.includes(kernel.isa):
             raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
-        types = _tile_types(problem, part) if kernel.by_tiles else multiplied(part)
+        types = _tile_types(problem, part) if kernel.by_tiles else multiplied_on(isa, part)
         if (kernel.a_dtype, kernel.b_dtype) != types:
             raise ConfigError(f"{kernel.name} does not multiply what {part.key} does")
         if not 1 <= vectors <= kernel.vectors:

@@ -281,7 +281,7 @@ class OpenOperand(PackedWords):
         self, source: Expr, element: Element, key: Expr, first: Expr | int, words: int
     ) -> Expr:
         """Some words of a column, in a vector of words of which the others hold anything."""
-        if self.element == "float32":
+        if self.dtype == "float32" and self.element == "float32":
             columns = Columns(element(key, first), self.lanes, words)
             return load_vector(source, "float32", [], columns)
         count = words * self.kr
@@ -290,6 +290,8 @@ class OpenOperand(PackedWords):
             # Rounding part of a vector takes LLVM seconds.
             elements = widened(elements, count + -count % self.lanes)
         row = bits_for(elements, self.dtype, self.kernel)
+        if self.element == "float32":
+            return widened(row, self.lanes)
         return widened(reinterpret_group(self.word, row, lanes_of(row) // self.kr), self.lanes)
 
     def add_up(self) -> None:

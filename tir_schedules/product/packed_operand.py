@@ -17,6 +17,7 @@ from microkernels.vector.expressions import (
     bind,
     cast,
     constant,
+    element_of,
     lanes_of,
     like,
     materialise,
@@ -383,7 +384,7 @@ def bits_for(value: Expr, dtype: str, kernel: Microkernel) -> Expr:
     if kernel.b_dtype in ("int8", "uint8"):
         value = reinterpret("uint8", value)
         return value ^ like(_SIGN, value) if dtype != kernel.b_dtype else value
-    return value
+    return bfloat16.widen(bfloat16.bits_of(value)) if element_of(value) == "bfloat16" else value
 
 
 def merged(parts: Sequence[Expr], kr: int) -> Expr:

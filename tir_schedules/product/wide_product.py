@@ -94,11 +94,11 @@ def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WidePr
     m : int
         Rows of the whole product.
     """
-    if kernel.isa_name != "avx2" or not (is_open((m,)) or m >= FEWEST_ROWS):
+    if not (is_open((m,)) or m >= FEWEST_ROWS):
         return None
-    if kernel.b_dtype == "int8":
+    if (kernel.isa_name, kernel.b_dtype) == ("avx2", "int8"):
         return WideProduct(kernel, "int16")
-    if kernel.b_dtype != "bfloat16":
+    if kernel.isa_name not in ("avx2", "avx512") or kernel.b_dtype != "bfloat16":
         return None
     tiles = float_tiles(kernel)
     fitting = (each for each in tiles if rows <= each.mr and vectors <= each.vectors)

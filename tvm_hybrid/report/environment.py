@@ -118,6 +118,10 @@ def _cpu() -> list[Fact]:
         path = path_in_force(cpu_name(host_target()))
         return f"{found.title}, {'shipped' if path is None else path}"
 
+    def level() -> str:
+        used, highest = Machine.from_target(host_target()).isa.name, host_isa().name
+        return used if used == highest else f"{used}: float32 is faster here than {highest}"
+
     used = {feature for isa in LADDER for feature in isa.features}
     return [
         Fact("cpu", "model", _processor()),
@@ -125,7 +129,7 @@ def _cpu() -> list[Fact]:
         _checked("cpu", "instruction sets", levels),
         _checked("cpu", "features", lambda: ", ".join(sorted(used & host_features())) or "none"),
         _amx(),
-        _checked("cpu", "code is made for", lambda: host_isa().name),
+        _checked("cpu", "code is made for", level),
         Fact("cpu", "cap (TVM_HYBRID_ISA)", os.environ.get("TVM_HYBRID_ISA") or "none"),
         _checked("cpu", "data caches of a core", caches),
         _checked("cpu", "description", description),

@@ -99,3 +99,21 @@ def test_a_file_that_is_none_is_refused(
     monkeypatch.setenv(MACHINE_VARIABLE, str(path))
     with pytest.raises(TargetError, match=r"mine\.json"):
         Machine.from_target(HERE)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "level"),
+    [
+        ("znver4", "avx512_bf16"),
+        ("cooperlake", "avx512_bf16"),  # nothing is known of it
+        ("emeraldrapids", "avx512_vnni"),
+        ("graniterapids", "avx512_vnni"),
+    ],
+)
+def test_bfloat16_is_multiplied_as_what_is_faster(cpu: str, level: str) -> None:
+    hidden = ("amx-tile", "amx-int8", "amx-bf16", "amx-fp16")
+    off = [f"-{name}" for name in hidden]
+    machine = Machine.from_target(Target({"kind": "llvm", "mcpu": cpu, "mattr": off}))
+    assert machine.isa.name == level
+    shown = Machine.from_target(Target({"kind": "llvm", "mcpu": cpu}))
+    assert shown.isa.name == ("amx" if level == "avx512_vnni" else level)

@@ -1,8 +1,6 @@
-"""Many rows on AVX2: 8-bit integers and bfloat16 are widened once, not next to products."""
+"""Many rows: 8-bit integers on AVX2 and bfloat16 are widened once, not next to products."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -23,6 +21,9 @@ F = "float32"
 # What widens, and what multiplies.
 INTEGERS = ("vpmovsxbw", "vpmovzxbw"), "vpmaddwd"
 FLOATS = ("vpslld", "vpand", "vandps"), "vfmadd"
+ALL = pytest.mark.parametrize(
+    ("region", "isa"), [("integers", "avx2"), ("floats", "avx2"), ("floats", "avx512")]
+)
 
 
 def floats(m: int) -> Region:
@@ -35,10 +36,10 @@ def floats(m: int) -> Region:
     )
 
 
-def widening_loops(region: Region) -> list[bool]:
+def widening_loops(region: Region, isa: str = "avx2") -> list[bool]:
     """Of every innermost loop with products, whether it widens, too."""
     widening, product = FLOATS if region.inputs[1].dtype == "bfloat16" else INTEGERS
-    machine = machine_for("avx2")
+    machine = machine_for(isa)
     config = MATMUL.default_config(region, machine)
     text = assembly_of(MATMUL.build(region, config, machine.isa), machine.isa)
     loops = ["\n".join(loop) for loop in innermost_loops(text)]
@@ -51,14 +52,17 @@ def integers(m: int) -> Region:
     return matmul_region((m,), 256, 96, "uint8", "int8")
 
 
-@pytest.mark.parametrize("region", [integers, floats])
-def test_many_rows_are_multiplied_by_widened_panels(region: Callable[[int], Region]) -> None:
-    assert not any(widening_loops(region(64)))
+REGIONS = {"integers": integers, "floats": floats}
 
 
-@pytest.mark.parametrize("region", [integers, floats])
-def test_few_rows_widen_next_to_the_products(region: Callable[[int], Region]) -> None:
-    assert all(widening_loops(region(FEWEST_ROWS - 1)))
+@ALL
+def test_many_rows_are_multiplied_by_widened_panels(region: str, isa: str) -> None:
+    assert not any(widening_loops(REGIONS[region](64), isa))
+
+
+@ALL
+def test_few_rows_widen_next_to_the_products(region: str, isa: str) -> None:
+    assert all(widening_loops(REGIONS[region](FEWEST_ROWS - 1), isa))
 
 
 def test_an_open_number_of_bfloat16_rows_has_code_for_few_and_for_many() -> None:
@@ -99,9 +103,11 @@ def test_few_tiles_do_not_cut_k(a: str, w: str, out: str) -> None:
     assert plan(400, 256).m_block > 100
 
 
-@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(dtype: str) -> None:
+def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(
+    dtype: str, isa: str
+) -> None:
     """One after the other, as those of few rows, which widen next to the products."""
     rng = np.random.default_rng(0)
     for k, n in ((13, 33), (64, 16), (301, 70)):
@@ -114,15 +120,15 @@ def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(dtype: st
             inputs = [arrays[0][first : first + rows], arrays[1]]
             tensors = [Tensor(each.shape, str(each.dtype), i > 0) for i, each in enumerate(inputs)]
             output = Tensor((rows, arrays[1].shape[1]), "float32")
-            return run(Region(op="matmul", inputs=tuple(tensors), output=output), inputs, "avx2")
+            return run(Region(op="matmul", inputs=tuple(tensors), output=output), inputs, isa)
 
         parts = [product(first, min(9, m - first)) for first in range(0, m, 9)]
         np.testing.assert_array_equal(product(0, m), np.concatenate(parts))
 
 
-@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("cuts", [{}, {"m_block": 20, "k_block": 13}, {"threads_m": 2}])
-def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int]) -> None:
+def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int], isa: str) -> None:
     """Blocks of rows and shares of threads end in few rows, which widen next to the products."""
 
     def region(m: int) -> Region:
@@ -130,16 +136,16 @@ def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int]) -> 
         return Region(op="matmul", inputs=inputs, output=Tensor((m, 70), F))
 
     config = msgspec.structs.replace(
-        MATMUL.default_config(region(LENGTH), machine_for("avx2")), whole_rows=18, **cuts
+        MATMUL.default_config(region(LENGTH), machine_for(isa)), whole_rows=18, **cuts
     )
-    kernel = OpenKernel(region(LENGTH), "avx2", cuts.get("threads_m", 1), config)
+    kernel = OpenKernel(region(LENGTH), isa, cuts.get("threads_m", 1), config)
     a, w = random_inputs(region(261))
 
     def rows(first: int, end: int) -> np.ndarray:
         return kernel.run({"length": end - first}, [a[first:end], w])
 
     few = np.concatenate([rows(i, i + 9) for i in range(0, 261, 9)])
-    np.testing.assert_array_equal(few[:9], run(region(9), [a[:9], w], "avx2"))
+    np.testing.assert_array_equal(few[:9], run(region(9), [a[:9], w], isa))
     for m in (1, FEWEST_ROWS - 1, FEWEST_ROWS, 19, 37, 261):
         np.testing.assert_array_equal(rows(0, m), few[:m])
 
@@ -152,7 +158,7 @@ def test_other_instruction_sets_do_not(isa: str) -> None:
     assert plan.kernel.isa_name == isa and wide_product_of(plan) is None
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx512", "avx512_bf16"])
+@pytest.mark.parametrize("isa", ["scalar", "avx512_bf16"])
 def test_other_instruction_sets_do_not_for_bfloat16(isa: str) -> None:
     config = MATMUL.default_config(floats(64), machine_for(isa))
     plan = plan_of(floats(64), config)
