@@ -14,6 +14,8 @@ from tvm import IRModule
 
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
+from microkernels.machines.description import describe
+from microkernels.machines.machine import without_slow_dots
 from relay_passes.decisions import Decision
 from relay_passes.dump_ir import require_folder
 from relay_passes.freed_memory import return_what_compiling_took
@@ -167,7 +169,7 @@ def compile(
     resolved = resolve_target(target, machine)
     second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":
-        warn_if_slow(target_isa(resolved).name)
+        warn_if_slow(cpu_name(resolved), target_isa(resolved).name)
     setting = resolve_setting(threads, num_threads, here=target is None)
     nodes = nodes_for(weights, setting, host_topology())
     options = PipelineOptions(
@@ -242,13 +244,15 @@ def _compiled(
 
 
 @functools.cache
-def warn_if_slow(isa: str) -> None:
-    """Says, once for each instruction set, where bf16 gains no speed."""
-    if not isa_named(isa).includes(isa_named("avx512_bf16")):
+def warn_if_slow(cpu: str, isa: str) -> None:
+    """Says, once for each CPU and instruction set, where bf16 gains no speed."""
+    used = without_slow_dots(isa_named(isa), describe(cpu))
+    if not used.includes(isa_named("avx512_bf16")):
         logger.warning(
-            "precision 'bf16' will not be faster than 'f32': %s has no bf16 products; operands are "
-            "widened to f32 first",
+            "precision 'bf16' will not be faster than 'f32': %s has no bf16 products, or slow "
+            "ones, on %s; operands are widened to f32 first",
             isa,
+            cpu,
         )
 
 

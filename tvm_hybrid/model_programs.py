@@ -157,7 +157,7 @@ class ModelPrograms:
             return found
         logger.info("not compiled: the program is in the cache, %s", key.text)
         if self._options["precision"] == "bf16":
-            warn_if_slow(found.manifest.isa)
+            warn_if_slow(found.manifest.cpu, found.manifest.isa)
         return found
 
     def _compile(

@@ -66,7 +66,7 @@ class Machine:
             found = describe_host(name, named)
         else:
             found = describe(name) if named is None else describe_file(named)
-        return Machine(name, _without_slow_dots(target_isa(target), found), threads, found)
+        return Machine(name, without_slow_dots(target_isa(target), found), threads, found)
 
     def with_numbers(self, **values: float) -> Machine:
         """The same but for some numbers of its description."""
@@ -253,7 +253,7 @@ class Machine:
         return min(self.description.at(number, 1), together / threads)
 
 
-def _without_slow_dots(isa: Isa, found: Description) -> Isa:
+def without_slow_dots(isa: Isa, found: Description) -> Isa:
     """The level below where a CPU multiplies f32 faster than bfloat16.
 
     On Golden Cove and its successors vdpbf16ps starts every other cycle, f32 FMAs twice in one:

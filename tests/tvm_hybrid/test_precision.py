@@ -135,8 +135,11 @@ def test_an_isa_without_bf16_products_is_warned_about_once(
                 mlp_module(), target="haswell", precision="bf16", num_threads=1
             )
         tvm_hybrid.compile(mlp_module(), target="sapphirerapids", precision="bf16", num_threads=1)
+        tvm_hybrid.compile(mlp_module(), target="znver4", precision="bf16", num_threads=1)
     messages = [record.message for record in caplog.records if "faster" in record.message]
     assert len(messages) == 1 and "avx2" in messages[0]
+    api.warn_if_slow("emeraldrapids", "avx512_bf16")  # whose hypervisor hides its tiles
+    assert "avx512_bf16 has no bf16 products, or slow ones" in caplog.records[-1].message
     assert "bf16" in kernels(executable)[0]
 
 

@@ -18,10 +18,15 @@ from tir_schedules.product.matmul_product import plan_of
 from tir_schedules.product.tile_loops import TileLoops
 
 
-@pytest.mark.parametrize(("isa", "fetched"), [("avx2", True), ("avx512", False)])
-def test_many_rows_fetch_a_panel_of_a_large_weight_together(isa: str, fetched: bool) -> None:
+@pytest.mark.parametrize(
+    ("isa", "m", "fetched"),
+    [("avx2", 512, True), ("avx512", 512, True), ("avx512", 4, True), ("avx512", 2, False)],
+)
+def test_a_panel_of_a_large_weight_is_fetched_by_all_its_tiles(
+    isa: str, m: int, fetched: bool
+) -> None:
     machine = machine_for(isa)
-    region = matmul_region((512,), 256, 320)
+    region = matmul_region((m,), 256, 320)
     kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
     assert ("tvm_hybrid_prefetch" in str(kernel.body)) == fetched
 
@@ -34,17 +39,25 @@ def test_a_long_k_of_any_number_of_rows_has_code() -> None:
     assert "tvm_hybrid_prefetch" in str(kernel.body)
 
 
-@pytest.mark.parametrize("kernel", ["avx2_f32_6x16", "avx2_f32_4x24", "avx2_f32_3x32"])
+@pytest.mark.parametrize(
+    "kernel", ["avx2_f32_6x16", "avx2_f32_4x24", "avx2_f32_3x32", "avx512_f32_8x48"]
+)
 @pytest.mark.parametrize("m", [4, 7, 13, 26, 100])
 def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> None:
     """Lines that all tiles of a panel ask for, in order; a step may ask for one again."""
-    rows, vectors = microkernel_named(kernel).mr, microkernel_named(kernel).vectors
+    tile = microkernel_named(kernel)
+    rows, vectors, in_line = tile.mr, tile.vectors, 16 // tile.lanes
     config = MatmulConfig(kernel=kernel, rows=rows, vectors=vectors, m_block=m, k_block=256)
     plan = plan_of(matmul_region((m,), 256, 320), config)
     asked: list[int] = []
     never = functools.partial(pytest.fail, "nothing is multiplied")
     loops = TileLoops(
-        plan, never, never, never, fetch=lambda _, line: asked.append(int(line)), line_vectors=2
+        plan,
+        never,
+        never,
+        never,
+        fetch=lambda _, line: asked.append(int(line)),
+        line_vectors=in_line,
     )
     groups, before = balanced(m, rows), 0
     for group in groups:
@@ -56,7 +69,7 @@ def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> N
                 ahead(group.start + tile * group.size, step)
         before += group.count
     assert asked == sorted(asked) and asked[0] == 0
-    lines = 256 * vectors // 2
+    lines = 256 * vectors // in_line
     assert asked[-1] < lines
-    if min(group.size for group in groups) * vectors >= PRODUCTS_PER_SHARE * -(-vectors // 2):
+    if min(group.size for group in groups) * vectors >= PRODUCTS_PER_SHARE * -(-vectors // in_line):
         assert set(asked) == set(range(lines))
