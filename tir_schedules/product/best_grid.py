@@ -102,20 +102,26 @@ def open_grid(
     tried = [(1, 1), *grids_of(halves(machine.threads))]
     grids = sorted({(rows, min(columns, n_vectors)) for rows, columns in tried})
 
+    def along_columns(grid: tuple[int, int]) -> tuple[int, int, int]:
+        """The grid of few rows, without threads that would be idle."""
+        panels = math.ceil(n_vectors / tile["vectors"] / grid[1])
+        return 1, panels // math.ceil(panels / grid[0]) * grid[1], 1
+
     def time(grid: tuple[int, int]) -> float:
-        return math.prod(
-            cost.of_pieces((min(grid[0], rows), grid[1], 1))
-            for cost, rows in zip(costs, sizes, strict=True)
-        )
+        found = 1.0
+        for cost, rows in zip(costs, sizes, strict=True):
+            us = cost.of_pieces((min(grid[0], rows), grid[1], 1))
+            if rows <= MOST_WHOLE_ROWS:
+                us = min(us, cost.of_pieces(along_columns(grid)))
+            found *= us
+        return found
 
     threads_m, threads_n = min(grids, key=time)
-    panels = math.ceil(n_vectors / tile["vectors"] / threads_n)
-    sharing = panels // math.ceil(panels / threads_m)  # threads that are not idle
     gain, most, whole = 0.0, 0.0, 0
     for rows in range(below + 1, MOST_WHOLE_ROWS + 1):
         cost = _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows)
         by_rows = cost.of_pieces((min(threads_m, rows), threads_n, 1))
-        gain += math.log(by_rows / cost.of_pieces((1, sharing * threads_n, 1)))
+        gain += math.log(by_rows / cost.of_pieces(along_columns((threads_m, threads_n))))
         if gain > most:
             most, whole = gain, rows
     if threads_m * threads_n == 1:

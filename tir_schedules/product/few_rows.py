@@ -57,8 +57,15 @@ class FewRows:
         return max((self._side(r, g)[0] * g.size for r in rows for g in self.groups), default=0)
 
     def _side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
-        """How many panels of a group are multiplied at once, and by which kernel."""
-        return streams(self.loops.plan.kernel, rows, group.size, group.count)
+        """How many panels of a group are multiplied at once, and by which kernel.
+
+        Threads along rows share the panels: each gets as many.
+        """
+        plan = self.loops.plan
+        side, kernel = streams(plan.kernel, rows, group.size, group.count)
+        pieces = math.ceil(group.count / side)
+        pieces += -pieces % plan.threads_m
+        return math.ceil(group.count / pieces), kernel
 
     def emit(
         self, row: Expr, rows: Expr, vector: Expr, scratch: Expr, share: PanelShare | None = None

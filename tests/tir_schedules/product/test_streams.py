@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
 from microkernels.isa import isa_named
 from microkernels.microkernel import microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
+from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import check, matmul_region
 from tests.tir_schedules.run_region import bias_relu, expected, machine_for, random_inputs, run
+from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Tensor
+from tir_schedules.product.few_rows import FewRows
 from tir_schedules.product.matmul import MATMUL, MatmulConfig, estimated_cycles
+from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.streams import streams
 
 
@@ -93,3 +99,20 @@ def test_more_streams_cost_no_more() -> None:
     region = matmul_region((1,), 384, 1536)
     narrow, wide = (config_of(kernel, 1) for kernel in ("avx2_f32_4x24", "avx2_f32_1x120"))
     assert estimated_cycles(region, narrow, machine) <= estimated_cycles(region, wide, machine)
+
+
+@pytest.mark.parametrize(("threads", "side"), [(1, 5), (2, 4), (4, 2)])
+def test_threads_that_share_the_panels_of_few_rows_get_as_many(threads: int, side: int) -> None:
+    """Of eight panels, five and three would keep one of two threads waiting."""
+    config = config_of("avx512_f32_8x48", 8)
+    config = msgspec.structs.replace(config, threads_m=threads, whole_rows=8)
+    loops = SimpleNamespace(plan=plan_of(matmul_region((8,), 64, 384), config))
+    assert FewRows(loops, ())._side(1, Group(0, 8, 3))[0] == side  # type: ignore[arg-type]
+
+
+def test_few_rows_of_an_open_number_are_whole_where_threads_share_rows() -> None:
+    """Threads keep their rows from one product to the next, but where these are few."""
+    region = matmul_region((LENGTH,), 384, 1152)
+    config = MATMUL.default_config(region, machine_for("avx512", 2))
+    assert (config.threads_m, config.threads_n) == (2, 1)
+    assert config.whole_rows >= 8
