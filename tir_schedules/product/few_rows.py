@@ -63,6 +63,8 @@ class FewRows:
         """
         plan = self.loops.plan
         side, kernel = streams(plan.kernel, rows, group.size, group.count)
+        if plan.threads_m == 1:
+            return side, kernel
         pieces = math.ceil(group.count / side)
         pieces += -pieces % plan.threads_m
         return math.ceil(group.count / pieces), kernel
