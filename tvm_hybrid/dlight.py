@@ -19,6 +19,7 @@ from tvm.target import Target
 
 from microkernels.errors import ConfigError, TvmHybridError
 from microkernels.machines.machine import Machine
+from relay_passes.lower.lower_regions import KERNEL, build_kernel
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.schedule import schedule_generic
@@ -30,8 +31,11 @@ from .tuning.metaschedule.schedule import schedule_product
 from .tuning.metaschedule.space import machine_of
 from .tuning.metaschedule.vector_configs import vector_configs
 from .tuning.metaschedule.workload import normalized
+from .tuning.metaschedule.writer import first_line
 
 __all__ = ["Generic", "Matmul"]
+
+_NAME = "global_symbol"
 
 
 class Matmul(ScheduleRule):
@@ -63,19 +67,15 @@ class Matmul(ScheduleRule):
         if machine is None:
             return None
         program = normalized(func)
-        try:
-            read_anchor(Schedule(program))
-        except ConfigError:
-            return None  # nothing that could be a product
         reasons = []
         for make in (_by_template, _by_intrinsic):
             try:
-                return _as(func, make(program, machine))
+                return _in_place_of(func, make(program, machine))
             except TvmHybridError as error:
                 reasons.append(str(error))
             except Exception as error:  # a primitive of TVM's that the program does not allow
-                reasons.append(f"TVM refuses the schedule: {error}")
-        logger.debug("dlight leaves a product: %s", "; ".join(reasons))
+                reasons.append(f"TVM refuses the schedule: {first_line(error)}")
+        logger.debug("dlight.Matmul leaves a program: %s", "; ".join(reasons))
         return None
 
 
@@ -102,8 +102,8 @@ class Generic(ScheduleRule):
         machine = _machine(func, target)
         if machine is None:
             return None
-        scheduled, _ = schedule_generic(func, machine)
-        return _as(func, IRModule({"main": scheduled}))
+        scheduled, name = schedule_generic(func, machine)
+        return _in_place_of(func, scheduled.with_attr(KERNEL, name))
 
 
 def _machine(func: tirx.PrimFunc, target: Target) -> Machine | None:
@@ -118,15 +118,14 @@ def _of_target(target: Target) -> Machine:
     return machine_of(target)
 
 
-def _by_template(program: IRModule, machine: Machine) -> IRModule:
+def _by_template(program: IRModule, machine: Machine) -> tirx.PrimFunc:
     """The program of our template; ConfigError if it has none."""
     region = _of_activations(region_of(program))
     template = template_for(region.op)
     reason = template.rejection(region, machine.isa)
     if reason is not None:
         raise ConfigError(reason)
-    config = template.default_config(region, machine)
-    return IRModule({"main": template.build(region, config, machine.isa)})
+    return build_kernel(region, template.default_config(region, machine), machine)
 
 
 def _of_activations(region: Region) -> Region:
@@ -138,21 +137,21 @@ def _of_activations(region: Region) -> Region:
     return region.replace(op="batch_matmul", inputs=(left, right), attrs=axes)
 
 
-def _by_intrinsic(program: IRModule, machine: Machine) -> IRModule:
+def _by_intrinsic(program: IRModule, machine: Machine) -> tirx.PrimFunc:
     """The program tiled around a microkernel; ConfigError if no tile fits."""
     reasons: dict[str, None] = {}
     for config in vector_configs(read_anchor(Schedule(program)), machine):
         schedule = Schedule(program)
         try:
-            schedule_product(schedule, config)
+            tiling = schedule_product(schedule, config)
         except ConfigError as error:
             reasons[str(error)] = None
         else:
-            return schedule.mod
+            return schedule.mod["main"].with_attr(KERNEL, tiling.kernel.name)
     raise ConfigError("; ".join(reasons))
 
 
-def _as(func: tirx.PrimFunc, mod: IRModule) -> Schedule:
-    """A schedule that is done, of a program with the attributes of the given one."""
-    made = mod["main"]
-    return Schedule(IRModule({"main": made.with_attrs(dict(func.attrs))}))
+def _in_place_of(func: tirx.PrimFunc, made: tirx.PrimFunc) -> Schedule:
+    """A schedule that is done, of a program with the name of the given one, if that has one."""
+    attrs = {**func.attrs, **made.without_attr(_NAME).attrs}
+    return Schedule(IRModule({"main": made.without_attr(_NAME).with_attrs(attrs)}))

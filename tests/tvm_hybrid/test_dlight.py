@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -18,6 +21,8 @@ from tests.tvm_hybrid.tuning.metaschedule.regions import (
     matmul,
     operators,
 )
+from microkernels.microkernel import microkernel_named
+from relay_passes.lower.lower_regions import KERNEL
 from tir_schedules.core.region import Region
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule.workload import legalized
@@ -28,6 +33,7 @@ BY_TEMPLATE = {
     "uneven product": matmul(37, 50, 101),
     "one row": matmul(1, 64, 48),
     "integers": matmul(32, 64, 96, INTEGERS),
+    "bfloat16": matmul(32, 64, 96, ("bfloat16", "bfloat16")),
     "batches": batch_matmul(3, 32, 48, 64),
 }
 BY_INTRINSIC = {"convolution": conv2d(14, 32, 64)}
@@ -61,9 +67,10 @@ def test_products_get_our_kernels(name: str) -> None:
     region = {**BY_TEMPLATE, **BY_INTRINSIC}[name]
     mod = scheduled(legalized(operators(region)), tvm_hybrid.dlight.Matmul())
     (program,) = programs(mod)
-    script = program.script()
-    assert ('T.sblock("batch_matmul")' in script) == (name in BY_TEMPLATE)
-    assert ('T.sblock("body")' in script) == (name in BY_INTRINSIC)
+    kernel = microkernel_named(str(program.attrs[KERNEL]))
+    assert kernel.a_dtype == region.inputs[0].dtype
+    assert ("tvm_hybrid.region" in program.attrs) == (name in BY_TEMPLATE)
+    assert ('"body"' in program.script()) == (name in BY_INTRINSIC)
     check(region, mod)
 
 
@@ -74,3 +81,79 @@ def test_the_instruction_is_in_the_code() -> None:
     (program,) = programs(mod)
     alone = IRModule({"main": program.with_attr("global_symbol", "main")})
     assert "vpdpbusd" in tvm.compile(alone, target=target).mod.inspect_source("asm")
+
+
+def module_of(make: Callable[..., relax.Expr], *shapes: tuple[Any, ...]) -> IRModule:
+    """A legalised module of one operator or several."""
+    builder = relax.BlockBuilder()
+    inputs = [
+        relax.Var(f"x{place}", relax.TensorType(shape, "float32"))
+        for place, shape in enumerate(shapes)
+    ]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            output = builder.emit_output(builder.normalize(make(*inputs)))
+        builder.emit_func_output(output)
+    return legalized(builder.get())
+
+
+def kernels(mod: IRModule) -> list[str]:
+    """The kernels of the programs that a rule has taken."""
+    return sorted(str(program.attrs[KERNEL]) for program in programs(mod))
+
+
+ROWS = tirx.Var("rows", "int64")
+OTHERS: dict[str, Callable[[], IRModule]] = {
+    "softmax": lambda: module_of(relax.op.nn.softmax, (8, 40)),
+    "sum": lambda: module_of(lambda x: relax.op.sum(x, axis=[1]), (8, 40)),
+    "open product": lambda: module_of(relax.op.matmul, (ROWS, 64), (64, 48)),
+    "scheduled product": lambda: scheduled(
+        legalized(operators(matmul(32, 64, 96))), tvm_hybrid.dlight.Matmul()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_a_rule_does_not_know_it_leaves_to_the_next_one(name: str) -> None:
+    rule = tvm_hybrid.dlight.Matmul()
+    for _, function in OTHERS[name]().functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            assert rule.apply(function, host_target(), False) is None
+
+
+def test_other_targets_are_left_alone() -> None:
+    mod = legalized(operators(matmul(32, 64, 96)))
+    (program,) = (f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
+    target = tvm.target.Target("cuda")
+    for rule in (tvm_hybrid.dlight.Matmul(), tvm_hybrid.dlight.Generic()):
+        assert rule.apply(program, target, False) is None
+
+
+def test_generic_loops_for_the_rest() -> None:
+    def make(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.op.nn.softmax(relax.op.matmul(x, w))
+
+    rules = (tvm_hybrid.dlight.Matmul(), tvm_hybrid.dlight.Generic())
+    mod = scheduled(module_of(make, (8, 40), (40, 24)), *rules)
+    found = kernels(mod)
+    assert sum("_f32_" in name for name in found) == 1
+    assert sum(name.startswith("generic_") for name in found) == len(found) - 1 > 0
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 40), (40, 24)))
+    machine = relax.VirtualMachine(tvm.compile(mod, target=host_target()), tvm.cpu())
+    result = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w)).numpy()
+    scores = x.astype(np.float64) @ w
+    wanted = np.exp(scores - scores.max(axis=1, keepdims=True))
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    # A score errs by at most K eps of the sum of its products' magnitudes, and its exponential by
+    # that, relatively; so does the sum of them. Exponential, sum and division add 32 eps.
+    eps = np.finfo(np.float32).eps
+    bound = 2 * 40 * eps * (np.abs(x) @ np.abs(w)).max() + 32 * eps
+    assert (np.abs(result - wanted) <= bound * wanted).all()
+
+
+def test_a_cpu_without_vectors_gets_scalar_kernels() -> None:
+    mod = legalized(operators(matmul(8, 16, 24)))
+    with tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"}):
+        mod = dlight.ApplyDefaultSchedule(tvm_hybrid.dlight.Matmul())(mod)
+    assert kernels(mod)[0].startswith("scalar_")
