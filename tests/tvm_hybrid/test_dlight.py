@@ -12,6 +12,8 @@ from tvm import IRModule, relax, tirx
 from tvm.s_tir import dlight
 
 import tvm_hybrid
+from microkernels.microkernel import microkernel_named
+from relay_passes.lower.lower_regions import KERNEL
 from tests.tvm_hybrid.tuning.metaschedule.regions import (
     arguments,
     as_tensor,
@@ -21,8 +23,6 @@ from tests.tvm_hybrid.tuning.metaschedule.regions import (
     matmul,
     operators,
 )
-from microkernels.microkernel import microkernel_named
-from relay_passes.lower.lower_regions import KERNEL
 from tir_schedules.core.region import Region
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule.workload import legalized

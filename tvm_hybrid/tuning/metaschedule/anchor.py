@@ -117,9 +117,7 @@ def _extent(axis: tirx.IterVar) -> int:
     return extent
 
 
-def _window_stride(
-    block: Any, spatial: list[tirx.IterVar], reduction: list[tirx.IterVar]
-) -> int:
+def _window_stride(block: Any, spatial: list[tirx.IterVar], reduction: list[tirx.IterVar]) -> int:
     """Positions between the windows of neighbouring rows.
 
     Raises

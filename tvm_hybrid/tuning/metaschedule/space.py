@@ -11,7 +11,8 @@ After `TensorizedProducts`, one program for each of some microkernels
     ...
     sch.tensorize(rows, "tvm_hybrid.avx512_f32_8x32.8x32x384")
 
-whose decisions (blocks of rows; of a convolution also bands of lines) MetaSchedule's search changes.
+whose decisions (blocks of rows; of a convolution also bands of lines) MetaSchedule's search
+changes.
 """
 
 from __future__ import annotations
