@@ -160,19 +160,20 @@ class TensorizedProducts(PyScheduleRule):
             configs = vector_configs(anchor, self.machine)
         except ConfigError:
             return [sch]
-        found = []
+        found: dict[tuple[int, int, int], Schedule] = {}
         for config in configs:
             copy = sch.copy()
             try:
-                schedule_product(copy, config, sampled=True)
+                tiling = schedule_product(copy, config, sampled=True)
             # A primitive of TVM's that the program does not allow, or no tile: the next kernel.
             except Exception:
                 continue
             _leave_alone(copy)
-            found.append(copy)
+            # Smaller tiles of two kernels may be the same.
+            found.setdefault((tiling.rows, tiling.columns, tiling.k), copy)
             if len(found) == self.spaces:
                 break
-        return found or [sch]
+        return [*found.values()] or [sch]
 
     def clone(self) -> Any:
         """Another one; MetaSchedule gives one to each of its threads."""

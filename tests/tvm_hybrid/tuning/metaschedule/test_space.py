@@ -98,6 +98,17 @@ def test_sizes_of_blocks_are_decisions() -> None:
     assert len(drawn) > 1
 
 
+def test_no_two_spaces_have_the_same_tile() -> None:
+    context = context_of(workload_of(matmul(128, 64, 64)), space_generator(spaces=8))
+    tiles = [
+        str(instruction.attrs[0]).rsplit(".", 1)[-1]
+        for space in context.generate_design_space()
+        for instruction in space.trace.insts
+        if instruction.kind.name == "Tensorize"
+    ]
+    assert len(tiles) == len(set(tiles)) > 1
+
+
 def test_other_programs_get_tvms_rules() -> None:
     x = relax.Var("x", relax.TensorType((32, 64), "float32"))
     builder = relax.BlockBuilder()
