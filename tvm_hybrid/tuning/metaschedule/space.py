@@ -96,9 +96,10 @@ def tensor_intrinsic(
     Returns
     -------
     str
-        Its name, such as "tvm_hybrid.avx512_f32_8x48.8x48x384", for `MultiLevelTilingWithIntrin`
-        and `sch.tensorize`. What it computes is `TensorIntrin.get(name).desc`: a kernel that
-        takes several steps of k at a time (bfloat16, 8-bit integers) wants them side by side.
+        Its name, such as "tvm_hybrid.avx512_f32_8x48.8x48x384", for `sch.tensorize` and, of
+        float32, `MultiLevelTilingWithIntrin`. What it computes is `TensorIntrin.get(name).desc`: a
+        kernel that takes several steps of k at a time (bfloat16, 8-bit integers) wants them side by
+        side, which TVM's rule does not find.
 
     Raises
     ------
