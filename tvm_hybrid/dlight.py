@@ -75,7 +75,7 @@ class Matmul(ScheduleRule):
                 reasons.append(str(error))
             except Exception as error:  # a primitive of TVM's that the program does not allow
                 reasons.append(f"TVM refuses the schedule: {first_line(error)}")
-        logger.debug("dlight.Matmul leaves a program: %s", "; ".join(reasons))
+        logger.info("dlight.Matmul leaves a program: %s", "; ".join(reasons))
         return None
 
 

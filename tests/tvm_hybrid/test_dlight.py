@@ -74,6 +74,15 @@ def test_products_get_our_kernels(name: str) -> None:
     check(region, mod)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_as_many_threads_as_the_target_has_cores(threads: int) -> None:
+    mod = legalized(operators(matmul(512, 512, 512)))
+    with tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": threads}):
+        mod = dlight.ApplyDefaultSchedule(tvm_hybrid.dlight.Matmul())(mod)
+    (program,) = programs(mod)
+    assert ("T.parallel" in program.script()) == (threads > 1)
+
+
 def test_the_instruction_is_in_the_code() -> None:
     mod = legalized(operators(matmul(32, 64, 96, INTEGERS)))
     with tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake"}) as target:
@@ -116,9 +125,10 @@ OTHERS: dict[str, Callable[[], IRModule]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_a_rule_does_not_know_it_leaves_to_the_next_one(name: str) -> None:
     rule = tvm_hybrid.dlight.Matmul()
-    for _, function in OTHERS[name]().functions_items():
-        if isinstance(function, tirx.PrimFunc):
-            assert rule.apply(function, host_target(), False) is None
+    functions = [f for _, f in OTHERS[name]().functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert functions
+    for function in functions:
+        assert rule.apply(function, host_target(), False) is None
 
 
 def test_other_targets_are_left_alone() -> None:

@@ -13,13 +13,12 @@ from tvm.target import Target
 from microkernels.errors import RecordError
 from relay_passes.tvm_compat import OP_PATTERN
 from tvm_hybrid.tvm_compat.metaschedule_database import MetaScheduleFolder
+from tvm_hybrid.tvm_compat.schedules import IS_SCHEDULED, makes_a_program
 
 from ...targets import TargetLike, resolve_target
 from .schedule import register_intrinsic
 from .workload import LAYOUT_FREE, legalized, normalized
 from .writer import first_line
-
-IS_SCHEDULED = "tirx.is_scheduled"
 
 
 def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
@@ -99,7 +98,7 @@ def _has_operators(mod: IRModule) -> bool:
 
     def visit(expr: relax.Expr) -> None:
         op = getattr(expr, "op", None)
-        if isinstance(op, ir.Op) and op.get_attr("FLegalize") is not None:
+        if isinstance(op, ir.Op) and makes_a_program(op):
             found.append(True)
 
     for _, function in mod.functions_items():

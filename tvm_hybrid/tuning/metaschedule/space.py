@@ -31,16 +31,18 @@ from microkernels.errors import ConfigError
 from microkernels.machines.machine import Machine
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 
+from ...logs import logger
 from ...targets import TargetLike, resolve_target
 from ...threads import default_threads
+from ...tvm_compat.schedules import LEFT_ALONE
 from .anchor import Block, ProgramAnchor, read_anchor
 from .schedule import schedule_product
 from .tiling import tiling_of
 from .vector_configs import vector_configs
+from .writer import first_line
 
 SPACES = 4  # kernels that a program is tried with
 _KIND = "llvm"
-_LEFT_ALONE = ("schedule_rule", "None")  # an annotation that all of TVM's rules heed
 
 
 def space_generator(target: TargetLike = None, spaces: int = SPACES) -> PostOrderApply:
@@ -167,7 +169,8 @@ class TensorizedProducts(PyScheduleRule):
             try:
                 tiling = schedule_product(copy, config, sampled=True)
             # A primitive of TVM's that the program does not allow, or no tile: the next kernel.
-            except Exception:
+            except Exception as error:
+                logger.debug("no space with %s: %s", config.kernel, first_line(error))
                 continue
             _leave_alone(copy)
             # Smaller tiles of two kernels may be the same.
@@ -185,4 +188,4 @@ def _leave_alone(schedule: Schedule) -> None:
     """Tells the rules that follow to leave a program as it is."""
     root = schedule.get_sblock("root")
     for block in (*schedule.get_child_blocks(root), root):  # last the root: see CONTRIBUTING.md
-        schedule.annotate(block, *_LEFT_ALONE)
+        schedule.annotate(block, *LEFT_ALONE)
