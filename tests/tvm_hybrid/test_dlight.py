@@ -14,6 +14,8 @@ from tvm.s_tir import dlight
 import tvm_hybrid
 from microkernels.microkernel import microkernel_named
 from relay_passes.lower.lower_regions import KERNEL
+from tests.microkernels.isa_targets import target_of
+from tests.stand_ins import running
 from tests.tvm_hybrid.tuning.metaschedule.regions import (
     arguments,
     as_tensor,
@@ -72,6 +74,21 @@ def test_products_get_our_kernels(name: str) -> None:
     assert ("tvm_hybrid.region" in program.attrs) == (name in BY_TEMPLATE)
     assert ('"body"' in program.script()) == (name in BY_INTRINSIC)
     check(region, mod)
+
+
+@pytest.mark.isa("amx")
+def test_tiles_where_the_target_has_them() -> None:
+    region = matmul(64, 128, 64, INTEGERS)
+    mod = legalized(operators(region))
+    with target_of("amx"):
+        mod = dlight.ApplyDefaultSchedule(tvm_hybrid.dlight.Matmul())(mod)
+    (program,) = programs(mod)
+    assert str(program.attrs[KERNEL]).startswith("amx_")
+    function = running.compiled(program.with_attr("global_symbol", "main"), "amx")["main"]
+    values = arguments(region)
+    result = tvm.runtime.empty(region.output.shape, "int32")
+    function(*map(tvm.runtime.tensor, values), result)
+    assert_right(region, result.numpy(), values)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
