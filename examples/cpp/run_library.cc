@@ -13,7 +13,6 @@
 #include <tvm/ffi/tvm_ffi.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <fstream>
 #include <iostream>
@@ -45,7 +44,7 @@ struct AlignedMemory {
 // A model that was loaded, ready to run.
 class Model {
  public:
-  // Throws ffi::Error if there is no such file, it is no model, or this CPU lacks instructions.
+  // Throws ffi::Error if there is no such file, or this CPU lacks instructions that it needs.
   explicit Model(const std::string& path)
       : library_(ffi::Module::LoadFromFile(path)),
         machine_(Get(library_, "vm_load_executable")().cast<ffi::Module>()),
