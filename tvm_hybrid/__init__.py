@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import logs, version_check
 
 if TYPE_CHECKING:
-    from . import errors
+    from . import dlight, errors, metaschedule
     from .api import compile
     from .byoc import partition_for_tvm_hybrid
     from .executable import Executable, load
@@ -30,9 +30,11 @@ __all__ = [
     "Executable",
     "InferenceSession",
     "compile",
+    "dlight",
     "errors",
     "import_onnx",
     "load",
+    "metaschedule",
     "partition_for_tvm_hybrid",
     "resolve_target",
     "tune",
@@ -49,6 +51,8 @@ _HOMES = {
     "tune": "tuning",
 }
 
+_MODULES = ("dlight", "errors", "metaschedule")
+
 version_check.check()
 logs.configure_from_environment()
 
@@ -58,8 +62,8 @@ if hasattr(sys.modules.get("tvm"), "relax"):
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module(".errors", __name__)
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module("._autoload", __name__).register()

@@ -3,7 +3,8 @@
     lv = R.subtract(R.astype(q, "int32"), z)        # zero point; or R.astype alone
     lv1 = R.matmul(lv, R.astype(const_w, "int32"), out_dtype="int32")
 
-The kernel reads q, z and const_w. If nothing else needs q = R.quantize(x, ...), it reads x and
+The kernel reads q, z and const_w; R.matmul(q, const_w, out_dtype="int32") says the same without
+zero points. If nothing else needs q = R.quantize(x, ...), it reads x and
 quantises it itself. Likewise, an f32 tensor that is rounded to bfloat16 for this product alone is
 read as f32.
 """
@@ -47,7 +48,7 @@ class Operand:
 
 
 def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operand | None:
-    """The 8-bit tensor behind an int32 operand; None if there is none.
+    """The 8-bit tensor that an operand is, or that is behind an int32 one; None if there is none.
 
     Parameters
     ----------
@@ -59,6 +60,8 @@ def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operan
         The operand of the product.
     """
     found = Operand(expr)
+    if str(expr.ty.dtype) in RANGES:
+        return found
     call = _defined_by(graph, found, "relax.subtract")
     if call is not None:
         found.source = call.args[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import socket
+import sys
+import types
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,18 +18,21 @@ import pytest
 import tvm
 import tvm_ffi
 from onnx import TensorProto, helper
-from tvm import ir, relax, te
-from tvm.s_tir import Schedule
+from tvm import ir, relax, te, tirx
+from tvm.s_tir import Schedule, dlight
+from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 from tvm.target import codegen
 
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp
 from tvm_hybrid.errors import CompileError
+from tvm_hybrid.targets import host_target
 from tvm_hybrid.tvm_compat import (
     library_file,
     metaschedule_database,
     runtime,
+    schedules,
     tracker_protocol,
     vm_file,
 )
@@ -116,6 +121,62 @@ def test_a_database_of_metaschedule_is_read_as_tvm_wrote_it(tmp_path: Path) -> N
     (entry,) = folder.entries
     assert not folder.problems and entry.seconds == (0.5,) and entry.note == "a note"
     ir.assert_structural_equal(folder.program(entry), schedule.mod)
+
+
+def test_a_program_that_is_scheduled_is_left_alone() -> None:
+    x = te.placeholder((4,), "float32", "x")
+    function = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0, "y")])
+    mod = tvm.IRModule({"f": function.with_attr(schedules.IS_SCHEDULED, True)})
+
+    class Rule(dlight.ScheduleRule):
+        def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> None:
+            raise AssertionError("asked")
+
+    with tvm.target.Target("llvm"):
+        ir.assert_structural_equal(dlight.ApplyDefaultSchedule(Rule())(mod), mod)
+        bare = tvm.IRModule({"f": function})
+        with pytest.raises(AssertionError, match="asked"):
+            dlight.ApplyDefaultSchedule(Rule())(bare)
+
+
+def test_rules_of_metaschedule_leave_annotated_blocks_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "tvm.s_tir.tensor_intrin"  # 13 s, for nothing that is needed here
+    monkeypatch.setitem(sys.modules, name, sys.modules.get(name, types.ModuleType(name)))
+    x, w = te.placeholder((4, 8), "float32", "x"), te.placeholder((8, 6), "float32", "w")
+    k = te.reduce_axis((0, 8), "k")
+    y = te.compute((4, 6), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), "y")
+    function = te.create_prim_func([x, w, y])
+
+    def spaces(annotated: bool) -> list[Schedule]:
+        schedule = Schedule(function.with_attr("global_symbol", "main"))
+        if annotated:
+            schedule.annotate(schedule.get_sblock("y"), *schedules.LEFT_ALONE)
+        rule = ms.schedule_rule.MultiLevelTiling(structure="SSRSRS")
+        generator = ms.space_generator.PostOrderApply(
+            sch_rules=[rule], postprocs=[], mutator_probs={}
+        )
+        context = ms.TuneContext(
+            schedule.mod,
+            target=host_target(),
+            space_generator=generator,
+            num_threads=1,
+        )
+        return context.generate_design_space()
+
+    def loops(schedule: Schedule) -> int:
+        return len(schedule.get_loops(schedule.get_sblock("y")))
+
+    assert loops(spaces(False)[0]) > loops(spaces(True)[0]) == 3
+
+
+def test_operators_that_become_programs_say_so() -> None:
+    made = {
+        name: schedules.makes_a_program(ir.Op.get(name))
+        for name in ("relax.matmul", "relax.reshape", "relax.call_tir", "relax.shape_of")
+    }
+    assert list(made.values()) == [True, True, False, False]
 
 
 class Recording(OnnxImporter):

@@ -45,10 +45,10 @@ def export(
     model: Path | None,
     as_json: bool,
 ) -> None:
-    """Writes the best record of every region into DIR, for MetaScheduleApplyDatabase.
+    """Writes the best record of every region into DIR, as a database of MetaSchedule.
 
-    Whoever applies it calls tvm_hybrid.tuning.metaschedule.register_intrinsics(DIR) first: the
-    traces use our microkernels. What a schedule cannot express is listed with the reason.
+    tvm_hybrid.metaschedule.apply_database(mod, DIR) applies it to a module. What a schedule cannot
+    express is listed with the reason.
     """
     from ..tuning.metaschedule import export_records
     from ..tuning.records.record_store import RecordStore

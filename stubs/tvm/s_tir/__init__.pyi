@@ -1,4 +1,5 @@
 from ..tirx import PrimFunc
+from . import dlight as dlight
 from . import meta_schedule as meta_schedule
 from . import transform as transform
 from ._tensor_intrin import TensorIntrin as TensorIntrin

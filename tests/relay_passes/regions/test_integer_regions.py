@@ -123,6 +123,18 @@ def test_a_product_with_its_scale_becomes_one_function() -> None:
     assert_structural_equal(partition(MACHINE.isa, [])(bind(Before)), bind(After))
 
 
+def test_a_product_of_8_bit_tensors_needs_no_casts() -> None:
+    """TVM's own operator for it: out_dtype alone says that sums are int32."""
+    (region,) = check(lambda q: op.matmul(q, W, out_dtype=I32), Q)
+    assert region.op == "matmul"
+    assert region.inputs == (Tensor((5, 6), U8), Tensor((6, 4), I8, True))
+    (region,) = check(lambda a, b: op.matmul(a, b, out_dtype=I32), Q, ((6, 4), I8))
+    assert region.op == "batch_matmul"
+    assert [tensor.dtype for tensor in region.inputs] == [U8, I8]
+    (region,) = check(lambda a, b: op.matmul(op.astype(a, I32), b, out_dtype=I32), Q, ((6, 4), I8))
+    assert [tensor.dtype for tensor in region.inputs] == [U8, I8]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(4,), (1, 4)], ids=str)
 @pytest.mark.parametrize(

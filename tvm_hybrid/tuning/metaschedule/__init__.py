@@ -1,60 +1,38 @@
 """MetaSchedule's databases and our records: `export_records`, `import_records`.
 
-A database that we wrote is applied by TVM's own pass, once our microkernels have been registered
-under the names that its traces use:
+A database that we wrote is applied to a module by `apply_database`. TVM's own pass does it too,
+once our microkernels have been registered under the names that its traces use:
 
     register_intrinsics("work_dir")
     mod = relax.transform.MetaScheduleApplyDatabase("work_dir")(mod)
+
+MetaSchedule's search finds programs around our microkernels in `space_generator`.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from tir_schedules.core.region import Region
-from tvm_hybrid.tvm_compat.metaschedule_database import MetaScheduleFolder
 
+from .apply import apply_database, register_intrinsics
 from .export_records import Exchange, export_records
 from .import_records import import_records
-from .schedule import register_intrinsic
+from .space import space_generator, tensor_intrinsic
 from .trace import TraceRecord, traces_of
 
 __all__ = [
     "Exchange",
     "TraceRecord",
+    "apply_database",
     "export_records",
     "import_records",
     "regions_of_model",
     "register_intrinsics",
+    "space_generator",
+    "tensor_intrinsic",
     "traces_of",
 ]
-
-
-def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
-    """Registers the microkernels that the traces of a database name, for this process.
-
-    Parameters
-    ----------
-    work_dir : path-like
-        The database's folder.
-
-    Returns
-    -------
-    list of str
-        The tensor intrinsics' names.
-
-    Raises
-    ------
-    RecordError
-        If there is no database.
-    IsaError
-        If a trace names a tile that no microkernel has.
-    """
-    entries = MetaScheduleFolder(Path(work_dir)).entries
-    names = dict.fromkeys(name for entry in entries for name in entry.intrinsics)
-    return [name for name in names if register_intrinsic(name)]
 
 
 def regions_of_model(model: Any) -> list[Region]:

@@ -23,23 +23,21 @@ from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.sym import Analyzer
 
 from microkernels.errors import ConfigError
 from microkernels.microkernel import microkernel_named
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 from tir_schedules.core.config import Config
-from tir_schedules.generic.expressions import const_int, substitute
 
+from .anchor import Block, read_anchor
 from .tiling import Tiling, tiling_of
-from .workload import LAYOUT_FREE, anchor_block
 
-Block = Any
+Loop = Any
 _INTRINSIC = re.compile(r"tvm_hybrid\.(\w+)\.(\d+)x(\d+)x(\d+)")
 _WEIGHT = 1  # the anchor's second input
 
 
-def schedule_product(schedule: Schedule, config: Config) -> Tiling:
+def schedule_product(schedule: Schedule, config: Config, sampled: bool = False) -> Tiling:
     """Applies a configuration to a program with one product, or one convolution, and its epilogue.
 
     Parameters
@@ -48,6 +46,9 @@ def schedule_product(schedule: Schedule, config: Config) -> Tiling:
         Of a program that `workload_of` wrote, or one like it; it is changed.
     config : Config
         Of the templates "matmul", "batch_matmul" or "conv2d".
+    sampled : bool
+        Whether the sizes of blocks are decisions that MetaSchedule may change; the configuration's
+        are the first ones.
 
     Returns
     -------
@@ -59,27 +60,21 @@ def schedule_product(schedule: Schedule, config: Config) -> Tiling:
     ConfigError
         If the schedule cannot express it; says why. The schedule may then be half done.
     """
-    name = anchor_block(schedule)
-    if name is None:
-        raise ConfigError("not one block with a reduction")
-    anchor = schedule.get_sblock(name)
-    spatial, reduction = _axes(schedule, anchor)
-    m, n, k = (_extent(axis) for axis in (spatial[-2], spatial[-1], reduction[-1]))
-    stride = 1 if len(reduction) == 1 else _window_stride(schedule, anchor, spatial, reduction)
-    tiling = tiling_of(config, m, n, k, _may_pad(schedule, anchor, len(reduction) == 1))
-    constant = _weight_is_free(schedule, anchor)
-    if _is_bfloat16(schedule, anchor):
-        if schedule.get_producers(anchor) or stride > 1:
+    anchor = read_anchor(schedule)
+    tiling = tiling_of(config, anchor.m, anchor.n, anchor.k, anchor.may_pad)
+    if anchor.dtypes[1] == "bfloat16":
+        if anchor.padded or anchor.stride > 1:
             raise ConfigError("bfloat16 windows: TVM cannot lower a padded copy that it makes")
-        if tiling.kernel.kr > 1 and not constant:
+        if tiling.kernel.kr > 1 and not anchor.constant:
             raise ConfigError("bfloat16 in groups: TVM cannot lower a packed copy that it makes")
-    if stride > 1:
-        _gather_positions(schedule, anchor, stride)
-    _pad(schedule, anchor, tiling, len(spatial) - 2, (m, n, k))
-    packed = _pack_weight(schedule, anchor, tiling, constant)
-    epilogue = _inline_epilogue(schedule, anchor)
-    _schedule_copies(schedule, anchor, tiling, packed)
-    _tile(schedule, anchor, tiling, len(spatial) - 2, epilogue)
+    block = anchor.block
+    if anchor.stride > 1:
+        _gather_positions(schedule, block, anchor.stride)
+    _pad(schedule, block, tiling, anchor.leading, (anchor.m, anchor.n, anchor.k))
+    packed = _pack_weight(schedule, block, tiling, anchor.constant)
+    epilogue = _inline_epilogue(schedule, block)
+    _schedule_copies(schedule, block, tiling, packed)
+    _tile(schedule, block, tiling, anchor.leading, epilogue, sampled)
     return tiling
 
 
@@ -91,42 +86,6 @@ def register_intrinsic(name: str) -> bool:
     rows, columns, k = (int(number) for number in match.groups()[1:])
     register_tensor_intrin(microkernel_named(match[1]), rows, columns, k)
     return True
-
-
-def _axes(schedule: Schedule, block: Block) -> tuple[list[tirx.IterVar], list[tirx.IterVar]]:
-    """The block's spatial and reduction axes, which come in this order."""
-    axes = list(schedule.get(block).iter_vars)
-    spatial = [axis for axis in axes if axis.iter_type == tirx.IterVar.DataPar]
-    reduction = [axis for axis in axes if axis.iter_type == tirx.IterVar.CommReduce]
-    if len(spatial) < 2 or not reduction or axes != [*spatial, *reduction]:
-        raise ConfigError(f"{len(spatial)} axes and {len(reduction)} reductions")
-    return spatial, reduction
-
-
-def _extent(axis: tirx.IterVar) -> int:
-    return int(axis.dom.extent)
-
-
-def _window_stride(
-    schedule: Schedule, block: Block, spatial: list[tirx.IterVar], reduction: list[tirx.IterVar]
-) -> int:
-    """Positions between the windows of neighbouring rows.
-
-    Raises
-    ------
-    ConfigError
-        If the anchor is no convolution of all channels.
-    """
-    read = schedule.get(block).reads[0].region
-    position, channel = (read[index].min for index in (-2, -1))
-    at: dict[tirx.Var, Any] = {axis.var: tirx.const(0, axis.var.ty.dtype) for axis in reduction}
-    at[spatial[-2].var] = tirx.const(1, spatial[-2].var.ty.dtype)
-    stride = const_int(Analyzer().simplify(substitute(position, at)))
-    if not stride:
-        raise ConfigError("a block that is neither a product nor a convolution")
-    if not Analyzer().can_prove_equal(channel, reduction[-1].var):
-        raise ConfigError("groups of channels")
-    return stride
 
 
 def _gather_positions(schedule: Schedule, block: Block, stride: int) -> None:
@@ -143,31 +102,6 @@ def _gather_positions(schedule: Schedule, block: Block, stride: int) -> None:
         lambda n, y, x, c: (n, y, x % stride, x // stride, c),
         assume_injective_transform=True,
     )
-
-
-def _may_pad(schedule: Schedule, block: Block, einsum: bool) -> tuple[bool, bool, bool]:
-    """Whether rows, columns and steps may be padded.
-
-    Padded copies of bfloat16 do not survive TVM's lowering (its bfloat16 legalisation gives them
-    another type, but not what is read from them as bits); only what a constant weight's packing
-    pads leaves the program before.
-    """
-    if _is_bfloat16(schedule, block):
-        return False, einsum and _weight_is_free(schedule, block), False
-    return einsum, einsum, einsum
-
-
-def _is_bfloat16(schedule: Schedule, block: Block) -> bool:
-    weight = schedule.get(block).reads[_WEIGHT].source
-    return str(weight.ty.dtype) == "bfloat16"
-
-
-def _weight_is_free(schedule: Schedule, block: Block) -> bool:
-    """Whether the weight is a constant that may be packed beforehand."""
-    function = schedule.mod["main"]
-    weight = schedule.get(block).reads[_WEIGHT].source
-    free = [int(index) for index in function.attrs.get(LAYOUT_FREE, ())]
-    return any(function.params[index].same_as(weight) for index in free)
 
 
 def _pad(
@@ -249,19 +183,30 @@ def _upstream(schedule: Schedule, block: Block) -> set[str]:
 
 
 def _tile(
-    schedule: Schedule, anchor: Block, tiling: Tiling, leading: int, epilogue: Block | None
+    schedule: Schedule,
+    anchor: Block,
+    tiling: Tiling,
+    leading: int,
+    epilogue: Block | None,
+    sampled: bool,
 ) -> None:
     """Splits and orders the anchor's loops, moves the epilogue in, puts the microkernel there."""
     loops = schedule.get_loops(anchor)
     lead, (i, j), reduction = loops[:leading], loops[leading : leading + 2], loops[leading + 2 :]
-    block, tile, i_inner = schedule.split(i, [None, tiling.row_tiles, tiling.rows])
+    if sampled:
+        i_outer, i_inner = schedule.split(i, [None, tiling.rows])
+        block, tile = _sampled(schedule, i_outer, tiling.row_tiles)
+    else:
+        block, tile, i_inner = schedule.split(i, [None, tiling.row_tiles, tiling.rows])
     panel, j_inner = schedule.split(j, [None, tiling.columns])
     k_outer, k_inner = schedule.split(reduction[-1], [None, tiling.k])
     taps = reduction[:-1]
     whole = int(schedule.get(k_outer).extent) == 1
     if taps:  # a panel of the weight stays in cache for a band of lines
         *batches, line = lead
-        band, line = schedule.split(line, [None, tiling.lines_of(int(schedule.get(line).extent))])
+        lines = tiling.lines_of(int(schedule.get(line).extent))
+        split = _sampled(schedule, line, lines) if sampled else schedule.split(line, [None, lines])
+        band, line = split
         outer, inner = [*batches, band, panel], [line, block, tile, *taps, k_outer]
     elif whole:
         outer, inner = [*lead, block, panel], [tile, k_outer]
@@ -277,6 +222,13 @@ def _tile(
     _vectorize(schedule, schedule.decompose_reduction(anchor, first), tiling)
     name = register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, tiling.k)
     schedule.tensorize(i_inner, name)
+
+
+def _sampled(schedule: Schedule, loop: Loop, size: int) -> list[Loop]:
+    """A loop over blocks of `size` passes and one within a block; the size is a decision."""
+    whole = int(schedule.get(loop).extent)
+    decision = [whole // size, size]
+    return schedule.split(loop, schedule.sample_perfect_tile(loop, 2, whole, decision))
 
 
 def _vectorize(schedule: Schedule, block: Block, tiling: Tiling) -> None:

@@ -69,10 +69,11 @@ def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool,
     kernel = microkernel_named(fields["kernel"])
     if isinstance(kernel, AmxMicrokernel):
         raise ConfigError(f"{kernel.name} keeps its tiles in registers that no schedule configures")
-    rows = _tile(m, min(fields["rows"], m), 1, may_pad[0])
+    # A template may multiply by larger tiles than the kernel's: `wide_product`.
+    rows = _tile(m, min(fields["rows"], kernel.mr, m), 1, may_pad[0])
     if rows == 1:  # a prime number of rows, perhaps of no more than the kernel has
         rows = next((size for size in range(2, kernel.mr + 1) if m % size == 0), 1)
-    columns = _tile(n, fields["vectors"], kernel.lanes, may_pad[1])
+    columns = _tile(n, min(fields["vectors"], kernel.vectors), kernel.lanes, may_pad[1])
     if rows < 2 or columns < 2:
         # A loop of extent 1 vanishes, and tensorize does not find it.
         raise ConfigError(f"tiles of {rows} rows and {columns} columns; tensorize needs 2 at least")

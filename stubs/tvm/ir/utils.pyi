@@ -1,0 +1,5 @@
+from typing import TypeVar
+
+T = TypeVar("T")
+
+def derived_object(cls: type[T]) -> type[T]: ...
