@@ -1,4 +1,4 @@
-"""About a minute of the fuzzer, the same graphs every time; `make fuzz` draws new ones."""
+"""Half a minute of the fuzzer, the same graphs every time; `make fuzz` draws new ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .generate import generate
 from .motifs import KINDS, TURNS
 from .worker import Worker
 
-GRAPHS = examples(450).max_examples
+GRAPHS = examples(240).max_examples
 FIRST = 1_000_000
 
 
