@@ -37,11 +37,11 @@ def partition_for_tvm_hybrid(
     strict: bool | str = False,
     dump_ir: PathLike | None = None,
     decisions: DecisionLog | None = None,
+    check_cpu: bool = True,
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
 
-    Entries of the module call a check of the CPU first, which needs TVM's runtime alone; so they
-    are impure. `RunCodegen` compiles the functions.
+    `RunCodegen` compiles the functions.
 
     Parameters
     ----------
@@ -56,6 +56,9 @@ def partition_for_tvm_hybrid(
     decisions : list of Decision, optional
         Gets what was decided for every node, as `Executable.explain` shows it:
         `tvm_hybrid.explanation.Explanation(decisions).print()`.
+    check_cpu : bool
+        Whether entries of the module first call a check that raises an error where the CPU lacks
+        what the code needs. They are impure then; `RunCodegen` brings the check along.
 
     Returns
     -------
@@ -94,8 +97,9 @@ def partition_for_tvm_hybrid(
         parts = partition_module(mod, options, log)
     finally:
         route.decisions.extend(log)
-    guarded = with_announced_guard(parts, guard_for(options, log))
-    return with_manifest(guarded, options, log)
+    if check_cpu:
+        parts = with_announced_guard(parts, guard_for(options, log))
+    return with_manifest(parts, options, log)
 
 
 def build_pipeline(
@@ -109,6 +113,7 @@ def build_pipeline(
     strict: bool | str = False,
     dump_ir: PathLike | None = None,
     decisions: DecisionLog | None = None,
+    check_cpu: bool = True,
 ) -> ir.transform.Pass:
     """What `relax.get_pipeline("tvm_hybrid", **options)` is.
 
@@ -121,12 +126,15 @@ def build_pipeline(
         As for `tvm_hybrid.compile`.
     decisions : list of Decision, optional
         As for `partition_for_tvm_hybrid`; each run of the pipeline adds its own.
+    check_cpu : bool
+        As for `partition_for_tvm_hybrid`; the check is a module that the executable imports. TVM
+        does not find functions of such modules under `relax.build(..., exec_mode="compiled")`.
 
     Returns
     -------
     tvm.ir.transform.Pass
-        The module that it returns is one of kernels and calls of them. It has the check and the
-        attribute that `partition_for_tvm_hybrid` gives its own.
+        The module that it returns is one of kernels and calls of them, with the attribute of
+        `partition_for_tvm_hybrid`.
 
     Raises
     ------
@@ -157,8 +165,9 @@ def build_pipeline(
         if named is None:  # or TVM would compile the kernels for any x86-64 CPU
             own = options.target.with_host(options.target)
             lowered = tvm.tirx.transform.BindTarget(own)(lowered)
-        guarded = with_guard(lowered, guard_for(options, log))
-        return with_manifest(guarded, options, log)
+        if check_cpu:
+            lowered = with_guard(lowered, guard_for(options, log))
+        return with_manifest(lowered, options, log)
 
     return pipeline
 

@@ -30,7 +30,7 @@ from relay_passes.ir.rewrite import is_relax, map_functions
 
 
 def guard_entries(guard: str) -> ir.transform.Pass:
-    """The pass, for a guard of this name; entries that begin by calling it stay as they are."""
+    """The pass, for a guard of this name; entries that call it already stay as they are."""
 
     @module_pass(opt_level=0, name="tvm_hybrid.guard_entries")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
@@ -48,7 +48,7 @@ def is_entry(function: object) -> TypeGuard[relax.Function]:
 
 def _guarded(function: relax.Function, guard: str) -> relax.Function:
     blocks = list(function.body.blocks)
-    if blocks and blocks[0].bindings and _calls(blocks[0].bindings[0].value, guard):
+    if any(_calls(binding.value, guard) for block in blocks for binding in block.bindings):
         return function
     nothing = relax.TupleType([])
     call = relax.Call(relax.ExternFunc(guard), [], None, [nothing], ret_ty=nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import mlp, mlp_module
 from tvm_hybrid import route_options
 from tvm_hybrid.cpu_features import FEATURES, CpuFeature, missing_on_host
-from tvm_hybrid.cpu_guard import EXTERNAL, Guard
+from tvm_hybrid.cpu_guard import EXTERNAL, PREFIX, Guard
 
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 FUTURE = "from-the-future"
@@ -162,6 +163,28 @@ def test_a_module_that_went_both_ways_has_both_guards() -> None:
         lowered = relax.get_pipeline("tvm_hybrid")(generated)
     kinds = [each.kind for each in lowered.attrs[EXTERNAL]]
     assert kinds == ["llvm"] * 3  # a region, and two guards
+
+
+def test_it_is_not_called_twice() -> None:
+    generated = relax.transform.RunCodegen()(tvm_hybrid.partition_for_tvm_hybrid(mlp_module()))
+    executable = by_name(generated)
+    main, *_ = executable.as_text().split("\n\n")
+    (name,) = re.findall(rf"{PREFIX}\w+", main)
+    assert main.startswith("@main:")
+    assert sum(each.implements_function(name) for each in executable.mod.imports) == 1
+
+
+def test_it_can_be_left_out(needs_the_future: None) -> None:
+    target = tvm_hybrid.resolve_target(None)
+    parts = tvm_hybrid.partition_for_tvm_hybrid(mlp_module(), check_cpu=False)
+    assert parts["main"].is_pure
+    partitioned = tvm.compile(relax.transform.RunCodegen()(parts), target)
+    pipeline = relax.get_pipeline("tvm_hybrid", check_cpu=False)
+    # TVM finds no function of an imported module in this mode.
+    compiled = relax.build(mlp_module(), target, relax_pipeline=pipeline, exec_mode="compiled")
+    for executable in (partitioned, compiled):
+        result = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(X))
+        np.testing.assert_array_equal(result.numpy(), mlp().run(X)[0].numpy())
 
 
 @pytest.mark.filterwarnings("ignore:the target")
