@@ -37,7 +37,8 @@ class Isa:
     name : str
         The name used in kernel names, records and `TVM_HYBRID_ISA`.
     features : tuple of str
-        LLVM feature names, complete: a CPU with all of them runs this level's code.
+        LLVM feature names: what kernels of this level use. LLVM may use more of a target, which
+        `tvm_hybrid.cpu_features.required_features` tells.
     vector_bits : int
         Width of the registers that f32 code uses; 32 means scalar code.
     """
@@ -66,7 +67,9 @@ class Isa:
         return set(other.features).issubset(self.features)
 
 
-_AVX2 = ("avx2", "fma", "f16c")
+# No kernel converts float16 itself. Where a target has f16c, LLVM uses it, and guards ask for it;
+# where it has not, LLVM calls functions of the runtime.
+_AVX2 = ("avx2", "fma")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 _VNNI = (*_AVX512, "avx512vnni")
 _BF16 = (*_VNNI, "avx512bf16")

@@ -5,6 +5,7 @@ Passes append to a DecisionLog; `explain` shows it. Nothing falls back without l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -61,3 +62,8 @@ DecisionLog = list[Decision]
 # The "operators" of decisions about no operator.
 LAYOUTS = "layouts"  # of a block
 REORDER = "reorder"  # that is in no region
+
+
+def uses_tiles(decisions: Sequence[Decision]) -> bool:
+    """Whether one of the kernels multiplies on AMX tiles."""
+    return any("amx_" in decision.kernel for decision in decisions)

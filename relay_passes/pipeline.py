@@ -66,6 +66,7 @@ from .lower.legalize_operators import legalize_operators
 from .lower.lower_regions import lower_regions
 from .lower.merge_side_by_side import merge_side_by_side
 from .lower.native_code import compile_native
+from .lower.partition_decisions import note_partition
 from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
 from .lower.rename_kernels import rename_kernels
@@ -351,7 +352,10 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
     Weights are packed and configurations chosen; what is left is to compile each function.
     """
     passes = passes_through(Phase.CONFIGURE_REGIONS, options, decisions, meaning=True)
-    return _run(mod, [*passes, annotate_codegen(options.target, options.threads)], options)
+    annotate = annotate_codegen(options.target, options.threads)
+    parts = _run(mod, [*passes, annotate], options)
+    note_partition(parts, options.machine, decisions)
+    return parts
 
 
 def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:

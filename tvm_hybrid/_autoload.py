@@ -40,10 +40,12 @@ def register() -> None:
 def _codegen(functions: Any, options: Any, constants: Any) -> Any:
     from relay_passes.lower.run_codegen import compile_functions
 
-    return compile_functions(functions, options, constants)
+    from .cpu_guard import guards_of
+
+    return compile_functions(functions, options, constants) + guards_of(functions)
 
 
-def _pipeline() -> Any:
-    from .byoc import build_pipeline
+def _pipeline(**options: Any) -> Any:
+    from .byoc import pipeline_of
 
-    return build_pipeline()
+    return pipeline_of(options)

@@ -16,7 +16,7 @@ from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
-from relay_passes.decisions import Decision
+from relay_passes.decisions import Decision, uses_tiles
 from relay_passes.dump_ir import require_folder
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
@@ -37,14 +37,15 @@ from .bound_outputs import bound_outputs
 from .cpu_features import required_features
 from .executable import Executable
 from .fallback import fallback_target
+from .featureless import warn_if_featureless
 from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import SourceModel, import_model
 from .output_sharing import shared_outputs
-from .record_use import RecordUse
+from .record_use import uses_in
 from .single_kernel import single_kernel
-from .targets import MachineLike, TargetLike, cpu_name, resolve_target
+from .targets import MachineLike, TargetLike, cpu_name, resolve_target, threads_of
 from .threads import ThreadsLike, resolve_setting
 
 PathLike = str | os.PathLike[str]
@@ -108,9 +109,10 @@ def compile(
         (`tvm_hybrid.tuning.lookup.nearest_record`). An empty list, or TVM_HYBRID_RECORDS=none: no
         records. `Manifest.records` says which were used.
     num_threads : int or None
-        Threads of one run; None for `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels.
-        Without a target at most four for each CPU that this process may use; where a target is
-        named, more may be built for, and only running or loading it here is refused.
+        Threads of one run; None for the `num-cores` of a target that states them, then
+        `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels. Without a target at most four
+        for each CPU that this process may use; where a target is named, more may be built for, and
+        only running or loading it here is refused.
     threads : int, str, sequence of int or None
         Where threads run here: "socket:0" or "node:0", by the numbers of Linux; CPUs as "0-3,8" or
         as numbers; "all". One thread runs on each core of the place, or `num_threads` of them, and
@@ -168,8 +170,10 @@ def compile(
         require_folder(Path(dump_ir))
     resolved = resolve_target(target, machine)
     second = None if fallback is None else fallback_target(resolved, fallback)
+    warn_if_featureless(resolved)
     if precision == "bf16":
         warn_if_slow(cpu_name(resolved), target_isa(resolved).name)
+    num_threads = threads_of(target, num_threads, threads)
     setting = resolve_setting(threads, num_threads, here=target is None)
     nodes = nodes_for(weights, setting, host_topology())
     options = PipelineOptions(
@@ -263,7 +267,7 @@ def _manifest(
     fallback: Executable | None,
 ) -> Manifest:
     taken = sum(decision.taken for decision in compiled.decisions)
-    tiles = any("amx_" in decision.kernel for decision in compiled.decisions)
+    tiles = uses_tiles(compiled.decisions)
     return Manifest(
         versions=package_versions(),
         cpu=cpu_name(options.target),
@@ -283,7 +287,7 @@ def _manifest(
         bound_outputs=bound_outputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
         decisions=_as_stored(compiled.decisions),
-        records=_records_used(options),
+        records=uses_in(options.lookup),
         fallback=None if fallback is None else fallback.manifest,
     )
 
@@ -291,8 +295,3 @@ def _manifest(
 def _as_stored(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
     """Decisions as a library's manifest has them, with lists for the tuples of configurations."""
     return msgspec.json.decode(msgspec.json.encode(decisions), type=tuple[Decision, ...])
-
-
-def _records_used(options: PipelineOptions) -> tuple[RecordUse, ...]:
-    uses = getattr(options.lookup, "uses", {})
-    return tuple(uses[key] for key in sorted(uses))

@@ -1,27 +1,26 @@
-"""Two entries to the compiler that TVM's users know: partitioning, and a named pipeline."""
+"""Two routes to the compiler that TVM's users know: partitioning, and a named pipeline."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import tvm
 from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from relay_passes.pipeline import (
-    Phase,
-    PipelineOptions,
-    check_fusion,
-    check_precision,
-    partition_module,
-    passes_through,
-)
-from relay_passes.regions.select_winograd import check_fast_math
+from microkernels.errors import CompileError
+from relay_passes.decisions import DecisionLog
+from relay_passes.dump_ir import DumpIR
+from relay_passes.pipeline import Phase, PipelineOptions, partition_module, passes_through
 
-from .targets import MachineLike, TargetLike, resolve_target
-from .threads import default_threads
-from .tuning.lookup.layout_lookup import with_records
-from .tuning.lookup.record_lookup import lookup_of
+from .api import PathLike, Records
+from .cpu_guard import with_announced_guard, with_guard
+from .route_options import RouteOptions, guard_for, with_manifest
+from .targets import MachineLike, TargetLike
 
 
 def partition_for_tvm_hybrid(
@@ -33,8 +32,16 @@ def partition_for_tvm_hybrid(
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
+    records: Records = None,
+    num_threads: int | None = None,
+    strict: bool | str = False,
+    dump_ir: PathLike | None = None,
+    decisions: DecisionLog | None = None,
+    check_cpu: bool = True,
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
+
+    `RunCodegen` compiles the functions.
 
     Parameters
     ----------
@@ -44,45 +51,164 @@ def partition_for_tvm_hybrid(
         Parameter name of `main` -> value; these become constants, so that weights can be packed.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
-    machine : path-like, optional
+    machine, precision, fusion, fast_math, records, num_threads, strict, dump_ir
         As for `tvm_hybrid.compile`.
-    precision, fusion, fast_math : str
-        As for `tvm_hybrid.compile`. Tuning records are applied as if none were named.
+    decisions : list of Decision, optional
+        Gets what was decided for every node, as `Executable.explain` shows it:
+        `tvm_hybrid.explanation.Explanation(decisions).print()`.
+    check_cpu : bool
+        Whether entries of the module first call a check that raises an error where the CPU lacks
+        what the code needs. They are impure then; `RunCodegen` brings the check along.
 
     Returns
     -------
     tvm.IRModule
-        The module with one function for each region.
+        The module with one function for each region. Its attribute "tvm_hybrid.manifest" is what is
+        known about it, as JSON.
 
     Raises
     ------
     CompileError
-        If there is no such precision, level of fusion or of fast_math.
+        If there is no such precision, level of fusion or of fast_math; if `strict` or `decisions`
+        is something else than it has to be; if `strict` and an operator stays without a template.
     TargetError
-        If the target or the description of its machine makes no sense.
+        If the target, the description of its machine or the number of threads makes no sense.
+    RecordError
+        If a record file cannot be read.
+    OutputError
+        If `dump_ir` cannot be written to.
     """
-    check_precision(precision)
-    check_fusion(fusion)
-    check_fast_math(fast_math)
-    if params:
-        mod = relax.transform.BindParams("main", dict(params))(mod)
-    options = PipelineOptions(
-        resolve_target(target, machine),
-        default_threads(),
+    route = _route(
+        machine=machine,
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
+        records=records,
+        num_threads=num_threads,
+        strict=strict,
+        dump_ir=dump_ir,
+        decisions=decisions,
     )
-    return partition_module(mod, with_records(options, lookup_of(None)), [])
+    if params:
+        mod = relax.transform.BindParams("main", dict(params))(mod)
+    options = route.for_target(target, mod)
+    log: DecisionLog = []
+    try:
+        parts = partition_module(mod, options, log)
+    finally:
+        route.decisions.extend(log)
+    if check_cpu:
+        parts = with_announced_guard(parts, guard_for(options, log))
+    return with_manifest(parts, options, log)
 
 
-def build_pipeline() -> ir.transform.Pass:
-    """What `tvm.compile(mod, target, relax_pipeline="tvm_hybrid")` runs."""
+def build_pipeline(
+    *,
+    machine: MachineLike = None,
+    precision: str = "auto",
+    fusion: str = "coarse",
+    fast_math: str = "default",
+    records: Records = None,
+    num_threads: int | None = None,
+    strict: bool | str = False,
+    dump_ir: PathLike | None = None,
+    decisions: DecisionLog | None = None,
+    check_cpu: bool = True,
+) -> ir.transform.Pass:
+    """What `relax.get_pipeline("tvm_hybrid", **options)` is.
+
+    It compiles for the target in whose scope it runs, as `tvm.compile(mod, target,
+    relax_pipeline=...)` has it; without one for this machine.
+
+    Parameters
+    ----------
+    machine, precision, fusion, fast_math, records, num_threads, strict, dump_ir
+        As for `tvm_hybrid.compile`.
+    decisions : list of Decision, optional
+        As for `partition_for_tvm_hybrid`; each run of the pipeline adds its own.
+    check_cpu : bool
+        As for `partition_for_tvm_hybrid`; the check is a module that the executable imports. TVM
+        does not find functions of such modules under `relax.build(..., exec_mode="compiled")`.
+
+    Returns
+    -------
+    tvm.ir.transform.Pass
+        The module that it returns is one of kernels and calls of them, with the attribute of
+        `partition_for_tvm_hybrid`.
+
+    Raises
+    ------
+    TvmHybridError
+        As `partition_for_tvm_hybrid`: of options at once, of the target when the pipeline runs.
+    """
+    route = _route(
+        machine=machine,
+        precision=precision,
+        fusion=fusion,
+        fast_math=fast_math,
+        records=records,
+        num_threads=num_threads,
+        strict=strict,
+        dump_ir=dump_ir,
+        decisions=decisions,
+    )
 
     @ir.transform.module_pass(opt_level=0, name="tvm_hybrid")
-    def pipeline(mod: IRModule, _context: ir.transform.PassContext) -> IRModule:
-        plain = PipelineOptions(resolve_target(Target.current(True)), default_threads())
-        options = with_records(plain, lookup_of(None))
-        return ir.transform.Sequential(passes_through(Phase.LOWER_TO_VM, options, []))(mod)
+    def pipeline(mod: IRModule, _context: PassContext) -> IRModule:
+        named = Target.current(True)
+        options = route.for_target(named, mod)
+        log: DecisionLog = []
+        try:
+            lowered = _lowered(mod, options, log)
+        finally:
+            route.decisions.extend(log)
+        if named is None:  # or TVM would compile the kernels for any x86-64 CPU
+            own = options.target.with_host(options.target)
+            lowered = tvm.tirx.transform.BindTarget(own)(lowered)
+        if check_cpu:
+            lowered = with_guard(lowered, guard_for(options, log))
+        return with_manifest(lowered, options, log)
 
     return pipeline
+
+
+def pipeline_of(options: Mapping[str, Any]) -> ir.transform.Pass:
+    """The pipeline of options by name.
+
+    Raises
+    ------
+    CompileError
+        If there is no such option.
+    TvmHybridError
+        As `build_pipeline`.
+    """
+    known = list(inspect.signature(build_pipeline).parameters)
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+            raise CompileError(f"the pipeline tvm_hybrid has no option {name!r}; {hint}")
+    return build_pipeline(**options)
+
+
+def _route(*, decisions: DecisionLog | None, **options: Any) -> RouteOptions:
+    """The options, checked."""
+    route = RouteOptions(decisions=[] if decisions is None else decisions, **options)
+    route.check()
+    return route
+
+
+def _lowered(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
+    """The module after all passes, which run in the caller's context."""
+    every = ir.transform.Sequential(passes_through(Phase.LOWER_TO_VM, options, decisions))
+    if options.dump_ir is None:
+        return every(mod)
+    outer = PassContext.current()
+    with PassContext(
+        opt_level=outer.opt_level,
+        required_pass=list(outer.required_pass),
+        disabled_pass=list(outer.disabled_pass),
+        config=dict(outer.config),
+        instruments=[DumpIR(options.dump_ir)],
+    ):
+        return every(mod)

@@ -23,7 +23,7 @@ from .fallback import fallback_target
 from .manifest import FORMAT, package_versions
 from .model_bytes import FileState, ModelBytes, are_unchanged, file_state
 from .record_paths import default_record_paths, records_refused
-from .targets import resolve_target
+from .targets import resolve_target, threads_of
 from .threads import resolve_setting
 
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
@@ -83,10 +83,13 @@ def program_key(
         If an argument cannot be part of a key.
     """
     given = dict(options)
-    target = resolve_target(given.pop("target"), given.pop("machine"))
+    named = given.pop("target")
+    target = resolve_target(named, given.pop("machine"))
     second = given.pop("fallback")
     targets = [target] if second is None else [target, fallback_target(target, second)]
-    threads = resolve_setting(given.pop("threads"), given.pop("num_threads")).count
+    place = given.pop("threads")
+    number = threads_of(named, given.pop("num_threads"), place)
+    threads = resolve_setting(place, number).count
     del given["weights"]  # where they lie, not what they are
     records, files = _records(given.pop("records"))
     content = [

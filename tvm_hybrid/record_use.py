@@ -56,3 +56,9 @@ class RecordUse(msgspec.Struct, frozen=True, kw_only=True):
             measured=measured,
             sha256=hashlib.sha256(line).hexdigest(),
         )
+
+
+def uses_in(lookup: object) -> tuple[RecordUse, ...]:
+    """The records that a lookup has given, in order of the regions' keys; none if it is None."""
+    uses: dict[str, RecordUse] = getattr(lookup, "uses", {})
+    return tuple(uses[key] for key in sorted(uses))

@@ -33,7 +33,7 @@ from .node_arg import NodeArg
 from .open_feeds import check_sizes
 from .programs import Program, Programs
 from .size_errors import raise_size_error
-from .targets import MachineLike, TargetLike
+from .targets import MachineLike, TargetLike, threads_of
 from .tensors import (
     DeclaredInterface,
     OpenTensorInfo,
@@ -132,7 +132,7 @@ class InferenceSession:
                 )
             self.executable = model.for_host()
         else:
-            resolve_setting(threads, num_threads, here=True)
+            resolve_setting(threads, threads_of(target, num_threads, threads), here=True)
             options = {
                 "target": target,
                 "machine": machine,

@@ -18,7 +18,7 @@ from microkernels.machines.host import describe_file
 
 from .cpu_features import FEATURES
 from .target_tags import ARCHITECTURES, TAG_PREFIX, configuration
-from .threads import physical_cores
+from .threads import ThreadsLike, physical_cores
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
 
@@ -84,6 +84,46 @@ def host_target() -> Target:
     if hidden:
         config["mattr"] = hidden
     return Target(config)
+
+
+def threads_of(
+    target: TargetLike, num_threads: int | None, threads: ThreadsLike = None
+) -> int | None:
+    """How many threads somebody asks for: `num_threads`, else the `num-cores` of the target.
+
+    Parameters
+    ----------
+    target : str, mapping, tvm.target.Target or None
+        As for `resolve_target`. The target of this machine states its cores, and asks for nothing.
+    num_threads : int or None
+    threads : int, str, sequence of int or None
+        A number, or a place that has its own number of cores; then the target is not asked.
+
+    Returns
+    -------
+    int or None
+        None: nobody asks for a number.
+
+    Raises
+    ------
+    TargetError
+        If there is no such target, or its `num-cores` is less than 1.
+    """
+    if target is None or num_threads is not None or threads is not None:
+        return num_threads
+    resolved = resolve_target(target)
+    cores = resolved.attrs.get("num-cores")
+    if cores is None or _is_host(resolved):
+        return None
+    if int(cores) < 1:
+        raise TargetError(f"num-cores of a target must be a whole number from 1 up, not {cores}")
+    return int(cores)
+
+
+def _is_host(target: Target) -> bool:
+    """Whether a target is that of this machine, by whatever file it is described."""
+    said = {name: str(value) for name, value in target.attrs.items() if name != "model"}
+    return said == {name: str(value) for name, value in host_target().attrs.items()}
 
 
 def cpu_name(target: Target) -> str:

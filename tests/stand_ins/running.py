@@ -17,7 +17,7 @@ from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.lower.launch_few import THREADS, pipeline_for
 from tests.amx_emulator import emulator
 from tests.microkernels.isa_targets import target_of
-from tvm_hybrid import api
+from tvm_hybrid import api, route_options
 from tvm_hybrid.cpu_features import required_features
 
 from .building import lacks, stand_ins, unchecked
@@ -67,6 +67,7 @@ def pretending(isa: str) -> Iterator[None]:
     with (
         mock.patch.object(isa_module, "cpu_features", lambda: features),
         mock.patch.object(api, "required_features", needed),
+        mock.patch.object(route_options, "required_features", needed),
         stand_ins(),
     ):
         yield

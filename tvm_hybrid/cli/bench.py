@@ -189,7 +189,7 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
     """Shows the predictions for a model, or for the table of shapes."""
     from ..report.predict import predict_model, predict_shapes
     from ..report.predict_table import predict_tables
-    from ..targets import resolve_target
+    from ..targets import resolve_target, threads_of
     from ..threads import resolve_threads
 
     if settings.threads is not None or settings.weights is not None:
@@ -204,7 +204,7 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
                 target,
                 settings.shapes,
                 settings.values,
-                resolve_threads(settings.num_threads),
+                resolve_threads(threads_of(settings.target, settings.num_threads)),
                 settings.precision,
                 settings.fusion,
                 settings.fast_math,

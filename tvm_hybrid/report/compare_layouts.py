@@ -17,7 +17,7 @@ from microkernels.errors import RecordError
 from relay_passes.pipeline import PipelineOptions
 
 from ..model_input import import_model
-from ..targets import MachineLike, resolve_target
+from ..targets import MachineLike, resolve_target, threads_of
 from ..threads import resolve_threads
 from ..tuning.layouts.joint_layout import JointResult
 from ..tuning.lookup.layout_lookup import with_records
@@ -127,7 +127,7 @@ def compare_layouts(
     )
     options = PipelineOptions(
         target=resolve_target(target, machine),
-        threads=resolve_threads(num_threads, here=True),
+        threads=resolve_threads(threads_of(target, num_threads), here=True),
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,

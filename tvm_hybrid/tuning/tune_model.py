@@ -27,7 +27,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 from ..model_input import import_model
-from ..targets import MachineLike, resolve_target
+from ..targets import MachineLike, resolve_target, threads_of
 from ..threads import resolve_threads
 from .events import Callback
 from .measuring.local_measurer import LocalMeasurer
@@ -195,7 +195,7 @@ def tune(
     options = PipelineOptions(
         target=resolve_target(servers.cpu if servers and target is None else target, machine),
         threads=resolve_threads(
-            servers.threads if servers and num_threads is None else num_threads,
+            servers.threads if servers and num_threads is None else threads_of(target, num_threads),
             here=servers is None and replay is None,
         ),
         precision=precision,
