@@ -15,6 +15,7 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 
 from .bfloat16.bf16_precision import bf16_precision
+from .bfloat16.narrow_products import narrow_products
 from .bfloat16.raise_bf16_casts import raise_bf16_casts
 from .bfloat16.uint16_entry import bits_entry
 from .bfloat16.widen_bf16 import widen_bf16
@@ -218,12 +219,13 @@ def phases(
             isolate_casts(),
             decompose_attention(),
             fold_empty(),
+            plain_products(),
+            *only_if(options.precision != "f32", narrow_products()),
             widen_bf16("float32" if options.precision == "f32" else "bfloat16"),
             fold_weights(),
             clip_indices(),
             evaluate_constants(),
             slice_takes(),
-            plain_products(),
             drop_views(),
             decompose_batch_norm(),
             decompose_group_norm(),
