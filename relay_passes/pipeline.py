@@ -32,6 +32,8 @@ from .canonicalize.drop_views import drop_views
 from .canonicalize.evaluate_constants import evaluate_constants
 from .canonicalize.fold_empty import fold_empty
 from .canonicalize.fold_factors import fold_factors
+from .canonicalize.fold_input_factors import fold_input_factors
+from .canonicalize.fold_padding import fold_padding
 from .canonicalize.fold_weights import fold_weights
 from .canonicalize.isolate_casts import isolate_casts
 from .canonicalize.plain_products import plain_products
@@ -230,8 +232,11 @@ def phases(
             decompose_batch_norm(),
             decompose_group_norm(),
             fold_factors(),
+            fold_padding(),
             recognize_norms(),
             recognize_gelu(),
+            fold_input_factors(),
+            fold_factors(),
             recognize_activations(),
             decompose_prelu(),
             recognize_one_hot(),
