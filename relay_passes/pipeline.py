@@ -35,7 +35,9 @@ from .canonicalize.fold_factors import fold_factors
 from .canonicalize.fold_input_factors import fold_input_factors
 from .canonicalize.fold_padding import fold_padding
 from .canonicalize.fold_weights import fold_weights
+from .canonicalize.inline_functions import inline_functions
 from .canonicalize.isolate_casts import isolate_casts
+from .canonicalize.outline_branches import outline_branches
 from .canonicalize.plain_products import plain_products
 from .canonicalize.pointwise_conv import pointwise_conv
 from .canonicalize.recognize_activations import recognize_activations
@@ -215,6 +217,8 @@ def phases(
     bf16 = options.precision == "bf16"
     return {
         Phase.CLEAN_UP: [
+            inline_functions(),
+            outline_branches(),
             checks_first(),
             to_dataflow(),
             tidy(),
