@@ -71,6 +71,7 @@ from .lower.legalize_operators import legalize_operators
 from .lower.lower_regions import lower_regions
 from .lower.merge_side_by_side import merge_side_by_side
 from .lower.native_code import compile_native
+from .lower.pack_open_weights import pack_open_weights
 from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
 from .lower.rename_kernels import rename_kernels
@@ -141,6 +142,9 @@ class PipelineOptions:
     layouts : callable or None
         A block's layout problem -> the labels of its operators, or None where there are none that
         are better than those that move the fewest bytes.
+    open_weights : bool
+        Whether parameters behind the first `num_input` of a function are weights, to be packed by
+        operators on them alone.
     """
 
     target: Target
@@ -153,6 +157,7 @@ class PipelineOptions:
     suffix: str = ""
     fast_math: str = "default"
     layouts: ChooseLabels | None = None
+    open_weights: bool = False
 
     @property
     def machine(self) -> Machine:
@@ -277,7 +282,7 @@ def phases(
         ],
         Phase.FORM_REGIONS: [
             *only_if(fuse, scale_weight(options.threads)),
-            partition(machine.isa, decisions, options.strict, fuse),
+            partition(machine.isa, decisions, options.strict, fuse, options.open_weights),
             requantize(),
             *only_if(coarse, merge_attention(machine.isa)),
             *only_if(coarse, merge_depthwise(machine)),
@@ -287,6 +292,7 @@ def phases(
         ],
         Phase.CONFIGURE_REGIONS: [
             select_configs(machine, options.lookup),
+            *only_if(options.open_weights, pack_open_weights(machine.isa)),
             prepack(machine.isa, meaning),
         ],
         Phase.BUILD_KERNELS: [

@@ -33,6 +33,7 @@ def partition_for_tvm_hybrid(
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
+    transform_params: bool = False,
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
 
@@ -48,6 +49,11 @@ def partition_for_tvm_hybrid(
         As for `tvm_hybrid.compile`.
     precision, fusion, fast_math : str
         As for `tvm_hybrid.compile`. Tuning records are applied as if none were named.
+    transform_params : bool
+        Whether weights that are parameters, those behind the first `num_input` of a function, are
+        packed by a function of their own, as `relax.transform.LiftTransformParams` makes it:
+        `main_transform_params` takes a tuple of the weights, and `main` takes what it returns
+        behind its inputs. Otherwise products with such weights pack them at every call.
 
     Returns
     -------
@@ -72,8 +78,10 @@ def partition_for_tvm_hybrid(
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
+        open_weights=transform_params,
     )
-    return partition_module(mod, with_records(options, lookup_of(None)), [])
+    partitioned = partition_module(mod, with_records(options, lookup_of(None)), [])
+    return relax.transform.LiftTransformParams()(partitioned) if transform_params else partitioned
 
 
 def build_pipeline() -> ir.transform.Pass:

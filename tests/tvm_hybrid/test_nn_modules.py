@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm
 from numpy.typing import NDArray
 from tvm import IRModule, relax
 from tvm.relax.frontend import nn
@@ -158,6 +159,22 @@ def test_open_parameters(kind: type[nn.Module]) -> None:
     if kind is Block:
         assert any("attention" in each for each in operators(executable))
         assert not any(each.op == "matmul" for each in executable.explain().left)
+
+
+def test_parameters_are_packed_by_a_function_of_their_own() -> None:
+    mod, weights = exported(Block)
+    partitioned = tvm_hybrid.partition_for_tvm_hybrid(mod, transform_params=True)
+    called = partitioned["forward"].script()
+    assert "fused_attention" in called and "fused_batch_matmul" not in called
+    generated = relax.transform.RunCodegen()(partitioned)
+    executable = tvm.compile(generated, tvm_hybrid.resolve_target(None))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    given = [tvm.runtime.tensor(each) for each in weights.values()]
+    packed = machine["forward_transform_params"](given)
+    x = random(Block)
+    result = machine["forward"](tvm.runtime.tensor(x), *packed).numpy()
+    (wanted,) = compiled(Block)[0].run(x)
+    np.testing.assert_allclose(result, wanted.numpy(), atol=ATOL)
 
 
 def in_torch(kind: type[nn.Module], w: Weights) -> Any:

@@ -253,3 +253,36 @@ def test_lifted_parameters() -> None:
     found = machine["main"](tvm.runtime.tensor(X), *machine["main_transform_params"](given))
     wanted = np.maximum(X @ W.T + bias, 0) @ V
     np.testing.assert_allclose(found.numpy(), wanted, atol=ATOL)
+
+
+@I.ir_module
+class Layers:
+    @R.function
+    def main(
+        x: R.Tensor((6, 33), "float32"),
+        w: R.Tensor((70, 33), "float32"),
+        b: R.Tensor((70,), "float32"),
+        v: R.Tensor((70, 21), "float32"),
+    ) -> R.Tensor((6, 21), "float32"):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            lv = R.nn.relu(R.add(R.matmul(x, R.permute_dims(w)), b))
+            gv = R.matmul(lv, v)
+            R.output(gv)
+        return gv
+
+
+def test_weights_are_packed_by_a_function_of_their_own() -> None:
+    mod = tvm_hybrid.partition_for_tvm_hybrid(Layers, transform_params=True)
+    main = mod["main"].script()
+    assert "R.concat" not in main and "batch_matmul" not in main
+    assert "fused_m" in main  # a product, or a chain of them
+    generated = relax.transform.RunCodegen()(mod)
+    executable = tvm.compile(generated, tvm_hybrid.resolve_target(None))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    shapes = [(6, 33), (70, 33), (70,), (70, 21)]
+    x, w, b, v = (RNG.standard_normal(shape).astype(np.float32) for shape in shapes)
+    packed = machine["main_transform_params"]([tvm.runtime.tensor(each) for each in (w, b, v)])
+    found = machine["main"](tvm.runtime.tensor(x), *packed).numpy()
+    # 33 and 70 products of numbers of a few units, summed.
+    np.testing.assert_allclose(found, np.maximum(x @ w.T + b, 0) @ v, atol=2e-3)
