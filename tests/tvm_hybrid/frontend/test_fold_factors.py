@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,31 +11,16 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from relay_passes.canonicalize.fold_factors import fold_factors
-from relay_passes.canonicalize.fold_input_factors import fold_input_factors
-from relay_passes.canonicalize.fold_padding import fold_padding
-from relay_passes.canonicalize.fold_weights import fold_weights
-from relay_passes.canonicalize.recognize_gelu import recognize_gelu
-from relay_passes.ir.tidy import tidy, to_dataflow
 from tvm_hybrid.frontend import ImportedModel, import_onnx
 
 from . import models
-from .models import compare, f32, make_model, onnxruntime_run, random, run_imported
+from .models import compare, f32, folded, make_model, onnxruntime_run, random, run_imported
 
 Constants = dict[str, NDArray]
 
 
 def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(op_type, inputs.split(), [output], **attributes)
-
-
-def folded(imported: ImportedModel) -> ImportedModel:
-    """The model after those passes of the pipeline that fold, in their order."""
-    mod = imported.mod
-    for each in (to_dataflow(), tidy(), fold_weights(), fold_factors(), fold_padding(),
-                 recognize_gelu(), fold_input_factors(), fold_factors()):  # fmt: skip
-        mod = each(mod)
-    return replace(imported, mod=mod)
 
 
 def operators(imported: ImportedModel) -> Counter[str]:
