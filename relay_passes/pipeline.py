@@ -15,6 +15,7 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 
 from .bfloat16.bf16_precision import bf16_precision
+from .bfloat16.narrow_products import narrow_products
 from .bfloat16.raise_bf16_casts import raise_bf16_casts
 from .bfloat16.uint16_entry import bits_entry
 from .bfloat16.widen_bf16 import widen_bf16
@@ -31,8 +32,12 @@ from .canonicalize.drop_views import drop_views
 from .canonicalize.evaluate_constants import evaluate_constants
 from .canonicalize.fold_empty import fold_empty
 from .canonicalize.fold_factors import fold_factors
+from .canonicalize.fold_input_factors import fold_input_factors
+from .canonicalize.fold_padding import fold_padding
 from .canonicalize.fold_weights import fold_weights
+from .canonicalize.inline_functions import inline_functions
 from .canonicalize.isolate_casts import isolate_casts
+from .canonicalize.outline_branches import outline_branches
 from .canonicalize.plain_products import plain_products
 from .canonicalize.pointwise_conv import pointwise_conv
 from .canonicalize.recognize_activations import recognize_activations
@@ -66,6 +71,7 @@ from .lower.legalize_operators import legalize_operators
 from .lower.lower_regions import lower_regions
 from .lower.merge_side_by_side import merge_side_by_side
 from .lower.native_code import compile_native
+from .lower.pack_open_weights import pack_open_weights
 from .lower.partition_decisions import note_partition
 from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
@@ -137,6 +143,9 @@ class PipelineOptions:
     layouts : callable or None
         A block's layout problem -> the labels of its operators, or None where there are none that
         are better than those that move the fewest bytes.
+    open_weights : bool
+        Whether parameters behind the first `num_input` of a function are weights, to be packed by
+        operators on them alone.
     """
 
     target: Target
@@ -149,6 +158,7 @@ class PipelineOptions:
     suffix: str = ""
     fast_math: str = "default"
     layouts: ChooseLabels | None = None
+    open_weights: bool = False
 
     @property
     def machine(self) -> Machine:
@@ -213,24 +223,30 @@ def phases(
     bf16 = options.precision == "bf16"
     return {
         Phase.CLEAN_UP: [
+            inline_functions(),
+            outline_branches(),
             checks_first(),
             to_dataflow(),
             tidy(),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),
+            plain_products(),
+            *only_if(options.precision != "f32", narrow_products()),
             widen_bf16("float32" if options.precision == "f32" else "bfloat16"),
             fold_weights(),
             clip_indices(),
             evaluate_constants(),
             slice_takes(),
-            plain_products(),
             drop_views(),
             decompose_batch_norm(),
             decompose_group_norm(),
             fold_factors(),
+            fold_padding(),
             recognize_norms(),
             recognize_gelu(),
+            fold_input_factors(),
+            fold_factors(),
             recognize_activations(),
             decompose_prelu(),
             recognize_one_hot(),
@@ -267,7 +283,7 @@ def phases(
         ],
         Phase.FORM_REGIONS: [
             *only_if(fuse, scale_weight(options.threads)),
-            partition(machine.isa, decisions, options.strict, fuse),
+            partition(machine.isa, decisions, options.strict, fuse, options.open_weights),
             requantize(),
             *only_if(coarse, merge_attention(machine.isa)),
             *only_if(coarse, merge_depthwise(machine)),
@@ -277,6 +293,7 @@ def phases(
         ],
         Phase.CONFIGURE_REGIONS: [
             select_configs(machine, options.lookup),
+            *only_if(options.open_weights, pack_open_weights(machine.isa)),
             prepack(machine.isa, meaning),
         ],
         Phase.BUILD_KERNELS: [

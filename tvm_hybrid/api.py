@@ -76,7 +76,7 @@ def compile(
     Parameters
     ----------
     model : path-like, bytes, onnx.ModelProto, tvm.IRModule or torch ExportedProgram
-        What to compile.
+        What to compile. A Relax module has a function `main`, or a single public one.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one. See `tvm_hybrid.targets.resolve_target`.
     machine : path-like, optional

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -38,6 +39,7 @@ def partition_for_tvm_hybrid(
     dump_ir: PathLike | None = None,
     decisions: DecisionLog | None = None,
     check_cpu: bool = True,
+    transform_params: bool = False,
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
 
@@ -59,6 +61,11 @@ def partition_for_tvm_hybrid(
     check_cpu : bool
         Whether entries of the module first call a check that raises an error where the CPU lacks
         what the code needs. They are impure then; `RunCodegen` brings the check along.
+    transform_params : bool
+        Whether weights that are parameters, those behind the first `num_input` of a function, are
+        packed by a function of their own, as `relax.transform.LiftTransformParams` makes it:
+        `main_transform_params` takes a tuple of the weights, and `main` takes what it returns
+        behind its inputs. Otherwise products with such weights pack them at every call.
 
     Returns
     -------
@@ -91,12 +98,14 @@ def partition_for_tvm_hybrid(
     )
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
-    options = route.for_target(target, mod)
+    options = replace(route.for_target(target, mod), open_weights=transform_params)
     log: DecisionLog = []
     try:
         parts = partition_module(mod, options, log)
     finally:
         route.decisions.extend(log)
+    if transform_params:
+        parts = relax.transform.LiftTransformParams()(parts)
     if check_cpu:
         parts = with_announced_guard(parts, guard_for(options, log))
     return with_manifest(parts, options, log)

@@ -48,7 +48,7 @@ def import_model(
     Parameters
     ----------
     model : path-like, bytes, onnx.ModelProto, tvm.IRModule or torch ExportedProgram
-        A Relax module needs a function `main`.
+        A Relax module needs a function `main`, or a single public one.
     shapes : mapping, optional
         Shapes of inputs, or sizes of symbolic dimensions; of a Relax module the latter only.
     values : mapping, optional
@@ -115,9 +115,7 @@ def _from_torch(program: Any, shapes: Mapping[str, Any] | None, keep_open: bool)
 
 
 def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
-    names = [var.name_hint for var in mod.get_global_vars()]
-    if "main" not in names or not isinstance(mod["main"], relax.Function):
-        raise ModelError(f"a Relax module needs a function 'main'; this one has {names}")
+    mod = _with_main(mod)
     if shapes:
         mod = _bind_sizes(mod, shapes)
     function = mod["main"]
@@ -129,6 +127,26 @@ def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool
         for i, found in enumerate(types)
     )
     return SourceModel(mod, inputs, outputs)
+
+
+def _with_main(mod: IRModule) -> IRModule:
+    """A module with a function main, which may be the only public one under another name."""
+    names = [var.name_hint for var in mod.get_global_vars()]
+    if "main" in names and isinstance(mod["main"], relax.Function):
+        return mod
+    public = [
+        gvar
+        for gvar, function in mod.functions_items()
+        if isinstance(function, relax.Function) and "global_symbol" in (function.attrs or ())
+    ]
+    if len(public) != 1 or "main" in names:
+        raise ModelError(
+            f"a Relax module needs a function 'main', or a single public one; this one has {names}"
+        )
+    others = {gvar: each for gvar, each in mod.functions_items() if gvar != public[0]}
+    renamed = IRModule(others, mod.attrs, mod.global_infos)
+    renamed["main"] = mod[public[0]].with_attr("global_symbol", "main")
+    return renamed
 
 
 def _bind_sizes(mod: IRModule, shapes: Mapping[str, Any]) -> IRModule:

@@ -19,12 +19,10 @@ alone stays: a kernel adds it for nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.channel_factors import ChannelFactors, factors_of
+from relay_passes.ir.channel_factors import ChannelFactors, constant_readers, factors_of
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.convolution import (
     is_convolution,
@@ -36,7 +34,7 @@ from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.with_args import with_args
 
-_FLOATS = ("float32", "float64")
+_FLOATS = ("float16", "float32", "float64")
 
 
 def fold_factors() -> ir.transform.Pass:
@@ -53,13 +51,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     )
     if not ends:
         return None
-    readers: Counter[relax.Expr] = Counter(
-        arg
-        for binding in graph.bindings
-        if isinstance(binding.value, relax.Call)
-        for arg in binding.value.args
-        if isinstance(arg, ir.GenericConst)
-    )
+    readers = constant_readers(graph)
     block, changed = Bindings(), False
     for position, binding in enumerate(graph.bindings):
         factors = ends.get(position)
@@ -67,8 +59,12 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         if factors is None or not isinstance(product, relax.Call) or readers[product.args[1]] > 1:
             block.bindings.append(binding)
             continue
+        weight = _weight(product, factors)
+        if weight is None:
+            block.bindings.append(binding)
+            continue
         changed = True
-        _bind(block, binding.var, product, factors)
+        _bind(block, binding.var, product, weight, factors)
     return block.bindings if changed else None
 
 
@@ -113,12 +109,26 @@ def _channels(call: relax.Expr) -> int | None:
     return axis if isinstance(result.shape[axis], int) else None
 
 
-def _bind(block: Bindings, var: relax.Var, product: relax.Call, found: ChannelFactors) -> None:
-    """Binds a product of the scaled weight, plus a term if there is one."""
+def _weight(product: relax.Call, found: ChannelFactors) -> relax.Expr | None:
+    """The scaled weight of a product; None if its type has no room for it."""
     weight = product.args[1]
-    if bool((found.factor != 1).any()):
-        array = array_of(weight.value)
-        weight = constant_of(_scaled(array, found.factor, product).astype(array.dtype))
+    if bool((found.factor == 1).all()):
+        return weight
+    array = array_of(weight.value)
+    with np.errstate(over="ignore"):
+        scaled = _scaled(array, found.factor, product).astype(array.dtype)
+    fits = array.dtype.itemsize > 2 or bool(np.isfinite(scaled).all())
+    return constant_of(scaled) if fits else None
+
+
+def _bind(
+    block: Bindings,
+    var: relax.Var,
+    product: relax.Call,
+    weight: relax.Expr,
+    found: ChannelFactors,
+) -> None:
+    """Binds a product with another weight, plus a term if there is one."""
     scaled = with_args(product, [product.args[0], weight])
     if not found.term.any():
         block.bind(var, scaled)

@@ -22,11 +22,10 @@ with and without a mask (see safe_rows.py):
     lv3 = R.logical_not(R.astype(R.max(R.astype(lv2, "int8"), axis=[-1], keepdims=True), "bool"))
     lv4 = R.where(lv3, R.full_like(lv1, R.const(0.0)), lv1)
 
-Scores, softmax and product can then be
-one kernel, and only the mask is tested, not the matrix of probabilities. If the mask is constant
-and every query sees a key, nothing is tested, and neither if there is none. No mask makes a score
-NaN or +inf; where scores are so, or all of a row overflow to -inf, the result is now NaN and no
-longer 0.
+Scores, softmax and product can then be one kernel, and only the mask is tested, not the matrix of
+probabilities, which may be rounded before the product. If the mask is constant and every query sees
+a key, nothing is tested, and neither if there is none. No mask makes a score NaN or +inf; where
+scores are so, or all of a row overflow to -inf, the result is now NaN and no longer 0.
 """
 
 from __future__ import annotations
@@ -56,10 +55,13 @@ def _simpler(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.E
     """A product of attention without the test of weights; None for anything else."""
     if not is_call(call, "relax.matmul"):
         return None
-    found = _guarded(graph, call)
+    rounded = _only_use(graph, call.args[0], "relax.astype")
+    found = _guarded(graph, call, call.args[0] if rounded is None else rounded.args[0])
     if found is None:
         return None
     weights, masks = found
+    if rounded is not None:
+        weights = block.emit(with_args(rounded, [weights]))
     product = with_args(call, [weights, call.args[1]])
     some = _some_key(block, masks) if masks else None
     if some is None:
@@ -68,10 +70,10 @@ def _simpler(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.E
 
 
 def _guarded(
-    graph: DataflowGraph, product: relax.Call
+    graph: DataflowGraph, product: relax.Call, operand: relax.Expr
 ) -> tuple[relax.Expr, list[relax.Expr]] | None:
-    """(softmax, masks of its scores) if the first operand of a product is free of NaN, or None."""
-    guard = _only_use(graph, product.args[0], "relax.where")
+    """(softmax, masks of its scores) if an operand of a product is free of NaN, or None."""
+    guard = _only_use(graph, operand, "relax.where")
     if guard is None or str(product.ty.dtype) != "float32":
         return None
     weights = guard.args[2]

@@ -31,13 +31,9 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import LARGEST, LEAST
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    op_name,
-    region_tensor,
-    scalar_constant,
-)
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from relay_passes.ir.moving_operators import moves, on
+from relay_passes.ir.number_factor import number_factor
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.with_args import with_args
 
@@ -101,7 +97,7 @@ def _scaled(graph: DataflowGraph, expr: relax.Expr) -> _Scaled:
     call = graph.definition(expr)
     if not isinstance(call, relax.Call) or len(_users(graph, expr)) != 1:
         return _Scaled(expr, 1.0)
-    number = _number(call)
+    number = number_factor(call)
     if number is not None:
         value, factor = number
         inner = _scaled(graph, value)
@@ -124,24 +120,6 @@ def _users(graph: DataflowGraph, expr: relax.Expr) -> list[int]:
     """Positions where a value is used; twice the same if it is needed outside."""
     users = graph.users.get(expr, [])
     return users if isinstance(expr, relax.DataflowVar) else [*users, *users]
-
-
-def _number(call: relax.Call) -> tuple[relax.Expr, float] | None:
-    """(value, factor) of a f32 product of a value and a number, else None."""
-    name = op_name(call)
-    if name not in ("relax.multiply", "relax.divide") or str(call.ty.dtype) != "float32":
-        return None
-    pairs = [(call.args[0], call.args[1])]
-    if name == "relax.multiply":
-        pairs.append((call.args[1], call.args[0]))
-    for value, constant in pairs:
-        number = scalar_constant(constant)
-        tensor, result = region_tensor(value), region_tensor(call)
-        if number is None or tensor is None or result is None or tensor.shape != result.shape:
-            continue
-        if isinstance(value, relax.Var) and LEAST <= abs(number) <= LARGEST:
-            return value, number if name == "relax.multiply" else 1.0 / number
-    return None
 
 
 def _before_widening(graph: DataflowGraph, value: relax.Expr) -> relax.Expr | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from tvm import ir, relax
 
 from .algebra import LARGEST, LEAST
 from .constants import array_of, constant_of
-from .graph import is_call, region_tensor
+from .graph import DataflowGraph, is_call, region_tensor
 from .rewrite import Bindings
 
 _OPERATORS = ("relax.multiply", "relax.add", "relax.subtract", "relax.divide")
@@ -59,13 +60,24 @@ def factors_of(call: relax.Expr | None, axis: int) -> ChannelFactors | None:
     tensor, result = region_tensor(x), region_tensor(call)
     if tensor is None or result is None or tensor.shape != result.shape:
         return None
-    if tensor.dtype not in ("float32", "float64") or len(tensor.shape) < -axis:
+    if tensor.dtype not in ("float16", "float32", "float64") or len(tensor.shape) < -axis:
         return None
     values = per_channel(array_of(constant.value), tensor.shape, len(tensor.shape) + axis)
     if values is None:
         return None
     found = linear(str(call.op.name).removeprefix("relax."), values, first)
     return None if found is None else ChannelFactors(x, *found)
+
+
+def constant_readers(graph: DataflowGraph) -> Counter[relax.Expr]:
+    """How often the calls of a block read each constant."""
+    return Counter(
+        arg
+        for binding in graph.bindings
+        if isinstance(binding.value, relax.Call)
+        for arg in binding.value.args
+        if isinstance(arg, ir.GenericConst)
+    )
 
 
 def linear(name: str, values: np.ndarray, first: bool) -> tuple[np.ndarray, np.ndarray] | None:

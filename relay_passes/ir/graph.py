@@ -58,6 +58,8 @@ class DataflowGraph:
         Positions that have become part of regions.
     read : set of relax.Expr
         What regions read; they may pass over the bindings between it and their own.
+    weights : set of relax.Expr
+        What is known before a run, though not at compile time.
     """
 
     bindings: list[AnyBinding]
@@ -68,6 +70,7 @@ class DataflowGraph:
         self.fuse = fuse
         self.taken: set[int] = set()
         self.read: set[relax.Expr] = set()
+        self.weights: set[relax.Expr] = set()
         # Most passes change nothing: the next one reads the same block.
         known: tuple[Any, ...] = getattr(_last, "read", (None,))
         if not block.same_as(known[0]):

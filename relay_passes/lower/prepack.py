@@ -10,6 +10,8 @@ After
 
     def fused_matmul(x, packed, b):
         w = ...slices of packed, put together...   # the function keeps its meaning
+
+What is no constant has been packed already (see pack_open_weights.py).
 """
 
 from __future__ import annotations
@@ -92,8 +94,9 @@ class _Packer:
         if function is None:
             return None
         arguments = list(call.args)
-        for index in _packed_inputs(function):
-            arguments[index] = self._weight(function, index, arguments[index])
+        for index in packed_inputs(function):
+            if isinstance(arguments[index], ir.GenericConst):
+                arguments[index] = self._weight(function, index, arguments[index])
         return relax.Call(self._renamed.get(call.op, call.op), arguments, ret_ty=call.ty)
 
     def _callee(self, value: relax.Expr) -> relax.Function | None:
@@ -104,7 +107,8 @@ class _Packer:
 
     def _weights(self, value: relax.Expr) -> list[relax.Expr]:
         function = self._callee(value)
-        return [] if function is None else [value.args[i] for i in _packed_inputs(function)]
+        weights = [] if function is None else [value.args[i] for i in packed_inputs(function)]
+        return [each for each in weights if isinstance(each, ir.GenericConst)]
 
     def _weight(self, function: relax.Function, index: int, weight: relax.Expr) -> relax.Expr:
         region = region_of(function)
@@ -113,7 +117,7 @@ class _Packer:
         known = self._packed.setdefault(place, {})
         if layout not in known:
             packing = template_for(region.op).packing
-            assert packing is not None  # as _packed_inputs says
+            assert packing is not None  # as packed_inputs says
             array = packing.pack(region, config, self._isa, index, array_of(weight.value))
             known[layout] = constant_of(array)
             self._give_back(array.nbytes)
@@ -154,7 +158,7 @@ def _layout(region: Region, config: Config, index: int) -> str:
     return f"{region.op} {index} {config} {attrs} {inputs} {region.parts}"
 
 
-def _packed_inputs(function: relax.Function) -> list[int]:
+def packed_inputs(function: relax.Function) -> list[int]:
     """Which inputs of a region function are to be packed."""
     region = region_of(function)
     is_packed = template_for(region.op).packing is None or PACKED in function.attrs
@@ -168,7 +172,7 @@ def _constant_inputs(region: Region) -> list[int]:
 def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
     """The region function with packed parameters, which its body unpacks first."""
     region = region_of(function)
-    packing, constants = template_for(region.op).packing, _packed_inputs(function)
+    packing, constants = template_for(region.op).packing, packed_inputs(function)
     if packing is None or not constants:
         return function
     config = config_of(function, region)

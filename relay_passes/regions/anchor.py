@@ -32,6 +32,8 @@ class Anchor:
         Positions of bindings between `inputs` and the call.
     otherwise : str
         Another template, for what the first one rejects; "" if there is none.
+    open_weight : int or None
+        Which of the inputs is packed as a constant is, although its value is given at run time.
     """
 
     position: int
@@ -41,13 +43,18 @@ class Anchor:
     attrs: dict[str, Attribute] = field(default_factory=dict)
     absorbed: tuple[int, ...] = ()
     otherwise: str = ""
+    open_weight: int | None = None
 
     def region(self) -> Region | None:
         """The region without an epilogue; None if a shape is not known."""
         tensors = [region_tensor(expr) for expr in self.inputs]
         if any(tensor is None for tensor in tensors):
             return None
-        inputs = tuple(tensor for tensor in tensors if tensor is not None)
+        inputs = tuple(
+            Tensor(tensor.shape, tensor.dtype, tensor.constant or number == self.open_weight)
+            for number, tensor in enumerate(tensors)
+            if tensor is not None
+        )
         return Region(op=self.op, inputs=inputs, output=self.output, attrs=self.attrs)
 
 

@@ -6,6 +6,8 @@ a copy.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import ir, relax
 
 from relay_passes.ir.call_axes import permutation
@@ -58,7 +60,8 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     left, right = operands
     if (a.dtype, b.dtype) == ("float32", "float32"):
         note_scaled_weight(graph, right)
-    if isinstance(right.source, ir.GenericConst) and len(b.shape) == 2:
+    is_open = right.source in graph.weights and a.dtype == b.dtype
+    if (is_open or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
         if a.dtype == "int32":
             quantized_on_the_way(graph, left)
         elif a.dtype == "bfloat16":
@@ -66,7 +69,8 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         else:
             left.source, left.absorbed = _before_cast(graph, left.source)
         attrs = {**left.attrs, **right.attrs}
-        return _product(position, "matmul", left, right, output, attrs)
+        product = _product(position, "matmul", left, right, output, attrs)
+        return replace(product, open_weight=1) if is_open else product
     attrs = {**left.attrs, **right.attrs}
     if a.dtype == "bfloat16":
         attrs["rounded"] = "bfloat16"

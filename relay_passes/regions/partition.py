@@ -44,22 +44,30 @@ from tir_schedules.core.template import has_template, template_for
 from .anchor import Anchor
 from .grow_epilogue import Growth, grow
 from .match_anchors import match_anchor, match_conversion
+from .open_weights import moved_weights, weights_of
 
 
 def partition(
-    isa: Isa, decisions: DecisionLog, strict: bool = False, fuse: bool = True
+    isa: Isa,
+    decisions: DecisionLog,
+    strict: bool = False,
+    fuse: bool = True,
+    open_weights: bool = False,
 ) -> ir.transform.Pass:
     """The pass, for one instruction set; notes what it leaves and why.
 
     If `strict`, it raises CompileError when it leaves a call that a template is there for. Without
     `fuse` every region is an anchor alone: one operator, with what its operands mean (zero points,
-    narrow weights) and in which order they are stored.
+    narrow weights) and in which order they are stored. With `open_weights`, parameters behind the
+    first `num_input` of a function are weights.
     """
 
     @module_pass(opt_level=0, name="tvm_hybrid.partition")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
-        written = rewrite_blocks(builder, _Partitioner(builder, isa, decisions, fuse).block)
+        weights = weights_of(mod) if open_weights else set()
+        partitioner = _Partitioner(builder, isa, decisions, fuse, weights)
+        written = rewrite_blocks(builder, partitioner.block)
         left = [
             f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op != LAYOUTS
         ]
@@ -77,13 +85,20 @@ class _Partitioner:
     """Rewrites the blocks of one module."""
 
     def __init__(
-        self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog, fuse: bool
+        self,
+        builder: relax.BlockBuilder,
+        isa: Isa,
+        decisions: DecisionLog,
+        fuse: bool,
+        weights: set[relax.Expr],
     ) -> None:
         self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
+        self.weights = weights
 
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block, self.fuse)
+        graph.weights = moved_weights(graph, self.weights)
         if self.fuse:
             graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.executable import Executable
 
 torch = pytest.importorskip("torch")
@@ -107,6 +108,80 @@ def test_narrow_types(dtype: str) -> None:
         wanted = model.float()(x.float())
     # Every tensor on the way is rounded once, by 2^-8 of at most ten units.
     np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), atol=0.1)
+
+
+class Attention(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Attention of two heads, with a product before and behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        """Every token sees all."""
+        q, k, v = self.qkv(x).view(1, 7, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(1, 7, 16))
+
+
+def as_onnx(model: Attention) -> Any:
+    """The same model in ONNX, in bfloat16."""
+    import ml_dtypes
+
+    g, bf16 = OnnxBuilder(opset=18), ml_dtypes.bfloat16
+
+    def linear(x: str, layer: Any) -> str:
+        weight, bias = (as_array(each.detach()) for each in (layer.weight, layer.bias))
+        return g.node("Add", g.node("MatMul", x, g.constant(weight.T)), g.constant(bias))
+
+    x = g.input("x", (1, 7, 16), bf16)
+    qkv = g.node("Reshape", linear(x, model.qkv), g.constant(np.array([1, 7, 3, 2, 8])))
+    parts = g.nodes("Split", 3, g.node("Transpose", qkv, perm=[2, 0, 3, 1, 4]), num_outputs=3)
+    heads = g.constant(np.array([0]))
+    q, k, v = (g.node("Squeeze", part, heads) for part in parts)
+    scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = g.node("Mul", scores, g.constant(np.array(8**-0.5, bf16)))
+    y = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
+    merged = g.constant(np.array([1, 7, 16]))
+    y = g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), merged)
+    g.output(linear(y, model.out), (1, 7, 16), bf16)
+    return g.model()
+
+
+def test_attention_in_bfloat16_is_that_of_onnx() -> None:
+    torch.manual_seed(0)
+    model = Attention().eval().bfloat16()
+    x = torch.randn(1, 7, 16).bfloat16()
+    ours = compiled(model, x)
+    theirs = tvm_hybrid.compile(as_onnx(model), num_threads=1)
+    assert operators(ours) == operators(theirs)
+    (attention,) = (each for each in ours.explain() if "attention" in each.op)
+    (other,) = (each for each in theirs.explain() if "attention" in each.op)
+    assert attention.kernel == other.kernel
+    result = torch.from_dlpack(ours.run(as_array(x))[0])
+    with torch.no_grad():
+        wanted = model.float()(x.float())
+    # Every tensor on the way is rounded once, by 2^-8 of at most two units.
+    np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), atol=0.03)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "bfloat16", "none"])
+def test_masked_attention_in_bfloat16(dtype: str) -> None:
+    torch.manual_seed(0)
+    mask = None if dtype == "none" else torch.rand(7, 7) > 0.4
+    if mask is not None:
+        mask[2] = False
+    if dtype == "bfloat16":
+        mask = torch.where(mask, 0.0, -torch.inf).bfloat16()
+    model, x = Block().eval().bfloat16(), torch.randn(1, 7, 32).bfloat16()
+    inputs = (x,) if mask is None else (x, mask)
+    executable = compiled(model, *inputs)
+    assert any("attention" in each for each in operators(executable))
+    given = [each.numpy() if each.dtype == torch.bool else as_array(each) for each in inputs]
+    result = torch.from_dlpack(executable.run(*given)[0])
+    with torch.no_grad():
+        wanted = model.float()(*(x if x.dtype == torch.bool else x.float() for x in inputs))
+    np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), atol=0.03)
 
 
 def as_array(x: Any) -> np.ndarray:

@@ -47,7 +47,7 @@ from tir_schedules.rows.normalize_view import reshaped
 from .depthwise_pointwise_config import DepthwisePointwiseConfig, check, variations
 from .depthwise_pointwise_cost import estimate_pair
 from .depthwise_pointwise_products import nests, products, why_vectors
-from .packing import pack, packed_shape, packed_uses, unpack
+from .packing import express, pack, packed_shape, packed_uses, unpack
 from .parts import matmul_of_rows, parts_kernel_name, parts_parameters, row_pitch, rows_between
 from .reference import chain_reference, parts_flops
 from .sources import sources_of, tensors_of
@@ -260,7 +260,7 @@ DEPTHWISE_POINTWISE = register_template(
         reject=reject,
         opens=opens,
         at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape),
+        packing=Packing(pack, unpack, packed_shape, express),
         nests=nests,
         products=products,
         why_vectors=why_vectors,

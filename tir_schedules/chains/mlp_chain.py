@@ -44,7 +44,7 @@ from .mlp_chain_products import estimate, nests, products
 from .mlp_chain_reject import opens, reject
 from .mlp_chain_space import space
 from .open_parts import open_parts
-from .packing import pack, packed_shape, unpack
+from .packing import express, pack, packed_shape, unpack
 from .parts import (
     parts_kernel_name,
     parts_parameters,
@@ -119,7 +119,7 @@ MLP_CHAIN = register_template(
         reject=reject,
         opens=opens,
         at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape),
+        packing=Packing(pack, unpack, packed_shape, express),
         nests=nests,
         estimate=estimate,
         products=products,

@@ -74,6 +74,17 @@ def unpack(
     return whole if same else relax.op.reshape(whole, shape)
 
 
+def express(
+    region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The packed input as a Relax expression of one that products read."""
+    user = _user(region, config, index)
+    if user is None:
+        return expr
+    assert user.packing.express is not None  # only products have weights that are no constants
+    return user.packing.express(user.part, user.config, isa, user.position, expr)
+
+
 def packed_shape(region: Region, config: PartsConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the kernel's parameter for an input."""
     user = _user(region, config, index)

@@ -67,6 +67,22 @@ class Panels:
         padded = np.pad(runs, ((0, 0), (0, padding), (0, 0))) if self.runs > 1 else runs
         return pack_weight(padded.reshape(-1, self.n), self.widths, self.kernel)
 
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        """What `pack` makes of one run [k, n], as a Relax expression."""
+        op, kr = relax.op, self.kernel.kr
+        depth, panels, column = self.steps * kr, [], 0
+        padding = [0, depth - self.k, 0, self.columns - self.n]
+        padded = op.nn.pad(expr, padding) if any(padding) else expr
+        for width in self.widths:
+            columns = width * self.kernel.lanes
+            panel = op.strided_slice(padded, [1], [column], [column + columns])
+            if kr > 1:
+                panel = op.reshape(panel, (self.steps, kr, columns))
+                panel = op.permute_dims(panel, [0, 2, 1])
+            panels.append(op.reshape(panel, (depth * columns,)))
+            column += columns
+        return op.concat(panels, axis=0)
+
     def unpack(self, expr: relax.Expr, position: int = 0) -> relax.Expr:
         """[runs * k, n] as a Relax expression of what is packed from a position on."""
         op, kr = relax.op, self.kernel.kr

@@ -38,11 +38,15 @@ class Packing(Generic[C]):
         form: the inverse of `pack`, kept as a meaning rather than computed.
     shape : callable
         (region, config, isa, index) -> shape of the packed array.
+    express : callable or None
+        (region, config, isa, index, expr) -> Relax expression that packs an input of floats; None
+        if the template has none, and takes constants alone.
     """
 
     pack: Callable[[Region, C, Isa, int, np.ndarray], np.ndarray]
     unpack: Callable[[Region, C, Isa, int, relax.Expr], relax.Expr]
     shape: Callable[[Region, C, Isa, int], tuple[int, ...]]
+    express: Callable[[Region, C, Isa, int, relax.Expr], relax.Expr] | None = None
 
 
 def _none(*_: Any) -> Iterator[Any]:

@@ -55,7 +55,7 @@ from .matmul_config import (
     shares_k,
 )
 from .matmul_product import MatmulProduct
-from .matmul_weight import pack, packed_shape, parameter_shape, unpack
+from .matmul_weight import express, pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
 from .open_rows import tile_choices
 from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
@@ -342,7 +342,7 @@ MATMUL = register_template(
         reject=reject,
         opens=opens,
         at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape),
+        packing=Packing(pack, unpack, packed_shape, express),
         nests=nests,
         estimate=estimated_cycles,
         products=products,

@@ -55,6 +55,14 @@ def unpack(
     return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
 
 
+def express(
+    region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The packed weight as a Relax expression of one [K, N] of floats."""
+    check(region, config, isa)
+    return plan_of(region, config).panels.express(expr)
+
+
 def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of a packed constant: the weight, then four bytes for each column if needed."""
     kernel, panels = check(region, config, isa), plan_of(region, config).panels

@@ -20,10 +20,7 @@ from ..output_types import output_info, returned_types
 from ..tensors import OutputInfo, TensorInfo
 from .bind_values import Values, bind_values, read_values, shapes_with
 from .check_model import check_model
-from .fold_before_conv import fold_before_conv
-from .fold_into_conv import fold_into_conv
 from .fold_into_dequantize import fold_into_dequantize
-from .fold_padding import fold_padding
 from .fold_views import fold_views
 from .freeze_shapes import Shapes, declared_dims, freeze_shapes
 from .graph import Graph
@@ -125,8 +122,7 @@ def _import(
 
 def _fold(graph: Graph) -> None:
     """Folds what neighbours can take over, in the bodies of loops too."""
-    for fold in (fold_into_dequantize, fold_into_conv, fold_padding, fold_before_conv):
-        fold(graph)
+    fold_into_dequantize(graph)
     for body in graph.bodies.values():
         _fold(body)
 

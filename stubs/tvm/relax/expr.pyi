@@ -3,7 +3,7 @@ from typing import Any
 
 from tvm_ffi import dtype as DataType
 
-from ..ir import BaseFunc, DictAttrs, Expr, GenericConst, Node, Type, Var
+from ..ir import BaseFunc, DictAttrs, Expr, GenericConst, GlobalVar, Node, Type, Var
 from ..ir.expr import ExprWithOp
 from ..runtime.script_printer import Scriptable
 
@@ -63,6 +63,7 @@ class Function(BaseFunc):
         self, binding_map: Mapping[str, Expr | int] | Mapping[Var, Expr | int]
     ) -> Function: ...
     def bind_params(self, binding_map: Mapping[str, Any] | Mapping[Var, Any]) -> Function: ...
+    def inline_functions(self, function_map: Mapping[GlobalVar, Function]) -> Function: ...
 
 class ExternFunc(BaseFunc):
     global_symbol: str

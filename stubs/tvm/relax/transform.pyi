@@ -5,6 +5,7 @@ from ..ir import Call, Expr, Var
 from ..ir.transform import Pass
 from .block_builder import BlockBuilder
 
+def LiftTransformParams(shared_transform: bool | list[str] = False) -> Pass: ...
 def BindParams(func_name: str, params: Mapping[str, Any] | Mapping[Var, Any]) -> Pass: ...
 def BindSymbolicVars(
     binding_map: Mapping[str, Expr | int] | Mapping[Var, Expr | int], func_name: str | None = None

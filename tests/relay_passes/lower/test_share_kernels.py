@@ -18,7 +18,7 @@ ROWS, SIZE = 5, 32
 
 
 def _layers(numbers: list[tuple[float, float]]) -> tvm.IRModule:
-    """x -> tanh(x @ w) * a + b, once for every pair of numbers, each with weights of its own."""
+    """x -> relu(tanh(x @ w) * a + b), for every pair of numbers, each with its weights."""
     builder, rng = relax.BlockBuilder(), np.random.default_rng(0)
     x = relax.Var("x", relax.TensorType((ROWS, SIZE), "float32"))
     with builder.function("main", [x]):
@@ -30,6 +30,7 @@ def _layers(numbers: list[tuple[float, float]]) -> tvm.IRModule:
                 value = builder.emit(relax.op.tanh(value))
                 value = builder.emit(relax.op.multiply(value, relax.const(scale)))
                 value = builder.emit(relax.op.add(value, relax.const(shift)))
+                value = builder.emit(relax.op.nn.relu(value))  # no number goes into a weight
             output = builder.emit_output(value)
         builder.emit_func_output(output)
     return builder.get()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
+from relay_passes.canonicalize.fold_factors import fold_factors
+from relay_passes.canonicalize.fold_input_factors import fold_input_factors
+from relay_passes.canonicalize.fold_padding import fold_padding
+from relay_passes.canonicalize.fold_weights import fold_weights
+from relay_passes.canonicalize.recognize_gelu import recognize_gelu
+from relay_passes.ir.tidy import tidy, to_dataflow
 from relay_passes.lower.kernel_context import kernel_context
 from tests.stand_ins.building import unchecked
 from tvm_hybrid.frontend import ImportedModel, import_onnx
@@ -117,6 +124,15 @@ def compare(
         else:
             np.testing.assert_array_equal(got, wanted)
     return imported
+
+
+def folded(imported: ImportedModel) -> ImportedModel:
+    """The model after those passes of the pipeline that fold, in their order."""
+    mod = imported.mod
+    for each in (to_dataflow(), tidy(), fold_weights(), fold_factors(), fold_padding(),
+                 recognize_gelu(), fold_input_factors(), fold_factors()):  # fmt: skip
+        mod = each(mod)
+    return replace(imported, mod=mod)
 
 
 def operators(imported: ImportedModel) -> Counter[str]:

@@ -9,8 +9,8 @@ After
     y = Add(Mul(x, scale), shift)
         scale = gamma / sqrt(variance + epsilon),  shift = beta - mean * scale
 
-Constant statistics are combined in float64 and rounded once. fold_into_conv.py carries on from
-here. In training mode the statistics are those of x itself (batch_statistics.py). Where the
+Constant statistics are combined in float64 and rounded once; the Relax pass `fold_factors` carries
+on from here. In training mode the statistics are those of x itself (batch_statistics.py). Where the
 inputs have different types, as from opset 15 on, everything is computed in the widest.
 """
 

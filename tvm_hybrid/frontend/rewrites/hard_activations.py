@@ -3,7 +3,8 @@
 HardSigmoid(x)    ->    Clip(Add(Mul(x, alpha), beta), 0, 1)
 HardSwish(x)      ->    Mul(x, Clip(Add(Mul(x, 1 / 6), 0.5), 0, 1))
 
-fold_into_conv.py takes the factor and the term of a HardSigmoid after a convolution.
+relay_passes/canonicalize/fold_factors.py gives a convolution the factor and the term of a
+HardSigmoid behind it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+"""Weights that are parameters of a function: known before a run, though not at compile time.
+
+TVM's front ends give a function with such parameters the attribute `num_input`: those behind the
+first so many are weights. What only moves the elements of a weight is one, too.
+"""
+
+from __future__ import annotations
+
+from tvm import IRModule, relax
+
+from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.moving_operators import moves_all
+from relay_passes.ir.rewrite import is_relax
+
+NUM_INPUT = "num_input"
+_FLOATS = ("float32", "bfloat16")
+
+
+def weights_of(mod: IRModule) -> set[relax.Expr]:
+    """The parameters of a module's functions that are weights of floats."""
+    return {
+        parameter
+        for function in mod.functions.values()
+        if is_relax(function) and function.attrs and NUM_INPUT in function.attrs
+        for parameter in function.params[int(function.attrs[NUM_INPUT]) :]
+        if _is_weight(parameter)
+    }
+
+
+def moved_weights(graph: DataflowGraph, weights: set[relax.Expr]) -> set[relax.Expr]:
+    """Some weights, and what a block makes of them by moving elements."""
+    found = set(weights)
+    for binding in graph.bindings if found else ():
+        call = binding.value
+        if moves_all(call) and call.args[0] in found and _is_weight(call):
+            found.add(binding.var)
+    return found
+
+
+def _is_weight(expr: relax.Expr) -> bool:
+    tensor = static_tensor(expr)
+    return tensor is not None and tensor.dtype in _FLOATS

@@ -1,0 +1,68 @@
+"""Weights that are parameters are packed by operators on them, as constants are at compile time."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import IRModule, relax
+from tvm.relax import op
+
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from relay_passes.ir.region_functions import is_region_function
+from relay_passes.ir.rewrite import MAIN
+from relay_passes.lower.pack_open_weights import pack_open_weights
+from relay_passes.lower.select_configs import select_configs
+from relay_passes.regions.merge_chains import merge_chains
+from relay_passes.regions.partition import partition
+from tests.relay_passes.graphs import module, run
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+
+CPUS = {"haswell": "avx2", "znver4": "avx512", "cooperlake": "avx512_bf16", "sapphirerapids": "amx"}
+X, W = (9, 37), (37, 50)
+
+
+def product(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+    return op.nn.relu(op.matmul(x, w, out_dtype="float32"))
+
+
+def regions_of(mod: IRModule, machine: Machine, inputs: int = 1) -> IRModule:
+    """The module with regions, its parameters behind the first ones weights."""
+    main = mod[MAIN].with_attr("num_input", inputs)
+    mod = IRModule({**dict(mod.functions_items()), mod.get_global_var(MAIN): main})
+    formed = partition(machine.isa, [], open_weights=True)(mod)
+    return select_configs(machine, None)(merge_chains(machine)(formed))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_packed_weight_of_every_kernel(cpu: str, dtype: str) -> None:
+    machine = Machine(cpu, isa_named(CPUS[cpu]))
+    mod = regions_of(module(product, (X, dtype), (W, dtype)), machine)
+    (function,) = (each for each in mod.functions.values() if is_region_function(each))
+    region = Region.from_json(str(function.attrs["tvm_hybrid.region"]))
+    assert region.op == "matmul" and region.inputs[1].constant
+    packing = template_for("matmul").packing
+    assert packing is not None and packing.express is not None
+    config = template_for("matmul").default_config(region, machine)
+    weight = np.random.default_rng(0).standard_normal(W)
+    array = weight.astype(getattr(ml_dtypes, dtype, dtype))
+    wanted = packing.pack(region, config, machine.isa, 1, array)
+
+    def express(w: relax.Expr) -> relax.Expr:
+        return op.astype(packing.express(region, config, machine.isa, 1, w), "float32")
+
+    (packed,) = run(module(express, (W, dtype)), [array])
+    np.testing.assert_array_equal(packed, wanted.astype(np.float32))
+
+
+def test_only_what_is_a_weight_is_packed() -> None:
+    machine = Machine("znver4", isa_named("avx512"))
+    mod = module(product, (X, "float32"), (W, "float32"))
+    as_inputs, as_weights = (regions_of(mod, machine, inputs) for inputs in (2, 1))
+    assert "fused_batch_matmul" in as_inputs.script()
+    assert pack_open_weights(machine.isa)(as_inputs)[MAIN].script() == as_inputs[MAIN].script()
+    packed = pack_open_weights(machine.isa)(as_weights)[MAIN].script()
+    assert "R.concat" in packed and "fused_matmul" in packed
