@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .byoc import partition_for_tvm_hybrid
     from .executable import Executable, load
     from .frontend import import_onnx
+    from .pytorch.programs import torch_programs
     from .session import InferenceSession
     from .targets import resolve_target
     from .tuning import tune
@@ -35,6 +36,7 @@ __all__ = [
     "load",
     "partition_for_tvm_hybrid",
     "resolve_target",
+    "torch_programs",
     "tune",
 ]
 
@@ -46,6 +48,7 @@ _HOMES = {
     "load": "executable",
     "partition_for_tvm_hybrid": "byoc",
     "resolve_target": "targets",
+    "torch_programs": "pytorch.programs",
     "tune": "tuning",
 }
 
