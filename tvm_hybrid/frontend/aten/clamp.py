@@ -1,6 +1,6 @@
 """Limits of integers: TVM takes infinities for those that are missing.
 
-    clamp(x: int64, None, 15)  ->  R.minimum(x, R.const(15, "int64"))
+clamp(x: int64, None, 15)  ->  R.minimum(x, R.const(15, "int64"))
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from microkernels.errors import UnsupportedOperatorError
 from ..torch_converters import torch_converters
 from .clamp import clamp
 from .promotion import PROMOTED, promoting
+from .quantized import QUANTIZED
 
-Converter = Callable[[Any, Any], Any]  # (node, importer) -> value
+Converter = Callable[..., Any]  # (node, importer) -> value
 
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -46,7 +47,7 @@ def known_converters() -> frozenset[str]:
 
 @functools.cache
 def _ours() -> dict[str, Converter]:
-    return torch_converters() | {"clamp.default": clamp}
+    return {**torch_converters(), **QUANTIZED, "clamp.default": clamp}
 
 
 def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
@@ -57,7 +58,8 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
     UnsupportedOperatorError
         Naming all of them.
     """
-    unknown, random = {}, {}
+    unknown: dict[str, None] = {}
+    random: dict[str, None] = {}
     for node in nodes:
         if node.op != "call_function":
             continue

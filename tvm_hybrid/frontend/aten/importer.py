@@ -100,13 +100,15 @@ class _Import:
             with self._block():
                 for position, order in orders.items():
                     if order is not None:
-                        undone = relax.op.permute_dims(parameters[position], inverse(order))
+                        undone = _permuted(parameters[position], inverse(order))
                         self.env[placeholders[position]] = self.builder.emit(undone)
                 for node in self.nodes:
                     if node.op != "placeholder":
                         self.env[node] = self._value(node)
                 results = [
-                    self.env[node] if order is None else relax.op.permute_dims(self.env[node], order)
+                    self.env[node]
+                    if order is None
+                    else relax.op.permute_dims(self.env[node], order)
                     for node, order in zip(outputs, into, strict=True)
                 ]
                 result = results[0] if len(results) == 1 else relax.Tuple(results)
@@ -177,6 +179,10 @@ def _needed(graph: Any, outputs: Sequence[Any]) -> list[Any]:
             found.add(node)
             stack.extend(node.all_input_nodes)
     return [node for node in graph.graph.nodes if node in found]
+
+
+def _permuted(value: relax.Expr, order: Order | None) -> relax.Expr:
+    return value if order is None else relax.op.permute_dims(value, order)
 
 
 def _name(node: Any) -> str:

@@ -30,7 +30,9 @@ _ARITHMETIC = (
 )
 # Their operands have the type that they have in common; the result is bool.
 _COMPARISONS = tuple(
-    f"{name}.{form}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for form in ("Tensor", "Scalar")
+    f"{name}.{form}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for form in ("Tensor", "Scalar")
 )
 PROMOTED = (*_ARITHMETIC, *_COMPARISONS)
 

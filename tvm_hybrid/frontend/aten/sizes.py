@@ -19,8 +19,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ModularIndexing": lambda size, by, most: tirx.floormod(tirx.floordiv(size, by), most),
     "Add": lambda *terms: functools.reduce(lambda a, b: a + b, terms),
     "Mul": lambda *factors: functools.reduce(lambda a, b: a * b, factors),
-    "Max": lambda *sizes: functools.reduce(tirx.max, sizes),
-    "Min": lambda *sizes: functools.reduce(tirx.min, sizes),
+    "Max": lambda *sizes: functools.reduce(tirx.Max, sizes),
+    "Min": lambda *sizes: functools.reduce(tirx.Min, sizes),
 }
 
 
