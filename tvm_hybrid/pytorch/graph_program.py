@@ -32,11 +32,14 @@ class _Compiled:
     executable: Executable
     frozen: Frozen
     gives: tuple[tuple[int, Change], ...]
+    numbers: tuple[int, ...]
     takes: tuple[Change, ...]
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         """The tensors that the graph computes."""
         given = [give(arguments[number]) for number, give in self.gives]
+        for number in self.numbers:
+            given.append(torch.empty(arguments[number], dtype=torch.bool))
         try:
             made = self.executable.main(*given)
         except Exception as error:
@@ -124,11 +127,13 @@ class GraphProgram:
         report = self._report
         report.executable, report.parameters = executable, len(self._freezable)
         report.compilations += 1
-        inputs = zip(found.inputs, found.input_orders, manifest.unaligned_inputs, strict=True)
+        anywhere = manifest.unaligned_inputs[: len(found.inputs)]
+        inputs = zip(found.inputs, found.input_orders, anywhere, strict=True)
         outputs = zip(found.output_orders, manifest.shared_outputs, strict=True)
         return _Compiled(
             executable,
             frozen,
-            tuple((number, giving(order, anywhere)) for number, order, anywhere in inputs),
+            tuple((number, giving(order, free)) for number, order, free in inputs),
+            found.numbers,
             tuple(taking(order, shared) for order, shared in outputs),
         )

@@ -15,7 +15,7 @@ from microkernels.errors import TvmHybridError, UnsupportedOperatorError
 from .constants import constant_of, type_name
 from .converters import NUMBERS, known_converters, new_importer, refuse_unknown
 from .memory_order import Order, inverse, memory_order
-from .sizes import Sizes
+from .sizes import Sizes, size_symbol
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,16 @@ class AtenModule:
         Its function `main` returns a tensor, or a tuple of several.
     inputs : tuple of int
         Which placeholders it takes, in this order; the others are constants or sizes.
+    numbers : tuple of int
+        Which placeholders are numbers of which it takes, behind the inputs, a vector of bool of so
+        many elements: that is how a program learns a size that no input has.
     input_orders, output_orders : tuple of Order or None
         The order of axes in which it takes and gives a tensor.
     """
 
     mod: IRModule
     inputs: tuple[int, ...]
+    numbers: tuple[int, ...]
     input_orders: tuple[Order | None, ...]
     output_orders: tuple[Order | None, ...]
 
@@ -94,9 +98,9 @@ class _Import:
                 orders[position] = order
             elif node in self.needed:
                 self.env[node] = self._number(node.meta["val"])
-        self._require_sizes(parameters.values())
+        carriers = self._carriers(placeholders, parameters.values())
         into = [memory_order(node.meta["val"]) if in_memory_order else None for node in outputs]
-        with self.builder.function("main", list(parameters.values())):
+        with self.builder.function("main", [*parameters.values(), *carriers.values()]):
             with self._block():
                 for position, order in orders.items():
                     if order is not None:
@@ -116,7 +120,11 @@ class _Import:
                     result = self.builder.emit_output(result)
             self.builder.emit_func_output(result)
         return AtenModule(
-            self.builder.get(), tuple(parameters), tuple(orders.values()), tuple(into)
+            self.builder.get(),
+            tuple(parameters),
+            tuple(carriers),
+            tuple(orders.values()),
+            tuple(into),
         )
 
     def _block(self) -> contextlib.AbstractContextManager[object]:
@@ -135,16 +143,26 @@ class _Import:
         self.env[node] = found
         return found
 
-    def _require_sizes(self, parameters: Iterable[relax.Var]) -> None:
-        """Refuses symbols that no input has for a size."""
+    def _carriers(
+        self, placeholders: Sequence[Any], parameters: Iterable[relax.Var]
+    ) -> dict[int, relax.Var]:
+        """Vectors that tell the sizes that no input has, by the placeholders of these."""
         shapes = [size for each in parameters for size in each.ty.shape.values]
         bound = {str(size.name) for size in shapes if isinstance(size, tirx.Var)}
         missing = sorted(self.sizes.names - bound)
+        found: dict[int, relax.Var] = {}
+        for position, node in enumerate(placeholders):
+            name = size_symbol(node.meta["val"])
+            if name in missing:
+                missing.remove(name)
+                shape = [self.sizes.of(node.meta["val"])]
+                found[position] = relax.Var(node.name, relax.TensorType(shape, "bool"))
         if missing:
             raise UnsupportedOperatorError(
-                f"the numbers {', '.join(missing)} of the graph are not sizes of its inputs; "
-                "pass tensors instead of numbers that change"
+                f"the numbers {', '.join(missing)} of the graph are not sizes; pass tensors "
+                "instead of numbers that change"
             )
+        return found
 
     def _value(self, node: Any) -> Any:
         if node.op == "get_attr":

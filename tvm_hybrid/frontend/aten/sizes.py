@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from tvm import tirx
 
 from microkernels.errors import UnsupportedOperatorError
@@ -64,3 +65,11 @@ class Sizes:
         if kind not in _FUNCTIONS:
             raise UnsupportedOperatorError(f"the size {expression} cannot be told to TVM ({kind})")
         return _FUNCTIONS[kind](*parts)
+
+
+def size_symbol(value: Any) -> str:
+    """The symbol that a number is, if it can be a size, which is never below 0; else ""."""
+    if not isinstance(value, torch.SymInt) or not value.node.expr.is_Symbol:
+        return ""
+    bounds = value.node.shape_env.var_to_range.get(value.node.expr)
+    return "" if bounds is None or not bounds.lower >= 0 else str(value.node.expr)
