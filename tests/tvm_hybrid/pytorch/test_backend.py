@@ -174,6 +174,13 @@ def test_common_types() -> None:
     check(mixed, torch.arange(4), torch.randn(4))
 
 
+def test_limits_of_integers_and_an_empty_vector_beside_others() -> None:
+    def call(i: Any, x: Any) -> Any:
+        return i.clamp(max=2), i.clamp(1, 3), torch.cat([torch.tensor([]), x], -1), x.clamp(min=0)
+
+    check(call, torch.arange(5), torch.randn(2, 3))
+
+
 def test_parts_around_a_graph_break() -> None:
     model = perceptron()
 

@@ -13,6 +13,7 @@ from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
 from .clamp import clamp
+from .concatenate import concatenate
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 
@@ -47,7 +48,8 @@ def known_converters() -> frozenset[str]:
 
 @functools.cache
 def _ours() -> dict[str, Converter]:
-    return {**torch_converters(), **QUANTIZED, "clamp.default": clamp}
+    ours = {"clamp.default": clamp, "cat.default": concatenate}
+    return {**torch_converters(), **QUANTIZED, **ours}
 
 
 def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
