@@ -27,6 +27,7 @@ from .frozen import can_freeze
 from .graph_program import GraphProgram
 from .options import TorchOptions, read_options
 from .programs import TorchProgram, add_program
+from .resizing import keep_resizes
 from .suitable import why_not
 
 
@@ -68,6 +69,7 @@ def tvm_hybrid(
         reason = why_not(graph, arguments)
         if reason:
             raise CompileError(reason)
+        keep_resizes(graph)
         return _lowered(graph, arguments, chosen, report)
     except TvmHybridError as error:
         if chosen.strict:

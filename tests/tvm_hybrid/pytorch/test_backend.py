@@ -181,6 +181,25 @@ def test_limits_of_integers_and_an_empty_vector_beside_others() -> None:
     check(call, torch.arange(5), torch.randn(2, 3))
 
 
+RESIZED = [
+    {"scale_factor": 2},
+    {"scale_factor": 2, "mode": "bilinear"},
+    {"size": (7, 13)},
+    {"size": (7, 13), "mode": "bilinear", "align_corners": True},
+    {"size": (7, 13), "mode": "bicubic"},
+    {"scale_factor": 1.4, "mode": "bilinear"},
+]
+
+
+@pytest.mark.parametrize("arguments", RESIZED, ids=str)
+def test_resized_images(arguments: dict[str, Any]) -> None:
+    image = torch.randn(1, 2, 4, 6)
+    program = check(lambda x: F.interpolate(x, **arguments) + 1, image)
+    assert program.executable is not None
+    whole = any("resize" in decision.op for decision in program.executable.explain())
+    assert whole == (arguments.get("scale_factor") != 1.4)  # of which the sizes lose a part
+
+
 def test_parts_around_a_graph_break() -> None:
     model = perceptron()
 

@@ -61,6 +61,15 @@ def test_executables_keep_values_of_their_own() -> None:
     torch.testing.assert_close(run(executable, x), before, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_images_resized_by_no_whole_factor(mode: str) -> None:
+    model, x = nn.Upsample((7, 13), mode=mode).eval(), torch.randn(1, 2, 4, 6)
+    executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
+    torch.testing.assert_close(run(executable, x), model(x), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ModelError, match="recompute_scale_factor"):
+        tvm_hybrid.compile(nn.Upsample(scale_factor=1.4, mode=mode).eval(), example_inputs=(x,))
+
+
 class Counter(nn.Module):  # type: ignore[misc, name-defined]
     """Changes a buffer."""
 

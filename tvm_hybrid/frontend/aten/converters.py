@@ -16,6 +16,7 @@ from .clamp import clamp
 from .concatenate import concatenate
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
+from .resize import bilinear, nearest, resize
 
 Converter = Callable[..., Any]  # (node, importer) -> value
 
@@ -48,7 +49,13 @@ def known_converters() -> frozenset[str]:
 
 @functools.cache
 def _ours() -> dict[str, Converter]:
-    ours = {"clamp.default": clamp, "cat.default": concatenate}
+    ours = {
+        "clamp.default": clamp,
+        "cat.default": concatenate,
+        "upsample_nearest2d.vec": nearest,
+        "upsample_bilinear2d.vec": bilinear,
+        "resize2d.default": resize,
+    }
     return {**torch_converters(), **QUANTIZED, **ours}
 
 
