@@ -102,21 +102,23 @@ class GraphProgram:
         with self._lock:
             changed = self._compiled.frozen.changed(arguments)
             if changed:
-                if self._report.compilations >= MOST_COMPILATIONS:
-                    self._freezable -= set(changed)
-                    logger.warning(
-                        "torch graph %s: %d parameters changed again; they are arguments now, "
-                        "which is slower",
-                        self._report.name,
-                        len(changed),
-                    )
-                logger.info(
-                    "torch graph %s: %d parameters have changed; it is compiled again",
-                    self._report.name,
-                    len(changed),
-                )
+                self._tell(changed)
                 self._compiled = self._compile(arguments)
             return self._compiled
+
+    def _tell(self, changed: Collection[int]) -> None:
+        """Says that it is compiled again; what has changed too often is no constant any more."""
+        name, count = self._report.name, len(changed)
+        if self._report.compilations < MOST_COMPILATIONS:
+            logger.info("torch graph %s is compiled again: %d parameters have changed", name, count)
+            return
+        self._freezable -= set(changed)
+        logger.warning(
+            "torch graph %s: %d parameters have changed again; from now on they are read at each "
+            "call, which is slower",
+            name,
+            count,
+        )
 
     def _compile(self, arguments: Sequence[Any]) -> _Compiled:
         with _disable_current_modes(), torch.no_grad():
