@@ -69,6 +69,26 @@ def test_a_size_that_no_input_has_any_more() -> None:
     assert len(programs()) == 2
 
 
+SLICES: list[Any] = [
+    lambda x, n: x[:, :n],
+    lambda x, n: x[:, n:],
+    lambda x, n: x[:, 1 : n - 1],
+    lambda x, n: x[:, -1:],
+]
+
+
+@pytest.mark.parametrize("number", range(len(SLICES)))
+def test_slices_with_open_ends(number: int) -> None:
+    def call(x: Any, y: Any) -> Any:
+        return SLICES[number](x, y.shape[0]) * 2 + y.sum()
+
+    run = compiled(call, dynamic=True)
+    for columns, n in ((9, 5), (12, 4)):
+        x, y = torch.randn(4, columns), torch.randn(n)
+        torch.testing.assert_close(run(x, y), call(x, y))
+    assert len(programs()) == 1
+
+
 def test_sizes_among_the_results() -> None:
     def sizes(x: Any) -> Any:
         y = x.reshape(-1) * 2

@@ -17,6 +17,8 @@ from .concatenate import concatenate
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 from .resize import bilinear, nearest, resize
+from .sizes import Sizes
+from .slices import cut
 
 Converter = Callable[..., Any]  # (node, importer) -> value
 
@@ -29,9 +31,10 @@ _DROPOUT = {"native_dropout.default", "dropout.default", "dropout_.default"}
 _UNWANTED = {"_assert_async.default", "_assert_async.msg"}
 
 
-def new_importer() -> ExportedProgramImporter:
-    """TVM's importer of one graph, with all converters in its map."""
+def new_importer(sizes: Sizes) -> ExportedProgramImporter:
+    """TVM's importer of one graph, with all converters in its map, which find `sizes` in it."""
     importer = ExportedProgramImporter()
+    vars(importer)["sizes"] = sizes
     table = importer.convert_map
     for name, convert in _ours().items():
         table[name] = functools.partial(convert, importer=importer)
@@ -55,6 +58,7 @@ def _ours() -> dict[str, Converter]:
         "upsample_nearest2d.vec": nearest,
         "upsample_bilinear2d.vec": bilinear,
         "resize2d.default": resize,
+        "slice.Tensor": cut,
     }
     return {**torch_converters(), **QUANTIZED, **ours}
 

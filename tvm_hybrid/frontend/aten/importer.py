@@ -76,10 +76,10 @@ class _Import:
 
     def __init__(self, graph: Any, nodes: Sequence[Any]) -> None:
         self.graph, self.nodes, self.needed = graph, nodes, set(nodes)
-        self.importer = new_importer()
+        self.sizes = Sizes()
+        self.importer = new_importer(self.sizes)
         self.importer.block_builder = self.builder = relax.BlockBuilder()
         self.env: dict[Any, Any] = self.importer.env
-        self.sizes = Sizes()
 
     def run(
         self, frozen: Mapping[int, Any], outputs: Sequence[Any], in_memory_order: bool
