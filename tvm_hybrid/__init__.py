@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .byoc import partition_for_tvm_hybrid
     from .executable import Executable, load
     from .frontend import import_onnx
+    from .pytorch.programs import torch_programs
     from .session import InferenceSession
     from .targets import resolve_target
     from .tuning import tune
@@ -37,6 +38,7 @@ __all__ = [
     "metaschedule",
     "partition_for_tvm_hybrid",
     "resolve_target",
+    "torch_programs",
     "tune",
 ]
 
@@ -48,6 +50,7 @@ _HOMES = {
     "load": "executable",
     "partition_for_tvm_hybrid": "byoc",
     "resolve_target": "targets",
+    "torch_programs": "pytorch.programs",
     "tune": "tuning",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from tvm import IRModule
 
-from microkernels.errors import CompileError, TvmHybridError
+from microkernels.errors import CompileError, ModelError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
@@ -43,6 +43,7 @@ from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import SourceModel, import_model
 from .output_sharing import shared_outputs
+from .pytorch.modules import exported, is_module
 from .record_use import uses_in
 from .single_kernel import single_kernel
 from .targets import MachineLike, TargetLike, cpu_name, resolve_target, threads_of
@@ -70,12 +71,14 @@ def compile(
     dump_ir: PathLike | None = None,
     fallback: TargetLike = None,
     keep_open: bool = False,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
 ) -> Executable:
     """Compiles a model.
 
     Parameters
     ----------
-    model : path-like, bytes, onnx.ModelProto, tvm.IRModule or torch ExportedProgram
+    model : path-like, bytes, onnx.ModelProto, tvm.IRModule, torch ExportedProgram or nn.Module
         What to compile. A Relax module has a function `main`, or a single public one.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one. See `tvm_hybrid.targets.resolve_target`.
@@ -139,6 +142,12 @@ def compile(
         Dimensions of inputs that `shapes` gives no sizes stay open, and one program runs all sizes.
         An ONNX model's keep their names, or are named by input and axis; `shapes` of all makes code
         for just these. Otherwise a dimension without a size is an error.
+    example_inputs : tuple, list or mapping, optional
+        Of a torch module, which must be in evaluation mode: the arguments that `torch.export` calls
+        it with, or those by name.
+    dynamic_shapes : optional
+        Of a torch module: what `torch.export.export` takes by this name. Its dimensions have to
+        get sizes by `shapes`, or stay open with `keep_open`.
 
     Returns
     -------
@@ -171,6 +180,7 @@ def compile(
     resolved = resolve_target(target, machine)
     second = None if fallback is None else fallback_target(resolved, fallback)
     warn_if_featureless(resolved)
+    model = _plain_model(model, example_inputs, dynamic_shapes)
     if precision == "bf16":
         warn_if_slow(cpu_name(resolved), target_isa(resolved).name)
     num_threads = threads_of(target, num_threads, threads)
@@ -206,6 +216,18 @@ def compile(
     del imported
     return_what_compiling_took()
     return found
+
+
+def _plain_model(model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
+    """The model; of a torch module, the program that is exported from it."""
+    if is_module(model):
+        return exported(model, example_inputs, dynamic_shapes)
+    if example_inputs is not None or dynamic_shapes is not None:
+        raise ModelError(
+            "example_inputs and dynamic_shapes are for torch modules, not for a "
+            f"{type(model).__name__}"
+        )
+    return model
 
 
 def _compiled(

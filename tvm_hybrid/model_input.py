@@ -101,16 +101,9 @@ def is_onnx(model: Any) -> bool:
 
 
 def _from_torch(program: Any, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
-    from tvm.relax.frontend.torch import from_exported_program
+    from .frontend.aten.exported_program import import_program
 
-    from .frontend.torch_converters import torch_converters
-
-    try:
-        mod = from_exported_program(
-            program, unwrap_unit_return_tuple=True, custom_convert_map=torch_converters()
-        )
-    except Exception as error:
-        raise ModelError(f"TVM cannot import this ExportedProgram: {error}") from error
+    mod = import_program(program)
     return _from_relax(mod, shapes, keep_open)
 
 

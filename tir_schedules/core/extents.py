@@ -127,7 +127,10 @@ def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
 
 
 def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
-    """One symbol: known, or what a known sum has more than its other terms; or a part of that."""
+    """One symbol: known, or what a known sum has more than its other terms; or a part of that.
+
+    Else the factor of a known product; 0 where another one is 0: then nothing has elements.
+    """
     single = SymbolicSize.of(name)
     if single in values:
         return values[single]
@@ -139,4 +142,14 @@ def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
             rest = sum((SymbolicSize({product: n}) for product, n in others.items()), start=0)
             part = value - _value(rest, values) if isinstance(rest, SymbolicSize) else value - rest
             return part if count == 1 else part // count
+    for known, value in values.items():
+        (product, count), *more = known.terms.items()
+        factors = [each for each in product if each != name]
+        if more or len(factors) != len(product) - 1:
+            continue
+        if all(SymbolicSize.of(each) in values for each in factors):
+            for each in factors:
+                other = tirx.Max(values[SymbolicSize.of(each)], tirx.const(1, "int32"))
+                value = tirx.floordiv(value, other)
+            return value if count == 1 else value // count
     raise CompileError(f"no argument tells the size {name}")

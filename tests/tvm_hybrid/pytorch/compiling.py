@@ -1,0 +1,45 @@
+"""Compiles functions and modules by the backend, and tells the programs that come of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tvm_hybrid
+from tvm_hybrid.pytorch.programs import TorchProgram
+
+torch = pytest.importorskip("torch")
+_older: list[TorchProgram] = []
+
+
+def compiled(model: Any, dynamic: bool | None = False, **options: Any) -> Any:
+    """What `torch.compile` makes of a model; one thread, and an error where it would be eager."""
+    from tvm_hybrid.pytorch.backend import tvm_hybrid as backend
+
+    torch._dynamo.reset()
+    _older[:] = tvm_hybrid.torch_programs()
+    chosen = {"num_threads": 1, "strict": True, **options}
+    return torch.compile(model, backend=backend, dynamic=dynamic, options=chosen)
+
+
+def programs() -> list[TorchProgram]:
+    """The graphs since `compiled` was called."""
+    return [each for each in tvm_hybrid.torch_programs() if each not in _older]
+
+
+def only_program() -> TorchProgram:
+    """The single one."""
+    (program,) = programs()
+    return program
+
+
+def check(model: Any, *inputs: Any, tolerance: float = 2e-5, **options: Any) -> TorchProgram:
+    """Compares results of all kinds with those of eager mode: values, types, shapes, strides."""
+    with torch.no_grad():
+        wanted, found = model(*inputs), compiled(model, **options)(*inputs)
+    wanted, found = (each if isinstance(each, tuple) else (each,) for each in (wanted, found))
+    for one, other in zip(found, wanted, strict=True):
+        # Sums of a few hundred products of about one, in float32.
+        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance, check_stride=True)
+    return only_program()

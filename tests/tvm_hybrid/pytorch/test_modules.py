@@ -1,0 +1,153 @@
+"""torch modules, and quantised ones, given to `tvm_hybrid.compile`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tvm_hybrid
+from tvm_hybrid.errors import ModelError, ShapeError
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+F = nn.functional
+
+from .compiling import check  # noqa: E402
+
+
+class Scaled(nn.Module):  # type: ignore[misc, name-defined]
+    """A product with a factor that may be given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: Any, factor: Any) -> Any:
+        return self.linear(x) * factor
+
+
+def run(executable: Any, *inputs: Any) -> Any:
+    return torch.from_dlpack(executable.run(*(each.numpy() for each in inputs))[0])
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_module_with_example_inputs(by_name: bool) -> None:
+    model, x, factor = Scaled().eval(), torch.randn(3, 8), torch.randn(4)
+    inputs: Any = {"x": x, "factor": factor} if by_name else (x, factor)
+    executable = tvm_hybrid.compile(model, example_inputs=inputs, num_threads=1)
+    assert [info.name for info in executable.inputs] == ["x", "factor"]
+    torch.testing.assert_close(run(executable, x, factor), model(x, factor).detach())
+
+
+def test_dimensions_of_a_module_may_stay_open() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval(), torch.randn(3, 8)
+    rows = ({0: torch.export.Dim("rows", max=1000)},)
+    given = {"example_inputs": (x,), "dynamic_shapes": rows, "num_threads": 1}
+    executable = tvm_hybrid.compile(model, keep_open=True, **given)
+    for count in (2, 7):
+        x = torch.randn(count, 8)
+        torch.testing.assert_close(run(executable, x), model(x).detach(), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ShapeError):
+        tvm_hybrid.compile(model, **given)
+
+
+def test_executables_keep_values_of_their_own() -> None:
+    model, x = nn.Linear(8, 4).eval(), torch.randn(3, 8)
+    executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
+    before = model(x).detach()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    torch.testing.assert_close(run(executable, x), before, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_images_resized_by_no_whole_factor(mode: str) -> None:
+    model, x = nn.Upsample((7, 13), mode=mode).eval(), torch.randn(1, 2, 4, 6)
+    executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
+    torch.testing.assert_close(run(executable, x), model(x), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ModelError, match="recompute_scale_factor"):
+        tvm_hybrid.compile(nn.Upsample(scale_factor=1.4, mode=mode).eval(), example_inputs=(x,))
+
+
+class Counter(nn.Module):  # type: ignore[misc, name-defined]
+    """Changes a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        self.count += 1
+        return x * self.count
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "text"),
+    [
+        (nn.Linear(2, 2), (torch.ones(1, 2),), "training mode"),
+        (nn.Linear(2, 2).eval(), None, "example_inputs"),
+        (nn.Linear(2, 2).eval(), (torch.ones(3),), "cannot export"),
+        (Counter().eval(), (torch.ones(3),), "'count' in place"),
+        (b"", (torch.ones(3),), "torch modules"),
+    ],
+)
+def test_what_cannot_be_compiled(model: Any, inputs: Any, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        tvm_hybrid.compile(model, example_inputs=inputs)
+
+
+def test_random_numbers_of_a_program_are_refused() -> None:
+    class Noise(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x + torch.randn_like(x)
+
+    with pytest.raises(ModelError, match="random"):
+        tvm_hybrid.compile(Noise().eval(), example_inputs=(torch.ones(2),))
+
+
+class Quantised(nn.Module):  # type: ignore[misc, name-defined]
+    """A linear layer as pt2e's quantisers leave it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randn(24, 32)
+        scales = weight.abs().amax(1) / 127
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", torch.zeros(24, dtype=torch.int64))
+        self.register_buffer("weight", (weight / scales[:, None]).round().to(torch.int8))
+        self.bias = nn.Parameter(torch.randn(24))
+
+    def forward(self, x: Any) -> Any:
+        ops = torch.ops.quantized_decomposed
+        unsigned, signed = (0, 255, torch.uint8), (-127, 127, torch.int8)
+        x = ops.quantize_per_tensor(x, 0.02, 120, *unsigned)
+        x = ops.dequantize_per_tensor(x, 0.02, 120, *unsigned)
+        weight = ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, *signed)
+        y = F.relu(F.linear(x, weight, self.bias))
+        y = ops.quantize_per_tensor(y, 0.1, 0, *unsigned)
+        return ops.dequantize_per_tensor(y, 0.1, 0, *unsigned)
+
+
+def test_quantised_products_stay_so() -> None:
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    torch.manual_seed(0)
+    model, x = Quantised().eval(), torch.randn(16, 32)
+    executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
+    # One step of the result's scale where a value is near a tie.
+    torch.testing.assert_close(run(executable, x), model(x).detach(), atol=0.11, rtol=0)
+    assert [decision.taken for decision in executable.explain()] == [True]
+    assert "s32" in executable.explain()[0].kernel
+    program = check(model, x, tolerance=0.11)
+    assert program.executable is not None
+    assert "s32" in program.executable.explain()[0].kernel
+
+
+def test_a_range_narrower_than_the_type() -> None:
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+
+    def narrow(x: Any) -> Any:
+        ops = torch.ops.quantized_decomposed
+        return ops.quantize_per_tensor(x, 0.5, 3, -7, 8, torch.int8)
+
+    check(narrow, torch.arange(-40, 40) / 4 + 0.01)

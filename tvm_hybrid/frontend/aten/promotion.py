@@ -1,0 +1,96 @@
+"""Operands of different element types, in the common one that PyTorch computes in.
+
+    mul(x: int64, 0.5)  ->  R.multiply(R.astype(x, "float32"), R.const(0.5, "float32"))
+    add(x, y, alpha=2)  ->  R.add(x, R.multiply(y, R.const(2, "float32")))
+
+TVM's converters take a number for one of the tensor's type, and leave out `alpha`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tvm import relax
+
+from .constants import type_name
+
+# Their operands have the type of the result.
+_ARITHMETIC = (
+    *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar"),
+    *("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "div.Tensor_mode"),
+    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "atan2.default"),
+    *("maximum.default", "minimum.default", "fmod.Tensor", "fmod.Scalar"),
+    *("remainder.Tensor", "remainder.Scalar", "where.self", "cat.default", "stack.default"),
+    *("clamp.default", "clamp.Tensor", "exp.default", "log.default", "sqrt.default"),
+    *("rsqrt.default", "sin.default", "cos.default", "tanh.default", "sigmoid.default"),
+    *("erf.default", "reciprocal.default", "mean.dim", "mean.default", "cumsum.default"),
+    *("sum.dim_IntList", "sum.default", "prod.default", "log1p.default", "log2.default"),
+)
+# Their operands have the type that they have in common; the result is bool.
+_COMPARISONS = tuple(
+    f"{name}.{form}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for form in ("Tensor", "Scalar")
+)
+PROMOTED = (*_ARITHMETIC, *_COMPARISONS)
+
+Converter = Callable[[Any], Any]
+
+
+def promoting(importer: Any, name: str, convert: Converter) -> Converter:
+    """A converter whose tensors are cast first.
+
+    Parameters
+    ----------
+    importer : tvm.relax.frontend.torch.exported_program_translator.ExportedProgramImporter
+        Whose `env` holds the values.
+    name : str
+        One of PROMOTED.
+    convert : callable
+        Makes a node's value of operands of one type.
+    """
+
+    def promoted(node: Any) -> Any:
+        common = type_name(_common_type(name, node))
+        emit = importer.block_builder.emit
+        before: dict[Any, Any] = {}
+        for number, each in enumerate(node.all_input_nodes):
+            value = importer.env[each]
+            is_condition = name == "where.self" and number == 0
+            if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
+                before[each] = value
+                if str(value.ty.dtype) != common:
+                    importer.env[each] = emit(relax.op.astype(value, common))
+        try:
+            if node.kwargs.get("alpha", 1) != 1:
+                return emit(_with_factor(name, node, importer.env, common))
+            return convert(node)
+        finally:
+            importer.env.update(before)
+
+    return promoted
+
+
+def _with_factor(name: str, node: Any, env: Any, dtype: str) -> relax.Expr:
+    """A sum or a difference whose second operand has a factor."""
+    left, right = (
+        env[each] if hasattr(each, "meta") else relax.const(each, dtype) for each in node.args[:2]
+    )
+    scaled = relax.op.multiply(right, relax.const(node.kwargs["alpha"], dtype))
+    return (relax.op.subtract if name.startswith("sub") else relax.op.add)(left, scaled)
+
+
+def _common_type(name: str, node: Any) -> Any:
+    if name not in _COMPARISONS:
+        return node.meta["val"].dtype
+    one, other = (each.meta["val"] if hasattr(each, "meta") else each for each in node.args[:2])
+    return torch.result_type(_example(one), _example(other))
+
+
+def _example(value: Any) -> Any:
+    """What a value's part in a common type depends on."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty([1] * value.dim(), dtype=value.dtype)
+    return 0 if isinstance(value, torch.SymInt) else value

@@ -1,0 +1,141 @@
+"""A graph of ATen operators as a callable that runs an Executable."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..api import compile
+from ..executable import Executable
+from ..frontend.aten.importer import import_graph
+from ..logs import logger
+from ..size_errors import raise_size_error
+from .frozen import Frozen
+from .options import TorchOptions
+from .programs import TorchProgram
+from .results import Results
+from .tensors import Change, giving, taking
+
+MOST_COMPILATIONS = 8
+"""After so many, parameters that change are arguments: read, and packed, at each call."""
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """An executable for parameters as they are."""
+
+    executable: Executable
+    frozen: Frozen
+    gives: tuple[tuple[int, Change], ...]
+    numbers: tuple[int, ...]
+    takes: tuple[Change, ...]
+
+    def run(self, arguments: Sequence[Any]) -> list[Any]:
+        """The tensors that the graph computes."""
+        given = [give(arguments[number]) for number, give in self.gives]
+        for number in self.numbers:
+            given.append(torch.empty(arguments[number], dtype=torch.bool))
+        try:
+            made = self.executable.main(*given)
+        except Exception as error:
+            raise_size_error(error)
+            raise
+        if len(self.takes) == 1:
+            return [self.takes[0](made)]
+        return [take(each) for take, each in zip(self.takes, made, strict=True)]
+
+
+class GraphProgram:
+    """What AOTAutograd calls with all arguments, the module's parameters among them.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+        Of ATen operators.
+    arguments : sequence
+        What it is called with now.
+    freezable : collection of int
+        The positions of arguments that are to be constants.
+    options : TorchOptions
+        How to compile it.
+    report : TorchProgram
+        Is told what runs.
+
+    Raises
+    ------
+    TvmHybridError
+        If it cannot be compiled.
+    """
+
+    _boxed_call = True  # AOTAutograd: the arguments come as a list, which may be emptied
+
+    def __init__(
+        self,
+        graph: Any,
+        arguments: Sequence[Any],
+        freezable: Collection[int],
+        options: TorchOptions,
+        report: TorchProgram,
+    ) -> None:
+        self._graph, self._options, self._report = graph, options, report
+        self._freezable = set(freezable)
+        self._results = Results(graph)
+        self._lock = threading.Lock()
+        self._compiled = self._compile(arguments)
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """The graph's results."""
+        given = tuple(arguments)
+        arguments.clear()
+        compiled = self._compiled
+        if compiled.frozen.changed(given):
+            compiled = self._renewed(given)
+        return self._results.of(given, compiled.run(given))
+
+    def _renewed(self, arguments: Sequence[Any]) -> _Compiled:
+        """Compiled anew for parameters that have changed."""
+        with self._lock:
+            changed = self._compiled.frozen.changed(arguments)
+            if changed:
+                self._tell(changed)
+                self._compiled = self._compile(arguments)
+            return self._compiled
+
+    def _tell(self, changed: Collection[int]) -> None:
+        """Says that it is compiled again; what has changed too often is no constant any more."""
+        name, count = self._report.name, len(changed)
+        if self._report.compilations < MOST_COMPILATIONS:
+            logger.info("torch graph %s is compiled again: %d parameters have changed", name, count)
+            return
+        self._freezable -= set(changed)
+        logger.warning(
+            "torch graph %s: %d parameters have changed again; from now on they are read at each "
+            "call, which is slower",
+            name,
+            count,
+        )
+
+    def _compile(self, arguments: Sequence[Any]) -> _Compiled:
+        with _disable_current_modes(), torch.no_grad():
+            frozen = Frozen({number: arguments[number] for number in self._freezable})
+            found = import_graph(self._graph, frozen.tensors, self._results.tensors, True)
+            executable = compile(found.mod, keep_open=True, **self._options.of_compile())
+        manifest = executable.manifest
+        report = self._report
+        report.executable, report.parameters = executable, len(self._freezable)
+        report.compilations += 1
+        anywhere = manifest.unaligned_inputs[: len(found.inputs)]
+        inputs = zip(found.inputs, found.input_orders, anywhere, strict=True)
+        outputs = zip(found.output_orders, manifest.shared_outputs, strict=True)
+        return _Compiled(
+            executable,
+            frozen,
+            tuple((number, giving(order, free)) for number, order, free in inputs),
+            found.numbers,
+            tuple(taking(order, shared) for order, shared in outputs),
+        )
