@@ -8,6 +8,7 @@ from typing import Any
 from tvm import IRModule, ir, relax
 from tvm.target import Target
 
+from microkernels.errors import CompileError
 from relay_passes.pipeline import (
     Phase,
     PipelineOptions,
@@ -16,6 +17,7 @@ from relay_passes.pipeline import (
     partition_module,
     passes_through,
 )
+from relay_passes.regions.open_weights import has_weights
 from relay_passes.regions.select_winograd import check_fast_math
 
 from .targets import MachineLike, TargetLike, resolve_target
@@ -63,13 +65,20 @@ def partition_for_tvm_hybrid(
     Raises
     ------
     CompileError
-        If there is no such precision, level of fusion or of fast_math.
+        If there is no such precision, level of fusion or of fast_math, or `transform_params` is set
+        and no function has the attribute `num_input`.
     TargetError
         If the target or the description of its machine makes no sense.
     """
     check_precision(precision)
     check_fusion(fusion)
     check_fast_math(fast_math)
+    if transform_params and not any(map(has_weights, mod.functions.values())):
+        raise CompileError(
+            "transform_params: no function has the attribute 'num_input', which says how many of "
+            "its first parameters are inputs; the others are weights. Set it by "
+            "mod['main'].with_attr('num_input', 1), or export by nn.Module.export_tvm"
+        )
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
     options = PipelineOptions(
