@@ -16,12 +16,17 @@ NUM_INPUT = "num_input"
 _FLOATS = ("float32", "bfloat16")
 
 
+def has_weights(function: object) -> bool:
+    """Whether a function says which of its parameters are weights."""
+    return is_relax(function) and bool(function.attrs) and NUM_INPUT in function.attrs
+
+
 def weights_of(mod: IRModule) -> set[relax.Expr]:
     """The parameters of a module's functions that are weights of floats."""
     return {
         parameter
         for function in mod.functions.values()
-        if is_relax(function) and function.attrs and NUM_INPUT in function.attrs
+        if is_relax(function) and has_weights(function)
         for parameter in function.params[int(function.attrs[NUM_INPUT]) :]
         if _is_weight(parameter)
     }

@@ -16,6 +16,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_hybrid
+from tvm_hybrid.errors import CompileError
 from tvm_hybrid.executable import Executable
 
 Array = NDArray[Any]
@@ -253,6 +254,11 @@ def test_lifted_parameters() -> None:
     found = machine["main"](tvm.runtime.tensor(X), *machine["main_transform_params"](given))
     wanted = np.maximum(X @ W.T + bias, 0) @ V
     np.testing.assert_allclose(found.numpy(), wanted, atol=ATOL)
+
+
+def test_a_module_must_say_what_weights_are() -> None:
+    with pytest.raises(CompileError, match="num_input"):
+        tvm_hybrid.partition_for_tvm_hybrid(MatchCast, transform_params=True)
 
 
 @I.ir_module

@@ -7,6 +7,7 @@ in place do neither, and so stay unnoticed.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,21 @@ class Frozen:
     """
 
     def __init__(self, tensors: Mapping[int, Any]) -> None:
+        self._owners = [weakref.ref(each) for each in tensors.values()]
         # Held, so that no other tensor gets their memory; they share their tensors' versions.
         self.tensors = {number: each.detach() for number, each in tensors.items()}
         self._marks = [
             (number, each.data_ptr(), each._version) for number, each in self.tensors.items()
         ]
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a tensor is gone, or is not what it was, so that none of this comes again."""
+        now = [owner() for owner in self._owners]
+        return any(
+            each is None or each._version != version or each.data_ptr() != place
+            for each, (_, place, version) in zip(now, self._marks, strict=True)
+        )
 
     def changed(self, arguments: Sequence[Any]) -> list[int]:
         """The positions of those that are not what they were."""

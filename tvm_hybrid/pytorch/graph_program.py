@@ -21,8 +21,10 @@ from .programs import TorchProgram
 from .results import Results
 from .tensors import Change, giving, taking
 
-MOST_COMPILATIONS = 8
+MOST_CHANGES = 8
 """After so many, parameters that change are arguments: read, and packed, at each call."""
+MOST_MODULES = 64
+"""So many modules of one kind, as the layers of a model, have a graph compiled for each."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,9 @@ class GraphProgram:
         self._freezable = set(freezable)
         self._results = Results(graph)
         self._lock = threading.Lock()
+        self._changes = 0
         self._compiled = self._compile(arguments)
+        self._variants = [self._compiled]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """The graph's results."""
@@ -98,19 +102,25 @@ class GraphProgram:
         return self._results.of(given, compiled.run(given))
 
     def _renewed(self, arguments: Sequence[Any]) -> _Compiled:
-        """Compiled anew for parameters that have changed."""
+        """Compiled for these parameters: those of another module, or changed ones."""
         with self._lock:
-            changed = self._compiled.frozen.changed(arguments)
-            if changed:
-                self._tell(changed)
-                self._compiled = self._compile(arguments)
+            for each in self._variants:
+                if not each.frozen.changed(arguments):
+                    self._compiled = each
+                    return each
+            current = [each for each in self._variants if not each.frozen.outdated]
+            self._changes += len(self._variants) - len(current)
+            self._variants = current
+            self._tell(self._compiled.frozen.changed(arguments))
+            self._compiled = self._compile(arguments)
+            self._variants.append(self._compiled)
             return self._compiled
 
     def _tell(self, changed: Collection[int]) -> None:
         """Says that it is compiled again; what has changed too often is no constant any more."""
         name, count = self._report.name, len(changed)
-        if self._report.compilations < MOST_COMPILATIONS:
-            logger.info("torch graph %s is compiled again: %d parameters have changed", name, count)
+        if self._changes < MOST_CHANGES and len(self._variants) < MOST_MODULES:
+            logger.info("torch graph %s is compiled again for %d other parameters", name, count)
             return
         self._freezable -= set(changed)
         logger.warning(
@@ -122,7 +132,7 @@ class GraphProgram:
 
     def _compile(self, arguments: Sequence[Any]) -> _Compiled:
         with _disable_current_modes(), torch.no_grad():
-            frozen = Frozen({number: arguments[number] for number in self._freezable})
+            frozen = Frozen({number: arguments[number] for number in sorted(self._freezable)})
             found = import_graph(self._graph, frozen.tensors, self._results.tensors, True)
             executable = compile(found.mod, keep_open=True, **self._options.of_compile())
         manifest = executable.manifest

@@ -172,6 +172,7 @@ def test_common_types() -> None:
         return i * 0.5, i / 2, x + i, i > 0.5, i.sum(), (i > 1) * x, torch.add(x, x, alpha=3)
 
     check(mixed, torch.arange(4), torch.randn(4))
+    check(lambda x: torch.ops.prims.convert_element_type(x, torch.int32), torch.randn(4) * 9)
 
 
 def test_limits_of_integers_and_an_empty_vector_beside_others() -> None:

@@ -74,6 +74,7 @@ SLICES: list[Any] = [
     lambda x, n: x[:, n:],
     lambda x, n: x[:, 1 : n - 1],
     lambda x, n: x[:, -1:],
+    lambda x, n: x.narrow(-1, 0, n),
 ]
 
 

@@ -59,7 +59,7 @@ def test_programs_do_not_share_memory_with_parameters() -> None:
 
 
 def test_what_changes_again_and_again_becomes_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_program, "MOST_COMPILATIONS", 2)
+    monkeypatch.setattr(graph_program, "MOST_CHANGES", 2)
     model = nn.Linear(8, 4).eval()
     call, x = compiled(model), torch.randn(3, 8)
     with torch.no_grad():
@@ -68,6 +68,16 @@ def test_what_changes_again_and_again_becomes_an_argument(monkeypatch: pytest.Mo
             torch.testing.assert_close(call(x), model(x), atol=1e-5, rtol=1e-5)
     program = only_program()
     assert program.compilations == 3 and program.parameters == 1
+
+
+def test_modules_of_one_kind_have_a_program_each() -> None:
+    layers = [nn.Linear(8, 8).eval() for _ in range(3)]
+    call, x = compiled(lambda layer, x: layer(x)), torch.randn(3, 8)
+    with torch.no_grad():
+        for layer in layers * 2:
+            torch.testing.assert_close(call(layer, x), layer(x))
+    assert sum(each.compilations for each in programs()) == 3
+    assert all(each.parameters == 2 for each in programs())
 
 
 def test_buffers_that_the_graph_changes_are_arguments() -> None:

@@ -12,6 +12,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
+from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
 from .promotion import PROMOTED, promoting
@@ -53,6 +54,7 @@ def known_converters() -> frozenset[str]:
 @functools.cache
 def _ours() -> dict[str, Converter]:
     ours = {
+        "convert_element_type.default": cast,
         "clamp.default": clamp,
         "cat.default": concatenate,
         "upsample_nearest2d.vec": nearest,

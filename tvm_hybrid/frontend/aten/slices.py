@@ -16,6 +16,7 @@ def cut(node: Any, importer: Any) -> Any:
     """`aten.slice.Tensor`: tensor, axis, start, end, step."""
     defaults: tuple[Any, ...] = (None, 0, None, None, 1)
     _, axis, start, end, step = tuple(node.args) + defaults[len(node.args) :]
+    axis %= node.meta["val"].dim()
     begin = 0 if start is None else importer.env.get(start, start)
     size = importer.sizes.of(node.meta["val"].shape[axis])
     proved = step == 1 and not isinstance(size, tirx.Min)
