@@ -14,22 +14,10 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from microkernels.errors import CompileError
-<<<<<<< .merge_file_9BOKSV
 from relay_passes.decisions import DecisionLog
 from relay_passes.dump_ir import DumpIR
 from relay_passes.pipeline import Phase, PipelineOptions, partition_module, passes_through
-=======
-from relay_passes.pipeline import (
-    Phase,
-    PipelineOptions,
-    check_fusion,
-    check_precision,
-    partition_module,
-    passes_through,
-)
 from relay_passes.regions.open_weights import has_weights
-from relay_passes.regions.select_winograd import check_fast_math
->>>>>>> .merge_file_nWPDqH
 
 from .api import PathLike, Records
 from .cpu_guard import with_announced_guard, with_guard
@@ -89,13 +77,9 @@ def partition_for_tvm_hybrid(
     Raises
     ------
     CompileError
-<<<<<<< .merge_file_9BOKSV
         If there is no such precision, level of fusion or of fast_math; if `strict` or `decisions`
-        is something else than it has to be; if `strict` and an operator stays without a template.
-=======
-        If there is no such precision, level of fusion or of fast_math, or `transform_params` is set
-        and no function has the attribute `num_input`.
->>>>>>> .merge_file_nWPDqH
+        is something else than it has to be; if `strict` and an operator stays without a template;
+        if `transform_params` and no function has the attribute `num_input`.
     TargetError
         If the target, the description of its machine or the number of threads makes no sense.
     RecordError
@@ -103,25 +87,8 @@ def partition_for_tvm_hybrid(
     OutputError
         If `dump_ir` cannot be written to.
     """
-<<<<<<< .merge_file_9BOKSV
     route = _route(
         machine=machine,
-=======
-    check_precision(precision)
-    check_fusion(fusion)
-    check_fast_math(fast_math)
-    if transform_params and not any(map(has_weights, mod.functions.values())):
-        raise CompileError(
-            "transform_params: no function has the attribute 'num_input', which says how many of "
-            "its first parameters are inputs; the others are weights. Set it by "
-            "mod['main'].with_attr('num_input', 1), or export by nn.Module.export_tvm"
-        )
-    if params:
-        mod = relax.transform.BindParams("main", dict(params))(mod)
-    options = PipelineOptions(
-        resolve_target(target, machine),
-        default_threads(),
->>>>>>> .merge_file_nWPDqH
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
@@ -131,6 +98,12 @@ def partition_for_tvm_hybrid(
         dump_ir=dump_ir,
         decisions=decisions,
     )
+    if transform_params and not any(map(has_weights, mod.functions.values())):
+        raise CompileError(
+            "transform_params: no function has the attribute 'num_input', which says how many of "
+            "its first parameters are inputs; the others are weights. Set it by "
+            "mod['main'].with_attr('num_input', 1), or export by nn.Module.export_tvm"
+        )
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
     options = replace(route.for_target(target, mod), open_weights=transform_params)
