@@ -8,6 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid tvm_hybrid_command.py tools
 STAMP := $(VENV)/.installed
+# PyTorch has an environment of its own, on top of the other one: TVM imports it wherever it is there.
+TORCH := $(VENV)/torch
+TORCH_STAMP := $(TORCH)/.installed
+TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py tests/tvm_hybrid/test_nn_modules.py
 # Tests run in this many processes, each file in one.
 WORKERS ?= 2
 # `make fuzz` ends after so many.
@@ -22,12 +26,16 @@ demo: $(STAMP)
 # Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
 
-test: lint types
+TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
+
+test: lint types $(TORCH_STAMP)
+	$(TORCH_PYTEST) -m "not slow"
 	$(PYTEST) -m "not slow"
 
 # With what `test` leaves out: tests marked slow, two notebooks, two thirds of random examples, and seven
 # eighths of the sizes and forms of tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins.
-test-all: lint types
+test-all: lint types $(TORCH_STAMP)
+	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
 
 # Random graphs, new ones every time unless SEED is given; findings go to build/fuzz.
@@ -53,6 +61,13 @@ $(STAMP): setup.cfg pyproject.toml tvm_hybrid/__init__.py
 		{ echo "Error: g++ is missing; it links exported models"; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+$(TORCH_STAMP): $(STAMP)
+	$(BIN)/python -m venv --clear $(TORCH)
+	$(TORCH)/bin/python -m pip install --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > \
+		"$$($(TORCH)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tvm_hybrid.pth"
 	touch $@
 
 clean:
