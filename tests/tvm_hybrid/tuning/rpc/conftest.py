@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tvm.target import Target, codegen
 
 from microkernels.machines.machine import Machine
+from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
 from tvm_hybrid.tuning.rpc.tracker import Address, Tracker
 
@@ -136,7 +136,7 @@ def measurer(servers: Servers, shared_measurer: RpcMeasurer) -> RpcMeasurer:
 
 def make_measurer(address: Address, **changes: Any) -> RpcMeasurer:
     """For serial kernels of this machine's CPU, and sessions that a busy machine ends in time."""
-    target = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
+    target = resolve_target(None)
     machine = Machine.from_target(target)
     options = {"timeout": 60.0, "session_seconds": 5.0, "footprint_bytes": 1 << 16, "grace": 2.0}
     return RpcMeasurer(machine, str(target), address, **{**options, **changes})
