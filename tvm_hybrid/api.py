@@ -96,7 +96,8 @@ def compile(
         Type of the operands of matrix products. "auto": as the model says. "f32": also those of a
         bfloat16 model, whose inputs, outputs and weights keep their type. "bf16": the operands of
         f32 products are rounded to bfloat16, their sums and everything else stay f32; what is
-        quantised to integers stays so. Any CPU can run it, but only one with avx512_bf16 faster.
+        quantised to integers stays so. Any CPU can run it, but only one with fast instructions
+        for it faster: with AMX, or such as Zen 4.
     fusion : {"coarse", "fine", "none"}
         What may become one kernel. "coarse": several products too, as in attention and perceptrons;
         "fine": an operator of ours with the elementwise ones around it; "none": that operator

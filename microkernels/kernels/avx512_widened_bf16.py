@@ -1,4 +1,4 @@
-"""bf16 tiles on AVX-512 without vdpbf16ps: operands are widened to f32 when they are loaded.
+"""bf16 tiles on AVX-512 without a fast vdpbf16ps: operands are widened when they are loaded.
 
 The arithmetic is no faster than f32, but the weight takes half the bytes.
 """

@@ -4,7 +4,8 @@
     rows   6                          ->  1 tile: its products would not hide the fetching
     rows  24                          ->  3 tiles: each fetches one
     rows 128                          ->  16 tiles: none does; the panel before takes long enough
-    large weights on AVX2             ->  all tiles fetch it together, each a part
+    large weights                     ->  all tiles fetch it together, each a part, where
+                                          `ProductPlan.fetches_evenly` says so
 
 As `TileLoops.fetch`. How many lines a tile fetches is decided at run time: in place of those that
 it has code for and shall not fetch, it asks for what it is about to load anyway.

@@ -1,7 +1,7 @@
 """Which products multiply operands that were widened in cache before, and how.
 
     8-bit integers   vpmaddwd multiplies words
-    bfloat16         without instructions for it, a product is one of f32
+    bfloat16         without instructions for it, or with slow ones, a product is one of f32
 
 To widen both operands next to every product takes as many instructions as the products. A panel of
 the weight is widened once for a block of rows (`wide_panels`), and a row once for all panels. Few
