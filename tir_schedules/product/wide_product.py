@@ -22,7 +22,8 @@ from microkernels.vector.expressions import Expr, cast, ramp, splat, vector_type
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.size import is_open
 
-FEWEST_ROWS = 16  # of a known number, for which widening the panels pays
+# Rows of a known number, for which widening the panels pays: of bfloat16, of 8-bit integers.
+FEWEST_ROWS, FEWEST_INTEGER_ROWS = 16, 8
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,13 @@ def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WidePr
     m : int
         Rows of the whole product.
     """
-    if not (is_open((m,)) or m >= FEWEST_ROWS):
+    integers = kernel.b_dtype == "int8"
+    if kernel.isa_name not in ("avx2", "avx512") or kernel.b_dtype not in ("int8", "bfloat16"):
         return None
-    if (kernel.isa_name, kernel.b_dtype) == ("avx2", "int8"):
+    if not is_open((m,)) and m < (FEWEST_INTEGER_ROWS if integers else FEWEST_ROWS):
+        return None
+    if integers:
         return WideProduct(kernel, "int16")
-    if kernel.isa_name not in ("avx2", "avx512") or kernel.b_dtype != "bfloat16":
-        return None
     tiles = float_tiles(kernel)
     fitting = (each for each in tiles if rows <= each.mr and vectors <= each.vectors)
     tile = min(fitting, key=lambda each: each.mr * each.vectors, default=None)

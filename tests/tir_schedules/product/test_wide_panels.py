@@ -1,4 +1,4 @@
-"""Many rows: 8-bit integers on AVX2 and bfloat16 are widened once, not next to products."""
+"""Many rows: 8-bit integers without VNNI, and bfloat16, are widened once, not next to products."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import plan_of
-from tir_schedules.product.wide_product import FEWEST_ROWS, wide_product_of
+from tir_schedules.product.wide_product import (
+    FEWEST_INTEGER_ROWS,
+    FEWEST_ROWS,
+    wide_product_of,
+)
 
 F = "float32"
 # What widens, and what multiplies.
 INTEGERS = ("vpmovsxbw", "vpmovzxbw"), "vpmaddwd"
 FLOATS = ("vpslld", "vpand", "vandps"), "vfmadd"
 ALL = pytest.mark.parametrize(
-    ("region", "isa"), [("integers", "avx2"), ("floats", "avx2"), ("floats", "avx512")]
+    ("region", "isa"), [(r, i) for r in ("integers", "floats") for i in ("avx2", "avx512")]
 )
 
 
@@ -53,16 +57,18 @@ def integers(m: int) -> Region:
 
 
 REGIONS = {"integers": integers, "floats": floats}
+FEWEST = {"integers": FEWEST_INTEGER_ROWS, "floats": FEWEST_ROWS}
 
 
 @ALL
 def test_many_rows_are_multiplied_by_widened_panels(region: str, isa: str) -> None:
     assert not any(widening_loops(REGIONS[region](64), isa))
+    assert not any(widening_loops(REGIONS[region](FEWEST[region]), isa))
 
 
 @ALL
 def test_few_rows_widen_next_to_the_products(region: str, isa: str) -> None:
-    assert all(widening_loops(REGIONS[region](FEWEST_ROWS - 1), isa))
+    assert all(widening_loops(REGIONS[region](FEWEST[region] - 1), isa))
 
 
 def test_an_open_number_of_bfloat16_rows_has_code_for_few_and_for_many() -> None:
@@ -150,7 +156,7 @@ def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int], isa
         np.testing.assert_array_equal(rows(0, m), few[:m])
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2_vnni", "avx512", "avx512_vnni"])
+@pytest.mark.parametrize("isa", ["scalar", "avx2_vnni", "avx512_vnni"])
 def test_other_instruction_sets_do_not(isa: str) -> None:
     region = integers(64)
     config = MATMUL.default_config(region, machine_for(isa))
@@ -165,10 +171,10 @@ def test_other_instruction_sets_do_not_for_bfloat16(isa: str) -> None:
     assert plan.kernel.isa_name == isa and wide_product_of(plan) is None
 
 
-@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize(("a", "w"), TYPES)
-def test_results_are_exact(a: str, w: str) -> None:
+def test_results_are_exact(a: str, w: str, isa: str) -> None:
     for k, n in ((13, 33), (64, 16), (300, 70)):
         for zeros in ((0, 0), (3, 5), ("input", "input")):
-            check(matmul_region((FEWEST_ROWS + 21,), k, n, a, w, *zeros), "avx2")
-    assert widening_loops(matmul_region((LENGTH,), 256, 96, a, w)).count(False)
+            check(matmul_region((FEWEST_ROWS + 21,), k, n, a, w, *zeros), isa)
+    assert widening_loops(matmul_region((LENGTH,), 256, 96, a, w), isa).count(False)
