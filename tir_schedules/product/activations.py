@@ -139,7 +139,7 @@ class Activations:
             place = [self._within(row), tirx.const(0, "int32")]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
         if self.wide is not None:
-            return self.wide.spread(self.buffer, self._within(row), step)
+            return self.wide.spread(self.buffer, [self._within(row), step * self.wide.kernel.kr])
         if self.staged:
             place = [self._within(row), step * kr]
             return self.kernel.a_operand(self.buffer, place, self.pitch)

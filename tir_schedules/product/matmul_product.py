@@ -98,7 +98,7 @@ class MatmulProduct:
         inputs = dict(self.inputs)
         if self.find_range is not None:
             inputs["range"] = self.find_range()
-        wide = wide_product_of(plan)
+        wide, vectors = wide_product_of(plan), min(config.vectors, plan.n_vectors)
         block = min(max(config.m_block, config.rows), most_rows)
         activations = self._activations(k, block, inputs, wide)
         start = None
@@ -123,11 +123,10 @@ class MatmulProduct:
                 few = self._activations(k, FEWEST_ROWS - 1, inputs)
                 low = replace(plan, rows=min(plan.rows, kernel.mr))
                 narrow = replace(loops, plan=low, load_a=few.load, begin=few.begin)
-            stage = WidePanels(plan, weight, wide).stage
+            stage = WidePanels(panels, weight, wide, plan.longest_piece, vectors).stage
             return replace(loops, stage_b=stage, wide=wide, narrow=narrow)
         if "scale" not in inputs:
             return loops
-        vectors = min(config.vectors, plan.n_vectors)
         scaled = ScaledPanels(kernel, weight, inputs["scale"], k, plan.longest_piece, vectors)
         return replace(loops, stage_b=scaled.stage)
 

@@ -9,7 +9,8 @@ from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind, cast, like, ramp, reinterpret, vector_type
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr
-from tir_schedules.core.product_plan import Piece, ProductPlan
+from tir_schedules.core.panels import Panels
+from tir_schedules.core.product_plan import Piece
 
 from .tile_loops import LoadPanel
 from .wide_product import WideProduct
@@ -20,32 +21,38 @@ class WidePanels:
 
     Parameters
     ----------
-    plan : ProductPlan
-        How the product is cut; room for a block of K of a panel is allocated in the block of the
-        PrimFunc under construction.
+    panels : Panels
+        The layout of a packed matrix.
     weight : Buffer
         The packed weight, flat.
     wide : WideProduct
         How it is multiplied.
+    steps, vectors : int
+        Of the largest block of a panel; room for it is allocated in the block of the PrimFunc under
+        construction.
     """
 
-    def __init__(self, plan: ProductPlan, weight: Expr, wide: WideProduct) -> None:
-        self.panels, self.weight, self.wide = plan.panels, weight, wide
-        self.group = plan.kernel.lanes * plan.kernel.kr
+    def __init__(
+        self, panels: Panels, weight: Expr, wide: WideProduct, steps: int, vectors: int
+    ) -> None:
+        self.panels, self.weight, self.wide = panels, weight, wide
+        self.group = panels.kernel.lanes * panels.kernel.kr
         self.part = self.group // wide.parts
-        vectors = min(plan.vectors, plan.n_vectors)
-        size = plan.longest_piece * vectors * self.group
-        self.buffer = I.sblock_alloc_buffer((size,), wide.dtype, align=64)
+        self.buffer = I.sblock_alloc_buffer((steps * vectors * self.group,), wide.dtype, align=64)
 
-    def stage(self, panel: Expr, width: int, piece: Piece) -> LoadPanel:
-        """Widens a block of a panel; `stage_b` of `TileLoops`."""
+    def stage(
+        self, panel: Expr | int, width: int, piece: Piece, before: Expr | int = 0
+    ) -> LoadPanel:
+        """Widens a block of a panel; `stage_b` of `TileLoops`.
+
+        `before` counts the elements before the matrix.
+        """
         first, count = piece
         parts = self.wide.parts
         with opaque_block("widen"), I.serial(as_expr(count)) as step:
             for j in range(width):
-                value = self.weight[
-                    ramp(self.panels.start(panel, width, first + step, j), self.group)
-                ]
+                start = before + self.panels.start(panel, width, first + step, j)
+                value = self.weight[ramp(start, self.group)]
                 for part, wide in enumerate(self._widened(value)):
                     place = ((step * parts + part) * width + j) * self.part
                     I.buffer_store(self.buffer, wide, [ramp(place, self.part)])

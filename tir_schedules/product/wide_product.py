@@ -75,13 +75,14 @@ class WideProduct:
         """Elements as they are multiplied next to few rows, in the wider type."""
         return bfloat16.widen(value) if self.dtype == "float32" else cast(self.dtype, value)
 
-    def spread(self, buffer: Expr, row: Expr | int, step: Expr | int) -> Expr:
-        """A of a row in cache, for a step of the tile."""
+    def spread(self, buffer: Expr, index: Sequence[Expr | int]) -> Expr:
+        """A from an element in cache on, as a step of the tile takes it."""
         kernel = self.kernel
-        if kernel.kr == 1:
-            return kernel.spread(buffer[row, ramp(step, 1)])
+        *row, column = index
         lanes, kr = kernel.lanes, kernel.kr
-        pair = I.reinterpret(f"int{16 * kr}", buffer[row, ramp(step * kr, kr)])
+        if kr == 1:
+            return kernel.spread(buffer[(*row, ramp(column, 1))])
+        pair = I.reinterpret(f"int{16 * kr}", buffer[(*row, ramp(column, kr))])
         return I.reinterpret(vector_type(self.dtype, kr * lanes), splat(pair, lanes))
 
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, microkernel_named
-from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.blocking import Group, panel_widths, shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.integer_product import (
@@ -20,6 +20,7 @@ from tir_schedules.core.integer_product import (
 )
 from tir_schedules.core.region import Region
 from tir_schedules.product.tile_config import RESULT_DTYPES, check_kernel
+from tir_schedules.product.wide_product import WideProduct, wide_product
 
 Form = Literal["fused", "split"]
 
@@ -108,12 +109,22 @@ def form_of(region: Region, kernel: Microkernel) -> Form:
     return "fused" if contiguous and (whole or is_integer(region)) else "split"
 
 
+def wide_of(region: Region, kernel: Microkernel) -> WideProduct | None:
+    """How tiles multiply 8-bit integers that were widened in cache before; None if they do not."""
+    if not is_integer(region):
+        return None
+    geometry = ConvGeometry.of(one_image(region))
+    return wide_product(kernel, geometry.batch * math.prod(geometry.outputs), 1, 1)
+
+
 def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     """Whether the kernel can read windows where x is."""
     geometry = ConvGeometry.of(region)
     dtype = region.inputs[0].dtype
     matching = (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
     if kernel.by_tiles or dtype not in matching or geometry.opens_image:
+        return False
+    if wide_of(region, kernel) is not None:
         return False
     return geometry.group_channels % kernel.kr == 0
 

@@ -42,6 +42,7 @@ from .config import (
     product_types,
     reads_in_place,
     vectors_of,
+    wide_of,
 )
 
 STAGE_CYCLES = 2.0  # for a vector that is copied: a load, a store, some of the loop
@@ -50,6 +51,7 @@ SET_BYTES = 4096  # addresses so far apart share a set of L1
 SET_ROWS, SET_PENALTY = 8, 2.0
 LINE_CYCLES = 10.0  # for a line of the image
 L3_EXPOSED = 0.418  # share of the time to fetch weights from L3 that shows
+WIDE_PIXELS = 32  # of a band, for which a panel is widened
 NEARLY_EVEN = 1.1  # lines of the busiest thread over the fewest that are possible
 
 
@@ -103,7 +105,8 @@ def _tiled(
     for kernel, rows, vectors in register_tiles(kernels, width, n_vectors):
         for threads_m, threads_n in grids:
             bands = {math.ceil(height / pieces) for pieces in PIECES}
-            bands.add(_band(region, geometry, machine, threads_m))
+            wide = wide_of(region, kernel) is not None
+            bands.add(_band(region, geometry, machine, threads_m, wide))
             for band in bands:
                 for staged in {True, not reads_in_place(region, kernel)}:
                     yield ConvConfig(
@@ -122,7 +125,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
     region, machine, geometry = estimate.region, estimate.machine, estimate.geometry
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
-    opened = estimate.opens_image
+    opened, wide = estimate.opens_image, wide_of(region, kernel) is not None
     stagings = [True] if opened or not reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
         stagings = [False]
@@ -134,7 +137,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
                 rows=rows,
                 lines=lines,
                 vectors=min(kernel.vectors, vectors),
-                band=height if lines > 1 else _band(region, geometry, machine, 1),
+                band=height if lines > 1 else _band(region, geometry, machine, 1, wide),
                 staged=staged,
             )
             grids = _grids(estimate, kernel, serial)
@@ -142,7 +145,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
                 all_threads = (Grid(*grid, 1) for grid in thread_grids(machine.threads))
                 grids = list(dict.fromkeys([*all_threads, Grid(1, 1, 1), *grids]))
             for grid in grids:
-                bands = {_band(region, geometry, machine, grid.bands)}
+                bands = {_band(region, geometry, machine, grid.bands, wide)}
                 if every:
                     bands |= {max(1, band // 2) for band in bands} | {height}
                 for band in {height} if lines > 1 else bands:
@@ -189,12 +192,19 @@ def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterato
         yield from ((width, lines) for lines in range(2, min(most, height) + 1))
 
 
-def _band(region: Region, geometry: ConvGeometry, machine: Machine, threads: int) -> int:
-    """Lines of a band: half of L2 holds those of x; threads get equally many, or nearly."""
+def _band(
+    region: Region, geometry: ConvGeometry, machine: Machine, threads: int, wide: bool
+) -> int:
+    """Lines of a band: half of L2 holds those of x; threads get equally many, or nearly.
+
+    Where panels of the weight are widened for each band, it has some pixels.
+    """
     height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
-    item = DataType(region.inputs[0].dtype).itemsize
+    item = 2 if wide else DataType(region.inputs[0].dtype).itemsize
     line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
     most = max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
+    if wide:
+        most = max(most, math.ceil(WIDE_PIXELS / geometry.outputs[2]))
     counts = range(math.ceil(height / most), height)
     least = math.ceil(planes * height / threads)
 

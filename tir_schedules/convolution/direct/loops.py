@@ -1,7 +1,7 @@
 """The loops of a convolution inside a thread.
 
     for each band of lines of a plane (its part of x stays in L2)
-        for each panel of channels
+        for each panel of channels (widened in cache first, where 8-bit integers are)
             for each line, for each tile of pixels in it:
                 multiply over planes, lines, columns and channels of the window; store
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -26,8 +26,9 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.open_loops import ceil_div, choose, for_blocks
-from tir_schedules.product.tile_loops import TileTask
+from tir_schedules.product.tile_loops import LoadPanel, TileTask
 from tir_schedules.product.tile_stores import rest, store_tile
+from tir_schedules.product.wide_panels import WidePanels
 
 from .config import ConvConfig, Grid, grid_of
 from .weight import WeightLayout
@@ -59,6 +60,8 @@ class ConvLoops:
         Emits the epilogue for one vector.
     epilogue_cost : int
         As of `store_tile`.
+    wide_panels : WidePanels or None
+        Widens the panels; `emit` makes it.
     """
 
     config: ConvConfig
@@ -68,9 +71,20 @@ class ConvLoops:
     start: Start | None
     store: Store
     epilogue_cost: int
+    wide_panels: WidePanels | None = None
 
     def emit(self, task: Expr) -> None:
         """The share of one thread of the grid."""
+        if self.windows.wide is None:
+            self._emit(task)
+            return
+        packed = self.layout.packed
+        panels = WidePanels(
+            packed, self.weight, self.windows.wide, packed.steps, max(packed.widths)
+        )
+        replace(self, wide_panels=panels)._emit(task)
+
+    def _emit(self, task: Expr) -> None:
         config, kernel = self.config, self.layout.kernel
         _, height, _ = self.windows.geometry.outputs
         scratch = None
@@ -185,12 +199,13 @@ class ConvLoops:
     ) -> None:
         config, windows = self.config, self.windows
         _, _, width = windows.geometry.outputs
+        load_b = self._load_b(group, vector, vectors)
 
         def tile(
             at: Expr | int, height: int, column: Expr | int, columns: int, whole: bool
         ) -> None:
             with opaque_block("tile"):
-                emitter = _TileEmitter(self, group, vector, vectors, plane, at, column)
+                emitter = _TileEmitter(self, group, vector, vectors, plane, at, column, load_b)
                 emitter.emit(height, columns, whole, scratch)
 
         def in_open_lines(at: Expr | int) -> None:
@@ -203,7 +218,9 @@ class ConvLoops:
             sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
 
             def of_rest(number: int) -> None:
-                emitter = _TileEmitter(self, group, vector, vectors, plane, at, whole * rows)
+                emitter = _TileEmitter(
+                    self, group, vector, vectors, plane, at, whole * rows, load_b
+                )
                 emitter.emit(1, sizes[number], True, scratch, left)
 
             kind: Expr = tirx.const(0, "int32")
@@ -239,6 +256,19 @@ class ConvLoops:
             with I.serial(lines) as i:
                 in_lines(line + i, 1)
 
+    def _load_b(self, group: Expr | int, vector: Expr | int, vectors: int) -> LoadPanel:
+        """How tiles read the weight of a panel."""
+        layout, before = self.layout, group * self.layout.group_size
+        if self.wide_panels is not None:
+            return self.wide_panels.stage(vector, vectors, (0, layout.packed.steps), before)
+        distance = layout.packed.start(0, vectors, 1, 0)
+
+        def load(panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr | Address:
+            start = before + layout.packed.start(panel, width, step, j)
+            return layout.kernel.b_operand(self.weight, start, distance)
+
+        return load
+
     def _pieces(self, width: int) -> Iterator[tuple[Group, bool]]:
         """Tiles of a line, those alike as one group, and whether their windows are whole."""
         tiles = [
@@ -270,6 +300,7 @@ class _TileEmitter:
     plane: Expr
     line: Expr | int
     column: Expr | int
+    load_b: LoadPanel
 
     def emit(
         self,
@@ -376,12 +407,8 @@ class _TileEmitter:
         return self.loops.windows.element(line, column, self.group, tap)
 
     def _load_b(self, j: int, run: Expr | int, step: Expr | int) -> Expr | Address:
-        layout = self.loops.layout
-        step = run * layout.steps + step
-        place = layout.packed.start(self.vector, self.vectors, step, j)
-        distance = layout.packed.start(0, self.vectors, 1, 0)
-        start = self.group * layout.group_size + place
-        return layout.kernel.b_operand(self.loops.weight, start, distance)
+        step = run * self.loops.layout.steps + step
+        return self.load_b(self.vector, self.vectors, step, j)
 
     def _class(self, classes: PositionClasses | None, i: Expr | int, columns: int) -> Expr | int:
         """The class of a pixel of the tile."""

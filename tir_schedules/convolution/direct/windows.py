@@ -1,10 +1,10 @@
 """Where a convolution's kernel reads windows: in x itself, or in a padded copy of a band of lines.
 
 A copy is made where x cannot be read as it is: elements of another type, runs that are no whole
-steps of the kernel, AMX tiles. It holds the lines that a band of the result needs, with padding
-filled in, so that every window is complete. Without a copy, taps outside of the image are left out:
-above and below by the bounds of the loop, at the left and right edges by tiles with code of their
-own.
+steps of the kernel, AMX tiles, 8-bit integers that are widened before they are multiplied. It holds
+the lines that a band of the result needs, with padding filled in, so that every window is complete.
+Without a copy, taps outside of the image are left out: above and below by the bounds of the loop,
+at the left and right edges by tiles with code of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
 from tir_schedules.product.activations import as_operand, converts
 
-from .config import ConvConfig
+from .config import ConvConfig, wide_of
 from .weight import WeightLayout
 
 Bounds = tuple[Expr | int, Expr | int]
@@ -66,6 +66,8 @@ class Windows:
         self.kernel: Microkernel = layout.kernel
         self.dtype, self.staged = region.inputs[0].dtype, config.staged
         self.quantize, self.outside = quantize, outside
+        self.wide = wide_of(region, self.kernel)
+        self.element_dtype = self.kernel.operand_dtype if self.wide is None else self.wide.dtype
         item = int(DataType(self.dtype).itemsize)
         self.x = I.decl_buffer(
             (extent(region.inputs[0].size),), self.dtype, data=x.data, align=item
@@ -102,7 +104,7 @@ class Windows:
         found = pitch(columns(extent(outputs)))
         self.pitch: Expr | int = found if isinstance(found, int) else materialise(found)
         size = pitch(columns(allocated(outputs))) * (geometry.kernel[0] * self.most_lines)
-        self.copy = I.sblock_alloc_buffer((size,), self.kernel.operand_dtype, align=64)
+        self.copy = I.sblock_alloc_buffer((size,), self.element_dtype, align=64)
 
     def bounds(self, axis: int, output: Expr | int) -> Bounds:
         """The taps of an axis that are multiplied, for a position of the result: [first, last)."""
@@ -165,6 +167,8 @@ class Windows:
         """kr elements of a run, as the kernel's `emit` takes them."""
         kr, kernel = self.kernel.kr, self.kernel
         index = start + step * kr
+        if self.wide is not None:
+            return self.wide.spread(self.copy, [index])
         if self.staged:
             pitch = self.geometry.strides[2] * self.pixel
             return kernel.a_operand(self.copy, [index], pitch)
@@ -241,18 +245,20 @@ class Windows:
     def _run(self, to: Expr, start: Expr, count: Expr | int) -> None:
         lanes = self.kernel.lanes
         if not converts(self.dtype, self.kernel) and self.quantize is None:
-            lanes *= 4 // DataType(self.kernel.operand_dtype).itemsize
+            lanes *= 4 // DataType(self.element_dtype).itemsize
 
         def move(offset: Expr | int, valid: Expr | int) -> None:
             value = load_vector(self.x, self.dtype, [], Columns(start + offset, lanes, valid))
             value = as_operand(value, self.dtype, self.kernel, self.quantize)
+            if self.wide is not None:
+                value = self.wide.widen(value)
             store_vector(self.copy, value, [], Columns(to + offset, lanes, valid))
 
         self._vectors(count, lanes, move)
 
     def _fill(self, to: Expr, count: Expr | int, number: Expr | int | None = None) -> None:
         number = self.outside if number is None else number
-        dtype = self.kernel.operand_dtype
+        dtype = self.element_dtype
         lanes = self.kernel.lanes * 4 // DataType(dtype).itemsize
         if isinstance(number, (int, Placeholder)):
             value = constant(number, dtype, lanes)

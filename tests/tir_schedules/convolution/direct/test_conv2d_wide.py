@@ -1,0 +1,91 @@
+"""Without VNNI, convolutions of 8-bit integers widen lines of x and panels of the weight once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from microkernels.microkernel import microkernel_named
+from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
+from tests.tir_schedules.conv_regions import check, conv_region
+from tests.tir_schedules.run_region import machine_for
+from tir_schedules.convolution.direct.config import ConvConfig, wide_of
+from tir_schedules.convolution.direct.cost import WIDE_PIXELS
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+
+WITHOUT_VNNI = pytest.mark.parametrize("isa", ["avx2", "avx512"])
+WIDENING = "vpmovsxbw", "vpmovzxbw"
+PRODUCT = "vpmaddwd"
+
+
+def default(region: Region, isa: str) -> ConvConfig:
+    config = template_for(region.op).default_config(region, machine_for(isa))
+    assert isinstance(config, ConvConfig)
+    return config
+
+
+def loops_of(region: Region, isa: str) -> list[str]:
+    """The innermost loops that multiply."""
+    machine = machine_for(isa)
+    function = template_for(region.op).build(region, default(region, isa), machine.isa)
+    loops = ["\n".join(loop) for loop in innermost_loops(assembly_of(function, machine.isa))]
+    return [loop for loop in loops if loop.count(PRODUCT) >= 4]
+
+
+@WITHOUT_VNNI
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_nothing_is_widened_next_to_the_products(isa: str, dtype: str) -> None:
+    loops = loops_of(conv_region((14, 14), 64, 64, (3, 3), padding=(1,) * 4, dtype=dtype), isa)
+    assert loops and not any(word in loop for loop in loops for word in WIDENING)
+
+
+@WITHOUT_VNNI
+def test_a_few_pixels_are_widened_next_to_the_products(isa: str) -> None:
+    loops = loops_of(conv_region((2, 2), 64, 64, (3, 3), padding=(1,) * 4, dtype="uint8"), isa)
+    assert loops and all(any(word in loop for word in WIDENING) for loop in loops)
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2_vnni", "avx512_vnni"])
+def test_others_are_not_widened(isa: str) -> None:
+    region = conv_region((14, 14), 64, 64, (3, 3), dtype="uint8")
+    config = default(region, isa)
+    assert wide_of(region, microkernel_named(config.kernel)) is None and not config.staged
+
+
+def test_a_band_has_pixels_enough_for_a_widened_panel() -> None:
+    """Lines so long that one alone does not fit in half of L2."""
+    region = conv_region((40, 9), 4096, 16, (3, 3), dtype="uint8")
+    config = default(region, "avx2")
+    assert config.band * 7 >= WIDE_PIXELS
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "odd channels": {"channels": 3, "kernel": (3, 3), "padding": (1, 3, 0, 2)},
+    "stride 2": {"channels": 8, "kernel": (1, 1), "strides": (2, 2)},
+    "dilated": {"channels": 5, "kernel": (2, 3), "dilation": (2, 2), "padding": (1,) * 4},
+    "groups": {"channels": 12, "groups": 2, "kernel": (3, 3), "padding": (1,) * 4},
+    "a zero point": {"channels": 6, "kernel": (3, 3), "padding": (1,) * 4, "a_zero_point": 9},
+}
+
+
+@WITHOUT_VNNI
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_exact(isa: str, dtype: str, case: str) -> None:
+    options = dict(CASES[case])
+    channels, kernel = options.pop("channels"), options.pop("kernel")
+    region = conv_region((9, 13), channels, 38, kernel, dtype=dtype, batch=2, **options)
+    check(region, isa)
+    bands = ConvConfig.from_dict({**default(region, isa).to_dict(), "band": 2, "threads_m": 2})
+    check(region, isa, bands)
+
+
+@WITHOUT_VNNI
+def test_a_zero_point_that_is_an_input(isa: str) -> None:
+    zero = Tensor((), "uint8")
+    region = conv_region(
+        (7, 9), 8, 24, (3, 3), padding=(1,) * 4, dtype="uint8", inputs=(zero,), a_zero_point="input"
+    )
+    check(region, isa)
