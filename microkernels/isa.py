@@ -58,6 +58,11 @@ class Isa:
         return {1: "scalar", 8: "avx2", 16: "avx512"}[self.f32_lanes]
 
     @property
+    def multiplies_bf16(self) -> bool:
+        """Whether it has instructions for products of bfloat16."""
+        return "avx512bf16" in self.features
+
+    @property
     def level(self) -> int:
         """Position in LADDER, which orders levels by preference; 0 is scalar."""
         return LADDER.index(self)

@@ -220,7 +220,9 @@ def phases(
     """
     machine = options.machine
     fuse, coarse = options.fusion != "none", options.fusion == "coarse"
-    bf16 = options.precision == "bf16"
+    bf16, narrow = options.precision == "bf16", options.precision != "f32"
+    products = "bfloat16" if narrow else "float32"
+    convolutions = "bfloat16" if narrow and machine.isa.multiplies_bf16 else "float32"
     return {
         Phase.CLEAN_UP: [
             inline_functions(),
@@ -232,8 +234,8 @@ def phases(
             decompose_attention(),
             fold_empty(),
             plain_products(),
-            *only_if(options.precision != "f32", narrow_products()),
-            widen_bf16("float32" if options.precision == "f32" else "bfloat16"),
+            *only_if(narrow, narrow_products()),
+            widen_bf16(products, convolutions),
             fold_weights(),
             clip_indices(),
             evaluate_constants(),
@@ -274,7 +276,7 @@ def phases(
             integer_matmul(decisions),
             fold_dequantize(),
             weight_only_matmul(),
-            *only_if(bf16, bf16_precision()),
+            *only_if(bf16, bf16_precision(machine.isa.multiplies_bf16)),
             raise_bf16_casts(),
             common_values(),
             tidy(),

@@ -274,10 +274,11 @@ def _compiled(
 def warn_if_slow(cpu: str, isa: str) -> None:
     """Says, once for each CPU and instruction set, where bf16 gains no speed."""
     used = without_slow_dots(isa_named(isa), describe(cpu))
-    if not used.includes(isa_named("avx512_bf16")):
+    if not used.multiplies_bf16:
         logger.warning(
             "precision 'bf16' will not be faster than 'f32': %s has no bf16 products, or slow "
-            "ones, on %s; operands are widened to f32 first",
+            "ones, on %s; operands of products are widened to f32 first, and convolutions of f32 "
+            "stay as they are",
             isa,
             cpu,
         )

@@ -16,7 +16,9 @@ numbers is exact in f32 and sums are f32, so only these two roundings lose preci
 Normalisations, softmax, residuals and biases stay f32. `raise_bf16_casts` moves the casts to where
 they cost least. These stay as they are: products of unknown shape, of a vector, or of a weight that
 is decoded from a smaller type (weight-only quantisation); convolutions whose channels are not last
-or whose weight is not a constant.
+or whose weight is not a constant. Where there are no instructions for products of bfloat16, all
+convolutions do, and those of one pixel that have become products: widening operands would make them
+slower than those of f32.
 """
 
 from __future__ import annotations
@@ -36,18 +38,24 @@ from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.used_variables import variables
 
 
-def bf16_precision() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.bf16_precision", _rewrite)
+def bf16_precision(convolutions: bool = True) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    convolutions : bool
+        Whether convolutions take bfloat16, too.
+    """
+    return block_pass("tvm_hybrid.bf16_precision", lambda graph: _rewrite(graph, convolutions))
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+def _rewrite(graph: DataflowGraph, convolutions: bool) -> list[relax.Binding] | None:
     block = Bindings()
     narrow: dict[relax.Expr, relax.Expr] = {}
 
     def of_narrow(binding: AnyBinding) -> relax.Expr | None:
         call = binding.value
-        if not _takes_bf16(graph, call):
+        if not _takes_bf16(graph, call) or (_is_of_pixels(call) and not convolutions):
             return None
         a, b = (_narrow(block, arg, narrow) for arg in call.args)
         if is_convolution(call):
@@ -77,6 +85,12 @@ def _takes_bf16(graph: DataflowGraph, call: relax.Expr) -> bool:
         tensor is not None and tensor.dtype == "float32" and len(tensor.shape) >= 2
         for tensor in tensors
     ) and not any(_is_decoded(graph, arg) for arg in call.args)
+
+
+def _is_of_pixels(call: relax.Call) -> bool:
+    """Whether a call is a convolution, or the product of pixels [N, H, W, C] and a weight."""
+    ranks = [arg.ty.ndim for arg in call.args]
+    return is_convolution(call) or ranks == [4, 2]
 
 
 def _is_known_convolution(call: relax.Expr) -> bool:

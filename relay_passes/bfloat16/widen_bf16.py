@@ -18,8 +18,8 @@ After
 
 A bfloat16 model means a rounding after every operator. Here, values between two operators stay f32,
 which is at least as precise (oneDNN and OpenVINO do the same). Casts that the model itself contains
-do round. With `products="float32"` the operands of products are f32 too. Operators that only move
-elements move bfloat16 if the value is stored in it.
+do round. With `products="float32"` the operands of products are f32 too, with `convolutions` those
+of convolutions. Operators that only move elements move bfloat16 if the value is stored in it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ _JOINS = ("relax.concat", "relax.split")
 _NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
 
 
-def widen_bf16(products: str = NARROW) -> ir.transform.Pass:
+def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transform.Pass:
     """The pass; it needs A-normal form, and leaves modules without bfloat16 as they are.
 
     Parameters
     ----------
-    products : str
-        Type of the operands of matrix products: "bfloat16" or "float32".
+    products, convolutions : str
+        Type of the operands of matrix products, of convolutions: "bfloat16" or "float32".
     """
-    return block_pass("tvm_hybrid.widen_bf16", lambda graph: _rewrite(graph, products))
+    return block_pass(
+        "tvm_hybrid.widen_bf16", lambda graph: _rewrite(graph, products, convolutions)
+    )
 
 
 def holds_bf16(expr: relax.Expr) -> bool:
@@ -65,7 +67,7 @@ def _holds(ty: ir.Type) -> bool:
     return isinstance(ty, relax.TensorType) and str(ty.dtype) == NARROW
 
 
-def _rewrite(graph: DataflowGraph, products: str) -> list[relax.Binding] | None:
+def _rewrite(graph: DataflowGraph, products: str, convolutions: str) -> list[relax.Binding] | None:
     """The new bindings; None if nothing is bfloat16, or a binding is no plain assignment."""
     plain = all(isinstance(binding, relax.VarBinding) for binding in graph.bindings)
     touched = any(
@@ -75,7 +77,7 @@ def _rewrite(graph: DataflowGraph, products: str) -> list[relax.Binding] | None:
     )
     if not (plain and touched):
         return None
-    widening = _Widening(products)
+    widening = _Widening(products, convolutions)
     for binding in graph.bindings:
         widening.rewrite(binding.var, binding.value)
     return widening.block.bindings
@@ -101,6 +103,7 @@ class _Widening:
     """
 
     products: str
+    convolutions: str
     block: Bindings = field(default_factory=Bindings)
     narrow: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
     wide: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
@@ -156,7 +159,8 @@ class _Widening:
             self.block.bind(var, relax.op.astype(self._wide(source), str(var.ty.dtype)))
 
     def _product(self, var: relax.Var, call: relax.Call) -> None:
-        form = self._narrow if self.products == NARROW else self._wide
+        operands = self.convolutions if is_convolution(call) else self.products
+        form = self._narrow if operands == NARROW else self._wide
         a, b = map(form, call.args)
         if is_convolution(call):
             product = convolution_of(call, a, b, WIDE)

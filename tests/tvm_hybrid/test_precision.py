@@ -11,6 +11,7 @@ import pytest
 from tvm import IRModule, relax
 
 import tvm_hybrid
+from tests.microkernels.isa_targets import target_of
 from tests.tvm_hybrid.onnx_models import reference, saved
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp_module, mlp_reference
 from tvm_hybrid import api
@@ -41,6 +42,32 @@ def test_bf16_rounds_the_operands_and_nothing_else() -> None:
     wanted = np.maximum(rounded(X) @ rounded(MLP_WEIGHT) + MLP_BIAS, 0)
     np.testing.assert_allclose(result.numpy(), wanted, rtol=0, atol=WIDE)
     assert np.abs(wanted - mlp_reference(X)).max() > 10 * WIDE  # so the test can tell them apart
+
+
+@pytest.mark.parametrize(("isa", "narrow"), [("avx2", False), ("avx512_bf16", True)])
+@pytest.mark.parametrize("model", ["float32", "bfloat16"])
+def test_convolutions_take_bf16_where_there_are_products_of_it(
+    isa: str, narrow: bool, model: str
+) -> None:
+    """One of 3x3 and one of 1x1, which becomes a product; others would be slower than in f32."""
+    rng = np.random.default_rng(0)
+    x = relax.Var("x", relax.TensorType((1, 16, 14, 14), model))
+    first, second = (
+        relax.const(rng.standard_normal(shape).astype(BF16 if model == "bfloat16" else "float32"))
+        for shape in ((16, 16, 3, 3), (16, 16, 1, 1))
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, first, padding=1))
+            y = builder.emit_output(relax.op.nn.conv2d(y, second))
+        builder.emit_func_output(y)
+    executable = tvm_hybrid.compile(
+        builder.get(), precision="bf16", num_threads=1, target=target_of(isa)
+    )
+    used = [each.kernel for each in executable.manifest.decisions if each.flops]
+    assert len(used) >= 1
+    assert all(("bf16" in kernel) == narrow for kernel in used), used
 
 
 @pytest.mark.parametrize("precision", ["auto", "f32"])

@@ -16,7 +16,7 @@ from tvm import DataType
 
 from microkernels.errors import ConfigError
 from microkernels.integers import SHIFT
-from microkernels.isa import Isa, isa_named
+from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
@@ -197,7 +197,7 @@ def multiplied_on(isa: Isa, part: Region) -> tuple[str, str]:
     Without instructions for bfloat16, operands of it are widened when they are packed.
     """
     stored = {tensor.dtype for tensor in part.inputs[:2]}
-    if stored == {"bfloat16"} and not isa.includes(isa_named("avx512_bf16")):
+    if stored == {"bfloat16"} and not isa.multiplies_bf16:
         return "float32", "float32"
     return multiplied(part)
 

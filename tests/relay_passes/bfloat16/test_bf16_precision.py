@@ -117,6 +117,18 @@ def test_convolutions_that_stay(body: Body) -> None:
     assert operand_types(bf16_precision()(module(body, IMAGE))) == [("float32",) * 3]
 
 
+def test_convolutions_and_products_of_pixels_may_stay() -> None:
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        line = op.reshape(x, (42, 4))
+        pixels = op.matmul(x, constant(4, 8))
+        return [conv2d(x, constant(3, 3, 4, 8)), pixels, op.matmul(line, constant(4, 8))]
+
+    narrow, wide = ("bfloat16", "bfloat16", "float32"), ("float32",) * 3
+    mod = module(body, IMAGE)
+    assert operand_types(bf16_precision()(mod)) == [narrow] * 3
+    assert operand_types(bf16_precision(convolutions=False)(mod)) == [wide, wide, narrow]
+
+
 def decoded(x: relax.Expr) -> relax.Expr:
     """A weight kept in 8 bits: x @ ((w - 3) * scale)."""
     stored = relax.const(np.arange(64, dtype=np.int8).reshape(2, 8, 4))

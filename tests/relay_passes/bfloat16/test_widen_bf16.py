@@ -41,18 +41,18 @@ def results(body: Body, x: np.ndarray, products: str = "bfloat16") -> list[np.nd
     return run(widen_bf16(products)(module(body, (x.shape, str(x.dtype)))), [x])
 
 
-@pytest.mark.parametrize("products", ["bfloat16", "float32"])
-def test_a_convolution_and_what_follows_round_once(products: str) -> None:
+@pytest.mark.parametrize("operands", ["bfloat16", "float32"])
+def test_a_convolution_and_what_follows_round_once(operands: str) -> None:
     kernel, bias = const(RNG.standard_normal((6, 8, 3, 3)).astype(BF16)), const(B.reshape(6, 1, 1))
 
     def body(x: relax.Expr) -> relax.Expr:
         return op.nn.relu(op.add(op.nn.conv2d(x, kernel, padding=1), bias))
 
-    mod = widen_bf16(products)(module(body, ((1, 8, 4, 5), "bfloat16")))
-    cast = ["astype:float32"] if products == "float32" else []
+    mod = widen_bf16(convolutions=operands)(module(body, ((1, 8, 4, 5), "bfloat16")))
+    cast = ["astype:float32"] if operands == "float32" else []
     steps = ["conv2d:float32", "add:float32", "relu:float32", "astype:bfloat16"]
     assert types(mod) == cast + steps
-    assert operand_types(mod) == [(products, products, "float32")]
+    assert operand_types(mod) == [(operands, operands, "float32")]
 
 
 def test_a_product_and_what_follows_round_once() -> None:
