@@ -67,7 +67,7 @@ def partition_for_tvm_hybrid(
         Whether weights that are parameters, those behind the first `num_input` of a function, are
         packed by a function of their own, as `relax.transform.LiftTransformParams` makes it:
         `main_transform_params` takes a tuple of the weights, and `main` takes what it returns
-        behind its inputs. Otherwise products with such weights pack them at every call.
+        behind its inputs. Otherwise products and convolutions pack such weights at every call.
 
     Returns
     -------

@@ -256,7 +256,7 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     if data[0] != "N" or str(attrs.out_layout) not in ("", data):
         return None
-    if not is_transposable(forms.graph, call.args[1]):
+    if forms.of(call.args[1]) is None:  # it is permuted as the program runs, if it is no constant
         return None
 
     def letters(label: int) -> tuple[str, str]:
