@@ -14,7 +14,7 @@ After
 
 from __future__ import annotations
 
-from tvm import IRModule, relax
+from tvm import IRModule, ir, relax
 
 from relay_passes.ir.rewrite import MAIN, with_values
 
@@ -44,16 +44,14 @@ def with_single_parameters(mod: IRModule) -> IRModule:
     tuples = [relax.VarBinding(each, relax.Tuple(items[each])) for each in items]
     blocks = [relax.BindingBlock(tuples), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body)
-    single = relax.Function(
-        parameters, body, function.ret_ty, function.is_pure, function.attrs, function.span
-    )
+    single = relax.Function(parameters, body, function.ret_ty, function.is_pure, function.attrs)
     others = {gvar: each for gvar, each in mod.functions_items() if gvar.name_hint != MAIN}
     made = IRModule(others, mod.attrs, mod.global_infos)
     made[MAIN] = relax.utils.copy_with_new_vars(single)
     return made
 
 
-def _tensors(ty: relax.Type) -> list[relax.TensorType]:
+def _tensors(ty: ir.Type) -> list[ir.Type]:
     """The items of a tuple of tensors; nothing if it is none."""
     fields = list(ty.fields) if isinstance(ty, relax.TupleType) else []
     return fields if all(isinstance(each, relax.TensorType) for each in fields) else []
