@@ -15,8 +15,8 @@ After
     lv2 = R.reshape(planes1, [N, OC, H, W])
 
 Stride 1, no padding, one group; along one, two or three axes. With channels first, the weight is a
-constant. A permutation to channels first directly before stays
-directly before the product, which reads through it.
+constant. A permutation to channels first directly before stays directly before the product, which
+reads through it.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ So a region is changed only if all of these hold:
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
   (tir_schedules/convolution/winograd/cost.py). Weights are assumed to come from memory if those of
   the whole module do not fit in L3, because every run reads all of them.
-
-- its weight is a constant: the transformation of one that is not would cost as much as it gains.
+- its weight is a constant: weights are transformed at compile time only.
 
 `explain` shows both times, or why a region that Winograd could compute stays.
 """
