@@ -67,7 +67,8 @@ def partition_for_tvm_hybrid(
         Whether weights that are parameters, those behind the first `num_input` of a function, are
         packed by a function of their own, as `relax.transform.LiftTransformParams` makes it:
         `main_transform_params` takes a tuple of the weights, which are parameters (a single one
-        that is a tuple: a tuple of it), and `main` takes what it returns behind its inputs. Otherwise products and convolutions pack such weights at every call.
+        that is a tuple: a tuple of it), and `main` takes what it returns behind its inputs.
+        Otherwise products and convolutions pack such weights at every call.
 
     Returns
     -------
