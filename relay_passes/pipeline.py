@@ -144,8 +144,8 @@ class PipelineOptions:
         A block's layout problem -> the labels of its operators, or None where there are none that
         are better than those that move the fewest bytes.
     open_weights : bool
-        Whether parameters behind the first `num_input` of a function are weights, to be packed by
-        operators on them alone.
+        Whether parameters behind the first `num_input` of a function are weights, so that those of
+        products are packed by operators on them alone, as weights of convolutions always are.
     """
 
     target: Target
@@ -295,7 +295,7 @@ def phases(
         ],
         Phase.CONFIGURE_REGIONS: [
             select_configs(machine, options.lookup),
-            *only_if(options.open_weights, pack_open_weights(machine.isa)),
+            pack_open_weights(machine.isa),
             prepack(machine.isa, meaning),
         ],
         Phase.BUILD_KERNELS: [

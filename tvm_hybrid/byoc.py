@@ -16,6 +16,7 @@ from tvm.target import Target
 from microkernels.errors import CompileError
 from relay_passes.decisions import DecisionLog
 from relay_passes.dump_ir import DumpIR
+from relay_passes.lower.native_code import with_native_code
 from relay_passes.pipeline import Phase, PipelineOptions, partition_module, passes_through
 from relay_passes.regions.open_weights import has_weights
 
@@ -65,8 +66,9 @@ def partition_for_tvm_hybrid(
     transform_params : bool
         Whether weights that are parameters, those behind the first `num_input` of a function, are
         packed by a function of their own, as `relax.transform.LiftTransformParams` makes it:
-        `main_transform_params` takes a tuple of the weights, and `main` takes what it returns
-        behind its inputs. Otherwise products with such weights pack them at every call.
+        `main_transform_params` takes a tuple of the weights, which are parameters (a single one
+        that is a tuple: a tuple of it), and `main` takes what it returns behind its inputs.
+        Otherwise products and convolutions pack such weights at every call.
 
     Returns
     -------
@@ -131,6 +133,7 @@ def build_pipeline(
     dump_ir: PathLike | None = None,
     decisions: DecisionLog | None = None,
     check_cpu: bool = True,
+    native: bool = True,
 ) -> ir.transform.Pass:
     """What `relax.get_pipeline("tvm_hybrid", **options)` is.
 
@@ -146,11 +149,16 @@ def build_pipeline(
     check_cpu : bool
         As for `partition_for_tvm_hybrid`; the check is a module that the executable imports. TVM
         does not find functions of such modules under `relax.build(..., exec_mode="compiled")`.
+    native : bool
+        Whether kernels become machine code here, as modules that the executable imports. Otherwise
+        they stay TIR, which can be read and saved, and `tvm.compile` runs its `tir_pipeline` over
+        them; that of attention with open sizes takes minutes.
 
     Returns
     -------
     tvm.ir.transform.Pass
-        The module that it returns is one of kernels and calls of them, with the attribute of
+        The module that it returns is one of calls of kernels, which are in its attribute
+        "external_mods", or if not `native` among its functions. It has the attribute of
         `partition_for_tvm_hybrid`.
 
     Raises
@@ -182,6 +190,8 @@ def build_pipeline(
         if named is None:  # or TVM would compile the kernels for any x86-64 CPU
             own = options.target.with_host(options.target)
             lowered = tvm.tirx.transform.BindTarget(own)(lowered)
+        if native:
+            lowered = with_native_code(lowered, options.target, options.threads)
         if check_cpu:
             lowered = with_guard(lowered, guard_for(options, log))
         return with_manifest(lowered, options, log)

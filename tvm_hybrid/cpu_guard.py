@@ -24,11 +24,11 @@ from microkernels.tvm_compat import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.region_functions import is_region_function
 from relay_passes.lower.guard_entries import guard_entries
+from relay_passes.lower.native_code import EXTERNAL, importing
 
 from .cpu_features import FEATURES, CpuFeature
 
 GUARD = "tvm_hybrid.guard"  # an attribute of partitioned functions: a Guard as JSON
-EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
 PREFIX = "tvm_hybrid_require_"
 _PLAIN = {"kind": "llvm", "mcpu": "x86-64"}
 _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
@@ -116,7 +116,7 @@ def with_guard(mod: IRModule, guard: Guard) -> IRModule:
         return mod
     present = list(mod.attrs[EXTERNAL]) if mod.attrs and EXTERNAL in mod.attrs else []
     if not any(each.implements_function(guard.name) for each in present):
-        mod = mod.with_attr(EXTERNAL, [*present, guard.code()])
+        mod = importing(mod, [guard.code()])
     return guard_entries(guard.name)(mod)
 
 

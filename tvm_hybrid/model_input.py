@@ -12,6 +12,7 @@ from tvm import IRModule, relax, tirx
 from microkernels.errors import InputValueError, ModelError, ShapeError
 from relay_passes.full_collections import without_full_collections
 
+from .bundled_parameters import with_single_parameters
 from .input_values import InputValue
 from .output_types import output_info, returned_types
 from .size_text import text_of
@@ -108,7 +109,7 @@ def _from_torch(program: Any, shapes: Mapping[str, Any] | None, keep_open: bool)
 
 
 def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
-    mod = _with_main(mod)
+    mod = with_single_parameters(_with_main(mod))
     if shapes:
         mod = _bind_sizes(mod, shapes)
     function = mod["main"]

@@ -6,8 +6,12 @@ The intrinsic's meaning, on a rows x columns tile with the whole of K, is
     C[i, j] += acc(A[i, k]) * acc(B[k, j])                      kr = 1
 
 where `acc` casts to the accumulators' type if the operand has another one. This is what a matmul
-becomes when `transform_layout` gives its weight the index map (k, j) -> (k // kr, j, k % kr). The
-implementation is the microkernel's own `emit`, started from C.
+becomes when `transform_layout` gives its weight the index map (k, j) -> (k // kr, j, k % kr). In
+groups, K is two loops, of a program whose first operand is seen as [M, K/kr, kr]:
+
+    C[i, j] += acc(A[i, g, s]) * acc(B[g, j, s])
+
+The implementation is the microkernel's own `emit`, started from C.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ from microkernels.vector.bfloat16 import operand_bits
 from microkernels.vector.expressions import Expr, cast, ramp
 
 
-def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int) -> str:
+def register_tensor_intrin(
+    kernel: Microkernel, rows: int, columns: int, k: int, groups: bool = False
+) -> str:
     """Registers a tile of a microkernel with TVM.
 
     Parameters
@@ -33,6 +39,9 @@ def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int)
         The tile's instruction set and types.
     rows, columns, k : int
         The tile: at most mr rows, a multiple of `lanes` columns up to nr, a multiple of kr in K.
+    groups : bool
+        Whether K is in groups of kr, as MetaSchedule's rules want it: they take programs whose
+        every index is a loop's variable. With kr = 1 there are none.
 
     Returns
     -------
@@ -56,33 +65,55 @@ def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int)
             f"{kernel.name} has no {rows}x{columns}x{k} tile; at most {kernel.mr} rows, "
             f"{kernel.nr} columns in vectors of {kernel.lanes}, and K in steps of {kernel.kr}"
         )
-    name = f"tvm_hybrid.{kernel.name}.{rows}x{columns}x{k}"
-    description = _description(kernel, rows, columns, k)
-    TensorIntrin.register(
-        name, description, _implementation(kernel, rows, columns, k), override=True
-    )
+    groups = groups and kernel.kr > 1
+    name = f"tvm_hybrid.{kernel.name}.{rows}x{columns}x{k}{'.groups' if groups else ''}"
+    tile = kernel, rows, columns, k, groups
+    TensorIntrin.register(name, _description(*tile), _implementation(*tile), override=True)
     return name
 
 
-def _description(kernel: Microkernel, rows: int, columns: int, k: int) -> tirx.PrimFunc:
+def _description(
+    kernel: Microkernel, rows: int, columns: int, k: int, groups: bool
+) -> tirx.PrimFunc:
     """What the tile computes, in scalar code."""
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("description")
-        a, b, c = _tile_buffers(kernel, rows, columns, k, strided=False)
+        a, b, c = _tile_buffers(kernel, rows, columns, k, groups, strided=False)
         with I.sblock("root"):
             _regions(a, b, c)
-            with I.grid(rows, columns, k) as (i, j, step), I.sblock("update"):
-                vi, vj, vk = I.axis.remap("SSR", [i, j, step])
-                weight = b[vk // kernel.kr, vj, vk % kernel.kr] if kernel.kr > 1 else b[vk, vj]
-                product = cast(kernel.acc_dtype, a[vi, vk]) * cast(kernel.acc_dtype, weight)
-                I.buffer_store(c, c[vi, vj] + product, [vi, vj])
+            update = _update_of_groups if groups else _update
+            update(kernel, a, b, c)
     return builder.get()
 
 
-def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tirx.PrimFunc:
+def _update(kernel: Microkernel, a: Expr, b: Expr, c: Expr) -> None:
+    """The loops over rows, columns and K."""
+    with I.grid(*c.shape, a.shape[-1]) as (i, j, step), I.sblock("update"):
+        vi, vj, vk = I.axis.remap("SSR", [i, j, step])
+        weight = b[vk // kernel.kr, vj, vk % kernel.kr] if kernel.kr > 1 else b[vk, vj]
+        product = cast(kernel.acc_dtype, a[vi, vk]) * cast(kernel.acc_dtype, weight)
+        I.buffer_store(c, c[vi, vj] + product, [vi, vj])
+
+
+def _update_of_groups(kernel: Microkernel, a: Expr, b: Expr, c: Expr) -> None:
+    """The loops over rows, columns, groups of K and their elements."""
+    _, groups, kr = a.shape
+    with I.grid(*c.shape, groups, kr) as (i, j, group, step), I.sblock("update"):
+        vi, vj, vg, vs = I.axis.remap("SSRR", [i, j, group, step])
+        x, y = cast(kernel.acc_dtype, a[vi, vg, vs]), cast(kernel.acc_dtype, b[vg, vj, vs])
+        I.buffer_store(c, c[vi, vj] + x * y, [vi, vj])
+
+
+def _implementation(
+    kernel: Microkernel, rows: int, columns: int, k: int, groups: bool
+) -> tirx.PrimFunc:
     """The microkernel on strided operands, accumulating into C."""
     lanes, kr = kernel.lanes, kernel.kr
     vectors = columns // lanes
+
+    def load_a(a: Expr, i: int, step: Expr | int) -> Expr:
+        indices = [i, step, ramp(0, kr)] if groups else [i, ramp(step * kr, kr)]
+        return kernel.spread(operand_bits(a[tuple(indices)]))
 
     def load_b(b: Expr, j: int, step: Expr | int) -> Expr:
         if kr == 1:
@@ -92,7 +123,7 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
 
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("implementation")
-        a, b, c = _tile_buffers(kernel, rows, columns, k, strided=True)
+        a, b, c = _tile_buffers(kernel, rows, columns, k, groups, strided=True)
         with I.sblock("root"):
             _regions(a, b, c)
             # Buffers allocated in the root block are dropped by tensorize, hence another block.
@@ -102,7 +133,7 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
                     rows,
                     vectors,
                     (k // kr,),
-                    lambda i, ks: kernel.spread(operand_bits(a[i, ramp(ks[0] * kr, kr)])),
+                    lambda i, ks: load_a(a, i, ks[0]),
                     lambda j, ks: load_b(b, j, ks[0]),
                     lambda i, j: c[i, ramp(j * lanes, lanes)],
                 )
@@ -113,7 +144,7 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
 
 
 def _tile_buffers(
-    kernel: Microkernel, rows: int, columns: int, k: int, strided: bool
+    kernel: Microkernel, rows: int, columns: int, k: int, groups: bool, strided: bool
 ) -> tuple[Expr, Expr, Expr]:
     """Parameters A, B and C of a tile; only the outermost dimension of each is strided."""
 
@@ -127,7 +158,7 @@ def _tile_buffers(
 
     kr = kernel.kr
     return (
-        parameter("A", (rows, k), kernel.a_dtype),
+        parameter("A", (rows, k // kr, kr) if groups else (rows, k), kernel.a_dtype),
         parameter("B", (k // kr, columns, kr) if kr > 1 else (k, columns), kernel.b_dtype),
         parameter("C", (rows, columns), kernel.acc_dtype),
     )

@@ -15,10 +15,10 @@ Both operands are rounded to nearest even, constants at compile time. A product 
 numbers is exact in f32 and sums are f32, so only these two roundings lose precision.
 Normalisations, softmax, residuals and biases stay f32. `raise_bf16_casts` moves the casts to where
 they cost least. These stay as they are: products of unknown shape, of a vector, or of a weight that
-is decoded from a smaller type (weight-only quantisation); convolutions whose channels are not last
-or whose weight is not a constant. Where there are no instructions for products of bfloat16, all
-convolutions do, and those of one pixel that have become products: widening operands would make them
-slower than those of f32.
+is decoded from a smaller type (weight-only quantisation); convolutions whose channels are not last,
+and those of each channel alone whose weight is not a constant. Where there are no instructions for
+products of bfloat16, all convolutions do, and those of one pixel that have become products:
+widening operands would make them slower than those of f32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from relay_passes.ir.convolution import (
     is_transposed,
     output_channels,
 )
-from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, region_tensor
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, region_tensor, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.used_variables import variables
 
@@ -97,7 +97,10 @@ def _is_known_convolution(call: relax.Expr) -> bool:
     """Whether a call is a convolution with channels last, and not a transposed one."""
     if not is_convolution(call) or is_transposed(call) or output_channels(call) != -1:
         return False
-    return isinstance(call.args[1], ir.GenericConst)
+    weight = static_tensor(call.args[1])
+    if weight is None:
+        return False
+    return weight.constant or int(call.attrs.groups) == 1 or weight.shape[-2] > 1
 
 
 def _is_decoded(graph: DataflowGraph, expr: relax.Expr) -> bool:

@@ -14,9 +14,9 @@ After
     planes1 = R.add(lv1, const_b')                                             # [OC, 1]
     lv2 = R.reshape(planes1, [N, OC, H, W])
 
-Stride 1, no padding, one group; along one, two or three axes. The weight is a constant, or, with
-channels last, dequantised or cast from one. A permutation to channels first directly before stays
-directly before the product, which reads through it.
+Stride 1, no padding, one group; along one, two or three axes. With channels first, the weight is a
+constant. A permutation to channels first directly before stays directly before the product, which
+reads through it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from relay_passes.ir.graph import (
     op_name,
     region_tensor,
     relax_shape,
+    static_tensor,
 )
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import ELEMENTWISE
-from relay_passes.ir.transposed_constants import is_transposable, with_axes
+from relay_passes.ir.transposed_constants import with_axes
 from relay_passes.ir.with_args import with_args
 
 
@@ -67,7 +68,7 @@ def is_pointwise(graph: DataflowGraph, call: relax.Expr) -> bool:
         return False
     if region_tensor(call.args[0]) is None:
         return False
-    return has_one_tap(call) and is_transposable(graph, call.args[1])
+    return has_one_tap(call) and static_tensor(call.args[1]) is not None
 
 
 class _Writer:

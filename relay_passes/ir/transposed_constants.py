@@ -65,7 +65,7 @@ def transposed(
 
 
 def with_axes(graph: DataflowGraph, expr: relax.Expr, axes: Axes, block: Bindings) -> relax.Expr:
-    """A turnable expression with the given of its axes.
+    """An expression with the given of its axes, made of constants at compile time if it can be.
 
     Parameters
     ----------
@@ -74,10 +74,11 @@ def with_axes(graph: DataflowGraph, expr: relax.Expr, axes: Axes, block: Binding
     axes : tuple of (int or None)
         As those of an `AxisView`: None is a new one of extent 1, and those left out have extent 1.
     """
-    if isinstance(expr, ir.GenericConst):
+    if isinstance(expr, ir.GenericConst) or not is_transposable(graph, expr):
         view = identity(expr)
         assert view is not None
-        return AxisView(expr, view.source_shape, axes).emit(block)
+        made = AxisView(expr, view.source_shape, axes).emit(block)
+        return block.emit(made) if isinstance(made, relax.Call) else made
     call = graph.definition(expr)
     assert isinstance(call, relax.Call)
     seen = view_axes(call)

@@ -39,6 +39,7 @@ from relay_passes.ir.with_args import with_args
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST
 
+_FLOATS = ("float32", "bfloat16")  # kernels take a weight of these that is no constant
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
 
 
@@ -256,8 +257,10 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     if data[0] != "N" or str(attrs.out_layout) not in ("", data):
         return None
-    if not is_transposable(forms.graph, call.args[1]):
-        return None
+    if not is_transposable(forms.graph, call.args[1]):  # permuted when the program runs
+        weight = forms.of(call.args[1])
+        if weight is None or weight.dtype not in _FLOATS:
+            return None
 
     def letters(label: int) -> tuple[str, str]:
         stored = "".join(data[axis] for axis in x.order(label))

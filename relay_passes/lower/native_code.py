@@ -12,6 +12,9 @@ After
 TVM compiles the kernels of a module one after the other. But they are independent, and TVM and LLVM
 release Python's lock. So as many threads as the process may use CPUs compile groups of kernels. The
 groups depend only on the model, so that any number of CPUs makes the same library.
+
+`with_native_code` does the same for a module that TVM compiles: its kernels become modules of
+machine code, which TVM's executable imports. TVM's passes never see our unrolled loops then.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from .launch_few import for_threads, pipeline_for
 from .skip_checks import pipeline_of_trusting, trusting
 from .weights_entry import WEIGHTS_ENTRY
 
+EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
+NOTHING = "tvm_hybrid_nothing"
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
 
@@ -93,6 +98,53 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IR
         for module in modules:
             result.mod.import_module(module.result())
     return result, rest
+
+
+def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
+    """A module for `tvm.compile` that calls its kernels by name, and has them as machine code.
+
+    Parameters
+    ----------
+    mod, target, threads
+        As for `compile_native`.
+
+    Returns
+    -------
+    IRModule
+        The Relax functions and one kernel that does nothing. Its attribute "external_mods" says
+        what an executable of it imports.
+    """
+    groups = [group for group in _groups(trusting(for_threads(mod, threads))) if group]
+    pipeline = pipeline_of_trusting(pipeline_for(threads))
+    with workers(len(groups)) as pool:
+        compiled = [
+            pool.submit(_library, group, target, pipeline, kernel_context(group.values()))
+            for group in groups
+        ]
+        modules = [each.result() for each in compiled]
+    calling = {
+        gvar: _calls_outside(function, groups)
+        for gvar, function in mod.functions_items()
+        if not isinstance(function, tirx.PrimFunc)
+    }
+    nothing = {ir.GlobalVar(NOTHING): _nothing()}
+    return importing(IRModule({**calling, **nothing}, mod.attrs, mod.global_infos), modules)
+
+
+def importing(mod: IRModule, modules: Iterable[Any]) -> IRModule:
+    """A module whose executable imports these as well."""
+    present = mod.attrs[EXTERNAL] if mod.attrs and EXTERNAL in mod.attrs else []
+    return mod.with_attr(EXTERNAL, [*present, *modules])
+
+
+def _nothing() -> tirx.PrimFunc:
+    """A kernel that nobody calls.
+
+    The executable of a module without kernels would import an empty C source in their place, which
+    a C compiler would have to compile before it runs.
+    """
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+    return nothing.with_attr("global_symbol", NOTHING)
 
 
 def emit_machine_code(executable: tvm.runtime.Module) -> None:

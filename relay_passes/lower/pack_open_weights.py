@@ -11,6 +11,7 @@ After
     lv2 = R.concat((lv1, ...), axis=0)              # what `prepack` makes of constants
     gv = fused_matmul(x, lv2, b)
 
+These are weights of convolutions, and of products where a function says what its weights are.
 `relax.transform.LiftTransformParams` moves these operators into a function of their own.
 """
 

@@ -1,8 +1,9 @@
-"""Anchors of convolutions: channels last, a constant weight.
+"""Anchors of convolutions: channels last.
 
     lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
 
-For 8-bit integers and bfloat16, `integer_anchor` finds the tensors that x and the weight come from.
+A weight of floats that is no constant is packed by operators on it (`pack_open_weights`). For 8-bit
+integers and bfloat16, `integer_anchor` finds the tensors that x and the weight come from.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tir_schedules.core.attributes import Attribute
 
 from .anchor import Anchor
 from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
+
+_PACKED_AT_RUN_TIME = ("float32", "bfloat16")
 
 
 def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
@@ -33,7 +36,8 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     weight = region_tensor(w.source)
     if output is None or weight is None or region_tensor(x.source) is None:
         return "a shape is not known at compile time"
-    if not isinstance(w.source, ir.GenericConst):
+    is_open = not isinstance(w.source, ir.GenericConst)
+    if is_open and (weight.dtype not in _PACKED_AT_RUN_TIME or 0 in weight.shape):
         return "a weight that is no constant"
     groups = int(attrs.groups)
     described: dict[str, Attribute] = {
@@ -46,12 +50,14 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     *_, per_group, channels = weight.shape
     if 1 == per_group < groups == channels and op != "conv3d":
         op, otherwise = "depthwise_conv2d", op
+        if is_open and weight.dtype != "float32":
+            return "a narrow weight for each channel that is no constant"
     if output.dtype == "int32":
         quantized_on_the_way(graph, x)
     elif weight.dtype == "bfloat16":
         rounded_on_the_way(graph, x)
     inputs = (x.source, w.source, *(x.inputs[n] for n in ("range", "a") if n in x.inputs))
     absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))
-    return Anchor(
-        position, op, inputs, output, {**x.attrs, **w.attrs, **described}, absorbed, otherwise
-    )
+    attributes = {**x.attrs, **w.attrs, **described}
+    open_weight = 1 if is_open else None
+    return Anchor(position, op, inputs, output, attributes, absorbed, otherwise, open_weight)

@@ -1,7 +1,8 @@
 """Weights that are parameters of a function: known before a run, though not at compile time.
 
 TVM's front ends give a function with such parameters the attribute `num_input`: those behind the
-first so many are weights. What only moves the elements of a weight is one, too.
+first so many are weights, or tuples of them (`relax.transform.BundleModelParams`). What only moves
+the elements of a weight is one, too.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ def has_weights(function: object) -> bool:
 
 
 def weights_of(mod: IRModule) -> set[relax.Expr]:
-    """The parameters of a module's functions that are weights of floats."""
+    """The parameters of a module's functions that are weights of floats, or tuples of tensors."""
     return {
         parameter
         for function in mod.functions.values()
         if is_relax(function) and has_weights(function)
         for parameter in function.params[int(function.attrs[NUM_INPUT]) :]
-        if _is_weight(parameter)
+        if _is_weight(parameter) or isinstance(parameter.ty, relax.TupleType)
     }
 
 
 def moved_weights(graph: DataflowGraph, weights: set[relax.Expr]) -> set[relax.Expr]:
-    """Some weights, and what a block makes of them by moving elements."""
+    """Some weights, and what a block makes of them by moving elements or taking them of a tuple."""
     found = set(weights)
     for binding in graph.bindings if found else ():
-        call = binding.value
-        if moves_all(call) and call.args[0] in found and _is_weight(call):
+        value = binding.value
+        item = isinstance(value, relax.TupleGetItem) and value.tuple_value in found
+        moved = moves_all(value) and value.args[0] in found
+        if (item or moved) and _is_weight(value):
             found.add(binding.var)
     return found
 

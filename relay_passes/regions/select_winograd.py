@@ -11,7 +11,7 @@ After
                  "tvm_hybrid.reason": "template conv2d_winograd: 0.56 ms estimated, ..."})
 
 Winograd's transforms increase rounding errors, and transformed weights take four times the bytes.
-So a region is changed only if both hold:
+So a region is changed only if all of these hold:
 
 - `fast_math` allows it. The largest error of a result, over the root mean square of the results, is
   expected (`convolution.winograd.transforms.expected_error`) to be within `TOLERANCE` ("default"),
@@ -19,6 +19,7 @@ So a region is changed only if both hold:
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
   (tir_schedules/convolution/winograd/cost.py). Weights are assumed to come from memory if those of
   the whole module do not fit in L3, because every run reads all of them.
+- its weight is a constant: weights are transformed at compile time only.
 
 `explain` shows both times, or why a region that Winograd could compute stays.
 """
@@ -78,6 +79,7 @@ def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transfor
     @module_pass(opt_level=0, name="tvm_hybrid.select_winograd")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         cold = constant_bytes(mod) > machine.l3_bytes
+        unknown = _with_open_weights(mod)
 
         def chosen(function: relax.Function) -> relax.Function:
             region = region_of(function)
@@ -86,6 +88,9 @@ def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transfor
                 return function
             if template_for(WINOGRAD).rejection(moved, machine.isa) is not None:
                 return function
+            if function in unknown:
+                why = f"template {DIRECT}; Winograd needs a weight that is a constant"
+                return function.with_attr(REASON, why)
             choice = choose(region, machine, fast_math, cold)
             function = function.with_attr(REASON, choice.reason)
             if not choice.winograd:
@@ -127,6 +132,22 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
         f"template {WINOGRAD}: {ours:.3g} ms estimated, direct {theirs:.3g} ms; errors up to "
         f"{error:.1e} of the result expected",
     )
+
+
+def _with_open_weights(mod: IRModule) -> set[relax.Function]:
+    """The regions whose weight, their second input, is no constant."""
+    found = set()
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar):
+            weight = expr.args[1] if len(expr.args) > 1 else None
+            if weight is not None and not isinstance(weight, ir.GenericConst):
+                found.add(mod[expr.op])
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function) and not is_region_function(function):
+            relax.analysis.post_order_visit(function, visit)
+    return found
 
 
 def constant_bytes(mod: IRModule) -> int:

@@ -134,7 +134,7 @@ def test_the_named_pipeline_runs_integer_kernels(name: str) -> None:
 def test_the_named_pipeline_multiplies_by_vnni() -> None:
     target = tvm_hybrid.resolve_target("cascadelake")
     executable = tvm.compile(imported(dynamic()), target, relax_pipeline="tvm_hybrid")
-    library, _guard = executable.mod.imports
+    _nothing, library, _guard = executable.mod.imports
     assert "vpdpbusd" in library.inspect_source("asm")
 
 

@@ -29,8 +29,7 @@ def by_name(mod: IRModule) -> Any:
     return executable
 
 
-# TVM's own passes take minutes over attention of open sizes with AVX-512; ours leave some out.
-@pytest.mark.parametrize("door", [by_run_codegen, pytest.param(by_name, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("door", [by_run_codegen, by_name])
 def test_one_program_for_any_sizes(door: Callable[[IRModule], Any]) -> None:
     run = relax.VirtualMachine(door(layer(BATCH, LENGTH)), tvm.cpu())["main"]
     rng = np.random.default_rng(0)

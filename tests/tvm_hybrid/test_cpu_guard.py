@@ -16,11 +16,12 @@ from tvm.target import Target
 
 import tvm_hybrid
 from microkernels.amx.permission import REFUSALS
+from relay_passes.lower.native_code import EXTERNAL
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import mlp, mlp_module
 from tvm_hybrid import route_options
 from tvm_hybrid.cpu_features import FEATURES, CpuFeature, missing_on_host
-from tvm_hybrid.cpu_guard import EXTERNAL, PREFIX, Guard
+from tvm_hybrid.cpu_guard import PREFIX, Guard
 
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 FUTURE = "from-the-future"
@@ -179,7 +180,7 @@ def test_it_can_be_left_out(needs_the_future: None) -> None:
     parts = tvm_hybrid.partition_for_tvm_hybrid(mlp_module(), check_cpu=False)
     assert parts["main"].is_pure
     partitioned = tvm.compile(relax.transform.RunCodegen()(parts), target)
-    pipeline = relax.get_pipeline("tvm_hybrid", check_cpu=False)
+    pipeline = relax.get_pipeline("tvm_hybrid", check_cpu=False, native=False)
     # TVM finds no function of an imported module in this mode.
     compiled = relax.build(mlp_module(), target, relax_pipeline=pipeline, exec_mode="compiled")
     for executable in (partitioned, compiled):
@@ -190,5 +191,5 @@ def test_it_can_be_left_out(needs_the_future: None) -> None:
 @pytest.mark.filterwarnings("ignore:the target")
 def test_plain_code_needs_no_guard() -> None:
     with Target({"kind": "llvm", "mcpu": "x86-64"}):
-        lowered = relax.get_pipeline("tvm_hybrid")(mlp_module())
+        lowered = relax.get_pipeline("tvm_hybrid", native=False)(mlp_module())
     assert EXTERNAL not in lowered.attrs

@@ -68,11 +68,16 @@ class Panels:
         return pack_weight(padded.reshape(-1, self.n), self.widths, self.kernel)
 
     def express(self, expr: relax.Expr) -> relax.Expr:
-        """What `pack` makes of one run [k, n], as a Relax expression."""
+        """What `pack` makes of [runs * k, n], as a Relax expression."""
         op, kr = relax.op, self.kernel.kr
         depth, panels, column = self.steps * kr, [], 0
-        padding = [0, depth - self.k, 0, self.columns - self.n]
-        padded = op.nn.pad(expr, padding) if any(padding) else expr
+        padding = [0, depth // self.runs - self.k, 0, self.columns - self.n]
+        padded = expr
+        if any(padding) and self.runs == 1:
+            padded = op.nn.pad(expr, padding)
+        elif any(padding):
+            runs = op.nn.pad(op.reshape(expr, (self.runs, self.k, self.n)), [0, 0, *padding])
+            padded = op.reshape(runs, (depth, self.columns))
         for width in self.widths:
             columns = width * self.kernel.lanes
             panel = op.strided_slice(padded, [1], [column], [column + columns])

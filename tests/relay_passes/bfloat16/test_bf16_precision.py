@@ -95,6 +95,19 @@ def test_convolutions() -> None:
             assert getattr(old.attrs, name) == getattr(new.attrs, name)
 
 
+def test_a_weight_of_run_time_is_rounded_then() -> None:
+    mod = module(lambda x: conv2d(x, op.reshape(op.exp(x), (2, 3, 4, 7))), IMAGE)
+    after = bf16_precision()(mod)
+    assert operand_types(after) == [("bfloat16", "bfloat16", "float32")]
+    assert after["main"].script().count("R.astype") == 2
+
+
+def by_channel_of_run_time(x: relax.Expr) -> relax.Expr:
+    """A convolution of each channel alone, by a part of x."""
+    pixels = op.strided_slice(op.reshape(op.exp(x), (42, 4)), [0], [0], [6])
+    return conv2d(x, op.reshape(pixels, (2, 3, 1, 4)), groups=4)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -102,9 +115,7 @@ def test_convolutions() -> None:
             lambda x: op.nn.conv2d(op.permute_dims(x, [0, 3, 1, 2]), constant(8, 4, 3, 3)),
             id="channels first",
         ),
-        pytest.param(
-            lambda x: conv2d(x, op.reshape(op.exp(x), (2, 3, 4, 7))), id="a weight of run time"
-        ),
+        pytest.param(by_channel_of_run_time, id="of each channel, a weight of run time"),
         pytest.param(
             lambda x: op.nn.conv2d_transpose(
                 x, constant(3, 3, 4, 8), data_layout="NHWC", kernel_layout="HWIO"

@@ -72,6 +72,7 @@ def test_others_stay(attrs: dict[str, Any], shape: tuple[int, ...]) -> None:
     assert_structural_equal(pointwise_conv()(mod), mod)
 
 
-def test_a_weight_that_is_no_constant_stays() -> None:
-    mod = module(conv, ((1, 6, 5, 8), F), ((1, 1, 8, 4), F))
-    assert_structural_equal(pointwise_conv()(mod), mod)
+def test_a_weight_that_is_no_constant_is_reshaped() -> None:
+    inputs = (((1, 6, 5, 8), F), ((1, 1, 8, 4), F))
+    expected = module(lambda x, w: op.matmul(x, op.reshape(w, (8, 4))), *inputs)
+    assert_structural_equal(pointwise_conv()(module(conv, *inputs)), expected)

@@ -146,16 +146,17 @@ def test_a_loop_of_an_open_extent_wakes_all_threads() -> None:
 
 
 def test_a_library_launches_few_as_well(tmp_path: Path) -> None:
-    x = relax.Var("x", relax.TensorType((5, 20000), "float32"))
+    x = relax.Var("x", relax.TensorType((3, 20000), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
             y = builder.emit_output(relax.op.nn.softmax(x))
         builder.emit_func_output(y)
-    executable = tvm_hybrid.compile(builder.get(), num_threads=8)
+    # As many as one CPU may have; three of them are busy.
+    executable = tvm_hybrid.compile(builder.get(), num_threads=4)
     path = tmp_path / "softmax.so"
     executable.export(path)
-    data = np.random.default_rng(0).standard_normal((5, 20000)).astype(np.float32)
+    data = np.random.default_rng(0).standard_normal((3, 20000)).astype(np.float32)
     results = [program.run(data)[0].numpy() for program in (executable, tvm_hybrid.load(path))]
     np.testing.assert_array_equal(*results)
     assert b"_few0_task" in path.read_bytes()

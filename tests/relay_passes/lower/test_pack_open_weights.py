@@ -16,7 +16,7 @@ from relay_passes.lower.pack_open_weights import pack_open_weights
 from relay_passes.lower.select_configs import select_configs
 from relay_passes.regions.merge_chains import merge_chains
 from relay_passes.regions.partition import partition
-from tests.relay_passes.graphs import module, run
+from tests.relay_passes.graphs import Body, module, run
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
@@ -44,17 +44,57 @@ def test_the_packed_weight_of_every_kernel(cpu: str, dtype: str) -> None:
     (function,) = (each for each in mod.functions.values() if is_region_function(each))
     region = Region.from_json(str(function.attrs["tvm_hybrid.region"]))
     assert region.op == "matmul" and region.inputs[1].constant
-    packing = template_for("matmul").packing
+    check_packing(region, machine, dtype)
+
+
+def convolution(groups: int) -> Body:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
+        return op.nn.conv2d(x, w, groups=groups, out_dtype="float32", **layouts)
+
+    return body
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    ("groups", "weight", "dtype"),
+    [
+        (1, (3, 3, 12, 37), "float32"),
+        (1, (3, 3, 3, 37), "bfloat16"),
+        (1, (3, 3, 13, 37), "bfloat16"),
+        (2, (1, 3, 10, 34), "float32"),
+        (2, (2, 2, 9, 34), "bfloat16"),
+        (19, (3, 3, 1, 19), "float32"),
+    ],
+)
+def test_the_packed_weight_of_every_convolution(
+    cpu: str, groups: int, weight: tuple[int, ...], dtype: str
+) -> None:
+    machine = Machine(cpu, isa_named(CPUS[cpu]))
+    image = (1, 7, 8, weight[2] * groups)
+    mod = regions_of(module(convolution(groups), (image, dtype), (weight, dtype)), machine)
+    (function,) = (each for each in mod.functions.values() if is_region_function(each))
+    region = Region.from_json(str(function.attrs["tvm_hybrid.region"]))
+    assert region.op == ("depthwise_conv2d" if groups == 19 else "conv2d")
+    assert region.inputs[1].constant
+    check_packing(region, machine, dtype)
+
+
+def check_packing(region: Region, machine: Machine, dtype: str) -> None:
+    """The second input, packed by operators, is what it is as a constant."""
+    template = template_for(region.op)
+    packing = template.packing
     assert packing is not None and packing.express is not None
-    config = template_for("matmul").default_config(region, machine)
-    weight = np.random.default_rng(0).standard_normal(W)
+    config = template.default_config(region, machine)
+    shape = region.inputs[1].shape
+    weight = np.random.default_rng(0).standard_normal(shape)
     array = weight.astype(getattr(ml_dtypes, dtype, dtype))
     wanted = packing.pack(region, config, machine.isa, 1, array)
 
     def express(w: relax.Expr) -> relax.Expr:
         return op.astype(packing.express(region, config, machine.isa, 1, w), "float32")
 
-    (packed,) = run(module(express, (W, dtype)), [array])
+    (packed,) = run(module(express, (shape, dtype)), [array])
     np.testing.assert_array_equal(packed, wanted.astype(np.float32))
 
 

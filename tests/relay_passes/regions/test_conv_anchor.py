@@ -101,9 +101,13 @@ def test_integers(zero: int | None) -> None:
 
 
 def test_what_is_left_has_a_reason() -> None:
-    """A weight that is an input, channels first, a zero point of the weight."""
+    """A weight of integers that is an input, channels first, a zero point of the weight."""
     for body, inputs, reason in [
-        (lambda x, w: conv(x, w), (((1, 9, 9, 4), F), ((3, 3, 4, 8), F)), "constant"),
+        (
+            lambda x, w: conv(x, w, out_dtype="int32"),
+            (((1, 9, 9, 4), "uint8"), ((3, 3, 4, 8), "int8")),
+            "constant",
+        ),
         (lambda x: op.nn.conv2d(x, constant(8, 4, 3, 3)), (((1, 4, 9, 9), F),), "NCHW"),
         (integers(1, 3), (((1, 9, 9, 4), "uint8"),), "zero point"),
     ]:

@@ -46,7 +46,7 @@ from .nests import nests, why_vectors
 from .problem import DepthwiseProblem
 from .results import Results
 from .staged import StagedTiles
-from .weight import pack, packed_shape, unpack
+from .weight import express, pack, packed_shape, unpack
 
 X_DTYPES = {
     "float32": ("float32",),
@@ -151,7 +151,7 @@ DEPTHWISE_CONV2D = register_template(
         reject=reject,
         opens=opens,
         at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape),
+        packing=Packing(pack, unpack, packed_shape, express),
         nests=nests,
         why_vectors=why_vectors,
     )

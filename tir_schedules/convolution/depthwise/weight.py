@@ -121,6 +121,21 @@ def unpack(
     return relax.op.reshape(relax.op.strided_slice(lines, [1], [0], [c]), shape)
 
 
+def express(
+    region: Region, config: DepthwiseConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The packed weight as a Relax expression of one [*kernel, 1, C] of float32."""
+    problem = check(region, config, isa)
+    assert dot_kernel(region, isa) is None  # or a conv's anchor wants a constant
+    c, lanes = problem.channels, isa.f32_lanes
+    width = _padded(c, lanes)
+    lines = relax.op.reshape(expr, (problem.taps, c))
+    padded = lines if width == c else relax.op.nn.pad(lines, [0, 0, 0, width - c])
+    vectors = relax.op.reshape(padded, (problem.taps, width // lanes, lanes))
+    blocks = relax.op.permute_dims(vectors, [1, 0, 2])
+    return relax.op.reshape(blocks, (problem.taps * width,))
+
+
 def packed_shape(region: Region, config: DepthwiseConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the packed weight: flat, with four bytes for each channel behind it if needed."""
     problem = check(region, config, isa)

@@ -46,7 +46,7 @@ from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
 from .products import nests, products
-from .weight import WeightLayout, pack, packed_shape, unpack
+from .weight import WeightLayout, express, pack, packed_shape, unpack
 from .windows import Windows
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
@@ -197,7 +197,7 @@ def _register(name: str) -> None:
             reject=reject,
             opens=opens,
             at_run_time=at_run_time,
-            packing=Packing(pack, unpack, packed_shape),
+            packing=Packing(pack, unpack, packed_shape, express),
             nests=nests,
             estimate=estimated_cycles,
             refuses_loans=True,

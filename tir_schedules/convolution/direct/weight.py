@@ -119,6 +119,21 @@ class WeightLayout:
             parts.append(terms.reshape(-1).view(array.dtype))
         return np.concatenate(parts)
 
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        """What `pack` makes of a weight of floats, as a Relax expression."""
+        *taps, channels = self.region.inputs[1].shape
+        lines = relax.op.reshape(expr, (math.prod(taps), channels))
+        width = self.geometry.group_out_channels
+        groups = [
+            self.packed.express(
+                lines
+                if width == channels
+                else relax.op.strided_slice(lines, [1], [start], [start + width])
+            )
+            for start in range(0, channels, width)
+        ]
+        return groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=0)
+
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         """The weight as a Relax expression of its packed form."""
         starts = range(0, self.size, self.group_size)
@@ -137,6 +152,13 @@ def unpack(
 ) -> relax.Expr:
     """The weight [*kernel, IC, OC] as a Relax expression of its packed form."""
     return WeightLayout.of(region, config, check(region, config, isa)).unpack(expr)
+
+
+def express(
+    region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The packed weight as a Relax expression of one [*kernel, IC, OC] of floats."""
+    return WeightLayout.of(region, config, check(region, config, isa)).express(expr)
 
 
 def packed_shape(region: Region, config: ConvConfig, isa: Isa, index: int) -> tuple[int, ...]:

@@ -83,6 +83,7 @@ def tensor_intrinsic(
     a_dtype: str = "float32",
     b_dtype: str = "float32",
     target: TargetLike = None,
+    groups: bool = False,
 ) -> str:
     """Registers the microkernel that is best for a product, for `sch.tensorize` and TVM's rules.
 
@@ -94,14 +95,18 @@ def tensor_intrinsic(
         Types of the operands.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
+    groups : bool
+        For kernels that take kr steps of k at a time (bfloat16, 8-bit integers), which want them
+        side by side in memory: whether the program has a loop over groups of k and one inside them,
+        C[i, j] += A[i, g, s] * B[g, j, s]. `MultiLevelTilingWithIntrin` takes such programs only.
+        Otherwise the intrinsic has one loop, C[i, j] += A[i, k] * B[k // kr, j, k % kr], which
+        `sch.tensorize` takes.
 
     Returns
     -------
     str
-        Its name, such as "tvm_hybrid.avx512_f32_8x48.8x48x384", for `sch.tensorize` and, of
-        float32, `MultiLevelTilingWithIntrin`. What it computes is `TensorIntrin.get(name).desc`: a
-        kernel that takes several steps of k at a time (bfloat16, 8-bit integers) wants them side by
-        side, which TVM's rule does not find.
+        Its name, such as "tvm_hybrid.avx512_f32_8x48.8x48x384", for `sch.tensorize` and
+        `MultiLevelTilingWithIntrin`. What it computes is `TensorIntrin.get(name).desc`.
 
     Raises
     ------
@@ -127,7 +132,7 @@ def tensor_intrinsic(
     )
     config, *_ = vector_configs(product, machine_of(resolve_target(target)))
     tiling = tiling_of(config, m, n, k, product.may_pad)
-    return register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, k)
+    return register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, k, groups)
 
 
 def machine_of(target: Target) -> Machine:

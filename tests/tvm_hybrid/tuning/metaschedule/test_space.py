@@ -7,14 +7,17 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 import tvm
-from tvm import IRModule, relax
+from tvm import IRModule, relax, te
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.schedule_rule import MultiLevelTilingWithIntrin
 
 from microkernels.errors import ConfigError
+from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.core.region import Region
 from tvm_hybrid.metaschedule import space_generator, tensor_intrinsic
 from tvm_hybrid.targets import host_target
@@ -142,6 +145,52 @@ def test_tvms_rule_takes_the_name_of_our_intrinsic() -> None:
     for each in found:
         assert '"body"' in each.mod.script()
         check(region, each)
+
+
+def grouped_product(m: int, n: int, k: int, kernel: Microkernel) -> IRModule:
+    """C[i, j] += A[i, g, s] * B[g, j, s], as TVM's users write it."""
+    kr, dtype = kernel.kr, kernel.acc_dtype
+    a = te.placeholder((m, k // kr, kr), kernel.a_dtype, "A")
+    b = te.placeholder((k // kr, n, kr), kernel.b_dtype, "B")
+    g, s = te.reduce_axis((0, k // kr), "g"), te.reduce_axis((0, kr), "s")
+
+    def sums(i: Any, j: Any) -> Any:
+        return te.sum(a[i, g, s].astype(dtype) * b[g, j, s].astype(dtype), axis=[g, s])
+
+    return IRModule({"main": te.create_prim_func([a, b, te.compute((m, n), sums, "C")])})
+
+
+@pytest.mark.parametrize("dtypes", [INTEGERS, ("bfloat16", "bfloat16")], ids=["u8s8", "bf16"])
+def test_tvms_rule_takes_products_in_groups(dtypes: tuple[str, str]) -> None:
+    m, n, k = 32, 96, 64
+    name = tensor_intrinsic(m, n, k, *dtypes, groups=True)
+    kernel = microkernel_named(name.split(".")[1])
+    assert (kernel.a_dtype, kernel.b_dtype) == dtypes and name.endswith(".groups")
+    space = ms.space_generator.PostOrderApply(
+        sch_rules=[MultiLevelTilingWithIntrin(name, structure="SSRSRS")],
+        postprocs=space_generator().postprocs,
+        mutator_probs={},
+    )
+    context = context_of(grouped_product(m, n, k, kernel), space)
+    spaces = context.generate_design_space()
+    assert any(name in str(each.trace) for each in spaces)
+    found = candidates(context, spaces, 2)
+    assert found
+    rng, groups = np.random.default_rng(1), (k // kernel.kr, kernel.kr)
+    if dtypes == INTEGERS:
+        a, b = rng.integers(0, 256, (m, k)), rng.integers(-128, 128, (k, n))
+    else:  # small integers, so that every sum is exact
+        a, b = rng.integers(-9, 10, (m, k)), rng.integers(-9, 10, (k, n))
+    packed = b.reshape(*groups, n).transpose(0, 2, 1)
+    for each in found:
+        assert '"body"' in each.mod.script()
+        tensors = [
+            as_tensor(value.astype(getattr(ml_dtypes, dtype, dtype)), dtype)
+            for value, dtype in zip((a.reshape(m, *groups), packed), dtypes, strict=True)
+        ]
+        result = tvm.runtime.empty((m, n), kernel.acc_dtype)
+        tvm.compile(each.mod, target=host_target())["main"](*tensors, result)
+        np.testing.assert_array_equal(result.numpy(), a @ b)
 
 
 @pytest.mark.parametrize(
