@@ -29,6 +29,7 @@ from .cpu_features import FEATURES, CpuFeature
 
 GUARD = "tvm_hybrid.guard"  # an attribute of partitioned functions: a Guard as JSON
 EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
+SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
 PREFIX = "tvm_hybrid_require_"
 _PLAIN = {"kind": "llvm", "mcpu": "x86-64"}
 _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
@@ -105,9 +106,17 @@ class Guard(msgspec.Struct, frozen=True):
         asked = repr((self.cpu, [FEATURES[name] for name in self.features], self.tiles))
         return PREFIX + hashlib.sha256(asked.encode()).hexdigest()[:8]
 
-    def code(self) -> Any:
-        """The function as a module of machine code."""
-        return _compiled(self.name, self)
+    def code(self, prefix: str | None = None) -> Any:
+        """The function as a module of machine code.
+
+        Parameters
+        ----------
+        prefix : str, optional
+            That of the system library it becomes a part of, as TVM's attribute
+            "system_lib_prefix" has it: its symbol then begins with that, so that two such libraries
+            can be linked together.
+        """
+        return _compiled(self.name, self, prefix)
 
 
 def with_guard(mod: IRModule, guard: Guard) -> IRModule:
@@ -116,7 +125,7 @@ def with_guard(mod: IRModule, guard: Guard) -> IRModule:
         return mod
     present = list(mod.attrs[EXTERNAL]) if mod.attrs and EXTERNAL in mod.attrs else []
     if not any(each.implements_function(guard.name) for each in present):
-        mod = mod.with_attr(EXTERNAL, [*present, guard.code()])
+        mod = mod.with_attr(EXTERNAL, [*present, guard.code(mod.get_attr(SYSTEM_LIB_PREFIX))])
     return guard_entries(guard.name)(mod)
 
 
@@ -142,12 +151,15 @@ def guards_of(functions: Iterable[relax.Function]) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(name: str, guard: Guard) -> Any:
+def _compiled(name: str, guard: Guard, prefix: str | None) -> Any:
     features = tuple(FEATURES[feature] for feature in guard.features)
     function = guard_function(name, guard.cpu, features, guard.tiles)
+    mod = IRModule({name: function})
+    if prefix is not None:
+        mod = mod.with_attr(SYSTEM_LIB_PREFIX, prefix)
     # Not by the caller's context: its instruments, say, are for the module.
     with ir.transform.PassContext():
-        return tvm.compile(IRModule({name: function}), tvm.target.Target(_PLAIN)).mod
+        return tvm.compile(mod, tvm.target.Target(_PLAIN)).mod
 
 
 def guard_function(
