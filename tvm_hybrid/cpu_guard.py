@@ -123,9 +123,10 @@ def with_guard(mod: IRModule, guard: Guard) -> IRModule:
     """A lowered module whose entries call a guard, and that says what its executable imports."""
     if not guard.features:
         return mod
-    present = list(mod.attrs[EXTERNAL]) if mod.attrs and EXTERNAL in mod.attrs else []
+    attrs = dict(mod.attrs or {})
+    present = list(attrs.get(EXTERNAL, ()))
     if not any(each.implements_function(guard.name) for each in present):
-        mod = mod.with_attr(EXTERNAL, [*present, guard.code(mod.get_attr(SYSTEM_LIB_PREFIX))])
+        mod = mod.with_attr(EXTERNAL, [*present, guard.code(attrs.get(SYSTEM_LIB_PREFIX))])
     return guard_entries(guard.name)(mod)
 
 
