@@ -94,39 +94,40 @@ class Guard(msgspec.Struct, frozen=True):
         What it needs, names in `cpu_features.FEATURES`. Without any there is nothing to guard.
     tiles : bool
         Whether it needs AMX tiles; then the guard also asks Linux for them.
+    prefix : str or None
+        What names of functions begin with in the system library that the code is for; two such
+        libraries can be linked together. None if it is for no such library.
     """
 
     cpu: str
     features: tuple[str, ...]
     tiles: bool
+    prefix: str | None = None
 
     @property
     def name(self) -> str:
         """The function's name, which tells it from those that ask for something else."""
         asked = repr((self.cpu, [FEATURES[name] for name in self.features], self.tiles))
-        return PREFIX + hashlib.sha256(asked.encode()).hexdigest()[:8]
+        return (self.prefix or "") + PREFIX + hashlib.sha256(asked.encode()).hexdigest()[:8]
 
-    def code(self, prefix: str | None = None) -> Any:
-        """The function as a module of machine code.
+    def code(self) -> Any:
+        """The function as a module of machine code."""
+        return _compiled(self.name, self)
 
-        Parameters
-        ----------
-        prefix : str, optional
-            That of the system library it becomes a part of, as TVM's attribute
-            "system_lib_prefix" has it: its symbol then begins with that, so that two such libraries
-            can be linked together.
-        """
-        return _compiled(self.name, self, prefix)
+    def within(self, mod: IRModule) -> Guard:
+        """The guard of a module, which may be one for a system library."""
+        prefix = dict(mod.attrs or {}).get(SYSTEM_LIB_PREFIX)
+        return self if prefix is None else msgspec.structs.replace(self, prefix=str(prefix))
 
 
 def with_guard(mod: IRModule, guard: Guard) -> IRModule:
     """A lowered module whose entries call a guard, and that says what its executable imports."""
     if not guard.features:
         return mod
-    attrs = dict(mod.attrs or {})
-    present = list(attrs.get(EXTERNAL, ()))
+    guard = guard.within(mod)
+    present = list(mod.attrs[EXTERNAL]) if mod.attrs and EXTERNAL in mod.attrs else []
     if not any(each.implements_function(guard.name) for each in present):
-        mod = mod.with_attr(EXTERNAL, [*present, guard.code(attrs.get(SYSTEM_LIB_PREFIX))])
+        mod = mod.with_attr(EXTERNAL, [*present, guard.code()])
     return guard_entries(guard.name)(mod)
 
 
@@ -138,6 +139,7 @@ def with_announced_guard(mod: IRModule, guard: Guard) -> IRModule:
     regions = {gvar: f for gvar, f in mod.functions_items() if is_region_function(f)}
     if not guard.features or not regions:
         return mod
+    guard = guard.within(mod)
     text = msgspec.json.encode(guard).decode()
     updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
     for gvar, function in regions.items():
@@ -152,12 +154,12 @@ def guards_of(functions: Iterable[relax.Function]) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(name: str, guard: Guard, prefix: str | None) -> Any:
+def _compiled(name: str, guard: Guard) -> Any:
     features = tuple(FEATURES[feature] for feature in guard.features)
     function = guard_function(name, guard.cpu, features, guard.tiles)
     mod = IRModule({name: function})
-    if prefix is not None:
-        mod = mod.with_attr(SYSTEM_LIB_PREFIX, prefix)
+    if guard.prefix is not None:
+        mod = mod.with_attr(SYSTEM_LIB_PREFIX, guard.prefix)
     # Not by the caller's context: its instruments, say, are for the module.
     with ir.transform.PassContext():
         return tvm.compile(mod, tvm.target.Target(_PLAIN)).mod
