@@ -12,46 +12,34 @@ from relay_passes.decisions import DecisionLog
 from tvm_hybrid import resolve_target
 from tvm_hybrid.byoc import build_pipeline
 
-DEFAULTS = ("default", "default_build", "zero")
+from .builds import Builds
+
+DEFAULTS = ("default", "default_build")
 """Names of pipelines that ours stands for; a pipeline of a test's own stays."""
 
 
-class Builds:
-    """Counts what is compiled by our pipeline.
+def replace_default_pipeline(builds: Builds) -> None:
+    """From now on, `tvm.relax.build` means ours; `tvm.compile` calls it for Relax modules."""
+    stock = tvm.relax.build
 
-    Attributes
-    ----------
-    modules : int
-        Modules that went through all of our pipeline.
-    regions : int
-        Nodes of these that templates of ours build.
-    """
+    @functools.wraps(stock)
+    def build(mod: Any, target: Any = None, *args: Any, **options: Any) -> Any:
+        named = ("params", "relax_pipeline", "tir_pipeline", "exec_mode")
+        options |= dict(zip(named, args, strict=False))
+        asked = options.get("relax_pipeline", "default")
+        if asked not in DEFAULTS or not _is_cpu(target):
+            return stock(mod, target, **options)
+        decisions: DecisionLog = []
+        # TVM looks for the check of the CPU in vain in this mode.
+        check_cpu = options.get("exec_mode", "bytecode") != "compiled"
+        options["relax_pipeline"] = build_pipeline(check_cpu=check_cpu, decisions=decisions)
+        executable = stock(mod, _with_features(target), **options)
+        builds.modules += 1
+        builds.regions += sum(each.taken for each in decisions)
+        return executable
 
-    def __init__(self) -> None:
-        self.modules = self.regions = 0
-
-    def replace_default_pipeline(self) -> None:
-        """From now on, `tvm.relax.build` means ours; `tvm.compile` calls it for Relax modules."""
-        stock = tvm.relax.build
-
-        @functools.wraps(stock)
-        def build(mod: Any, target: Any = None, *args: Any, **options: Any) -> Any:
-            named = ("params", "relax_pipeline", "tir_pipeline", "exec_mode")
-            options |= dict(zip(named, args, strict=False))
-            asked = options.get("relax_pipeline", "default")
-            if asked not in DEFAULTS or not _is_cpu(target):
-                return stock(mod, target, **options)
-            decisions: DecisionLog = []
-            # TVM looks for the check of the CPU in vain in this mode.
-            check_cpu = options.get("exec_mode", "bytecode") != "compiled"
-            options["relax_pipeline"] = build_pipeline(check_cpu=check_cpu, decisions=decisions)
-            executable = stock(mod, _with_features(target), **options)
-            self.modules += 1
-            self.regions += sum(each.taken for each in decisions)
-            return executable
-
-        for owner in (tvm.relax, tvm.relax.vm_build):
-            owner.build = build
+    for owner in (tvm.relax, tvm.relax.vm_build):
+        owner.build = build
 
 
 def _is_cpu(target: Any) -> bool:

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
-from .ours import Builds
+from .builds import Builds
 
+LONGEST = 200  # characters of an error
 builds = Builds()
 if os.environ.get("TVM_TESTS_OURS") == "1":
-    builds.replace_default_pipeline()
+    from .ours import replace_default_pipeline
+
+    replace_default_pipeline(builds)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,18 +48,24 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _note(test: str, outcome: str, cause: Any) -> None:
-    crash = getattr(cause, "reprcrash", None)
-    text = str(crash.message if crash else cause or "") if outcome != "passed" else ""
-    lines = [line for line in text.splitlines() if line.strip()]
     _write(
         {
             "test": test,
             "outcome": outcome,
-            "error": lines[0] if lines else "",
+            "error": "" if outcome == "passed" else _line(cause),
             "modules": builds.modules,
             "regions": builds.regions,
         }
     )
+
+
+def _line(cause: Any) -> str:
+    """What went wrong in one line: an exception's message, or the end of another text."""
+    crash = getattr(cause, "reprcrash", None)
+    if crash is not None:
+        return " ".join(str(crash.message).split())[:LONGEST]
+    lines = [line for line in str(cause).splitlines() if line.strip()]
+    return lines[-1][:LONGEST] if lines else ""
 
 
 def _write(entry: dict[str, Any]) -> None:

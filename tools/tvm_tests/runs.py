@@ -15,6 +15,7 @@ import msgspec
 PLUGIN = "tools.tvm_tests.plugin"
 ROOT = Path(__file__).resolve().parents[2]
 STEP = 0.5  # seconds between two looks at a process
+START = 300  # seconds until the first test, at least
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ class Outcome(msgspec.Struct, frozen=True):
         "passed", "failed" or "skipped", as pytest has it; "crashed" or "hung" if it took its
         process along.
     error : str
-        The first line of what it says; "" if it passed.
+        What it says, in one line; "" if it passed.
     modules, regions : int
         What our pipeline compiled for it, and how many nodes of that are kernels of ours.
     """
@@ -49,7 +50,7 @@ def run_file(checkout: Path, file: str, ours: bool, timeout: float) -> dict[str,
     ours : bool
         Whether our pipeline stands in for TVM's.
     timeout : float
-        Seconds for one test, and for what comes before the first one.
+        Seconds for one test.
 
     Returns
     -------
@@ -58,9 +59,8 @@ def run_file(checkout: Path, file: str, ours: bool, timeout: float) -> dict[str,
     """
     found: dict[str, Outcome] = {}
     while True:
-        before = len(found)
         started, ended = _run(checkout, file, ours, timeout, found)
-        if started is None or len(found) == before:
+        if started is None or started in found:
             return found
         found[started] = ended
 
@@ -113,6 +113,6 @@ def _ends(process: subprocess.Popen[bytes], notes: Path, timeout: float) -> bool
         looks += 1
         if (now := notes.stat().st_size) != size:
             size, looks = now, 0
-        if looks * STEP > timeout:
+        if looks * STEP > (timeout if size else max(timeout, START)):
             return False
     return True
