@@ -29,7 +29,7 @@ class Comparison:
         found: dict[str, list[str]] = {
             title: [] for title in (PASS, FAIL, "skipped", "pass with ours only", "excluded", LOST)
         }
-        for name in self.stock | self.ours:
+        for name in dict.fromkeys([*self.stock, *self.ours]):
             found[self._group(name)].append(name)
         return found
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import tvm
+from tvm.relax import vm_build
 from tvm.target import Target
 
 from relay_passes.decisions import DecisionLog
@@ -20,36 +22,39 @@ DEFAULTS = ("default", "default_build")
 
 def replace_default_pipeline(builds: Builds) -> None:
     """From now on, `tvm.relax.build` means ours; `tvm.compile` calls it for Relax modules."""
-    stock = tvm.relax.build
+    stock = vm_build.build
+    signature = inspect.signature(stock)
 
     @functools.wraps(stock)
-    def build(mod: Any, target: Any = None, *args: Any, **options: Any) -> Any:
-        named = ("params", "relax_pipeline", "tir_pipeline", "exec_mode")
-        options |= dict(zip(named, args, strict=False))
-        asked = options.get("relax_pipeline", "default")
-        if asked not in DEFAULTS or not _is_cpu(target):
-            return stock(mod, target, **options)
+    def build(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        call = given.arguments
+        if call["relax_pipeline"] not in DEFAULTS or not _is_for_cpu(call["target"]):
+            return stock(*args, **options)
         decisions: DecisionLog = []
         # TVM looks for the check of the CPU in vain in this mode.
-        check_cpu = options.get("exec_mode", "bytecode") != "compiled"
-        options["relax_pipeline"] = build_pipeline(check_cpu=check_cpu, decisions=decisions)
-        executable = stock(mod, _with_features(target), **options)
+        check_cpu = call["exec_mode"] != "compiled"
+        call["relax_pipeline"] = build_pipeline(check_cpu=check_cpu, decisions=decisions)
+        call["target"] = _with_features(call["target"])
+        executable = stock(*given.args, **given.kwargs)
         builds.modules += 1
         builds.regions += sum(each.taken for each in decisions)
         return executable
 
-    for owner in (tvm.relax, tvm.relax.vm_build):
-        owner.build = build
+    for owner in (tvm.relax, vm_build):
+        owner.build = build  # type: ignore[attr-defined]
 
 
-def _is_cpu(target: Any) -> bool:
+def _is_for_cpu(target: str | Target | None) -> bool:
+    """Whether LLVM compiles for it; without a target TVM does so for the host."""
     named = Target.current(True) if target is None else Target(target)
-    return named is None or named.kind.name == "llvm"
+    return named is None or str(named.kind.name) == "llvm"
 
 
-def _with_features(target: Any) -> Any:
-    """The target, this machine's if it names no CPU: its kernels are those that users run."""
+def _with_features(target: str | Target | None) -> Target | None:
+    """The target; this machine's if it names no CPU, for that gets the kernels that users run."""
     if target is None:
         return None
-    target = Target(target)
-    return target if target.attrs.get("mcpu") or target.attrs.get("mattr") else resolve_target(None)
+    named = Target(target)
+    return named if {"mcpu", "mattr"} & set(named.attrs) else resolve_target(None)
