@@ -15,7 +15,6 @@ NN_MODULES = [
 OPERATORS = [
     "test_backend_dispatch_sort_scan.py",
     "test_e2e_op_dynamic.py",
-    "test_op_gradient_numeric.py",
     "test_op_image.py",
     "test_op_inspect.py",
     "test_op_size.py",

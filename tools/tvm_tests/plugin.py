@@ -64,7 +64,8 @@ def _line(cause: Any) -> str:
     crash = getattr(cause, "reprcrash", None)
     if crash is not None:
         return " ".join(str(crash.message).split())[:LONGEST]
-    lines = [line for line in str(cause).splitlines() if line.strip()]
+    text = cause[-1] if isinstance(cause, tuple) else cause  # path, line, reason of a skip
+    lines = [line for line in str(text).splitlines() if line.strip()]
     return lines[-1][:LONGEST] if lines else ""
 
 
