@@ -70,6 +70,9 @@ OWN_RESULTS = (
 OWN_VIEWS = ("vm.builtin.reshape",)
 """Functions of a lowered program whose results are views of their first arguments."""
 
+WELL_FORMED_CHECK = "WellFormedInstrument"
+"""Name of TVM's instrument that wants each module of each pass to be well formed."""
+
 SYMBOL_PREFIX = "__tvm_ffi_"
 """What stands before a function's name in machine code."""
 

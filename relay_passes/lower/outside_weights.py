@@ -27,7 +27,7 @@ from tvm.runtime import Tensor
 
 from relay_passes.ir.constants import bytes_of, constants_in
 from relay_passes.ir.renamed import renamed
-from relay_passes.ir.rewrite import is_relax, map_functions, with_body
+from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 
 
 def with_outside_weights(mod: IRModule, name: str, least: int) -> tuple[IRModule, list[Tensor]]:
@@ -75,6 +75,4 @@ def _changed(
             bindings.append(relax.VarBinding(taken[number], item))
         items[constant] = taken[number]
     body = renamed(function.body, items)
-    return with_body(
-        function, relax.SeqExpr([relax.BindingBlock(bindings), *body.blocks], body.body)
-    )
+    return with_blocks(function, [relax.BindingBlock(bindings), *body.blocks], body.body)

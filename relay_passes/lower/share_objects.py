@@ -34,7 +34,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.graph import AnyBinding, op_name
 from relay_passes.ir.region_functions import substitute
-from relay_passes.ir.rewrite import is_relax, map_functions, with_body
+from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 
 _KILL, _ALLOCATE = "relax.vm.kill_object", "relax.vm.alloc_tensor"
 _MAKE = ("vm.builtin.make_shape", "vm.builtin.make_prim_value")  # of numbers of the heap
@@ -78,7 +78,7 @@ def _shared(function: relax.Function) -> relax.Function:
 
     kept = [each for number, each in enumerate(bindings) if is_needed(number, each.value)]
     result = _renamed(function.body.body, names)
-    return with_body(function, relax.SeqExpr([relax.BindingBlock(kept)], result))
+    return with_blocks(function, [relax.BindingBlock(kept)], result)
 
 
 def _renamed(expr: relax.Expr, names: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:

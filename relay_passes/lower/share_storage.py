@@ -35,7 +35,7 @@ from tvm.sym import Analyzer
 
 from relay_passes.ir.graph import AnyBinding, op_name
 from relay_passes.ir.region_functions import substitute
-from relay_passes.ir.rewrite import is_relax, map_functions, with_body
+from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.used_variables import variables
 from tir_schedules.generic.expressions import substitute as substitute_symbols
 from tir_schedules.generic.expressions import variables_of
@@ -113,8 +113,7 @@ def _with_slots(
             arguments = [relax.ShapeExpr([slot.size]), *list(call.args)[1:]]
             value = relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
             kept.append(relax.VarBinding(binding.var, value))
-    body = relax.SeqExpr([relax.BindingBlock(kept)], function.body.body)
-    return with_body(function, body)
+    return with_blocks(function, [relax.BindingBlock(kept)])
 
 
 def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:

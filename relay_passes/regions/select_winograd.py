@@ -32,7 +32,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.check_option import check_option
-from relay_passes.ir.constants import bytes_of
+from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.region_functions import (
     COMPOSITE,
     PREFIX,
@@ -152,13 +152,4 @@ def _with_open_weights(mod: IRModule) -> set[relax.Function]:
 
 def constant_bytes(mod: IRModule) -> int:
     """Bytes of all constants of a module, each counted once."""
-    sizes: dict[relax.Expr, int] = {}
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, ir.GenericConst):
-            sizes[expr] = bytes_of(expr.value)
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return sum(sizes.values())
+    return sum(bytes_of(each.value) for each in constants_of(mod))

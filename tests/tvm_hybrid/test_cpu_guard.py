@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import tvm
 from tvm import IRModule, relax
+from tvm.support import cc
 from tvm.target import Target
 
 import tvm_hybrid
 from microkernels.amx.permission import REFUSALS
 from relay_passes.lower.native_code import EXTERNAL
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
-from tests.tvm_hybrid.small_models import mlp, mlp_module
+from tests.tvm_hybrid.small_models import mlp, mlp_module, run_python
 from tvm_hybrid import route_options
 from tvm_hybrid.cpu_features import FEATURES, CpuFeature, missing_on_host
 from tvm_hybrid.cpu_guard import PREFIX, Guard
@@ -193,3 +194,32 @@ def test_plain_code_needs_no_guard() -> None:
     with Target({"kind": "llvm", "mcpu": "x86-64"}):
         lowered = relax.get_pipeline("tvm_hybrid", native=False)(mlp_module())
     assert EXTERNAL not in lowered.attrs
+
+
+TWO_SYSTEM_LIBRARIES = """
+import ctypes, os, sys, numpy as np, tvm
+from tvm import relax
+os.chdir(sys.argv[1])
+ctypes.CDLL("./both.so")
+for name in ("one", "two"):
+    machine = relax.VirtualMachine(tvm.runtime.system_lib(f"{name}_"), tvm.cpu())
+    np.save(name, machine["main"](tvm.runtime.tensor(np.load("x.npy"))).numpy())
+"""
+
+
+def test_two_system_libraries_are_linked_together(tmp_path: Path) -> None:
+    """Each has a guard, by a name of its own."""
+    archives = []
+    for name in ("one", "two"):
+        archives.append(str(tmp_path / f"{name}.a"))
+        mod = mlp_module().with_attr("system_lib_prefix", f"{name}_")
+        by_name(mod).export_library(archives[-1], fcompile=cc.create_staticlib)
+    library = tmp_path / "both.so"
+    whole = ["-Wl,--whole-archive", *archives, "-Wl,--no-whole-archive"]
+    cc.create_shared(str(library), whole)
+    np.save(tmp_path / "x.npy", X)
+    done = run_python(TWO_SYSTEM_LIBRARIES, tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("one", "two"):
+        np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), mlp().run(X)[0].numpy())
+    assert len(set(re.findall(rb"(?:one|two)_" + PREFIX.encode(), library.read_bytes()))) == 2

@@ -292,3 +292,30 @@ def test_weights_are_packed_by_a_function_of_their_own() -> None:
     found = machine["main"](tvm.runtime.tensor(x), *packed).numpy()
     # 33 and 70 products of numbers of a few units, summed.
     np.testing.assert_allclose(found, np.maximum(x @ w.T + b, 0) @ v, atol=2e-3)
+
+
+@I.ir_module
+class OwnMemory:
+    """Constants that are no tensors: a type, the name of a memory."""
+
+    @T.prim_func(s_tir=True)
+    def copied(x: T.Buffer((6, 16), "float32"), y: T.Buffer((6, 16), "float32")):
+        for i, j in T.grid(6, 16):
+            with T.sblock("copied"):
+                row, column = T.axis.remap("SS", [i, j])
+                y[row, column] = x[row, column]
+
+    @R.function
+    def main(x: R.Tensor((6, 16), "float32")):
+        R.func_attr({"relax.force_pure": True})
+        cls = OwnMemory
+        storage = R.memory.alloc_storage(
+            R.shape([384]), virtual_device_index=0, storage_scope="global", dtype="float32"
+        )
+        y = R.memory.alloc_tensor(storage, 0, R.shape([6, 16]), dtype="float32")
+        _ = cls.copied(x, y)
+        return y
+
+
+def test_memory_that_the_module_manages() -> None:
+    check(OwnMemory, X, X)

@@ -15,6 +15,7 @@ class PassContext(Object):
     opt_level: int
     required_pass: Sequence[str]
     disabled_pass: Sequence[str]
+    instruments: Sequence[Any] | None
     def __init__(
         self,
         opt_level: int = 2,

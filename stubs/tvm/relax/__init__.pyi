@@ -15,6 +15,7 @@ from . import frontend as frontend
 from . import op as op
 from . import transform as transform
 from . import utils as utils
+from . import vm_build as vm_build
 from .block_builder import BlockBuilder as BlockBuilder
 from .exec_builder import ExecBuilder as ExecBuilder
 from .expr import Binding as Binding
@@ -37,3 +38,4 @@ from .type import AnyType as AnyType
 from .type import FuncType as FuncType
 from .type import ShapeType as ShapeType
 from .type import TensorType as TensorType
+from .vm_build import build as build

@@ -1,0 +1,60 @@
+"""Puts our pipeline in the place of TVM's default one, for CPUs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import tvm
+from tvm.relax import vm_build
+from tvm.target import Target
+
+from relay_passes.decisions import DecisionLog
+from tvm_hybrid import resolve_target
+from tvm_hybrid.byoc import build_pipeline
+
+from .builds import Builds
+
+DEFAULTS = ("default", "default_build")
+"""Names of pipelines that ours stands for; a pipeline of a test's own stays."""
+
+
+def replace_default_pipeline(builds: Builds) -> None:
+    """From now on, `tvm.relax.build` means ours; `tvm.compile` calls it for Relax modules."""
+    stock = vm_build.build
+    signature = inspect.signature(stock)
+
+    @functools.wraps(stock)
+    def build(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        call = given.arguments
+        if call["relax_pipeline"] not in DEFAULTS or not _is_for_cpu(call["target"]):
+            return stock(*args, **options)
+        decisions: DecisionLog = []
+        # TVM looks for the check of the CPU in vain in this mode.
+        check_cpu = call["exec_mode"] != "compiled"
+        call["relax_pipeline"] = build_pipeline(check_cpu=check_cpu, decisions=decisions)
+        call["target"] = _with_features(call["target"])
+        executable = stock(*given.args, **given.kwargs)
+        builds.modules += 1
+        builds.regions += sum(each.taken for each in decisions)
+        return executable
+
+    for owner in (tvm.relax, vm_build):
+        owner.build = build  # type: ignore[attr-defined]
+
+
+def _is_for_cpu(target: str | Target | None) -> bool:
+    """Whether LLVM compiles for it; without a target TVM does so for the host."""
+    named = Target.current(True) if target is None else Target(target)
+    return named is None or str(named.kind.name) == "llvm"
+
+
+def _with_features(target: str | Target | None) -> Target | None:
+    """The target; this machine's if it names no CPU, for that gets the kernels that users run."""
+    if target is None:
+        return None
+    named = Target(target)
+    return named if {"mcpu", "mattr"} & set(named.attrs) else resolve_target(None)
