@@ -68,7 +68,7 @@ class Attention(nn.Module):
 
 
 class Joined(nn.Module):
-    """nn.MultiheadAttention: one product for queries, keys and values."""
+    """What torch's nn.MultiheadAttention does: one product, and tokens before batches."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.heads = heads
@@ -79,12 +79,15 @@ class Joined(nn.Module):
     def forward(self, x: Any) -> Any:
         """[batch, tokens, width]."""
         batch, tokens, width = x.shape
+        x = op.permute_dims(x, [1, 0, 2])
         y = op.matmul(x, op.permute_dims(self.in_proj_weight)) + self.in_proj_bias
         q, k, v = (
-            op.reshape(each, (batch, tokens, self.heads, -1)) for each in op.split(y, 3, axis=-1)
+            op.permute_dims(op.reshape(each, (tokens, batch, self.heads, -1)), [1, 0, 2, 3])
+            for each in op.split(y, 3, axis=-1)
         )
-        y = op.scaled_dot_product_attention(q, k, v)
-        return self.out_proj(op.reshape(y, (batch, tokens, width)))
+        y = op.permute_dims(op.scaled_dot_product_attention(q, k, v), [1, 0, 2, 3])
+        y = self.out_proj(op.reshape(y, (tokens, batch, width)))
+        return op.permute_dims(y, [1, 0, 2])
 
 
 class Perceptron(nn.Module):
