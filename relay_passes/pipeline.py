@@ -22,6 +22,7 @@ from .bfloat16.widen_bf16 import widen_bf16, widen_f16
 from .canonicalize.checks_first import checks_first
 from .canonicalize.clip_indices import clip_indices
 from .canonicalize.common_values import common_values
+from .canonicalize.compose_views import compose_views
 from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
 from .canonicalize.decompose_batch_norm import decompose_batch_norm
@@ -247,6 +248,7 @@ def phases(
             evaluate_constants(),
             slice_takes(),
             drop_views(),
+            compose_views(),
             decompose_batch_norm(),
             decompose_group_norm(),
             merge_clips(),

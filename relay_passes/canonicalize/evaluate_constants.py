@@ -106,7 +106,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if name == "relax.arange":
         return _arange(expr, dtype)
     operands = [_operand(arg, known) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
-    if name in _TRIANGLES:
+    if name in (*_TRIANGLES, "relax.strided_slice"):
         operands = operands[:1]
     if any(each is None for each in operands) or not operands:
         return None
@@ -133,9 +133,16 @@ def _computed(call: relax.Call, arrays: list[Array], shape: tuple[int, ...]) -> 
             return np.broadcast_to(arrays[0], shape)
         if name == "relax.matmul":
             return _product(arrays, shape)
+        if name == "relax.strided_slice":
+            return _part(arrays[0], shape)
     view = view_of(arrays[0], call)
     # NumPy copies elements that are repeated and cannot be seen in the new shape.
     return None if view is None or not math.prod(view.shape) else view
+
+
+def _part(array: Array, shape: tuple[int, ...]) -> Array | None:
+    """A part of an array of one number; None of any other."""
+    return None if any(array.strides) else np.broadcast_to(array[(0,) * array.ndim], shape)
 
 
 def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:

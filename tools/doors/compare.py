@@ -28,11 +28,16 @@ def kernels(decisions: Iterable[Decision]) -> Kernels:
 
 
 def _essence(decision: Decision) -> str:
-    """A kernel in words, without names of values and what tells equal names apart."""
+    """A kernel in words, without names of values and what tells equal names apart.
+
+    The operators of a generic kernel come in order of their names: it computes the same whichever
+    was written first.
+    """
     config = ", ".join(f"{key}={value}" for key, value in sorted(decision.config.items()))
     if decision.taken:
         return f"{decision.op}: {decision.kernel} ({config})"
-    return f"{re.sub(r'(?<=[a-z])[0-9]+(?=_|$)', '', decision.op)}: {decision.kernel}"
+    name = re.sub(r"(?<=[a-z])[0-9]+(?=_|$)", "", decision.op)
+    return f"{' '.join(sorted(name.split('_')))}: {decision.kernel}"
 
 
 def differences(found: Kernels, wanted: Kernels) -> list[str]:

@@ -48,10 +48,10 @@ class Attention(nn.Module):
         """Heads [batch, tokens, heads, size] turned by their positions."""
         if not self.rotary:
             return x
-        size = x.shape[-1]
-        cos, sin = (op.reshape(each, (self.rotary, 1, size)) for each in (self.cos, self.sin))
+        x = op.permute_dims(x, [0, 2, 1, 3])
         low, high = op.split(x, 2, axis=-1)
-        return x * cos + op.concat([op.negative(high), low], -1) * sin
+        x = x * self.cos + op.concat([op.negative(high), low], -1) * self.sin
+        return op.permute_dims(x, [0, 2, 1, 3])
 
     def forward(self, x: Any) -> Any:
         """[batch, tokens, width]."""
