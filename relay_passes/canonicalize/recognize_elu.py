@@ -8,8 +8,10 @@ Before
 
 After
 
-    lv = R.multiply(R.subtract(R.exp(x), R.const(1.0)), R.const(a))     # without the product if a is 1
-    gv = R.where(R.less(x, R.const(0.0)), lv, x)
+    lv = R.exp(x)
+    lv1 = R.less(x, R.const(0.0))
+    lv2 = R.multiply(R.subtract(lv, R.const(1.0)), R.const(a))   # not multiplied if a is 1
+    gv = R.where(lv1, lv2, x)
 
 TVM imports torch's ELU so; it reads x twice, and makes an infinity of large x on the way.
 """
@@ -42,8 +44,8 @@ def _chosen(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Ex
             break
     else:
         return None
-    negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
     exponential = block.emit(relax.op.exp(x))
+    negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
     below = block.emit(relax.op.subtract(exponential, relax.const(1.0, "float32")))
     if factor != 1.0:
         below = block.emit(relax.op.multiply(below, relax.const(factor, "float32")))

@@ -37,7 +37,7 @@ def main(
         import torch
     except ImportError as missing:
         sys.exit(f"Error: {missing.name} is missing: pip install -e .[torch] onnxscript")
-    from .torch_models import LARGE, NAMES, torch_model
+    from .torch_models import LARGE, NAMES
 
     torch.set_num_threads(threads)
     unknown = set(names) - set(NAMES)
@@ -45,12 +45,18 @@ def main(
         sys.exit(f"Error: no model {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     console = Console()
     for name in names or (LARGE if large else NAMES):
-        _compare(console, name, torch_model(name, TYPES[dtype], small), threads, speed)
+        _compare(console, name, TYPES[dtype], small, threads, speed)
 
 
-def _compare(console: Console, name: str, model: object, threads: int, speed: bool) -> None:
+def _compare(
+    console: Console, name: str, dtype: str, small: bool, threads: int, speed: bool
+) -> None:
     from .compare import differences, error, kernels, least_times, ran, reference
+    from .known import reason_of
     from .through import DOORS
+    from .torch_models import torch_model
+
+    model = torch_model(name, dtype, small)
 
     table = Table(title=name, title_justify="left")
     for column in ("door", "kernels", "not as ONNX", "error", *(["ms", "of ONNX"] if speed else [])):
@@ -58,21 +64,23 @@ def _compare(console: Console, name: str, model: object, threads: int, speed: bo
     executables, refused = {}, {}
     for door, through in DOORS.items():
         try:
-            found = through(name, model, threads)  # type: ignore[arg-type]
+            found = through(name, model, threads)
         except TvmHybridError as reason:
             refused[door] = str(reason)
         else:
             if found is not None:
                 executables[door] = found
-    wanted = reference(model)  # type: ignore[arg-type]
-    times = least_times(executables, model) if speed else {}  # type: ignore[arg-type]
+    wanted = reference(model)
+    times = least_times(executables, model) if speed else {}
     base = kernels(executables["ONNX"].explain()) if "ONNX" in executables else None
     notes = [f"{door}: refused: {reason}" for door, reason in refused.items()]
     for door, executable in executables.items():
         own = kernels(executable.explain())
         lines = differences(own, base) if base is not None else []
+        reason = reason_of(name, dtype, door)
+        notes += [f"{door}: known: {reason}"] if lines and reason else []
         notes += [f"{door}: {line}" for line in lines]
-        cells = [f"{error(ran(executable, model), wanted):.1e}"]  # type: ignore[arg-type]
+        cells = [f"{error(ran(executable, model), wanted):.1e}"]
         if speed:
             ratio = times[door] / times["ONNX"] if "ONNX" in times else float("nan")
             cells += [f"{times[door] * 1e3:.3f}", f"{ratio:.3f}"]

@@ -194,8 +194,8 @@ class Wave(nn.Module):
     def forward(self, x: Any) -> Any:
         """[batch, 16, length]."""
         y = self.a(x)
-        zero = nn.Tensor.from_scalar(0.0, y.dtype)
-        return self.norm(self.b(op.where(op.less(y, zero), op.exp(y) - 1.0, y)), 1, [2])
+        below, negative = op.exp(y), op.less(y, nn.Tensor.from_scalar(0.0, y.dtype))
+        return self.norm(self.b(op.where(negative, below - 1.0, y)), 1, [2])
 
 
 class Twice(nn.Module):

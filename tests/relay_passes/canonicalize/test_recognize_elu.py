@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.recognize_elu import recognize_elu
@@ -22,16 +22,25 @@ def imported(factor: float, last: relax.Expr | None = None) -> Body:
     return body
 
 
+def elu(alpha: float) -> IRModule:
+    """What becomes of it."""
+    x, block = relax.Var("x0", relax.TensorType(*X)), relax.BlockBuilder()
+    with block.function("main", [x]):
+        with block.dataflow():
+            below = block.emit(op.exp(x))
+            negative = block.emit(op.less(x, number(0.0)))
+            below = block.emit(op.subtract(below, number(1.0)))
+            if alpha != 1.0:
+                below = block.emit(op.multiply(below, number(alpha)))
+            result = block.emit_output(op.where(negative, below, x))
+        block.emit_func_output(result)
+    return block.get()
+
+
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
 def test_an_imported_elu(alpha: float) -> None:
-    def after(x: relax.Expr) -> relax.Expr:
-        below = op.subtract(op.exp(x), number(1.0))
-        if alpha != 1.0:
-            below = op.multiply(below, number(alpha))
-        return op.where(op.less(x, number(0.0)), below, x)
-
     found = recognize_elu()(module(imported(-alpha), X))
-    assert_structural_equal(found, module(after, X))
+    assert_structural_equal(found, elu(alpha))
     x = np.array([[-100, -1, -0.5, -1e-3, 0, 0.5], [1, 80, 100, np.inf, -np.inf, np.nan]])
     x = x.astype(np.float32)
     wanted = np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
