@@ -22,7 +22,8 @@ do round. With `products="float32"` the operands of products are f32 too. Operat
 elements move bfloat16 if the value is stored in it.
 
 `widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
-ours multiplies float16.
+ours multiplies float16. There, casts from f32 do not round on the way either, because torch.export
+writes one behind every operator.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import tvm_ffi
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
-from relay_passes.ir.graph import DataflowGraph, op_name
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.used_variables import variables
@@ -62,8 +63,13 @@ def widen_f16() -> ir.transform.Pass:
 
     def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         widening = _Widening(WIDE, HALF)
+
+        def comes_from_half(arg: relax.Expr) -> bool:
+            cast = graph.definition(arg)
+            return widening.holds(cast.args[0] if is_call(cast, "relax.astype") else arg)
+
         products = (each.value for each in graph.bindings if _is_product(each.value))
-        if not any(widening.holds(arg) for value in products for arg in value.args):
+        if not any(comes_from_half(arg) for value in products for arg in value.args):
             return None
         return _rewrite(graph, widening)
 
@@ -170,7 +176,9 @@ class _Widening:
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
-        if source in self.sums and self.holds(var):  # how a narrow product is imported
+        imported = source in self.sums  # how a narrow product is imported
+        half = self.kind == HALF and str(source.ty.dtype) == WIDE
+        if self.holds(var) and (imported or half):
             self.wide[var] = source
             if not isinstance(var, relax.DataflowVar):
                 self._bind_narrow(var, self._rounded(source))
@@ -185,11 +193,11 @@ class _Widening:
             self.block.bind(var, relax.op.astype(self._wide(source), str(var.ty.dtype)))
 
     def _adds_bias(self, value: Any) -> bool:
-        """Whether a f32 value is a product of narrow operands with something narrow added."""
+        """Whether a f32 value is a product of narrow operands with a bias."""
         if op_name(value) != "relax.add":
             return False
         return any(
-            one in self.sums and other in self.widened
+            one in self.sums and (isinstance(other, ir.GenericConst) or other in self.widened)
             for one, other in (value.args, reversed(value.args))
         )
 

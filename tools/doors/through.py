@@ -35,7 +35,14 @@ def through_onnx(name: str, model: TorchModel, threads: int) -> Executable:
         path = Path(folder) / "model.onnx"
         with _silent(), torch.no_grad():
             torch.onnx.export(
-                model.module, model.inputs, path, dynamo=True, opset_version=OPSET, verbose=False
+                model.module,
+                model.inputs,
+                path,
+                dynamo=True,
+                opset_version=OPSET,
+                verbose=False,
+                # It folds batch norms of narrow types into weights of float32, which is no model.
+                optimize=model.dtype == torch.float32,
             )
         return tvm_hybrid.compile(path, num_threads=threads)
 

@@ -269,10 +269,11 @@ class Products(nn.Module):
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A module in evaluation mode, and inputs for it."""
+    """A module in evaluation mode, inputs for it, and the type of its numbers."""
 
     module: Any
     inputs: tuple[Any, ...]
+    dtype: Any
 
 
 def _encoder(**options: Any) -> Any:
@@ -364,7 +365,7 @@ def torch_model(name: str, dtype: str = "float32", small: bool = False) -> Torch
         _fill(module)
     kind = getattr(torch, dtype)
     given = tuple(each.to(kind) if each.is_floating_point() else each for each in inputs)
-    return TorchModel(module.to(kind), given)
+    return TorchModel(module.to(kind), given, kind)
 
 
 def _fill(module: Any) -> None:
