@@ -18,7 +18,7 @@ After
 
 A bfloat16 model means a rounding after every operator. Here, values between two operators stay f32,
 which is at least as precise (oneDNN and OpenVINO do the same). Casts that the model itself contains
-do round. With `products="float32"` the operands of products are f32 too. Operators that only move
+do round, but for those around a single operator: importers write operators of bfloat16 so. With `products="float32"` the operands of products are f32 too. Operators that only move
 elements move bfloat16 if the value is stored in it.
 
 `widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
@@ -116,7 +116,8 @@ class _Widening:
     narrow, wide : dict
         Variable of the old block -> the value as it was, as f32.
     sums : set
-        f32 products of narrow operands, perhaps with a bias.
+        f32 products of narrow operands, perhaps with a bias, and what else one operator makes of
+        widened values: rounded, they are what a narrow operator gives.
     widened : set
         f32 variables that the model itself makes of narrow ones.
     """
@@ -144,8 +145,7 @@ class _Widening:
         arguments = _arguments(value)
         if not (self.holds(var) or any(map(self.holds, arguments))):
             self.block.bindings.append(relax.VarBinding(var, value))
-            if self._adds_bias(value):
-                self.sums.add(var)
+            self._note(var, value)
         elif isinstance(value, relax.Var):
             self._alias(var, value)
         elif isinstance(value, relax.TupleGetItem):
@@ -176,7 +176,7 @@ class _Widening:
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
-        imported = source in self.sums  # how a narrow product is imported
+        imported = source in self.sums  # how a narrow operator is imported
         half = self.kind == HALF and str(source.ty.dtype) == WIDE
         if self.holds(var) and (imported or half):
             self.wide[var] = source
@@ -191,6 +191,23 @@ class _Widening:
             self.widened.add(var)
         else:
             self.block.bind(var, relax.op.astype(self._wide(source), str(var.ty.dtype)))
+
+    def _note(self, var: relax.Var, value: Any) -> None:
+        """Remembers what a f32 value is of values that the model widens."""
+        if isinstance(value, relax.TupleGetItem):
+            if value.tuple_value in self.sums:
+                self.sums.add(var)
+        elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
+            if moves(value) and value.args[0] in self.widened:
+                self.widened.add(var)
+            elif self._adds_bias(value) or self._is_single(value):
+                self.sums.add(var)
+
+    def _is_single(self, value: relax.Call) -> bool:
+        """Whether a value is one operator of widened values: how narrow operators are imported."""
+        tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
+        given = [arg for arg in tensors if not isinstance(arg, ir.GenericConst)]
+        return op_name(value) != "relax.astype" and bool(given) and self.widened.issuperset(given)
 
     def _adds_bias(self, value: Any) -> bool:
         """Whether a f32 value is a product of narrow operands with a bias."""
