@@ -18,14 +18,16 @@ from .bfloat16.bf16_precision import bf16_precision
 from .bfloat16.narrow_products import narrow_products
 from .bfloat16.raise_bf16_casts import raise_bf16_casts
 from .bfloat16.uint16_entry import bits_entry
-from .bfloat16.widen_bf16 import widen_bf16
+from .bfloat16.widen_bf16 import widen_bf16, widen_f16
 from .canonicalize.checks_first import checks_first
 from .canonicalize.clip_indices import clip_indices
 from .canonicalize.common_values import common_values
+from .canonicalize.compose_views import compose_views
 from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
 from .canonicalize.decompose_batch_norm import decompose_batch_norm
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
+from .canonicalize.decompose_einsum import decompose_einsum
 from .canonicalize.decompose_group_norm import decompose_group_norm
 from .canonicalize.decompose_prelu import decompose_prelu
 from .canonicalize.drop_views import drop_views
@@ -37,10 +39,13 @@ from .canonicalize.fold_padding import fold_padding
 from .canonicalize.fold_weights import fold_weights
 from .canonicalize.inline_functions import inline_functions
 from .canonicalize.isolate_casts import isolate_casts
+from .canonicalize.merge_clips import merge_clips
 from .canonicalize.outline_branches import outline_branches
+from .canonicalize.plain_indices import plain_indices
 from .canonicalize.plain_products import plain_products
 from .canonicalize.pointwise_conv import pointwise_conv
 from .canonicalize.recognize_activations import recognize_activations
+from .canonicalize.recognize_elu import recognize_elu
 from .canonicalize.recognize_gelu import recognize_gelu
 from .canonicalize.recognize_norms import recognize_norms
 from .canonicalize.recognize_one_hot import recognize_one_hot
@@ -73,6 +78,7 @@ from .lower.merge_side_by_side import merge_side_by_side
 from .lower.native_code import compile_native
 from .lower.pack_open_weights import pack_open_weights
 from .lower.partition_decisions import note_partition
+from .lower.plain_views import plain_views
 from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
 from .lower.rename_kernels import rename_kernels
@@ -234,15 +240,21 @@ def phases(
             decompose_attention(),
             fold_empty(),
             plain_products(),
+            decompose_einsum(),
             *only_if(narrow, narrow_products()),
             widen_bf16(products, convolutions),
+            widen_f16(),
             fold_weights(),
+            plain_indices(),
             clip_indices(),
             evaluate_constants(),
             slice_takes(),
             drop_views(),
+            compose_views(),
             decompose_batch_norm(),
             decompose_group_norm(),
+            merge_clips(),
+            recognize_elu(),
             fold_factors(),
             fold_padding(),
             recognize_norms(),
@@ -307,6 +319,7 @@ def phases(
         ],
         Phase.BUILD_LEFTOVERS: [
             bits_entry(),
+            plain_views(),
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
             legalize_operators(),

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tvm
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, ir, relax, tirx
 
 from microkernels.errors import InputValueError, ModelError, ShapeError
 from relay_passes.full_collections import without_full_collections
+from relay_passes.tvm_compat import set_type
 
 from .bundled_parameters import with_single_parameters
 from .input_values import InputValue
@@ -138,9 +139,10 @@ def _with_main(mod: IRModule) -> IRModule:
             f"a Relax module needs a function 'main', or a single public one; this one has {names}"
         )
     others = {gvar: each for gvar, each in mod.functions_items() if gvar != public[0]}
-    renamed = IRModule(others, mod.attrs, mod.global_infos)
-    renamed["main"] = mod[public[0]].with_attr("global_symbol", "main")
-    return renamed
+    function = mod[public[0]].with_attr("global_symbol", "main")
+    main = ir.GlobalVar("main")
+    set_type(main, function.ty)  # passes that call it need to know
+    return IRModule({**others, main: function}, mod.attrs, mod.global_infos)
 
 
 def _bind_sizes(mod: IRModule, shapes: Mapping[str, Any]) -> IRModule:

@@ -17,7 +17,7 @@ After
     lv4 = R.matmul(lv3, v, out_dtype="float32")
     gv = R.astype(lv4, "bfloat16")
 
-torch.export writes the attention of a bfloat16 model so: all of it in float32, rounded once. A
+and convolutions of widened images and weights likewise. torch.export writes the attention of a bfloat16 model so: all of it in float32, rounded once. A
 product of two bfloat16 numbers is exact in float32, so the scores lose nothing. Weights out of a
 softmax are rounded where the values are bfloat16 and the result will be, as in all attention of
 bfloat16 models: an error of 2^-9 of each weight beside one of 2^-9 of the result.
@@ -27,10 +27,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import LARGEST, LEAST
+from relay_passes.ir.constants import array_of
+from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
 from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call
 from relay_passes.ir.moving_operators import moves, moves_all, on
 from relay_passes.ir.number_factor import number_factor
@@ -80,6 +83,9 @@ class _Widened:
 def _narrower(graph: DataflowGraph, block: Bindings, binding: AnyBinding) -> relax.Expr | None:
     """A product of bfloat16 operands; None if nothing is to be one."""
     call = binding.value
+    if is_convolution(call) and not is_transposed(call) and str(call.ty.dtype) == WIDE:
+        x, w = (_exactly(graph, arg) for arg in call.args)
+        return None if x is None or w is None else convolution_of(call, x, w, WIDE)
     if not is_call(call, "relax.matmul") or str(call.ty.dtype) != WIDE:
         return None
     left, right = (_widened(graph, arg) for arg in call.args)
@@ -97,6 +103,17 @@ def _narrower(graph: DataflowGraph, block: Bindings, binding: AnyBinding) -> rel
     if factor == 1.0:
         return product
     return relax.op.multiply(block.emit(product), relax.const(np.float32(factor)))
+
+
+def _exactly(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
+    """The same numbers as bfloat16; None if they were not that."""
+    if isinstance(expr, ir.GenericConst):
+        array = array_of(expr.value)
+        narrow = array.astype(ml_dtypes.bfloat16)
+        same = np.array_equal(narrow.astype(np.float32), array)
+        return relax.const(narrow, NARROW) if same else None
+    cast = graph.definition(expr)
+    return cast.args[0] if cast is not None and _widens(cast) else None
 
 
 def _widened(graph: DataflowGraph, expr: relax.Expr) -> _Widened | None:

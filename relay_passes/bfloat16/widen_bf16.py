@@ -18,8 +18,13 @@ After
 
 A bfloat16 model means a rounding after every operator. Here, values between two operators stay f32,
 which is at least as precise (oneDNN and OpenVINO do the same). Casts that the model itself contains
-do round. With `products="float32"` the operands of products are f32 too, with `convolutions` those
-of convolutions. Operators that only move elements move bfloat16 if the value is stored in it.
+do round, but for those around a single operator: importers write operators of bfloat16 so. With
+`products="float32"` the operands of products are f32 too, with `convolutions` those of convolutions.
+Operators that only move elements move bfloat16 if the value is stored in it.
+
+`widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
+ours multiplies float16. There, casts from f32 do not round on the way either, because torch.export
+writes one behind every operator.
 """
 
 from __future__ import annotations
@@ -32,13 +37,13 @@ import tvm_ffi
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
-from relay_passes.ir.graph import DataflowGraph, op_name
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.used_variables import variables
 from relay_passes.ir.with_args import with_args
 
-NARROW, WIDE = "bfloat16", "float32"
+NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _JOINS = ("relax.concat", "relax.split")
 _NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
 
@@ -52,32 +57,38 @@ def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transfo
         Type of the operands of matrix products, of convolutions: "bfloat16" or "float32".
     """
     return block_pass(
-        "tvm_hybrid.widen_bf16", lambda graph: _rewrite(graph, products, convolutions)
+        "tvm_hybrid.widen_bf16", lambda graph: _rewrite(graph, _Widening(products, convolutions))
     )
 
 
-def holds_bf16(expr: relax.Expr) -> bool:
-    """Whether a value is a bfloat16 tensor, or a tuple with one in it."""
-    return _holds(expr.ty)
+def widen_f16() -> ir.transform.Pass:
+    """The pass for float16; it leaves blocks without products of it as they are."""
+
+    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+        widening = _Widening(WIDE, WIDE, HALF)
+
+        def comes_from_half(arg: relax.Expr) -> bool:
+            cast = graph.definition(arg)
+            return widening.holds(cast.args[0] if is_call(cast, "relax.astype") else arg)
+
+        products = (each.value for each in graph.bindings if _is_product(each.value))
+        if not any(comes_from_half(arg) for value in products for arg in value.args):
+            return None
+        return _rewrite(graph, widening)
+
+    return block_pass("tvm_hybrid.widen_f16", rewrite)
 
 
-def _holds(ty: ir.Type) -> bool:
-    if isinstance(ty, relax.TupleType):
-        return any(map(_holds, ty.fields))
-    return isinstance(ty, relax.TensorType) and str(ty.dtype) == NARROW
-
-
-def _rewrite(graph: DataflowGraph, products: str, convolutions: str) -> list[relax.Binding] | None:
-    """The new bindings; None if nothing is bfloat16, or a binding is no plain assignment."""
+def _rewrite(graph: DataflowGraph, widening: _Widening) -> list[relax.Binding] | None:
+    """The new bindings; None if nothing is narrow, or a binding is no plain assignment."""
     plain = all(isinstance(binding, relax.VarBinding) for binding in graph.bindings)
     touched = any(
-        holds_bf16(expr)
+        widening.holds(expr)
         for binding in graph.bindings
         for expr in (binding.var, *_arguments(binding.value))
     )
     if not (plain and touched):
         return None
-    widening = _Widening(products, convolutions)
     for binding in graph.bindings:
         widening.rewrite(binding.var, binding.value)
     return widening.block.bindings
@@ -90,42 +101,66 @@ def _arguments(value: relax.Expr) -> list[relax.Expr]:
     return list(variables(value))
 
 
+def _is_product(value: Any) -> bool:
+    """Whether an expression is a matrix product or a convolution that kernels of ours know."""
+    return op_name(value) == "relax.matmul" or (is_convolution(value) and not is_transposed(value))
+
+
 @dataclass
 class _Widening:
-    """A block under construction, where a bfloat16 value exists as such, as f32, or as both.
+    """A block under construction, where a narrow value exists as such, as f32, or as both.
 
     Attributes
     ----------
+    products : str
+        Type of the operands of products.
+    kind : str
+        The narrow type.
     narrow, wide : dict
-        Variable of the old block -> the value as bfloat16, as f32.
+        Variable of the old block -> the value as it was, as f32.
     sums : set
-        f32 products of bfloat16 operands.
+        f32 products of narrow operands, perhaps with a bias, and what else one operator makes of
+        widened values: rounded, they are what a narrow operator gives.
+    widened : set
+        f32 variables that the model itself makes of narrow ones.
     """
 
     products: str
     convolutions: str
+    kind: str = NARROW
     block: Bindings = field(default_factory=Bindings)
     narrow: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
     wide: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
     sums: set[relax.Var] = field(default_factory=set)
+    widened: set[relax.Var] = field(default_factory=set)
+
+    def holds(self, expr: relax.Expr) -> bool:
+        """Whether a value is a narrow tensor, or a tuple with one in it."""
+        return self._is_narrow(expr.ty)
+
+    def _is_narrow(self, ty: ir.Type) -> bool:
+        if isinstance(ty, relax.TupleType):
+            return any(map(self._is_narrow, ty.fields))
+        return isinstance(ty, relax.TensorType) and str(ty.dtype) == self.kind
 
     def rewrite(self, var: relax.Var, value: Any) -> None:
         """Adds what an old binding becomes."""
         name = op_name(value)
         arguments = _arguments(value)
-        if not (holds_bf16(var) or any(map(holds_bf16, arguments))):
+        if not (self.holds(var) or any(map(self.holds, arguments))):
             self.block.bindings.append(relax.VarBinding(var, value))
+            self._note(var, value)
         elif isinstance(value, relax.Var):
             self._alias(var, value)
         elif isinstance(value, relax.TupleGetItem):
             self._take_item(var, value)
         elif name == "relax.astype":
             self._cast(var, value)
-        elif name == "relax.matmul" or (is_convolution(value) and not is_transposed(value)):
+        elif _is_product(value):
             self._product(var, value)
         elif (moves(value) or name in _JOINS) and self._all_narrow(arguments):
             self._keep(var, value)
-        elif name and not name.startswith(_NOT_WIDENED) and any(map(holds_bf16, arguments)):
+        elif name and not name.startswith(_NOT_WIDENED) and any(map(self.holds, arguments)):
             self._compute(var, value)
         else:
             self._keep(var, value)
@@ -138,35 +173,64 @@ class _Widening:
 
     def _take_item(self, var: relax.Var, item: relax.TupleGetItem) -> None:
         whole = item.tuple_value
-        if whole in self.wide and holds_bf16(var):
+        if whole in self.wide and self.holds(var):
             self._bind_wide(var, relax.TupleGetItem(self.wide[whole], item.index))
         else:
             self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), item.index))
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
-        if source in self.sums and holds_bf16(var):  # how a bfloat16 product is imported
+        imported = source in self.sums  # how a narrow operator is imported
+        half = self.kind == HALF and str(source.ty.dtype) == WIDE
+        if self.holds(var) and (imported or half):
             self.wide[var] = source
             if not isinstance(var, relax.DataflowVar):
                 self._bind_narrow(var, self._rounded(source))
-        elif not holds_bf16(source):  # a rounding that the model asks for
+        elif not self.holds(source):  # a rounding that the model asks for
             self._bind_narrow(var, call)
-        elif holds_bf16(var):
+        elif self.holds(var):
             self._bind_narrow(var, self._narrow(source))
         elif str(var.ty.dtype) == WIDE:
             self.block.bind(var, self._wide(source))
+            self.widened.add(var)
         else:
             self.block.bind(var, relax.op.astype(self._wide(source), str(var.ty.dtype)))
 
+    def _note(self, var: relax.Var, value: Any) -> None:
+        """Remembers what a f32 value is of values that the model widens."""
+        if isinstance(value, relax.TupleGetItem):
+            if value.tuple_value in self.sums:
+                self.sums.add(var)
+        elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
+            if moves(value) and value.args[0] in self.widened:
+                self.widened.add(var)
+            elif self._adds_bias(value) or self._is_single(value):
+                self.sums.add(var)
+
+    def _is_single(self, value: relax.Call) -> bool:
+        """Whether a value is one operator of widened values: how narrow operators are imported."""
+        tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
+        given = [arg for arg in tensors if not isinstance(arg, ir.GenericConst)]
+        return op_name(value) != "relax.astype" and bool(given) and self.widened.issuperset(given)
+
+    def _adds_bias(self, value: Any) -> bool:
+        """Whether a f32 value is a product of narrow operands with a bias."""
+        if op_name(value) != "relax.add":
+            return False
+        return any(
+            one in self.sums and (isinstance(other, ir.GenericConst) or other in self.widened)
+            for one, other in (value.args, reversed(value.args))
+        )
+
     def _product(self, var: relax.Var, call: relax.Call) -> None:
         operands = self.convolutions if is_convolution(call) else self.products
-        form = self._narrow if operands == NARROW else self._wide
+        form = self._narrow if operands == self.kind else self._wide
         a, b = map(form, call.args)
         if is_convolution(call):
             product = convolution_of(call, a, b, WIDE)
         else:
             product = relax.op.matmul(a, b, out_dtype=WIDE)
-        if holds_bf16(var):
+        if self.holds(var):
             self._bind_wide(var, product)
         elif str(var.ty.dtype) == WIDE:
             self.block.bind(var, product)
@@ -176,26 +240,26 @@ class _Widening:
 
     def _compute(self, var: relax.Var, call: relax.Call) -> None:
         """An operator on f32; as it was if it does not give f32 then."""
-        arguments = [self._wide(arg) if holds_bf16(arg) else arg for arg in call.args]
+        arguments = [self._wide(arg) if self.holds(arg) else arg for arg in call.args]
         applied = self.block.builder.normalize(with_args(call, arguments))
-        if not holds_bf16(var):
+        if not self.holds(var):
             if tvm_ffi.structural_equal(applied.ty, var.ty):
                 self.block.bind(var, applied)
             else:
                 self._keep(var, call)
-        elif holds_bf16(applied):
+        elif self.holds(applied):
             self._keep(var, call)
         else:
             self._bind_wide(var, applied)
 
     def _keep(self, var: relax.Var, value: relax.Expr) -> None:
-        """The binding as it was, on bfloat16 values."""
+        """The binding as it was, on narrow values."""
         if isinstance(value, relax.Call):
-            arguments = [self._narrow(arg) if holds_bf16(arg) else arg for arg in value.args]
+            arguments = [self._narrow(arg) if self.holds(arg) else arg for arg in value.args]
             value = with_args(value, arguments)
         elif isinstance(value, relax.Tuple):
             value = self._narrow(value)
-        if holds_bf16(var):
+        if self.holds(var):
             self._bind_narrow(var, value)
         else:
             self.block.bind(var, value)
@@ -219,7 +283,7 @@ class _Widening:
         return not any(each in self.wide for each in fields if isinstance(each, relax.Var))
 
     def _narrow(self, expr: relax.Expr) -> relax.Expr:
-        """A value as bfloat16."""
+        """A value as it was."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._narrow(each) for each in expr.fields])
         if not isinstance(expr, relax.Var) or expr not in self.wide:
@@ -232,15 +296,15 @@ class _Widening:
     def _rounded(self, wide: relax.Expr) -> relax.Expr:
         """A f32 tensor rounded; of a tuple each one."""
         if not isinstance(wide.ty, relax.TupleType):
-            return relax.op.astype(wide, NARROW)
+            return relax.op.astype(wide, self.kind)
         items = [self.block.emit(relax.TupleGetItem(wide, i)) for i in range(len(wide.ty.fields))]
         return relax.Tuple([self.block.emit(self._rounded(item)) for item in items])
 
     def _wide(self, expr: relax.Expr) -> relax.Expr:
-        """A bfloat16 value as f32."""
+        """A narrow value as f32."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple(
-                [self._wide(each) if holds_bf16(each) else each for each in expr.fields]
+                [self._wide(each) if self.holds(each) else each for each in expr.fields]
             )
         if isinstance(expr, ir.GenericConst):
             return relax.const(expr.value.numpy().astype(np.float32))

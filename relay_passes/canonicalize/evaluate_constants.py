@@ -12,8 +12,9 @@ After
     gv = R.add(scores, const_mask)
 
 Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory, and
-so do results of more than 4 M elements. Elementwise arithmetic is that of IEEE, in float32, float64
-and integers; nothing else is computed here.
+so do results of more than 4 M elements. A product with zeros, as the state before the first step of
+a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64 and
+integers; nothing else is computed here.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if name == "relax.arange":
         return _arange(expr, dtype)
     operands = [_operand(arg, known) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
-    if name in _TRIANGLES:
+    if name in (*_TRIANGLES, "relax.strided_slice"):
         operands = operands[:1]
     if any(each is None for each in operands) or not operands:
         return None
@@ -130,9 +131,25 @@ def _computed(call: relax.Call, arrays: list[Array], shape: tuple[int, ...]) -> 
             return _taken(call, *arrays)
         if name == "relax.broadcast_to":
             return np.broadcast_to(arrays[0], shape)
+        if name == "relax.matmul":
+            return _product(arrays, shape)
+        if name == "relax.strided_slice":
+            return _part(arrays[0], shape)
     view = view_of(arrays[0], call)
     # NumPy copies elements that are repeated and cannot be seen in the new shape.
     return None if view is None or not math.prod(view.shape) else view
+
+
+def _part(array: Array, shape: tuple[int, ...]) -> Array | None:
+    """A part of an array of one number; None of any other."""
+    return None if any(array.strides) else np.broadcast_to(array[(0,) * array.ndim], shape)
+
+
+def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
+    """The product with a state of zeros, as that before the first step; None for any other."""
+    if all(each.any() for each in arrays) or not all(np.isfinite(each).all() for each in arrays):
+        return None
+    return np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
 
 
 def _operand(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:

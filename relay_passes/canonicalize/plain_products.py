@@ -56,12 +56,18 @@ def _not_repeated(graph: DataflowGraph, block: Bindings, call: relax.Call) -> re
     args = list(call.args)
     for number, arg in enumerate(args):
         wide = graph.definition(arg)
+        cast = wide if is_call(wide, "relax.astype") else None  # torch.export writes one in float16
+        if cast is not None:
+            wide = graph.definition(cast.args[0])
         if not is_call(wide, "relax.broadcast_to"):
             continue
-        whole, source = region_tensor(arg), region_tensor(wide.args[0])
+        operand = wide.args[0]
+        whole, source = region_tensor(arg), region_tensor(operand)
         if whole is None or source is None or whole.shape[-2:] != source.shape[-2:]:
             continue
-        others = [*args[:number], wide.args[0], *args[number + 1 :]]
+        if cast is not None:
+            operand = block.emit(with_args(cast, [operand]))
+        others = [*args[:number], operand, *args[number + 1 :]]
         product = block.builder.normalize(with_args(call, others))
         if same_shape(product, call):
             args = others

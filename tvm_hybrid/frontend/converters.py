@@ -134,10 +134,8 @@ def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[st
 
 
 def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """As an operator where a sum is of no elements: TVM's converter emits a kernel."""
-    if any(0 in (static_dims(value) or ()) for value in inputs):
-        return relax.op.einsum(tuple(inputs), attrs["equation"].decode())
-    return None
+    """As an operator, which may become a product: TVM's converter emits a kernel."""
+    return relax.op.einsum(tuple(inputs), attrs["equation"].decode())
 
 
 def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
-from relay_passes.bfloat16.widen_bf16 import widen_bf16
+from relay_passes.bfloat16.widen_bf16 import widen_bf16, widen_f16
 from tests.relay_passes.graphs import Body, module, run
 
 from .test_bf16_precision import operand_types
@@ -164,3 +164,49 @@ def test_it_is_done_after_one_run() -> None:
         module(lambda x: op.matmul(op.exp(op.matmul(x, const(W))), const(W.T.copy())), X)
     )
     assert_structural_equal(widen_bf16()(once), once)
+
+
+def test_products_of_float16_are_of_float32() -> None:
+    w = const(W.astype(np.float16))
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.matmul(op.nn.relu(op.matmul(x, w)), op.permute_dims(w))
+
+    mod = widen_f16()(module(body, ((4, 8), "float16")))
+    assert operand_types(mod) == [("float32", "float32", "float32")] * 2
+    assert [each for each in types(mod) if "float16" in each] == ["astype:float16"]
+    x = RNG.standard_normal((4, 8)).astype(np.float16)
+    wide = W.astype(np.float32)
+    wanted = np.maximum(x.astype(np.float32) @ wide, 0) @ wide.T
+    # A rounding of the result, of at most 64.
+    np.testing.assert_allclose(run(mod, [x])[0].astype(np.float32), wanted, atol=0.02)
+
+
+def test_a_rounding_that_torch_writes_behind_an_operator_of_float16() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        wide = op.astype(x, "float32")
+        y = op.astype(op.matmul(wide, const(W.astype(np.float32))), "float16")
+        return op.nn.relu(y)
+
+    mod = widen_f16()(module(body, ((4, 8), "float16")))
+    assert types(mod) == ["astype:float32", "matmul:float32", "relu:float32", "astype:float16"]
+
+
+def test_float16_without_products_stays() -> None:
+    mod = module(lambda x: op.nn.relu(op.exp(x)), ((4, 8), "float16"))
+    assert_structural_equal(widen_f16()(mod), mod)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_bias_before_the_rounding_of_an_imported_product(constant: bool) -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        bias = const(B.astype(np.float32)) if constant else op.astype(const(B), "float32")
+        product = op.matmul(x, const(W), out_dtype="float32")
+        return op.nn.relu(op.astype(op.add(product, bias), "bfloat16"))
+
+    assert types(widen_bf16()(module(body, X)))[-4:] == [
+        "matmul:float32",
+        "add:float32",
+        "relu:float32",
+        "astype:bfloat16",
+    ]

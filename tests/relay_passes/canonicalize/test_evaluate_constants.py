@@ -87,3 +87,21 @@ def test_the_values_are_those_of_the_operators() -> None:
     assert "where" not in after.script()
     x = rng.standard_normal(X[0]).astype(np.float32)
     np.testing.assert_array_equal(run(after, [x])[0], run(before, [x])[0])
+
+
+def test_a_product_with_zeros() -> None:
+    def before(x: relax.Expr) -> relax.Expr:
+        state = op.reshape(op.zeros((1, 2, 4), "float32"), (2, 4))
+        return op.add(x, op.add(op.matmul(state, constant(4, 3)), bias))
+
+    bias = constant(3)
+    wanted = np.broadcast_to(array_of(bias.value), (2, 3))
+    after = module(lambda x: op.add(x, relax.const(wanted)), ((2, 3), "float32"))
+    found = evaluate_constants()(module(before, ((2, 3), "float32")))
+    assert_structural_equal(found, after)
+
+
+def test_zeros_times_infinity_stay() -> None:
+    weight = relax.const(np.full((4, 3), np.inf, np.float32))
+    mod = module(lambda x: op.add(x, op.matmul(op.zeros((2, 4), "float32"), weight)), ((2, 3), "float32"))
+    assert_structural_equal(evaluate_constants()(mod), mod)

@@ -62,3 +62,15 @@ def test_a_repeated_operand(shape: tuple[int, ...]) -> None:
 )
 def test_what_stays(body: Callable[..., relax.Expr]) -> None:
     assert_stays(module(body, A, B), plain_products())
+
+
+def test_a_repeated_weight_that_is_cast() -> None:
+    def before(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        wide = relax.op.astype(relax.op.broadcast_to(w, (3, 4, 5)), "float32")
+        return relax.op.matmul(x, wide)
+
+    def after(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.op.matmul(x, relax.op.astype(w, "float32"))
+
+    types = (((3, 2, 4), "float32"), ((4, 5), "float16"))
+    assert_structural_equal(plain_products()(module(before, *types)), module(after, *types))

@@ -29,27 +29,33 @@ def gru(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 def _cell(layer: Recurrent, side: Direction) -> Step:
     build, size = layer.build, layer.hidden
-    recurrences = build.split(side.recurrence, [2 * size, size], axis=1)
-    biases = ["", ""]
-    if side.recurrence_bias:
-        biases = build.split(side.recurrence_bias, [2 * size, size], axis=0)
+    whole = bool(layer.attribute("linear_before_reset", 0))
+    pieces = [3 * size] if whole else [2 * size, size]
+    recurrences, biases = [side.recurrence], [side.recurrence_bias]
+    if not whole:
+        recurrences = build.split(side.recurrence, pieces, axis=1)
+        biases = build.split(side.recurrence_bias, pieces, axis=0) if biases[0] else ["", ""]
 
-    def through(value: str, piece: int) -> str:
-        product = build.add("MatMul", value, recurrences[piece])
-        return build.add("Add", product, biases[piece]) if biases[piece] else product
+    def through(value: str, piece: int) -> list[str]:
+        value = build.add("MatMul", value, recurrences[piece])
+        if biases[piece]:
+            value = build.add("Add", value, biases[piece])
+        gates = pieces[piece] // size
+        return build.split(value, [size] * gates, axis=1) if gates > 1 else [value]
 
     def step(part: str, states: list[str]) -> list[str]:
         hidden = states[0]
-        inputs = build.split(part, [2 * size, size], axis=1)
-        gates = build.add("Add", inputs[0], through(hidden, 0))
-        both = layer.activate(side, 0, layer.clip(gates))
-        update, reset = build.split(both, [size, size], axis=1)
-        if layer.attribute("linear_before_reset", 0):
-            inner = build.add("Mul", reset, through(hidden, 1))
+        inputs, products = build.split(part, [size] * 3, axis=1), through(hidden, 0)
+        reset, update = (
+            layer.activate(side, 0, layer.clip(build.add("Add", products[gate], inputs[gate])))
+            for gate in (1, 0)
+        )
+        if whole:
+            inner = build.add("Mul", products[2], reset)
         else:
-            inner = through(build.add("Mul", reset, hidden), 1)
-        candidate = layer.activate(side, 1, layer.clip(build.add("Add", inputs[1], inner)))
-        difference = build.add("Mul", update, build.add("Sub", hidden, candidate))
-        return [build.add("Add", candidate, difference)]
+            (inner,) = through(build.add("Mul", reset, hidden), 1)
+        candidate = layer.activate(side, 1, layer.clip(build.add("Add", inputs[2], inner)))
+        difference = build.add("Mul", build.add("Sub", hidden, candidate), update)
+        return [build.add("Add", difference, candidate)]
 
     return step

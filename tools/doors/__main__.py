@@ -1,0 +1,94 @@
+"""Tells how kernels, results and speed of a model differ by door.
+
+    python -m tools.doors                          # the whole list, in float32
+    python -m tools.doors bert vit --dtype bf16
+    taskset -c 1 python -m tools.doors --large --speed
+
+Kernels and times are compared with those of the ONNX door. Errors are the largest difference from
+torch in float64, beside the largest magnitude.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tvm_hybrid.errors import TvmHybridError
+
+TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--dtype", type=click.Choice(list(TYPES)), default="f32", show_default=True)
+@click.option("--threads", default=1, show_default=True)
+@click.option("--small", is_flag=True, help="Few and narrow layers of the large models.")
+@click.option("--large", is_flag=True, help="Only the large models.")
+@click.option("--speed", is_flag=True, help="Measure calls, in turns.")
+def main(
+    names: tuple[str, ...], dtype: str, threads: int, small: bool, large: bool, speed: bool
+) -> None:
+    """Compares the doors, and prints a table and the kernels that differ."""
+    try:
+        import onnxscript  # noqa: F401
+        import torch
+    except ImportError as missing:
+        sys.exit(f"Error: {missing.name} is missing: pip install -e .[torch] onnxscript")
+    from .torch_models import LARGE, NAMES
+
+    torch.set_num_threads(threads)
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        sys.exit(f"Error: no model {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    console = Console()
+    for name in names or (LARGE if large else NAMES):
+        _compare(console, name, TYPES[dtype], small, threads, speed)
+
+
+def _compare(
+    console: Console, name: str, dtype: str, small: bool, threads: int, speed: bool
+) -> None:
+    from .compare import differences, error, kernels, least_times, ran, reference
+    from .known import reason_of
+    from .through import DOORS
+    from .torch_models import torch_model
+
+    model = torch_model(name, dtype, small)
+
+    table = Table(title=name, title_justify="left")
+    for column in ("door", "kernels", "not as ONNX", "error", *(["ms", "of ONNX"] if speed else [])):
+        table.add_column(column, justify="right")
+    executables, refused = {}, {}
+    for door, through in DOORS.items():
+        try:
+            found = through(name, model, threads)
+        except TvmHybridError as reason:
+            refused[door] = str(reason)
+        else:
+            if found is not None:
+                executables[door] = found
+    wanted = reference(model)
+    times = least_times(executables, model) if speed else {}
+    base = kernels(executables["ONNX"].explain()) if "ONNX" in executables else None
+    notes = [f"{door}: refused: {reason}" for door, reason in refused.items()]
+    for door, executable in executables.items():
+        own = kernels(executable.explain())
+        lines = differences(own, base) if base is not None else []
+        reason = reason_of(name, dtype, door)
+        notes += [f"{door}: known: {reason}"] if lines and reason else []
+        notes += [f"{door}: {line}" for line in lines]
+        cells = [f"{error(ran(executable, model), wanted):.1e}"]
+        if speed:
+            ratio = times[door] / times["ONNX"] if "ONNX" in times else float("nan")
+            cells += [f"{times[door] * 1e3:.3f}", f"{ratio:.3f}"]
+        table.add_row(door, str(own.total()), str(len(lines)), *cells)
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

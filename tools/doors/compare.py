@@ -1,0 +1,96 @@
+"""What differs between the programs that one model becomes."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from relay_passes.decisions import Decision
+from tvm_hybrid.executable import Executable
+
+from .through import as_array
+from .torch_models import TorchModel
+
+TURNS, SECONDS = 5, 0.2  # of each door, at least
+Kernels = Counter[str]
+
+
+def kernels(decisions: Iterable[Decision]) -> Kernels:
+    """How often each kernel runs: what it computes, which it is, its configuration."""
+    return Counter(map(_essence, (each for each in decisions if each.kernel)))
+
+
+def _essence(decision: Decision) -> str:
+    """A kernel in words, without names of values and what tells equal names apart.
+
+    The operators of a generic kernel come in order of their names: it computes the same whichever
+    was written first.
+    """
+    config = ", ".join(f"{key}={value}" for key, value in sorted(decision.config.items()))
+    if decision.taken:
+        return f"{decision.op}: {decision.kernel} ({config})"
+    name = re.sub(r"(?<=[a-z])[0-9]+(?=_|$)", "", decision.op)
+    return f"{' '.join(sorted(name.split('_')))}: {decision.kernel}"
+
+
+def differences(found: Kernels, wanted: Kernels) -> list[str]:
+    """The kernels that only one has, with a sign in front."""
+    more, less = found - wanted, wanted - found
+    lines = [f"+{count} {kernel}" for kernel, count in more.items()]
+    return lines + [f"-{count} {kernel}" for kernel, count in less.items()]
+
+
+def reference(model: TorchModel) -> list[np.ndarray]:
+    """The results of eager mode, with the same weights and inputs as float64."""
+    module = copy.deepcopy(model.module).double()
+    inputs = [each.double() if each.is_floating_point() else each for each in model.inputs]
+    with torch.no_grad():
+        results = module(*inputs)
+    results = results if isinstance(results, tuple) else (results,)
+    return [as_array(each) for each in results]
+
+
+def eager(model: TorchModel) -> list[np.ndarray]:
+    """The results of eager mode in the type of the model."""
+    with torch.no_grad():
+        results = model.module(*model.inputs)
+    results = results if isinstance(results, tuple) else (results,)
+    return [as_array(each) for each in results]
+
+
+def ran(executable: Executable, model: TorchModel) -> list[np.ndarray]:
+    """The results of a program."""
+    return [each.numpy() for each in executable.run(*map(as_array, model.inputs))]
+
+
+def error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """The largest difference beside the largest magnitude, over all results."""
+    pairs = zip(found, wanted, strict=True)
+    return max(
+        float(np.abs(one.astype(np.float64) - other).max() / np.abs(other).max())
+        for one, other in pairs
+    )
+
+
+def least_times(executables: Mapping[str, Executable], model: TorchModel) -> dict[str, float]:
+    """The least seconds of a call of each, in turns."""
+    inputs: list[Any] = [as_array(each) for each in model.inputs]
+    least = {door: _timed(each, inputs) for door, each in executables.items()}
+    turns = max(TURNS, int(SECONDS / max(least.values())))
+    for _ in range(turns):
+        for door, each in executables.items():
+            least[door] = min(least[door], _timed(each, inputs))
+    return least
+
+
+def _timed(executable: Executable, inputs: Sequence[Any]) -> float:
+    start = time.perf_counter()
+    executable.run(*inputs)
+    return time.perf_counter() - start
