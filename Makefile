@@ -65,9 +65,9 @@ $(STAMP): setup.cfg pyproject.toml tvm_hybrid/__init__.py
 
 $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m venv --clear $(TORCH)
-	$(TORCH)/bin/python -m pip install --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > \
 		"$$($(TORCH)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tvm_hybrid.pth"
+	$(TORCH)/bin/python -m pip install --disable-pip-version-check torch==2.13.0 torchao==0.18.0
 	touch $@
 
 clean:
