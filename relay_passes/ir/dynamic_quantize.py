@@ -80,12 +80,17 @@ def emit_dynamic_quantize(
     q, scale, zero_point
         uint8 of the shape of `x`, float32 [] and uint8 [].
     """
+    scale, zero_point = emit_dynamic_range(builder, x)
+    return builder.emit(_quantize(x, scale, zero_point)), scale, zero_point
+
+
+def emit_dynamic_range(builder: relax.BlockBuilder, x: relax.Expr) -> tuple[relax.Var, relax.Var]:
+    """Writes the chain without its end: `scale` and `zero_point` of `emit_dynamic_quantize`."""
     emit, zero = builder.emit, _literal(np.float32(0))
     high = emit(relax.op.maximum(emit(relax.op.max(x)), zero))
     low = emit(relax.op.minimum(emit(relax.op.min(x)), zero))
     scale = emit(scale_of(emit, emit(relax.op.subtract(high, low))))
-    zero_point = emit(zero_point_of(emit, low, scale))
-    return emit(_quantize(x, scale, zero_point)), scale, zero_point
+    return scale, emit(zero_point_of(emit, low, scale))
 
 
 def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuantize | None:

@@ -83,7 +83,7 @@ def _lowered(
     graph: Any, arguments: Sequence[Any], options: TorchOptions, report: TorchProgram
 ) -> Callable[..., Any]:
     def of_inference(aten: Any, _examples: Sequence[Any]) -> GraphProgram:
-        given = list(arguments)
+        given = [*_attributes(), *arguments]
         count = len(aten.graph.find_nodes(op="placeholder"))
         freezable = _freezable(given) if count == len(given) else ()
         return GraphProgram(aten, given, freezable, options, report)
@@ -96,6 +96,15 @@ def _lowered(
     with without_onednn():
         lowered: Callable[..., Any] = backend(graph, arguments)
     return lowered
+
+
+def _attributes() -> Sequence[Any]:
+    """Tensors that TorchDynamo's graph holds itself; AOTAutograd makes them its first arguments.
+
+    With `torch._inductor.config.freezing` all parameters and buffers are there.
+    """
+    context = TracingContext.try_get()
+    return () if context is None else context.params_flat or ()
 
 
 def _freezable(arguments: Sequence[Any]) -> Collection[int]:

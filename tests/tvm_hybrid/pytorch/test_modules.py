@@ -11,9 +11,6 @@ from tvm_hybrid.errors import ModelError, ShapeError
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
-F = nn.functional
-
-from .compiling import check  # noqa: E402
 
 
 class Scaled(nn.Module):  # type: ignore[misc, name-defined]
@@ -104,50 +101,3 @@ def test_random_numbers_of_a_program_are_refused() -> None:
 
     with pytest.raises(ModelError, match="random"):
         tvm_hybrid.compile(Noise().eval(), example_inputs=(torch.ones(2),))
-
-
-class Quantised(nn.Module):  # type: ignore[misc, name-defined]
-    """A linear layer as pt2e's quantisers leave it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        weight = torch.randn(24, 32)
-        scales = weight.abs().amax(1) / 127
-        self.register_buffer("scales", scales)
-        self.register_buffer("zeros", torch.zeros(24, dtype=torch.int64))
-        self.register_buffer("weight", (weight / scales[:, None]).round().to(torch.int8))
-        self.bias = nn.Parameter(torch.randn(24))
-
-    def forward(self, x: Any) -> Any:
-        ops = torch.ops.quantized_decomposed
-        unsigned, signed = (0, 255, torch.uint8), (-127, 127, torch.int8)
-        x = ops.quantize_per_tensor(x, 0.02, 120, *unsigned)
-        x = ops.dequantize_per_tensor(x, 0.02, 120, *unsigned)
-        weight = ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, *signed)
-        y = F.relu(F.linear(x, weight, self.bias))
-        y = ops.quantize_per_tensor(y, 0.1, 0, *unsigned)
-        return ops.dequantize_per_tensor(y, 0.1, 0, *unsigned)
-
-
-def test_quantised_products_stay_so() -> None:
-    pytest.importorskip("torch.ao.quantization.fx._decomposed")
-    torch.manual_seed(0)
-    model, x = Quantised().eval(), torch.randn(16, 32)
-    executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
-    # One step of the result's scale where a value is near a tie.
-    torch.testing.assert_close(run(executable, x), model(x).detach(), atol=0.11, rtol=0)
-    assert [decision.taken for decision in executable.explain()] == [True]
-    assert "s32" in executable.explain()[0].kernel
-    program = check(model, x, tolerance=0.11)
-    assert program.executable is not None
-    assert "s32" in program.executable.explain()[0].kernel
-
-
-def test_a_range_narrower_than_the_type() -> None:
-    pytest.importorskip("torch.ao.quantization.fx._decomposed")
-
-    def narrow(x: Any) -> Any:
-        ops = torch.ops.quantized_decomposed
-        return ops.quantize_per_tensor(x, 0.5, 3, -7, 8, torch.int8)
-
-    check(narrow, torch.arange(-40, 40) / 4 + 0.01)

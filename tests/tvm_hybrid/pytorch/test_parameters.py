@@ -11,7 +11,12 @@ nn = torch.nn
 
 import tvm_hybrid.pytorch.graph_program as graph_program  # noqa: E402
 
-from .compiling import compiled, only_program, programs  # noqa: E402
+from .compiling import check, compiled, only_program, programs  # noqa: E402
+
+
+def explained(program: Any) -> list[tuple[str, str]]:
+    """What each region is, and its kernel."""
+    return [(each.op, each.kernel) for each in program.executable.explain()]
 
 
 def by_optimiser(model: Any) -> None:
@@ -94,3 +99,20 @@ def test_buffers_that_the_graph_changes_are_arguments() -> None:
     with torch.no_grad():
         assert [call(torch.ones(3))[0].item() for _ in range(3)] == [1, 2, 3]
     assert only_program().compilations == 1 and only_program().parameters == 0
+
+
+def test_inductors_freezing_changes_nothing() -> None:
+    # With it, TorchDynamo's graph holds the parameters, instead of taking them as arguments.
+    norm = nn.BatchNorm2d(8)
+    norm.running_mean.uniform_()
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU()).eval(), torch.randn(1, 3, 9, 9)
+    usual = explained(check(model, x))
+    with torch._inductor.config.patch(freezing=True):
+        program = check(model, x)
+    assert program.parameters == 6 and explained(program) == usual
+
+
+@pytest.mark.parametrize("change", [by_state, by_another_tensor, by_another_parameter])
+def test_changes_are_seen_with_inductors_freezing(change: Any) -> None:
+    with torch._inductor.config.patch(freezing=True):
+        test_changes_are_seen_and_compiled_once(change)

@@ -33,9 +33,12 @@ _UNWANTED = {"_assert_async.default", "_assert_async.msg"}
 
 
 def new_importer(sizes: Sizes) -> ExportedProgramImporter:
-    """TVM's importer of one graph, with all converters in its map, which find `sizes` in it."""
+    """TVM's importer of one graph, with all converters in its map, and what these share in it.
+
+    That is `sizes`, and `ranges` of dynamic quantisation by the nodes that choose them.
+    """
     importer = ExportedProgramImporter()
-    vars(importer)["sizes"] = sizes
+    vars(importer).update(sizes=sizes, ranges={})
     table = importer.convert_map
     for name, convert in _ours().items():
         table[name] = functools.partial(convert, importer=importer)

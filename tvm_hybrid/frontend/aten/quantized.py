@@ -15,11 +15,15 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
+from .chosen_ranges import choose_qparams, dequantize_by_range, quantize_by_range
 from .constants import type_name
 
 
 def quantize(node: Any, importer: Any) -> relax.Expr:
     """`quantize_per_tensor` or `quantize_per_channel`: x, scale, zero, (axis,) low, high, type."""
+    by_range = quantize_by_range(node, importer)
+    if by_range is not None:
+        return by_range
     x, scale, zero, *rest = importer.retrieve_args(node)
     axis, (low, high, torch_type) = (-1, rest) if len(rest) == 3 else (rest[0], rest[1:])
     dtype = type_name(torch_type)
@@ -36,6 +40,10 @@ def quantize(node: Any, importer: Any) -> relax.Expr:
 
 def dequantize(node: Any, importer: Any) -> relax.Expr:
     """`dequantize_per_tensor` or `dequantize_per_channel`: as of `quantize`."""
+    by_range = dequantize_by_range(node, importer)
+    wanted = type_name(node.meta["val"].dtype)
+    if by_range is not None and wanted == "float32":
+        return by_range
     q, scale, zero, *rest = importer.retrieve_args(node)
     axis = rest[0] if len(rest) == 4 else -1
     narrow = str(q.ty.dtype)
@@ -44,7 +52,6 @@ def dequantize(node: Any, importer: Any) -> relax.Expr:
     wide = emit(
         relax.op.dequantize(q, _parameter(importer, scale, "float32"), zeros, axis, "float32")
     )
-    wanted = type_name(node.meta["val"].dtype)
     return wide if wanted == "float32" else emit(relax.op.astype(wide, wanted))
 
 
@@ -59,6 +66,7 @@ def _parameter(importer: Any, value: Any, dtype: str) -> relax.Expr:
 
 
 QUANTIZED = {
+    "choose_qparams.tensor": choose_qparams,
     **{f"quantize_per_tensor.{form}": quantize for form in ("default", "tensor")},
     **{f"dequantize_per_tensor.{form}": dequantize for form in ("default", "tensor")},
     "quantize_per_channel.default": quantize,

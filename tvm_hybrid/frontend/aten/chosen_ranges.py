@@ -1,0 +1,97 @@
+"""Dynamic quantisation of pt2e: the range of a tensor is found when the program runs.
+
+    s, z = choose_qparams(x, 0, 255, eps, uint8)   ->  s, z of relay_passes.ir.dynamic_quantize
+    q = quantize_per_tensor(x, s, z, ...)          ->  R.quantize(x, s, z, out_dtype="uint8")
+
+int8 from -128 to 127 is the same with all integers less 128, and so are its products: programs hold
+the unsigned ones. torch raises scales to `eps`, 2 ** -12; here they stay smaller, and steps finer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+
+from microkernels.errors import UnsupportedOperatorError
+from relay_passes.ir.dynamic_quantize import emit_dynamic_range
+
+from .constants import type_name
+
+# Integers of these types and limits are the unsigned ones, plus a number.
+_OFFSETS = {("uint8", 0, 255): 0, ("int8", -128, 127): -128}
+
+
+@dataclass
+class ChosenRange:
+    """What `choose_qparams` chose.
+
+    Attributes
+    ----------
+    scale, zero_point : relax.Var
+        float32 [] and uint8 [].
+    offset : int
+        What is added to unsigned integers: 0 or -128.
+    quantised : dict of torch.fx.Node to relax.Var
+        The unsigned tensors, by the nodes that make the ones with the offset.
+    """
+
+    scale: relax.Var
+    zero_point: relax.Var
+    offset: int
+    quantised: dict[Any, relax.Var] = field(default_factory=dict)
+
+
+def choose_qparams(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
+    """`choose_qparams`: x, low, high, eps, type -> float64 [1] and int64 [1]."""
+    x, low, high, _, torch_type = importer.retrieve_args(node)
+    dtype, emit = type_name(torch_type), importer.block_builder.emit
+    if (dtype, low, high) not in _OFFSETS or str(x.ty.dtype) != "float32":
+        raise UnsupportedOperatorError(
+            f"operator choose_qparams (node {node.name!r}): {x.ty.dtype} as {dtype} from {low} to "
+            f"{high} is not supported; quantise float32 as all of uint8 or int8"
+        )
+    chosen = ChosenRange(*emit_dynamic_range(importer.block_builder, x), _OFFSETS[dtype, low, high])
+    importer.ranges[node] = chosen
+    scale = emit(relax.op.reshape(relax.op.astype(chosen.scale, "float64"), (1,)))
+    zero = relax.op.reshape(relax.op.astype(chosen.zero_point, "int64"), (1,))
+    return scale, emit(relax.op.add(zero, relax.const(chosen.offset, "int64")))
+
+
+def quantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
+    """`quantize_per_tensor` by a chosen range, None if its scale is another."""
+    chosen = _range_of(node, importer)
+    if chosen is None:
+        return None
+    emit = importer.block_builder.emit
+    x = importer.env[node.args[0]]
+    q = emit(relax.op.quantize(x, chosen.scale, chosen.zero_point, axis=-1, out_dtype="uint8"))
+    if not chosen.offset:
+        return q
+    chosen.quantised[node] = q
+    wide = relax.op.add(relax.op.astype(q, "int16"), relax.const(chosen.offset, "int16"))
+    return emit(relax.op.astype(wide, "int8"))
+
+
+def dequantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
+    """`dequantize_per_tensor` of what was quantised by a chosen range, None if it was not."""
+    chosen = _range_of(node, importer)
+    source = node.args[0]
+    if chosen is None or (chosen.offset and source not in chosen.quantised):
+        return None
+    q = chosen.quantised.get(source, importer.env[source])
+    value = relax.op.dequantize(q, chosen.scale, chosen.zero_point, -1, "float32")
+    return importer.block_builder.emit(value)
+
+
+def _range_of(node: Any, importer: Any) -> ChosenRange | None:
+    """The range whose scale and zero point a node has, and whose type and limits."""
+    picks: list[tuple[Any, ...]] = [getattr(each, "args", ()) for each in node.args[1:3]]
+    if [pick[1:] for pick in picks] != [(0,), (1,)] or picks[0][0] is not picks[1][0]:
+        return None
+    chosen_by = picks[0][0]
+    if chosen_by not in importer.ranges:
+        return None
+    same = node.args[3:6] == (*chosen_by.args[1:3], chosen_by.args[4])
+    return importer.ranges[chosen_by] if same else None
