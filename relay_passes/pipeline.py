@@ -44,6 +44,7 @@ from .canonicalize.recognize_activations import recognize_activations
 from .canonicalize.recognize_gelu import recognize_gelu
 from .canonicalize.recognize_norms import recognize_norms
 from .canonicalize.recognize_one_hot import recognize_one_hot
+from .canonicalize.recognize_softmax import recognize_softmax
 from .canonicalize.safe_softmax import safe_softmax
 from .canonicalize.sink_concat import sink_concat
 from .canonicalize.sink_permutes import sink_permutes
@@ -65,6 +66,7 @@ from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
 from .lower.fold_constants import fold_constants
+from .lift.lift_programs import lift_programs
 from .lower.grow_caches import grow_caches
 from .lower.into_entry import into_entry
 from .lower.legalize_operators import legalize_operators
@@ -228,6 +230,7 @@ def phases(
             checks_first(),
             to_dataflow(),
             tidy(),
+            lift_programs(decisions),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),
@@ -244,6 +247,7 @@ def phases(
             fold_factors(),
             fold_padding(),
             recognize_norms(),
+            recognize_softmax(),
             recognize_gelu(),
             fold_input_factors(),
             fold_factors(),
