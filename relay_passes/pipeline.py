@@ -61,12 +61,12 @@ from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
 from .layout.search_space import ChooseLabels, LayoutProblem
+from .lift.lift_programs import lift_programs
 from .lower.allocate_empty import allocate_empty
 from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
 from .lower.fold_constants import fold_constants
-from .lift.lift_programs import lift_programs
 from .lower.grow_caches import grow_caches
 from .lower.into_entry import into_entry
 from .lower.legalize_operators import legalize_operators

@@ -10,7 +10,8 @@ After
     lv1 = R.permute_dims(k, [0, 2, 3, 1])
     gv = R.matmul(lv, lv1)
 
-Three operands and more are multiplied two at a time, in the order with the fewest multiplications.
+Three operands and more are multiplied two at a time, in the order with the fewest multiplications;
+what is no product of matrices behind one that is, element by element.
 An einsum with an ellipsis or with one label twice in an operand stays, and so does one of a single
 operand.
 """
@@ -20,15 +21,16 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import relax
 
 from relay_passes.ir.graph import region_tensor
-from relay_passes.ir.rewrite import Bindings
 from tir_schedules.core.size import is_open
 from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError
 
-from .product import Extents, emit_contraction
+from .emission import Emission
+from .product import Extents, emit_contraction, emit_elementwise
 
 _MOST = 6  # operands
 _SAMPLE = 64  # an extent that is known at run time only
@@ -42,12 +44,12 @@ class _Operand:
     labels: Labels
 
 
-def emit_einsum(block: Bindings, call: relax.Call) -> tuple[relax.Expr, str]:
+def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
     """Emits an einsum as matmuls.
 
     Parameters
     ----------
-    block : Bindings
+    block : Emission
         Receives the operators.
     call : relax.Call
         Of R.einsum.
@@ -71,7 +73,7 @@ def emit_einsum(block: Bindings, call: relax.Call) -> tuple[relax.Expr, str]:
     if dtypes not in ({"float32"}, {"bfloat16"}):
         raise RefusedError(f"{' by '.join(sorted(dtypes))}: no kernel multiplies that")
     sizes, extents = _extents(operands)
-    texts = []
+    texts: list[str] = []
     while True:
         first, second = _cheapest(operands, out, sizes)
         rest = [each for each in operands if each is not first and each is not second]
@@ -80,9 +82,14 @@ def emit_einsum(block: Bindings, call: relax.Call) -> tuple[relax.Expr, str]:
         kept = tuple(label for label in mine if label in needed) if rest else out
         contraction = Contraction(first.labels, second.labels, kept, sizes)
         dtype = str(call.ty.dtype)
-        value, how = emit_contraction(
-            block, contraction, (first.value, second.value), extents, dtype
-        )
+        factors = first.value, second.value
+        try:
+            value, how = emit_contraction(block, contraction, factors, extents, dtype)
+        except RefusedError as reason:
+            if not texts or dtype != "float32":
+                raise
+            value = emit_elementwise(block, contraction, factors, extents)
+            how = f"element by element: {reason}"
         texts.append(how)
         if not rest:
             return value, "; then ".join(texts)
@@ -110,7 +117,7 @@ def _labels(subscripts: str, count: int) -> tuple[list[Labels], Labels]:
 def _extents(operands: list[_Operand]) -> tuple[dict[str, int], Extents]:
     """The extent of every label, as a size and as shapes have it."""
     sizes: dict[str, int] = {}
-    extents = {}
+    extents: dict[str, Any] = {}
     for operand in operands:
         tensor = region_tensor(operand.value)
         if tensor is None:

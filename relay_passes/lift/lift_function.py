@@ -24,20 +24,19 @@ from dataclasses import dataclass
 
 from tvm import relax, s_tir, tirx
 
-from relay_passes.ir.graph import is_call, op_name
-from relay_passes.ir.rewrite import Bindings
-from tir_schedules.generic.expressions import const_int, loads_of
+from relay_passes.ir.graph import op_name
+from tir_schedules.generic.expressions import const_int
 from tir_schedules.generic.nest import Nest, NotHandledError, read_program, statements_of
 from tir_schedules.tensorize.contraction import RefusedError
 from tir_schedules.tensorize.read_contraction import product_of
 
+from .emission import Emission
 from .tir_contraction import AddFunction, read_product
 from .tir_convolution import read_convolution
 from .tir_sums import read_reduction
 from .tir_values import read_block
 
 _MOST_BLOCKS = 64
-_VIEWS = ("relax.reshape", "relax.permute_dims")
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,13 @@ class Lifted:
 
 
 def lift_function(
-    block: Bindings, function: tirx.PrimFunc, args: Sequence[relax.Expr], add: AddFunction
+    block: Emission, function: tirx.PrimFunc, args: Sequence[relax.Expr], add: AddFunction
 ) -> Lifted:
     """Emits what a function computes.
 
     Parameters
     ----------
-    block : Bindings
+    block : Emission
         Receives the operators; some of them even if the function is refused.
     function : tirx.PrimFunc
         With a parameter for each argument, and one for each result.
@@ -84,6 +83,7 @@ def lift_function(
         program = read_program(function)
     except NotHandledError as reason:
         raise RefusedError(str(reason)) from None
+    assert isinstance(function.body, s_tir.SBlockRealize)
     statements = statements_of(function.body.block.body)
     if len(statements) != len(program.nests) or not 0 < len(statements) <= _MOST_BLOCKS:
         raise RefusedError("blocks without elements, or too many of them")
@@ -125,7 +125,7 @@ def is_product(nest: Nest) -> bool:
 
 
 def _lifted(
-    block: Bindings,
+    block: Emission,
     tensors: dict[tirx.Var, relax.Expr],
     nest: Nest,
     add: AddFunction,
@@ -136,44 +136,40 @@ def _lifted(
         return read_block(block, tensors, nest), ""
     if not is_product(nest):
         return read_reduction(block, tensors, nest), ""
-    kept = len(block.bindings)
+    kept = block.mark
     try:
         conv = read_convolution(block, tensors, nest)
     except RefusedError:
-        del block.bindings[kept:]
+        block.undo(kept)
         return _product(block, tensors, nest, add, alone)
-    return conv, f"windows of {op_name(_definition(block, conv)).rpartition('.')[2]}"
+    return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
 
 
 def _product(
-    block: Bindings,
+    block: Emission,
     tensors: dict[tirx.Var, relax.Expr],
     nest: Nest,
     add: AddFunction,
     alone: bool,
 ) -> tuple[relax.Expr, str]:
     """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
-    kept = len(block.bindings)
+    kept = block.mark
     try:
         return read_product(block, tensors, nest, add)
     except RefusedError as reason:
-        del block.bindings[kept:]
+        block.undo(kept)
         store, *_ = product_of(nest)
         if alone or str(store.value.ty.dtype) != "float32":
             raise
         try:
             return read_reduction(block, tensors, nest), ""
         except RefusedError:
-            del block.bindings[kept:]
+            block.undo(kept)
             raise reason from None
 
 
-def _definition(block: Bindings, value: relax.Expr) -> relax.Expr | None:
-    return next((b.value for b in reversed(block.bindings) if b.var.same_as(value)), None)
-
-
 def _apart(
-    block: Bindings,
+    block: Emission,
     tensors: dict[tirx.Var, relax.Expr],
     nest: Nest,
     statement: tirx.Stmt,
@@ -190,7 +186,7 @@ def _apart(
     root = s_tir.SBlock([], [], [], "root", statement)
     body = s_tir.SBlockRealize([], True, root)
     function = tirx.PrimFunc([*sources, target], body).with_attr("tirx.noalias", True)
-    shape = [const_int(extent) for extent in target.shape]
+    shape = [int(extent) for extent in target.shape]
     call = relax.call_tir(
         add(function.with_attr("s_tir", True), nest.name),
         [tensors[source] for source in sources],

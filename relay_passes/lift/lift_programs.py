@@ -29,15 +29,15 @@ from collections.abc import Iterator
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.canonicalize.common_values import common_values
 from relay_passes.decisions import TENSORIZE, Decision, DecisionLog
 from relay_passes.ir.graph import is_call
-from relay_passes.ir.rewrite import Bindings, rewrite_blocks
+from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.contraction import RefusedError
 
 from .einsum import emit_einsum
+from .emission import Emission
 from .lift_function import Lifted, is_product, lift_function
 
 logger = logging.getLogger("tvm_hybrid")
@@ -61,7 +61,7 @@ def lift_programs(decisions: DecisionLog | None = None) -> ir.transform.Pass:
             return mod
         lifter = _Lifter(mod, log)
         lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
-        return tidy()(common_values()(tidy()(lifted))) if lifter.changed else mod
+        return tidy()(lifted) if lifter.changed else mod
 
     return run
 
@@ -93,7 +93,7 @@ class _Lifter:
 
     def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The bindings of a block, some as other operators; None if all stay."""
-        written = Bindings()
+        written = Emission()
         changed = False
         for binding in block.bindings[:]:
             lifted = isinstance(binding, relax.VarBinding) and self._lift(written, binding)
@@ -103,10 +103,10 @@ class _Lifter:
         self.changed |= changed
         return written.bindings if changed else None
 
-    def _lift(self, block: Bindings, binding: relax.VarBinding) -> bool:
+    def _lift(self, block: Emission, binding: relax.VarBinding) -> bool:
         """Whether a binding was written as others."""
         call = binding.value
-        kept = len(block.bindings)
+        kept = block.mark
         try:
             if is_call(call, "relax.einsum"):
                 value, how = emit_einsum(block, call)
@@ -116,17 +116,17 @@ class _Lifter:
             if is_call(call, "relax.call_tir"):
                 return self._lift_call(block, binding.var, call)
         except RefusedError as reason:
-            del block.bindings[kept:]
+            block.undo(kept)
             if is_call(call, "relax.einsum") or self._with_product[call.args[0]]:
                 name = getattr(call.args[0], "name_hint", "einsum")
                 self._note(binding.var, str(name), str(reason), taken=False)
         # What TVM's operators refuse must not fail the compilation: the function is right as it is.
         except Exception:
-            del block.bindings[kept:]
+            block.undo(kept)
             logger.warning("%s could not be lifted", binding.var.name, exc_info=True)
         return False
 
-    def _lift_call(self, block: Bindings, var: relax.Var, call: relax.Call) -> bool:
+    def _lift_call(self, block: Emission, var: relax.Var, call: relax.Call) -> bool:
         gvar = call.args[0]
         if not any(self._with_product.values()) or gvar not in self._with_product:
             return False
@@ -139,7 +139,7 @@ class _Lifter:
             self._note(var, str(gvar.name_hint), reason, taken=True)
         return True
 
-    def _bind(self, block: Bindings, var: relax.Var, lifted: Lifted) -> None:
+    def _bind(self, block: Emission, var: relax.Var, lifted: Lifted) -> None:
         """Gives a variable the results of a function."""
         values = lifted.values
         if len(values) > 1:

@@ -23,15 +23,16 @@ from typing import Any
 
 from tvm import ir, relax
 
-from relay_passes.ir.rewrite import Bindings
 from tir_schedules.tensorize.arrangement import Arrangement, Units, arrangements, is_view
-from tir_schedules.tensorize.contraction import Contraction, Labels, check
+from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError, check
+
+from .emission import Emission
 
 Extents = Mapping[str, Any]  # of every axis: numbers, or expressions of a shape
 
 
 def emit_contraction(
-    block: Bindings,
+    block: Emission,
     contraction: Contraction,
     operands: tuple[relax.Expr, relax.Expr],
     extents: Extents,
@@ -41,7 +42,7 @@ def emit_contraction(
 
     Parameters
     ----------
-    block : Bindings
+    block : Emission
         Receives the operators.
     contraction : Contraction
         What is computed.
@@ -64,7 +65,10 @@ def emit_contraction(
     RefusedError
         If no product of matrices computes it.
     """
-    check(contraction)
+    a_constant, b_constant = (isinstance(operand, ir.GenericConst) for operand in operands)
+    check(contraction, (a_constant, b_constant))
+    if any(contraction.alone) and any(str(each.ty.dtype) != "float32" for each in operands):
+        raise RefusedError("an axis that one operand alone has, of numbers that sums do not fit in")
     left, right = (
         _summed(block, operand, labels, alone)
         for operand, labels, alone in zip(
@@ -72,21 +76,42 @@ def emit_contraction(
         )
     )
     inner = contraction.without_alone()
-    constants = tuple(isinstance(operand, ir.GenericConst) for operand in operands)
-    best, *others = arrangements(inner, (constants[0], constants[1]))
+    best, *others = arrangements(inner, (a_constant, b_constant))
     if best.swapped:
         left, right = right, left
     given = best.contraction
-    if dtype == "int32":
-        left, right = (block.emit(relax.op.astype(each, "int32")) for each in (left, right))
     a = _operand(block, left, given.left, best.left, extents)
     b = _operand(block, right, given.right, best.right, extents)
+    if dtype == "int32":
+        a, b = (block.emit(relax.op.astype(each, dtype)) for each in (a, b))
     product = relax.op.matmul(a, b, out_dtype=dtype)
     result = _result(block, product, best.out, given.out, extents)
     return result, _how(best, others)
 
 
-def _summed(block: Bindings, operand: relax.Expr, labels: Labels, alone: Labels) -> relax.Expr:
+def emit_elementwise(
+    block: Emission,
+    contraction: Contraction,
+    operands: tuple[relax.Expr, relax.Expr],
+    extents: Extents,
+) -> relax.Expr:
+    """The same, element by element: a product and a sum. Its last operator is not bound yet."""
+    steps = (*contraction.steps, *contraction.alone[0], *contraction.alone[1])
+    order = (*contraction.out, *steps)
+    factors = []
+    for operand, labels in zip(operands, (contraction.left, contraction.right), strict=True):
+        kept = [label for label in order if label in labels]
+        operand = _permuted(block, operand, [labels.index(label) for label in kept])
+        shape = [extents[label] if label in labels else 1 for label in order]
+        factors.append(block.emit(relax.op.reshape(operand, shape)))
+    product = relax.op.multiply(*factors)
+    if not steps:
+        return product
+    first = len(contraction.out)
+    return relax.op.sum(block.emit(product), list(range(first, first + len(steps))))
+
+
+def _summed(block: Emission, operand: relax.Expr, labels: Labels, alone: Labels) -> relax.Expr:
     """An operand summed over the axes that it alone has."""
     if not alone:
         return operand
@@ -94,7 +119,7 @@ def _summed(block: Bindings, operand: relax.Expr, labels: Labels, alone: Labels)
 
 
 def _operand(
-    block: Bindings, expr: relax.Expr, stored: Labels, units: Units, extents: Extents
+    block: Emission, expr: relax.Expr, stored: Labels, units: Units, extents: Extents
 ) -> relax.Expr:
     """An operand with an axis for each unit."""
     if not is_view(stored, units):
@@ -107,7 +132,7 @@ def _operand(
 
 
 def _result(
-    block: Bindings, product: relax.Expr, units: Units, stored: Labels, extents: Extents
+    block: Emission, product: relax.Expr, units: Units, stored: Labels, extents: Extents
 ) -> relax.Expr:
     """A product as the tensor that is wanted."""
     product = block.emit(product)
@@ -135,13 +160,13 @@ def _singles(labels: Labels) -> Units:
     return tuple((label,) for label in labels)
 
 
-def _permuted(block: Bindings, expr: relax.Expr, order: list[int]) -> relax.Expr:
+def _permuted(block: Emission, expr: relax.Expr, order: list[int]) -> relax.Expr:
     same = order == list(range(len(order)))
     return expr if same else block.emit(relax.op.permute_dims(expr, order))
 
 
 def _reshaped(
-    block: Bindings,
+    block: Emission,
     expr: relax.Expr,
     before: Sequence[Labels],
     after: Sequence[Labels],

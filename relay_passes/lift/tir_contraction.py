@@ -22,22 +22,22 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.rewrite import Bindings
-from tir_schedules.generic.expressions import const_int, substitute
+from relay_passes.ir.graph import known_tensor
+from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.nest import Nest
 from tir_schedules.tensorize.contraction import RefusedError
 from tir_schedules.tensorize.read_contraction import Factor, read_contraction
 
+from .emission import Emission
 from .product import emit_contraction
 from .tir_values import Tensors
-
 
 AddFunction = Callable[[tirx.PrimFunc, str], Any]
 """Adds a function to the module; gives its global variable."""
 
 
 def read_product(
-    block: Bindings, tensors: Tensors, nest: Nest, add: AddFunction
+    block: Emission, tensors: Tensors, nest: Nest, add: AddFunction
 ) -> tuple[relax.Expr, str]:
     """The contraction that a block is, as (value, how it is multiplied).
 
@@ -65,23 +65,22 @@ def read_product(
             raise RefusedError(f"gathered elements that are multiplied {reuse} times each")
         operands.append(_gathered(block, source, factor, elements, add))
         hows.append(f"{factor.buffer.name} gathered")
-    names = {label: extent for label, extent in contraction.extents.items()}
     value, how = emit_contraction(
-        block, contraction, (operands[0], operands[1]), names, found.dtype
+        block, contraction, (operands[0], operands[1]), contraction.extents, found.dtype
     )
-    shape = [const_int(extent) for extent in found.out.shape]
+    shape = [int(extent) for extent in found.out.shape]
     value = block.emit(value)
-    if [int(extent) for extent in value.ty.shape.values] != shape:
+    if list(known_tensor(value).shape) != shape:
         value = block.emit(relax.op.reshape(value, shape))
     return value, "; ".join([how, *hows])
 
 
-def _without_units(block: Bindings, source: relax.Expr, factor: Factor) -> relax.Expr:
+def _without_units(block: Emission, source: relax.Expr, factor: Factor) -> relax.Expr:
     """A tensor without its dimensions of extent 1."""
     if None not in factor.labels:
         return source
     shape = [
-        const_int(extent)
+        int(extent)
         for label, extent in zip(factor.labels, factor.buffer.shape, strict=True)
         if label is not None
     ]
@@ -89,7 +88,7 @@ def _without_units(block: Bindings, source: relax.Expr, factor: Factor) -> relax
 
 
 def _gathered(
-    block: Bindings,
+    block: Emission,
     source: relax.Expr,
     factor: Factor,
     extents: Mapping[tirx.Var, int],

@@ -9,9 +9,9 @@ After
     gv = R.nn.conv2d(x, w, strides=[2, 2], dilation=[2, 1], groups=2)
 
 The layouts are guessed, and everything else is read from the shapes and indices; a guess is right
-if every index is proved to be that of the convolution. Axes of extent 1, such as the taps of a pointwise
-convolution, are no different. One with a weight that is computed, which no template takes, is left
-to `tir_contraction`, unless it has groups.
+if every index is proved to be that of the convolution. Axes of extent 1, such as the taps of a
+pointwise convolution, are no different. One with a weight that is computed, which no template
+takes, is left to `tir_contraction`, unless it has groups.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tvm.sym import Analyzer, detect_linear_equation
 
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import known_tensor
-from relay_passes.ir.rewrite import Bindings
 from tir_schedules.generic.expressions import const_int, variables_of
 from tir_schedules.generic.nest import Nest, analyzer_for
 from tir_schedules.tensorize.contraction import RefusedError
 from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
 
+from .emission import Emission
 from .tir_values import Tensors
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -54,7 +54,7 @@ class _Window:
     dilation: int
 
 
-def read_convolution(block: Bindings, tensors: Tensors, nest: Nest) -> relax.Expr:
+def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
     """The convolution that a block is, its last operator not bound yet.
 
     Raises
@@ -183,7 +183,7 @@ def _factor(index: Expr, axis: Expr) -> int | None:
 
 
 def _emit(
-    block: Bindings,
+    block: Emission,
     operands: tuple[relax.Expr, relax.Expr],
     guess: _Guess,
     windows: Sequence[_Window],

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import relax, tirx
+from tvm import DataType, relax, tirx
 from tvm.ir.expr import TensorLoad
-from tvm.runtime import DataType
 
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.rewrite import Bindings
 from tir_schedules.generic.expressions import loads_of, same_indices, variables_of
 from tir_schedules.generic.nest import Axis, Nest, Store
 from tir_schedules.tensorize.contraction import RefusedError
 
+from .emission import Emission
 from .tir_values import Tensors, ValueReader, block_axes
 
 _REDUCTIONS: dict[type, Callable[..., relax.Expr]] = {
@@ -36,7 +35,7 @@ _REDUCTIONS: dict[type, Callable[..., relax.Expr]] = {
 }
 
 
-def read_reduction(block: Bindings, tensors: Tensors, nest: Nest) -> relax.Expr:
+def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
     """What a block with a reduction stores.
 
     Raises
@@ -75,7 +74,9 @@ def _in_order(term: Expr, axes: list[Axis]) -> list[Axis]:
     if not loads:
         return axes
     most = max(loads, key=lambda load: sum(map(len, map(variables_of, load.indices))))
-    places = {index: place for place, index in enumerate(most.indices) if isinstance(index, tirx.Var)}
+    places = {
+        index: place for place, index in enumerate(most.indices) if isinstance(index, tirx.Var)
+    }
     return sorted(axes, key=lambda axis: places.get(axis.var, -1))
 
 

@@ -27,10 +27,11 @@ from tvm.target.codegen import llvm_get_intrinsic_name
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.axis_view import AxisView
 from relay_passes.ir.graph import is_call, known_tensor
-from relay_passes.ir.rewrite import Bindings
 from tir_schedules.generic.expressions import call_name, const_int, variables_of
 from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for
 from tir_schedules.tensorize.contraction import RefusedError
+
+from .emission import Emission
 
 Tensors = Mapping[tirx.Var, relax.Expr]
 """What the buffers of a function hold."""
@@ -82,7 +83,7 @@ class ValueReader:
 
     Parameters
     ----------
-    block : Bindings
+    block : Emission
         Receives the operators.
     tensors : mapping
         What the buffers hold that the values read.
@@ -90,7 +91,7 @@ class ValueReader:
         The axes of the tensors, in order; an axis of extent 1 may stand for none of the block.
     """
 
-    def __init__(self, block: Bindings, tensors: Tensors, axes: Sequence[Axis]) -> None:
+    def __init__(self, block: Emission, tensors: Tensors, axes: Sequence[Axis]) -> None:
         self._block = block
         self._tensors = tensors
         self._axes = list(axes)
@@ -162,11 +163,9 @@ class ValueReader:
 
     def _mean(self, total: relax.Expr, count: float) -> relax.Expr | None:
         """A sum divided by a number, if that is how many elements it has."""
-        views = []
-        call = self._definition(total)
+        call = self._block.definition(total)
         while is_call(call, "relax.reshape"):
-            views.append(call)
-            call = self._definition(call.args[0])
+            call = self._block.definition(call.args[0])
         if not is_call(call, "relax.sum"):
             return None
         elements = known_tensor(call.args[0]).size // max(known_tensor(call).size, 1)
@@ -178,12 +177,6 @@ class ValueReader:
         if list(known_tensor(mean).shape) != shape:
             mean = self._emit(relax.op.reshape(mean, shape))
         return mean
-
-    def _definition(self, expr: relax.Expr) -> relax.Expr | None:
-        for binding in reversed(self._block.bindings):
-            if binding.var.same_as(expr):
-                return binding.value
-        return None
 
     def _load(self, load: TensorLoad) -> relax.Expr:
         if load.source not in self._tensors:
@@ -201,6 +194,9 @@ class ValueReader:
             raise RefusedError("a diagonal")
         order = tuple(axes.index(a.var) if a.var in used else None for a in self._axes)
         view = AxisView(source, known_tensor(source).shape, order)
+        if view.shape == view.source_shape and not view.moves:
+            return source
+        view = view.without_leading_ones()
         return source if view.trivial else self._emit(view.emit(self._block))
 
     def _along(self, index: Expr) -> _Along:
@@ -231,7 +227,8 @@ class ValueReader:
             if count != extent:
                 cut.append((dimension, min(ends), max(ends) + 1, abs(along.stride)))
         if cut:
-            source = self._emit(relax.op.strided_slice(source, *map(list, zip(*cut, strict=True))))
+            axes, begins, ends_, strides = map(list, zip(*cut, strict=True))
+            source = self._emit(relax.op.strided_slice(source, axes, begins, ends_, strides))
         for dimension in flipped:
             source = self._emit(relax.op.flip(source, dimension))
         return source
@@ -252,12 +249,12 @@ class ValueReader:
         axes: list[tirx.Var | None] = []
         for index, extent in zip(inside.indices, known_tensor(source).shape, strict=True):
             along = self._along(index)
-            low, high = bounds.pop(along.axis, (None, None))
             if along.axis is None or along.stride != 1:
                 if (along.start, extent) != (0, 1):
                     return None
                 widths += [0, 0]
             else:
+                low, high = bounds.pop(along.axis, (None, None))
                 total = self._extents[along.axis]
                 low, high = max(low or 0, 0), total if high is None else min(high, total)
                 if (low, high) != (-along.start, extent - along.start):
@@ -294,7 +291,7 @@ def block_axes(store: Store, nest: Nest) -> list[Axis]:
     return axes
 
 
-def read_block(block: Bindings, tensors: Tensors, nest: Nest) -> relax.Expr:
+def read_block(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
     """What a block without a sum stores.
 
     Raises
@@ -311,7 +308,7 @@ def read_block(block: Bindings, tensors: Tensors, nest: Nest) -> relax.Expr:
 
 
 def _reshape(
-    block: Bindings, tensors: Tensors, store: Store, axes: Sequence[Axis]
+    block: Emission, tensors: Tensors, store: Store, axes: Sequence[Axis]
 ) -> relax.Expr | None:
     """A tensor whose elements are stored in the order in which they lie; None if it is none."""
     load = _shown(store.value)

@@ -159,9 +159,7 @@ def _arranged(
     count = _points(given, columns)
     lanes = -(-count // _LANES) * _LANES
     cycles += _points(given, (*batches, *rows, *steps)) * lanes / _PRODUCTS
-    return Arrangement(
-        given, swapped, batch_units, row_units, columns, steps, tuple(moved), cycles
-    )
+    return Arrangement(given, swapped, batch_units, row_units, columns, steps, tuple(moved), cycles)
 
 
 def _row_units(given: Contraction, rows: Labels, columns: Labels, steps: Labels) -> Units:
@@ -199,5 +197,7 @@ def _follows(labels: Labels, first: str, second: str) -> bool:
 def is_view(stored: Labels, units: Units) -> bool:
     """Whether every unit lies together in a tensor, in its order."""
     return all(
-        _follows(stored, first, second) for unit in units for first, second in itertools.pairwise(unit)
+        _follows(stored, first, second)
+        for unit in units
+        for first, second in itertools.pairwise(unit)
     )

@@ -97,8 +97,16 @@ class Contraction:
         return ", ".join(f"{role} {' '.join(labels)}" for role, labels in named if labels)
 
 
-def check(contraction: Contraction) -> None:
+def check(contraction: Contraction, constants: tuple[bool, bool] = (False, False)) -> None:
     """Whether products of matrices compute a contraction.
+
+    Parameters
+    ----------
+    contraction : Contraction
+        What is to be computed.
+    constants : tuple of bool
+        Which operands are constants. A constant matrix is packed beforehand, so that one vector is
+        enough.
 
     Raises
     ------
@@ -116,8 +124,8 @@ def check(contraction: Contraction) -> None:
         raise RefusedError("an outer product: no axis of both operands is summed")
     if not contraction.rows and not contraction.columns:
         raise RefusedError("products of vectors: every element is read once")
-    if contraction.batches and not (contraction.rows and contraction.columns):
-        raise RefusedError(
-            "products of a matrix and a vector, batch by batch: every element of the matrix is read "
-            "once"
-        )
+    if contraction.rows and contraction.columns:
+        return
+    matrix = constants[0 if contraction.rows else 1]
+    if contraction.batches or not matrix:
+        raise RefusedError("a matrix by a vector: every element of the matrix is read once")

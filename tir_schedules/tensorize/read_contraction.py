@@ -13,9 +13,10 @@ After
 
     Contraction(left=("k", "i"), right=("j", "k"), out=("j", "i")) of a: uint8, b: int8
 
-A block is taken only if that is all it does: one store, of a sum that starts with 0, of a product of
-two elements, each with casts that lose nothing. Indices of an operand may be anything that depends
-on the block's axes alone, such as windows (`y * 2 + dy`): it is gathered then (`Factor.plain`).
+A block is taken only if that is all it does: one store, of a sum that starts with 0, of a product
+of two elements, each with casts that lose nothing. Indices of an operand may be anything that
+depends on the block's axes alone, such as windows (`y * 2 + dy`): it is gathered then
+(`Factor.plain`).
 """
 
 from __future__ import annotations
@@ -135,9 +136,12 @@ def read_contraction(nest: Nest) -> ReadContraction:
         raise RefusedError("the result is stored at other places than its axes")
     types = (first.dtype, second.dtype, dtype)
     if types not in PRODUCTS:
-        raise RefusedError(f"{types[0]} by {types[1]}, summed in {dtype}: no kernel multiplies that")
+        raise RefusedError(
+            f"{types[0]} by {types[1]}, summed in {dtype}: no kernel multiplies that"
+        )
     contraction = Contraction(
-        *(_stored(each, names) for each in (first, second)),
+        _stored(first, names),
+        _stored(second, names),
         tuple(label for label in out if label is not None),
         {names[axis.var]: axis.extent for axis in nest.axes()},
     )
