@@ -396,9 +396,12 @@ def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProbl
     return found
 
 
-def lower_module(mod: IRModule, options: PipelineOptions) -> IRModule:
+def lower_module(
+    mod: IRModule, options: PipelineOptions, decisions: DecisionLog | None = None
+) -> IRModule:
     """The module as calls of TIR kernels, each with its own numbers, none of them compiled."""
-    return _run(mod, passes_through(Phase.BUILD_LEFTOVERS, options, []), options)
+    log = [] if decisions is None else decisions
+    return _run(mod, passes_through(Phase.BUILD_LEFTOVERS, options, log), options)
 
 
 def lower_shared(
