@@ -34,6 +34,7 @@ from .emission import Emission
 from .tir_contraction import AddFunction, read_product
 from .tir_convolution import read_convolution
 from .tir_sums import read_reduction
+from .tir_transposed import find_transposed, read_transposed
 from .tir_values import read_block
 
 _MOST_BLOCKS = 64
@@ -93,26 +94,15 @@ def lift_function(
     inputs = list(function.params[: len(args)])
     if len(set(written)) < len(written) or any(buffer in written for buffer in inputs):
         raise RefusedError("a tensor that is written twice")
-    tensors: dict[tirx.Var, relax.Expr] = dict(zip(inputs, args, strict=True))
-    products: list[str] = []
-    left: list[str] = []
-    has_product = any(map(is_product, program.nests))
-    for nest, statement in zip(program.nests, statements, strict=True):
-        try:
-            value, how = _lifted(block, tensors, nest, add, alone=len(statements) == 1)
-            products += [how] if how else []
-        except RefusedError as reason:
-            if not has_product:
-                raise RefusedError(f"{nest.name}: {reason}") from None
-            left.append(f"{nest.name}: {reason}")
-            value = _apart(block, tensors, nest, statement, add)
-        tensors[nest.stores[0].buffer] = value
-    if left and not products:
-        raise RefusedError("; ".join(left))
+    reader = _Reader(block, dict(zip(inputs, args, strict=True)), program.nests, statements, add)
+    reader.read()
+    if reader.left and not reader.products:
+        raise RefusedError("; ".join(reader.left))
     results = function.params[len(args) :]
-    if any(result not in tensors for result in results):
+    if any(result not in reader.tensors for result in results):
         raise RefusedError("a result that is not written")
-    return Lifted(tuple(tensors[each] for each in results), tuple(products), tuple(left))
+    values = tuple(reader.tensors[each] for each in results)
+    return Lifted(values, tuple(reader.products), tuple(reader.left))
 
 
 def is_product(nest: Nest) -> bool:
@@ -124,72 +114,114 @@ def is_product(nest: Nest) -> bool:
     return True
 
 
-def _lifted(
-    block: Emission,
-    tensors: dict[tirx.Var, relax.Expr],
-    nest: Nest,
-    add: AddFunction,
-    alone: bool,
-) -> tuple[relax.Expr, str]:
-    """What a block computes, and how, if it is a product."""
-    if not nest.reduce:
-        return read_block(block, tensors, nest), ""
-    if not is_product(nest):
-        return read_reduction(block, tensors, nest), ""
-    kept = block.mark
-    try:
-        conv = read_convolution(block, tensors, nest)
-    except RefusedError:
-        block.undo(kept)
-        return _product(block, tensors, nest, add, alone)
-    return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
+class _Reader:
+    """Reads the blocks of one function, in order.
 
+    Parameters
+    ----------
+    block : Emission
+        Receives the operators.
+    tensors : dict
+        What the function is given; receives what its blocks store.
+    nests, statements : sequence
+        The blocks.
+    add : callable
+        Adds a function to the module.
+    """
 
-def _product(
-    block: Emission,
-    tensors: dict[tirx.Var, relax.Expr],
-    nest: Nest,
-    add: AddFunction,
-    alone: bool,
-) -> tuple[relax.Expr, str]:
-    """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
-    kept = block.mark
-    try:
-        return read_product(block, tensors, nest, add)
-    except RefusedError as reason:
-        block.undo(kept)
-        store, *_ = product_of(nest)
-        if alone or str(store.value.ty.dtype) != "float32":
-            raise
+    def __init__(
+        self,
+        block: Emission,
+        tensors: dict[tirx.Var, relax.Expr],
+        nests: Sequence[Nest],
+        statements: Sequence[tirx.Stmt],
+        add: AddFunction,
+    ) -> None:
+        self.tensors = tensors
+        self.products: list[str] = []
+        self.left: list[str] = []
+        self._block, self._add = block, add
+        self._nests, self._statements = nests, statements
+        self._has_product = any(map(is_product, nests))
+
+    def read(self) -> None:
+        """Emits all blocks; RefusedError if they stay."""
+        transposed = find_transposed(self._nests)
+        waiting = {member for each in transposed.values() for member in each.members}
+        for number, nest in enumerate(self._nests):
+            if number in transposed:
+                mark = self._block.mark
+                try:
+                    value = read_transposed(self._block, self.tensors, transposed[number])
+                except RefusedError:
+                    self._block.undo(mark)
+                    for member in transposed[number].members:
+                        self._read(member)
+                else:
+                    self.tensors[nest.stores[0].buffer] = value
+                    self.products.append("a transposed convolution")
+                    continue
+            if number not in waiting:
+                self._read(number)
+
+    def _read(self, number: int) -> None:
+        """Emits one block, or a call of a function that is nothing else."""
+        nest, mark = self._nests[number], self._block.mark
         try:
+            value, how = self._lifted(nest)
+            self.products += [how] if how else []
+        except RefusedError as reason:
+            self._block.undo(mark)
+            if not self._has_product:
+                raise RefusedError(f"{nest.name}: {reason}") from None
+            self.left.append(f"{nest.name}: {reason}")
+            value = self._apart(nest, self._statements[number])
+        self.tensors[nest.stores[0].buffer] = value
+
+    def _lifted(self, nest: Nest) -> tuple[relax.Expr, str]:
+        """What a block computes, and how, if it is a product."""
+        block, tensors = self._block, self.tensors
+        if not nest.reduce:
+            return read_block(block, tensors, nest), ""
+        if not is_product(nest):
             return read_reduction(block, tensors, nest), ""
+        mark = block.mark
+        try:
+            conv = read_convolution(block, tensors, nest)
         except RefusedError:
-            block.undo(kept)
-            raise reason from None
+            block.undo(mark)
+            return self._product(nest)
+        return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
 
+    def _product(self, nest: Nest) -> tuple[relax.Expr, str]:
+        """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
+        mark = self._block.mark
+        try:
+            return read_product(self._block, self.tensors, nest, self._add)
+        except RefusedError as reason:
+            self._block.undo(mark)
+            store, *_ = product_of(nest)
+            if len(self._nests) == 1 or str(store.value.ty.dtype) != "float32":
+                raise
+            try:
+                return read_reduction(self._block, self.tensors, nest), ""
+            except RefusedError:
+                raise reason from None
 
-def _apart(
-    block: Emission,
-    tensors: dict[tirx.Var, relax.Expr],
-    nest: Nest,
-    statement: tirx.Stmt,
-    add: AddFunction,
-) -> relax.Expr:
-    """A block as a call of a function that is nothing else."""
-    if len(nest.stores) != 1:
-        raise RefusedError(f"{nest.name}: a block of several values")
-    target = nest.stores[0].buffer
-    read = {load.source for load in nest.reads() if not load.source.same_as(target)}
-    sources = [buffer for buffer in tensors if buffer in read]
-    if len(sources) != len(read):
-        raise RefusedError(f"{nest.name}: it reads what is not written yet")
-    root = s_tir.SBlock([], [], [], "root", statement)
-    body = s_tir.SBlockRealize([], True, root)
-    function = tirx.PrimFunc([*sources, target], body).with_attr("tirx.noalias", True)
-    shape = [int(extent) for extent in target.shape]
-    call = relax.call_tir(
-        add(function.with_attr("s_tir", True), nest.name),
-        [tensors[source] for source in sources],
-        relax.TensorType(shape, str(target.dtype)),
-    )
-    return block.emit(call)
+    def _apart(self, nest: Nest, statement: tirx.Stmt) -> relax.Expr:
+        """A block as a call of a function that is nothing else."""
+        if len(nest.stores) != 1:
+            raise RefusedError(f"{nest.name}: a block of several values")
+        target = nest.stores[0].buffer
+        read = {load.source for load in nest.reads() if not load.source.same_as(target)}
+        sources = [buffer for buffer in self.tensors if buffer in read]
+        if len(sources) != len(read):
+            raise RefusedError(f"{nest.name}: it reads what is not written yet")
+        root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", statement))
+        function = tirx.PrimFunc([*sources, target], root).with_attr("tirx.noalias", True)
+        call = relax.call_tir(
+            self._add(function.with_attr("s_tir", True), nest.name),
+            [self.tensors[source] for source in sources],
+            relax.TensorType([int(extent) for extent in target.shape], str(target.dtype)),
+        )
+        return self._block.emit(call)

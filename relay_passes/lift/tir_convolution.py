@@ -47,15 +47,66 @@ class _Guess:
 
 
 @dataclass(frozen=True)
-class _Window:
-    """Along one axis: the distances of windows and of taps."""
+class Window:
+    """Along one axis: the distances of windows and of taps, and how many taps there are."""
 
     stride: int
     dilation: int
+    taps: int
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A block that is a convolution.
+
+    Attributes
+    ----------
+    data, weight, out : tirx.Var
+        Its tensors.
+    data_layout, weight_layout : str
+        Where their axes are; the result has the layout of the data.
+    windows : tuple of Window
+        One for each spatial axis.
+    groups : int
+        Groups of channels.
+    dtype : str
+        The type of the result.
+    """
+
+    data: tirx.Var
+    weight: tirx.Var
+    out: tirx.Var
+    data_layout: str
+    weight_layout: str
+    windows: tuple[Window, ...]
+    groups: int
+    dtype: str
+
+    @property
+    def spatial(self) -> str:
+        """The letters of the spatial axes."""
+        return _SPATIAL[len(self.windows)]
 
 
 def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
-    """The convolution that a block is, its last operator not bound yet.
+    """The convolution that a block is.
+
+    Raises
+    ------
+    RefusedError
+        If it is none; says why.
+    """
+    conv = match_convolution(nest)
+    if not {conv.data, conv.weight} <= set(tensors):
+        raise RefusedError("a tensor that is not written yet")
+    x, w = tensors[conv.data], tensors[conv.weight]
+    if conv.groups == 1 and not isinstance(w, ir.GenericConst):
+        raise RefusedError("a convolution with a weight that is no constant")
+    return _emit(block, x, w, conv)
+
+
+def match_convolution(nest: Nest) -> Convolution:
+    """What a block says of the convolution that it is.
 
     Raises
     ------
@@ -70,8 +121,6 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
     dtype = str(store.value.ty.dtype)
     analyzer = analyzer_for(nest.axes())
     for data, weight in (loads, loads[::-1]):
-        if not {data.source, weight.source} <= set(tensors):
-            raise RefusedError("a tensor that is not written yet")
         if (str(data.ty.dtype), str(weight.ty.dtype), dtype) not in PRODUCTS:
             continue
         for guess in _guesses(count):
@@ -79,10 +128,16 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
             if found is None:
                 continue
             windows, groups = found
-            if groups == 1 and not isinstance(tensors[weight.source], ir.GenericConst):
-                raise RefusedError("a convolution with a weight that is no constant")
-            operands = tensors[data.source], tensors[weight.source]
-            return _emit(block, operands, guess, windows, groups, dtype, store.buffer)
+            return Convolution(
+                data.source,
+                weight.source,
+                store.buffer,
+                guess.data,
+                guess.weight,
+                tuple(windows),
+                groups,
+                dtype,
+            )
     raise RefusedError("no convolution in a layout that is known")
 
 
@@ -100,7 +155,7 @@ def _proved(
     weight: TensorLoad,
     out: Sequence[Expr],
     result: tirx.Var,
-) -> tuple[list[_Window], int] | None:
+) -> tuple[list[Window], int] | None:
     """The windows and the number of groups; None if the guess is wrong."""
     x, w, y = (
         dict(zip(layout, indices, strict=True))
@@ -158,7 +213,7 @@ def _window(
     extent: int | None,
     taps: int | None,
     places: int | None,
-) -> _Window | None:
+) -> Window | None:
     """Distances that may be right: those in the index, and such that all places are inside."""
     if not extent or not taps or not places:
         return None
@@ -171,7 +226,7 @@ def _window(
     if last < 0:
         return None
     stride = stride or last + 1
-    return _Window(stride, dilation) if last // stride + 1 == places else None
+    return Window(stride, dilation, taps) if last // stride + 1 == places else None
 
 
 def _factor(index: Expr, axis: Expr) -> int | None:
@@ -182,38 +237,33 @@ def _factor(index: Expr, axis: Expr) -> int | None:
     return const_int(found[0]) if len(found) else None
 
 
-def _emit(
-    block: Emission,
-    operands: tuple[relax.Expr, relax.Expr],
-    guess: _Guess,
-    windows: Sequence[_Window],
-    groups: int,
-    dtype: str,
-    result: tirx.Var,
-) -> relax.Expr:
-    x, w = operands
-    spatial = _SPATIAL[len(windows)]
-    first = guess.data.startswith("NC")
-    kernel = f"OI{spatial}" if first else f"{spatial}IO"
-    if guess.weight != kernel:
-        order = [guess.weight.index(letter) for letter in kernel]
+def _emit(block: Emission, x: relax.Expr, w: relax.Expr, found: Convolution) -> relax.Expr:
+    first = found.data_layout.startswith("NC")
+    kernel = f"OI{found.spatial}" if first else f"{found.spatial}IO"
+    if found.weight_layout != kernel:
+        order = [found.weight_layout.index(letter) for letter in kernel]
         w = block.emit(relax.op.permute_dims(w, order))
-    if dtype == "int32":
+    if found.dtype == "int32":
         x, w = (block.emit(relax.op.astype(each, "int32")) for each in (x, w))
     conv = block.emit(
-        _OPERATORS[len(windows)](
+        _OPERATORS[len(found.windows)](
             x,
             w,
-            strides=[window.stride for window in windows],
-            padding=[0] * 2 * len(windows),
-            dilation=[window.dilation for window in windows],
-            groups=groups,
-            data_layout=guess.data,
+            strides=[window.stride for window in found.windows],
+            padding=[0] * 2 * len(found.windows),
+            dilation=[window.dilation for window in found.windows],
+            groups=found.groups,
+            data_layout=found.data_layout,
             kernel_layout=kernel,
-            out_layout=guess.out,
-            out_dtype=dtype,
+            out_layout=found.data_layout,
+            out_dtype=found.dtype,
         )
     )
-    if list(known_tensor(conv).shape) != [const_int(extent) for extent in result.shape]:
-        raise RefusedError("windows that do not cover their tensor")
+    check_shape(conv, found.out)
     return conv
+
+
+def check_shape(value: relax.Expr, buffer: tirx.Var) -> None:
+    """Refuses, by RefusedError, a convolution whose result is not what a block stores."""
+    if list(known_tensor(value).shape) != [const_int(extent) for extent in buffer.shape]:
+        raise RefusedError("windows that do not cover their tensor")

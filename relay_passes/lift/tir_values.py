@@ -19,13 +19,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tvm import relax, tirx
+import numpy as np
+from tvm import ir, relax, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 from tvm.target.codegen import llvm_get_intrinsic_name
 
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.axis_view import AxisView
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import is_call, known_tensor
 from tir_schedules.generic.expressions import call_name, const_int, variables_of
 from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for
@@ -114,7 +116,7 @@ class ValueReader:
 
     def read(self, value: Expr) -> relax.Expr:
         """The same, perhaps with 1 in the place of an extent, or a number."""
-        value = _shown(value)
+        value = shown(value)
         dtype = str(value.ty.dtype)
         if isinstance(value, (tirx.FloatImm, tirx.IntImm)):
             return relax.const(value.value, dtype)
@@ -154,7 +156,7 @@ class ValueReader:
     def _quotient(self, value: tirx.Div) -> relax.Expr:
         """A division; of a sum by the number of its elements, a mean."""
         total, count = self.read(value.a), self.read(value.b)
-        divisor = _shown(value.b)
+        divisor = shown(value.b)
         if isinstance(value.a, TensorLoad) and isinstance(divisor, tirx.FloatImm):
             mean = self._mean(total, float(divisor.value))
             if mean is not None:
@@ -226,6 +228,8 @@ class ValueReader:
                 flipped.append(dimension)
             if count != extent:
                 cut.append((dimension, min(ends), max(ends) + 1, abs(along.stride)))
+        if isinstance(source, ir.GenericConst) and (cut or flipped):
+            return _cut(source, cut, flipped)
         if cut:
             axes, begins, ends_, strides = map(list, zip(*cut, strict=True))
             source = self._emit(relax.op.strided_slice(source, axes, begins, ends_, strides))
@@ -235,8 +239,8 @@ class ValueReader:
 
     def _padded(self, condition: Expr, inside: Expr, outside: Expr) -> relax.Expr | None:
         """A tensor with a number around it; None if the choice is something else."""
-        number = _shown(outside)
-        inside = _shown(inside)
+        number = shown(outside)
+        inside = shown(inside)
         if not isinstance(inside, TensorLoad) or inside.source not in self._tensors:
             return None
         if not isinstance(number, (tirx.FloatImm, tirx.IntImm)):
@@ -265,6 +269,18 @@ class ValueReader:
             return None
         padded = relax.op.nn.pad(source, widths, "constant", number.value)
         return self._viewed(self._emit(padded), axes)
+
+
+def _cut(
+    constant: ir.GenericConst, cut: Sequence[tuple[int, int, int, int]], flipped: Sequence[int]
+) -> relax.Expr:
+    """A part of a constant: (dimension, first, end, stride) each; some dimensions backwards."""
+    array = array_of(constant.value)
+    places = [slice(None)] * array.ndim
+    for dimension, first, end, stride in cut:
+        places[dimension] = slice(first, end, stride)
+    found = np.flip(array[tuple(places)], tuple(flipped))
+    return relax.const(np.ascontiguousarray(found), str(constant.ty.dtype))
 
 
 def block_axes(store: Store, nest: Nest) -> list[Axis]:
@@ -311,7 +327,7 @@ def _reshape(
     block: Emission, tensors: Tensors, store: Store, axes: Sequence[Axis]
 ) -> relax.Expr | None:
     """A tensor whose elements are stored in the order in which they lie; None if it is none."""
-    load = _shown(store.value)
+    load = shown(store.value)
     if not isinstance(load, TensorLoad) or load.source not in tensors:
         return None
     source = tensors[load.source]
@@ -341,7 +357,7 @@ def _bounds(condition: Expr) -> dict[tirx.Var, tuple[int | None, int | None]] | 
     bounds: dict[tirx.Var, tuple[int | None, int | None]] = {}
     waiting = [condition]
     while waiting:
-        part = _shown(waiting.pop())
+        part = shown(waiting.pop())
         if isinstance(part, tirx.And):
             waiting += [part.a, part.b]
             continue
@@ -364,8 +380,16 @@ def _bounds(condition: Expr) -> dict[tirx.Var, tuple[int | None, int | None]] | 
     return bounds
 
 
-def _shown(value: Expr) -> Expr:
-    """A value without what hides it from TVM's simplifier (`microkernels.vector.ieee.hidden`)."""
+def shown(value: Expr) -> Expr:
+    """A value without what hides it from TVM's simplifier.
+
+    See `microkernels.vector.ieee.hidden`.
+
+    Parameters
+    ----------
+    value : Expr
+        Of a block out of `read_program`.
+    """
     while call_name(value) == "reinterpret" and call_name(value.args[0]) == "reinterpret":
         inner = value.args[0].args[0]
         if inner.ty.dtype != value.ty.dtype:
@@ -375,8 +399,8 @@ def _shown(value: Expr) -> Expr:
 
 
 def _is_zero(value: Expr) -> bool:
-    shown = _shown(value)
-    return isinstance(shown, tirx.FloatImm) and float(shown.value) == 0
+    number = shown(value)
+    return isinstance(number, tirx.FloatImm) and float(number.value) == 0
 
 
 def _intrinsic(call: Expr) -> str:

@@ -57,3 +57,29 @@ def rms_norm(
 def silu(data: Expr) -> Expr: ...
 def softmax(data: Expr, axis: int = -1) -> Expr: ...
 def softplus(data: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr: ...
+def conv1d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    output_padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
+def conv2d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    output_padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
