@@ -1,11 +1,29 @@
-"""Emission: the bindings that lifted functions become, equal ones once, which may be taken back."""
+"""Emission: the bindings that lifted functions become, equal ones once, which may be taken back.
+
+Before
+
+    lv = R.subtract(R.astype(x, "int32"), R.const(3))       # x: uint8
+    lv1 = R.permute_dims(lv, [1, 0])
+
+After
+
+    lv = R.permute_dims(x, [1, 0])
+    lv1 = R.subtract(R.astype(lv, "int32"), R.const(3))
+
+So a product finds the 8-bit integers and the zero point that its operand is made of.
+"""
 
 from __future__ import annotations
 
 import tvm_ffi
 from tvm import relax
 
+from microkernels.integers import RANGES
+from relay_passes.ir.graph import is_call, scalar_constant
 from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.with_args import with_args
+
+_MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.flip")
 
 
 class Emission(Bindings):
@@ -22,7 +40,7 @@ class Emission(Bindings):
 
     def emit(self, expr: relax.Expr, name: str = "lv") -> relax.Var:
         """The variable of an expression, bound to a new one if it is new."""
-        value = self.builder.normalize(expr)
+        value = self.builder.normalize(self._widened_last(expr))
         if isinstance(value, relax.Var):
             return value
         known = self._known.setdefault(tvm_ffi.structural_hash(value), [])
@@ -47,6 +65,24 @@ class Emission(Bindings):
     def undo(self, mark: int) -> None:
         """Takes back what was emitted since."""
         del self.bindings[mark:]
+
+    def _widened_last(self, call: relax.Expr) -> relax.Expr:
+        """A call that moves 8-bit integers that were widened, as one that widens what is moved."""
+        if not is_call(call, *_MOVES, "relax.nn.pad"):
+            return call
+        wide = self.definition(call.args[0])
+        if is_call(wide, "relax.astype") and str(wide.ty.dtype) == "int32":
+            if str(wide.args[0].ty.dtype) not in RANGES:
+                return call
+            moved = self.emit(with_args(call, [wide.args[0], *call.args[1:]]))
+            return relax.op.astype(moved, "int32")
+        if is_call(wide, "relax.subtract") and str(wide.ty.dtype) == "int32":
+            x, zero_point = wide.args
+            if scalar_constant(zero_point) is None or is_call(call, "relax.nn.pad"):
+                return call
+            moved = self.emit(with_args(call, [x, *call.args[1:]]))
+            return relax.op.subtract(moved, zero_point)
+        return call
 
     def _is_there(self, var: relax.Expr) -> bool:
         place = self._places.get(var, -1) if isinstance(var, relax.Var) else -1

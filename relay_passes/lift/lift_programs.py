@@ -31,8 +31,9 @@ from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import TENSORIZE, Decision, DecisionLog
 from relay_passes.ir.graph import is_call
-from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
+from relay_passes.tvm_compat import FUSED
 from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.contraction import RefusedError
 
@@ -59,7 +60,7 @@ def lift_programs(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         if next(_calls(mod), None) is None:
             return mod
-        lifter = _Lifter(mod, log)
+        lifter = _Lifter(_without_fused(mod), log)
         lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
         return tidy()(lifted) if lifter.changed else mod
 
@@ -77,6 +78,23 @@ def _calls(mod: IRModule) -> Iterator[relax.Call]:
                         yield value
 
 
+def _without_fused(mod: IRModule) -> IRModule:
+    """A module with what FuseOps made of its calls taken apart, if there is a product."""
+    fused = {
+        gvar: function
+        for gvar, function in mod.functions_items()
+        if isinstance(function, relax.Function) and FUSED in (function.attrs or ())
+    }
+    if not fused or not any(_has_product(f) for f in mod.functions.values() if is_kernel(f)):
+        return mod
+    kept = {gvar: each for gvar, each in mod.functions_items() if gvar not in fused}
+    updated = IRModule(kept, mod.attrs, mod.global_infos)
+    for gvar, function in kept.items():
+        if isinstance(function, relax.Function):
+            updated.update_func(gvar, function.inline_functions(fused))
+    return relax.transform.CanonicalizeBindings()(updated)
+
+
 class _Lifter:
     """Rewrites the blocks of one module."""
 
@@ -85,10 +103,11 @@ class _Lifter:
         self.changed = False
         self._mod = mod
         self._decisions = decisions
+        self._values: dict[relax.Expr, relax.Expr] = {}
         self._with_product = {
             gvar: _has_product(function)
             for gvar, function in mod.functions_items()
-            if isinstance(function, tirx.PrimFunc) and _may_change(function)
+            if is_kernel(function) and _may_change(function)
         }
 
     def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
@@ -132,7 +151,8 @@ class _Lifter:
             return False
         if len(call.args) != 2 or not isinstance(call.args[1], relax.Tuple):
             return False
-        lifted = lift_function(block, self._mod[gvar], list(call.args[1]), self._add)
+        args = [self._values.get(arg, arg) for arg in call.args[1].fields]
+        lifted = lift_function(block, self._mod[gvar], args, self._add)
         self._bind(block, var, lifted)
         if lifted.products:
             reason = "; ".join([*lifted.products, *(f"apart: {each}" for each in lifted.left)])
@@ -146,6 +166,7 @@ class _Lifter:
             block.bind(var, relax.Tuple(list(values)))
             return
         block.bind(var, values[0])
+        self._values[var] = values[0]
 
     def _add(self, function: tirx.PrimFunc, name: str) -> ir.GlobalVar:
         return self.builder.add_func(function, name)

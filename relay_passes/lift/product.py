@@ -83,10 +83,17 @@ def emit_contraction(
     a = _operand(block, left, given.left, best.left, extents)
     b = _operand(block, right, given.right, best.right, extents)
     if dtype == "int32":
-        a, b = (block.emit(relax.op.astype(each, dtype)) for each in (a, b))
+        a, b = (widened(block, each) for each in (a, b))
     product = relax.op.matmul(a, b, out_dtype=dtype)
     result = _result(block, product, best.out, given.out, extents)
     return result, _how(best, others)
+
+
+def widened(block: Emission, value: relax.Expr) -> relax.Expr:
+    """A tensor of integers as int32."""
+    if str(value.ty.dtype) == "int32":
+        return value
+    return block.emit(relax.op.astype(value, "int32"))
 
 
 def emit_elementwise(

@@ -21,8 +21,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from microkernels.integers import RANGES
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.graph import known_tensor
+from relay_passes.ir.graph import is_call, known_tensor, scalar_constant
 from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.nest import Nest
 from tir_schedules.tensorize.contraction import RefusedError
@@ -46,7 +47,8 @@ def read_product(
     RefusedError
         If it is none, or one that no template multiplies; says why.
     """
-    found = read_contraction(nest)
+    narrow, tensors = narrowed(block, tensors)
+    found = read_contraction(nest, narrow)
     operands, hows = [], []
     contraction = found.contraction
     elements = {axis.var: axis.extent for axis in nest.axes()}
@@ -75,6 +77,31 @@ def read_product(
     return value, "; ".join([how, *hows])
 
 
+def narrowed(block: Emission, tensors: Tensors) -> tuple[dict[tirx.Var, str], Tensors]:
+    """Which int32 buffers hold 8-bit integers, perhaps without a zero point, and of which type.
+
+    Returns
+    -------
+    types : dict
+        The type of the integers, by buffer.
+    tensors : mapping
+        What all buffers hold; those that are merely widened, as it was before.
+    """
+    types: dict[tirx.Var, str] = {}
+    found = dict(tensors)
+    for buffer, value in tensors.items():
+        if str(buffer.dtype) != "int32":
+            continue
+        call = block.definition(value)
+        cast, shifted = call, False
+        if is_call(call, "relax.subtract") and scalar_constant(call.args[1]) is not None:
+            cast, shifted = block.definition(call.args[0]), True
+        if is_call(cast, "relax.astype") and str(cast.args[0].ty.dtype) in RANGES:
+            types[buffer] = str(cast.args[0].ty.dtype)
+            found[buffer] = value if shifted else cast.args[0]
+    return types, found
+
+
 def _without_units(block: Emission, source: relax.Expr, factor: Factor) -> relax.Expr:
     """A tensor without its dimensions of extent 1."""
     if None not in factor.labels:
@@ -96,7 +123,8 @@ def _gathered(
 ) -> relax.Expr:
     """A tensor with an element for each point of the axes that an operand depends on."""
     shape = [extents[axis.var] for axis in factor.axes]
-    stored = te.placeholder(factor.buffer.shape, factor.dtype, "source")
+    dtype = known_tensor(source).dtype
+    stored = te.placeholder(factor.buffer.shape, dtype, "source")
 
     def element(*place: Expr) -> Expr:
         values = {axis.var: at for axis, at in zip(factor.axes, place, strict=True)}
@@ -105,4 +133,4 @@ def _gathered(
     wide = [tirx.const(extent, "int64") for extent in shape]
     gather = te.create_prim_func([stored, te.compute(wide, element, "gathered")])
     gvar = add(gather.with_attr("tirx.noalias", True).without_attr("global_symbol"), "gather")
-    return block.emit(relax.call_tir(gvar, (source,), relax.TensorType(shape, factor.dtype)))
+    return block.emit(relax.call_tir(gvar, (source,), relax.TensorType(shape, dtype)))

@@ -16,7 +16,7 @@ takes, is left to `tir_contraction`, unless it has groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, relax, tirx
@@ -31,6 +31,8 @@ from tir_schedules.tensorize.contraction import RefusedError
 from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
 
 from .emission import Emission
+from .product import widened
+from .tir_contraction import narrowed
 from .tir_values import Tensors
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -96,7 +98,8 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
     RefusedError
         If it is none; says why.
     """
-    conv = match_convolution(nest)
+    narrow, tensors = narrowed(block, tensors)
+    conv = match_convolution(nest, narrow)
     if not {conv.data, conv.weight} <= set(tensors):
         raise RefusedError("a tensor that is not written yet")
     x, w = tensors[conv.data], tensors[conv.weight]
@@ -105,8 +108,15 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
     return _emit(block, x, w, conv)
 
 
-def match_convolution(nest: Nest) -> Convolution:
+def match_convolution(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> Convolution:
     """What a block says of the convolution that it is.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block.
+    narrow : mapping, optional
+        As of `read_contraction`.
 
     Raises
     ------
@@ -121,7 +131,8 @@ def match_convolution(nest: Nest) -> Convolution:
     dtype = str(store.value.ty.dtype)
     analyzer = analyzer_for(nest.axes())
     for data, weight in (loads, loads[::-1]):
-        if (str(data.ty.dtype), str(weight.ty.dtype), dtype) not in PRODUCTS:
+        types = [(narrow or {}).get(load.source, str(load.ty.dtype)) for load in (data, weight)]
+        if (types[0], types[1], dtype) not in PRODUCTS:
             continue
         for guess in _guesses(count):
             found = _proved(analyzer, guess, data, weight, store.indices, store.buffer)
@@ -244,7 +255,7 @@ def _emit(block: Emission, x: relax.Expr, w: relax.Expr, found: Convolution) -> 
         order = [found.weight_layout.index(letter) for letter in kernel]
         w = block.emit(relax.op.permute_dims(w, order))
     if found.dtype == "int32":
-        x, w = (block.emit(relax.op.astype(each, "int32")) for each in (x, w))
+        x, w = (widened(block, each) for each in (x, w))
     conv = block.emit(
         _OPERATORS[len(found.windows)](
             x,

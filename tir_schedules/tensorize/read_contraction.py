@@ -21,7 +21,7 @@ depends on the block's axes alone, such as windows (`y * 2 + dy`): it is gathere
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -36,7 +36,7 @@ from tir_schedules.generic.expressions import (
 )
 from tir_schedules.generic.nest import Axis, Nest, Store
 
-from .contraction import Contraction, Labels, RefusedError, check
+from .contraction import Contraction, Labels, RefusedError
 
 # (left, right, accumulator) that a kernel multiplies.
 PRODUCTS = {
@@ -119,13 +119,20 @@ class ReadContraction:
     names: dict[tirx.Var, str]
 
 
-def read_contraction(nest: Nest) -> ReadContraction:
+def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> ReadContraction:
     """The contraction that a block is.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block.
+    narrow : mapping, optional
+        int32 buffers that are known to hold nothing but 8-bit integers, and of which type.
 
     Raises
     ------
     RefusedError
-        If it is none; says why.
+        If it is none, or one of types that no kernel multiplies; says why.
     """
     store, left, right = product_of(nest)
     names = labels_of(nest.axes())
@@ -134,7 +141,8 @@ def read_contraction(nest: Nest) -> ReadContraction:
     dtype = str(store.value.ty.dtype)
     if out is None:
         raise RefusedError("the result is stored at other places than its axes")
-    types = (first.dtype, second.dtype, dtype)
+    held = [(narrow or {}).get(each.buffer, each.dtype) for each in (first, second)]
+    types = (held[0], held[1], dtype)
     if types not in PRODUCTS:
         raise RefusedError(
             f"{types[0]} by {types[1]}, summed in {dtype}: no kernel multiplies that"
@@ -146,7 +154,6 @@ def read_contraction(nest: Nest) -> ReadContraction:
         {names[axis.var]: axis.extent for axis in nest.axes()},
     )
     _check_gathers(first, second)
-    check(contraction)
     return ReadContraction(contraction, first, second, store.buffer, out, dtype, names)
 
 

@@ -12,6 +12,7 @@ from tvm import IRModule, ir, relax, te, tirx
 from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
+from microkernels.microkernel import microkernel_named
 from relay_passes.decisions import TENSORIZE, DecisionLog
 from relay_passes.lift.lift_programs import lift_programs
 from tests.relay_passes.graphs import Body, constant, module, run
@@ -22,16 +23,18 @@ F = "float32"
 Tensor = tuple[tuple[int, ...], str]
 
 
-def legalized(mod: IRModule, fused: bool = False) -> IRModule:
-    """A module as TVM's LegalizeOps leaves it, or after FuseTIR."""
-    passes = [relax.transform.LegalizeOps()]
-    if fused:
-        passes += [
-            relax.transform.AnnotateTIROpPattern(),
-            relax.transform.FuseOps(),
-            relax.transform.FuseTIR(),
-        ]
-    return ir.transform.Sequential(passes)(mod)
+PASSES = (
+    relax.transform.LegalizeOps,
+    relax.transform.AnnotateTIROpPattern,
+    relax.transform.FuseOps,
+    relax.transform.FuseTIR,
+)
+STAGES = {"legalised": 1, "grouped": 3, "fused": 4}
+
+
+def legalized(mod: IRModule, stage: str = "legalised") -> IRModule:
+    """A module as some of TVM's passes leave it: LegalizeOps, FuseOps, FuseTIR."""
+    return ir.transform.Sequential([make() for make in PASSES[: STAGES[stage]]])(mod)
 
 
 def lifted(mod: IRModule) -> tuple[IRModule, DecisionLog]:
@@ -108,12 +111,12 @@ MODELS: dict[str, tuple[Body, tuple[Tensor, ...], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["legalised", "fused"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", MODELS)
-def test_legalised_operators_come_back(name: str, fused: bool) -> None:
+def test_legalised_operators_come_back(name: str, stage: str) -> None:
     body, inputs, first = MODELS[name]
     plain = module(body, *inputs)
-    found, decisions = lifted(legalized(plain, fused))
+    found, decisions = lifted(legalized(plain, stage))
     assert "call_tir" not in names(found)
     assert names(found)[: len(first)] == first
     assert [decision.taken for decision in decisions] == [True]
@@ -123,7 +126,7 @@ def test_legalised_operators_come_back(name: str, fused: bool) -> None:
 
 def test_a_layer() -> None:
     inputs = ((4, 8), F), ((8, 5), F), ((5,), F)
-    found, _ = lifted(legalized(module(layer, *inputs), fused=True))
+    found, _ = lifted(legalized(module(layer, *inputs), "fused"))
 
     def after(x: relax.Expr, w: relax.Expr, b: relax.Expr) -> relax.Expr:
         return op.nn.relu(op.add(op.matmul(x, w, out_dtype=F), b))
@@ -195,10 +198,62 @@ def test_integers_in_any_order_are_exact(left: str, right: str) -> None:
     mod = calling(function(body, *inputs), ((5, 2, 7), "int32"), *inputs)
     executable = tvm_hybrid.compile(mod, num_threads=1)
     kernels = [d.kernel for d in executable.explain() if d.op == "batch_matmul"]
-    assert kernels and "8" in kernels[0]
+    assert [microkernel_named(kernel).b_dtype for kernel in kernels] == ["int8"]
     arrays = randoms(*inputs)
     expected = np.einsum("kni,njk->inj", *(x.astype(np.int32) for x in arrays))
     np.testing.assert_array_equal(executable.run(*arrays)[0].numpy(), expected)
+
+
+def bytes_of(x: relax.Expr) -> relax.Expr:
+    return op.astype(x, "int32")
+
+
+WEIGHT = relax.const(np.random.default_rng(1).integers(-128, 128, (33, 16), dtype="int8"))
+TAPS = relax.const(np.random.default_rng(1).integers(-128, 128, (8, 4, 3, 3), dtype="int8"))
+U8 = "uint8"
+QUANTISED: dict[str, tuple[Body, tuple[Tensor, ...], str]] = {
+    "weight": (lambda x: op.matmul(bytes_of(x), bytes_of(WEIGHT)), (((7, 33), U8),), "matmul"),
+    "turned weight": (
+        lambda x: op.matmul(bytes_of(x), op.permute_dims(bytes_of(WEIGHT))),
+        (((7, 16), U8),),
+        "matmul",
+    ),
+    "zero point": (
+        lambda x: op.matmul(op.subtract(bytes_of(x), relax.const(3)), bytes_of(WEIGHT)),
+        (((7, 33), U8),),
+        "matmul",
+    ),
+    "turned and shifted": (
+        lambda x: op.matmul(
+            op.permute_dims(op.subtract(bytes_of(x), relax.const(3))), bytes_of(WEIGHT)
+        ),
+        (((33, 7), U8),),
+        "matmul",
+    ),
+    "batches": (
+        lambda x, y: op.matmul(bytes_of(x), op.permute_dims(bytes_of(y), [0, 2, 1])),
+        (((3, 7, 33), U8), ((3, 5, 33), "int8")),
+        "batch_matmul",
+    ),
+    "windows": (
+        lambda x: op.nn.conv2d(bytes_of(x), bytes_of(TAPS), padding=(1, 1), out_dtype="int32"),
+        (((1, 4, 9, 9), U8),),
+        "conv2d",
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", QUANTISED)
+def test_widened_bytes_are_multiplied_as_bytes(name: str, stage: str) -> None:
+    body, inputs, wanted = QUANTISED[name]
+    plain = module(body, *inputs)
+    executable = tvm_hybrid.compile(legalized(plain, stage), num_threads=1)
+    (product,) = [d for d in executable.explain() if d.kernel and d.taken]
+    assert product.op == wanted
+    assert microkernel_named(product.kernel).b_dtype == "int8"
+    arrays = randoms(*inputs)
+    np.testing.assert_array_equal(executable.run(*arrays)[0].numpy(), run(plain, arrays)[0])
 
 
 def test_a_block_that_no_operator_computes_is_a_function_of_its_own() -> None:

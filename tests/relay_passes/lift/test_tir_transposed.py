@@ -8,13 +8,13 @@ from tvm import relax
 
 from tests.relay_passes.graphs import constant, module, run
 
-from .test_lift_programs import legalized, lifted, names, randoms
+from .test_lift_programs import STAGES, legalized, lifted, names, randoms
 
 op = relax.op
 F = "float32"
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["legalised", "fused"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(
     ("strides", "padding", "further", "taps"),
     [
@@ -29,7 +29,7 @@ def test_they_come_back(
     padding: tuple[int, ...],
     further: tuple[int, ...],
     taps: int,
-    fused: bool,
+    stage: str,
 ) -> None:
     weight = constant(4, 6, taps, taps)
 
@@ -41,7 +41,7 @@ def test_they_come_back(
 
     x = (2, 4, 7, 9), F
     plain = module(body, x)
-    found, (decision,) = lifted(legalized(plain, fused))
+    found, (decision,) = lifted(legalized(plain, stage))
     assert names(found) == ["nn.conv2d_transpose", "nn.relu"]
     assert decision.reason == "a transposed convolution"
     arrays = randoms(x)
