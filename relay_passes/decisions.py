@@ -62,6 +62,8 @@ DecisionLog = list[Decision]
 # The "operators" of decisions about no operator.
 LAYOUTS = "layouts"  # of a block
 REORDER = "reorder"  # that is in no region
+TENSORIZE = "tensorize"  # a sum of products that no operator of a template is
+NOTES = (LAYOUTS, TENSORIZE)  # that are no operators left without a template
 
 
 def uses_tiles(decisions: Sequence[Decision]) -> bool:

@@ -49,6 +49,7 @@ from .canonicalize.recognize_elu import recognize_elu
 from .canonicalize.recognize_gelu import recognize_gelu
 from .canonicalize.recognize_norms import recognize_norms
 from .canonicalize.recognize_one_hot import recognize_one_hot
+from .canonicalize.recognize_softmax import recognize_softmax
 from .canonicalize.safe_softmax import safe_softmax
 from .canonicalize.sink_concat import sink_concat
 from .canonicalize.sink_permutes import sink_permutes
@@ -65,6 +66,7 @@ from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
 from .layout.search_space import ChooseLabels, LayoutProblem
+from .lift.lift_programs import lift_programs
 from .lower.allocate_empty import allocate_empty
 from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
@@ -236,6 +238,7 @@ def phases(
             checks_first(),
             to_dataflow(),
             tidy(),
+            lift_programs(decisions),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),
@@ -258,6 +261,7 @@ def phases(
             fold_factors(),
             fold_padding(),
             recognize_norms(),
+            recognize_softmax(),
             recognize_gelu(),
             fold_input_factors(),
             fold_factors(),
@@ -407,9 +411,12 @@ def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProbl
     return found
 
 
-def lower_module(mod: IRModule, options: PipelineOptions) -> IRModule:
+def lower_module(
+    mod: IRModule, options: PipelineOptions, decisions: DecisionLog | None = None
+) -> IRModule:
     """The module as calls of TIR kernels, each with its own numbers, none of them compiled."""
-    return _run(mod, passes_through(Phase.BUILD_LEFTOVERS, options, []), options)
+    log = [] if decisions is None else decisions
+    return _run(mod, passes_through(Phase.BUILD_LEFTOVERS, options, log), options)
 
 
 def lower_shared(

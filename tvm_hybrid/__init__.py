@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .pytorch.programs import torch_programs
     from .session import InferenceSession
     from .targets import resolve_target
+    from .tensorized import tensorize
     from .tuning import tune
 
 __version__ = "0.2.0"
@@ -38,6 +39,7 @@ __all__ = [
     "metaschedule",
     "partition_for_tvm_hybrid",
     "resolve_target",
+    "tensorize",
     "torch_programs",
     "tune",
 ]
@@ -50,6 +52,7 @@ _HOMES = {
     "load": "executable",
     "partition_for_tvm_hybrid": "byoc",
     "resolve_target": "targets",
+    "tensorize": "tensorized",
     "torch_programs": "pytorch.programs",
     "tune": "tuning",
 }

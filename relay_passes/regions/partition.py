@@ -27,7 +27,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import CompileError
 from microkernels.isa import Isa
-from relay_passes.decisions import LAYOUTS, Decision, DecisionLog
+from relay_passes.decisions import NOTES, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
 from relay_passes.ir.region_functions import (
@@ -69,7 +69,7 @@ def partition(
         partitioner = _Partitioner(builder, isa, decisions, fuse, weights)
         written = rewrite_blocks(builder, partitioner.block)
         left = [
-            f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op != LAYOUTS
+            f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op not in NOTES
         ]
         if strict and left:
             raise CompileError(

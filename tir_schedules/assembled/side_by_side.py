@@ -203,7 +203,7 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Share]) -> tirx
         first = end - share.threads
         parts: list[tirx.Stmt] = []
         for piece in share.kernels:
-            own = _nested(bodies[piece], f"part{piece}")
+            own: tirx.Stmt = nested(bodies[piece], f"part{piece}")
             if share.threads > 1:
                 own = part_of(own, task - tirx.const(first, "int32"), share.threads)
             parts.append(own)
@@ -240,8 +240,16 @@ def _without_checks(body: tirx.Stmt, checks: list[tirx.Stmt]) -> tirx.Stmt:
     return body if same else with_children(body, kept)
 
 
-def _nested(root: tirx.Stmt, name: str) -> tirx.Stmt:
-    """A function's body as a block within another function."""
+def nested(root: tirx.Stmt, name: str) -> s_tir.SBlockRealize:
+    """A function's body as a block within another function.
+
+    Parameters
+    ----------
+    root : Stmt
+        Its root block.
+    name : str
+        Of the block.
+    """
     assert isinstance(root, s_tir.SBlockRealize)
     block = root.block
     renamed = s_tir.SBlock(

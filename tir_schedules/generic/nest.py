@@ -253,16 +253,17 @@ def read_program(func: tirx.PrimFunc) -> Program:
     for buffer in (*func.params, *root.block.alloc_buffers):
         _check_buffer(buffer)
     nests = []
-    for number, statement in enumerate(_statements(root.block.body)):
+    for number, statement in enumerate(statements_of(root.block.body)):
         nest = _without_reduction(_read_nest(statement, number)).simplified()
         if not _is_shadow(nest):
             nests.append(nest)
     return Program(func, tuple(root.block.alloc_buffers), tuple(nests))
 
 
-def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
+def statements_of(body: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements of a sequence, those of sequences in it included, in order."""
     if isinstance(body, tirx.SeqStmt):
-        return [part for statement in body.seq for part in _statements(statement)]
+        return [part for statement in body.seq for part in statements_of(statement)]
     return [body]
 
 
@@ -336,13 +337,13 @@ def _value(value: Expr, block: s_tir.SBlock) -> Expr:
 def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
     inits: dict[tirx.Var, Expr] = {}
     if block.init is not None:
-        for statement in _statements(block.init):
+        for statement in statements_of(block.init):
             if not isinstance(statement, tirx.BufferStore):
                 raise NotHandledError(f"{block.name_hint} has an unusual init")
             inits[statement.buffer] = statement.value
     names: dict[tirx.Var, Expr] = {}
     stores: list[Store] = []
-    for statement in _statements(block.body):
+    for statement in statements_of(block.body):
         if isinstance(statement, tirx.Bind):
             if stores:
                 raise NotHandledError(f"{block.name_hint} names a value after a store")

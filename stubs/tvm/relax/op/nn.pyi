@@ -38,6 +38,7 @@ def conv3d(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Expr: ...
+def relu(data: Expr) -> Expr: ...
 def gelu(data: Expr) -> Expr: ...
 def gelu_tanh(data: Expr) -> Expr: ...
 def layer_norm(
@@ -56,3 +57,29 @@ def rms_norm(
 def silu(data: Expr) -> Expr: ...
 def softmax(data: Expr, axis: int = -1) -> Expr: ...
 def softplus(data: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr: ...
+def conv1d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    output_padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
+def conv2d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    output_padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...

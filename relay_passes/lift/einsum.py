@@ -1,0 +1,152 @@
+"""Einsum: sums of products by labels become matmuls.
+
+Before
+
+    gv = R.einsum((q, k), "bqhd,bkhd->bhqk")
+
+After
+
+    lv = R.permute_dims(q, [0, 2, 1, 3])
+    lv1 = R.permute_dims(k, [0, 2, 3, 1])
+    gv = R.matmul(lv, lv1)
+
+Three operands and more are multiplied two at a time, in the order with the fewest multiplications;
+what is no product of matrices behind one that is, element by element.
+An einsum with an ellipsis or with one label twice in an operand stays, and so does one of a single
+operand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+
+from relay_passes.ir.graph import region_tensor
+from tir_schedules.core.size import is_open
+from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError
+
+from .emission import Emission
+from .product import Extents, emit_contraction, emit_elementwise
+
+_MOST = 6  # operands
+_SAMPLE = 64  # an extent that is known at run time only
+
+
+@dataclass(frozen=True, eq=False)
+class _Operand:
+    """A tensor and the labels of its axes."""
+
+    value: relax.Expr
+    labels: Labels
+
+
+def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
+    """Emits an einsum as matmuls.
+
+    Parameters
+    ----------
+    block : Emission
+        Receives the operators.
+    call : relax.Call
+        Of R.einsum.
+
+    Returns
+    -------
+    value : relax.Expr
+        The result; its last operator is not bound yet.
+    how : str
+        Which candidates were taken.
+
+    Raises
+    ------
+    RefusedError
+        If it is no sum of products of matrices; says why.
+    """
+    values = list(call.args[0])
+    inputs, out = _labels(str(call.attrs.subscripts), len(values))
+    operands = [_Operand(value, labels) for value, labels in zip(values, inputs, strict=True)]
+    dtypes = {str(value.ty.dtype) for value in values}
+    if dtypes not in ({"float32"}, {"bfloat16"}):
+        raise RefusedError(f"{' by '.join(sorted(dtypes))}: no kernel multiplies that")
+    sizes, extents = _extents(operands)
+    texts: list[str] = []
+    while True:
+        first, second = _cheapest(operands, out, sizes)
+        rest = [each for each in operands if each is not first and each is not second]
+        needed = {*out, *(label for each in rest for label in each.labels)}
+        mine = dict.fromkeys((*first.labels, *second.labels))
+        kept = tuple(label for label in mine if label in needed) if rest else out
+        contraction = Contraction(first.labels, second.labels, kept, sizes)
+        dtype = str(call.ty.dtype)
+        factors = first.value, second.value
+        try:
+            value, how = emit_contraction(block, contraction, factors, extents, dtype)
+        except RefusedError as reason:
+            if not texts or dtype != "float32":
+                raise
+            value = emit_elementwise(block, contraction, factors, extents)
+            how = f"element by element: {reason}"
+        texts.append(how)
+        if not rest:
+            return value, "; then ".join(texts)
+        operands = [*rest, _Operand(block.emit(value), kept)]
+
+
+def _labels(subscripts: str, count: int) -> tuple[list[Labels], Labels]:
+    """The labels of every operand, and those of the result."""
+    text = subscripts.replace(" ", "")
+    if "." in text:
+        raise RefusedError("an ellipsis")
+    given, arrow, result = text.partition("->")
+    inputs = [tuple(part) for part in given.split(",")]
+    if len(inputs) != count or not 2 <= count <= _MOST:
+        raise RefusedError(f"{count} operands")
+    for labels in inputs:
+        if len(set(labels)) < len(labels):
+            raise RefusedError("a label twice in an operand: a diagonal")
+    if not arrow:  # those that stand once, in the order of the alphabet
+        letters = list(itertools.chain(*inputs))
+        return inputs, tuple(sorted(label for label in letters if letters.count(label) == 1))
+    return inputs, tuple(result)
+
+
+def _extents(operands: list[_Operand]) -> tuple[dict[str, int], Extents]:
+    """The extent of every label, as a size and as shapes have it."""
+    sizes: dict[str, int] = {}
+    extents: dict[str, Any] = {}
+    for operand in operands:
+        tensor = region_tensor(operand.value)
+        if tensor is None:
+            raise RefusedError("a shape is not known at compile time")
+        shape = operand.value.ty.shape.values
+        for label, size, extent in zip(operand.labels, tensor.shape, shape, strict=True):
+            if sizes.setdefault(label, size) != size:
+                raise RefusedError(f"the label {label} has the extents {sizes[label]} and {size}")
+            if not is_open([size]) and size == 0:
+                raise RefusedError("an extent of 0")
+            extents.setdefault(label, extent)
+    return sizes, extents
+
+
+def _cheapest(
+    operands: list[_Operand], out: Labels, sizes: dict[str, int]
+) -> tuple[_Operand, _Operand]:
+    """The two operands whose product takes the fewest multiplications, which share a sum."""
+
+    def cost(pair: tuple[_Operand, _Operand]) -> int:
+        labels = {*pair[0].labels, *pair[1].labels}
+        return math.prod(_SAMPLE if is_open([sizes[x]]) else int(sizes[x]) for x in labels)
+
+    def sums(pair: tuple[_Operand, _Operand]) -> bool:
+        others = [each for each in operands if each not in pair]
+        needed = {*out, *(label for each in others for label in each.labels)}
+        return any(label in pair[1].labels and label not in needed for label in pair[0].labels)
+
+    pairs = [pair for pair in itertools.combinations(operands, 2) if sums(pair)]
+    if not pairs:
+        raise RefusedError("an outer product: no axis of two operands is summed")
+    return min(pairs, key=cost)

@@ -1,0 +1,192 @@
+"""Lifts programs: calls of TIR functions and einsums become the operators that they compute.
+
+Before
+
+    lv = R.call_tir(fused_matmul_add, (x, const_w, b), out_ty=R.Tensor((8, 64), "float32"))
+    gv = R.einsum((lv, y), "ij,kj->ki")
+
+After
+
+    lv1 = R.matmul(x, const_w)
+    lv = R.add(lv1, b)
+    lv2 = R.permute_dims(lv, [1, 0])
+    gv = R.matmul(y, lv2)
+
+This is automatic tensorization (Feng et al., arXiv 2207.04296, section 4.2) one level higher: what
+a template multiplies is found by the roles of a block's axes, and handed to the templates, so that
+fusion, packing, layouts, open sizes and tuning records are those of any other product.
+
+A function without a sum of products is lifted only in a module that has one in another function: it
+may be fused with it. Functions that somebody scheduled stay, and whatever cannot be proved to be
+operators does. Decisions say what became of each sum of products.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.decisions import TENSORIZE, Decision, DecisionLog
+from relay_passes.ir.graph import is_call
+from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
+from relay_passes.ir.tidy import tidy
+from relay_passes.tvm_compat import FUSED
+from tir_schedules.generic.nest import NotHandledError, read_program
+from tir_schedules.tensorize.contraction import RefusedError
+
+from .einsum import emit_einsum
+from .emission import Emission
+from .lift_function import Lifted, is_product, lift_function
+
+logger = logging.getLogger("tvm_hybrid")
+
+_SCHEDULED = ("tirx.is_scheduled", "tvm_hybrid.kernel", "tvm_hybrid.region")
+
+
+def lift_programs(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Receives what became of every sum of products.
+    """
+    log = [] if decisions is None else decisions
+
+    @module_pass(opt_level=0, name="tvm_hybrid.lift_programs")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        if next(_calls(mod), None) is None:
+            return mod
+        lifter = _Lifter(_without_fused(mod), log)
+        lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
+        return tidy()(lifted) if lifter.changed else mod
+
+    return run
+
+
+def _calls(mod: IRModule) -> Iterator[relax.Call]:
+    """Every call that may be lifted."""
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            for block in function.body.blocks:
+                for binding in block.bindings:
+                    value = getattr(binding, "value", None)
+                    if is_call(value, "relax.einsum", "relax.call_tir"):
+                        yield value
+
+
+def _without_fused(mod: IRModule) -> IRModule:
+    """A module with what FuseOps made of its calls taken apart, if there is a product."""
+    fused = {
+        gvar: function
+        for gvar, function in mod.functions_items()
+        if isinstance(function, relax.Function) and FUSED in (function.attrs or ())
+    }
+    if not fused or not any(_has_product(f) for f in mod.functions.values() if is_kernel(f)):
+        return mod
+    kept = {gvar: each for gvar, each in mod.functions_items() if gvar not in fused}
+    updated = IRModule(kept, mod.attrs, mod.global_infos)
+    for gvar, function in kept.items():
+        if isinstance(function, relax.Function):
+            updated.update_func(gvar, function.inline_functions(fused))
+    return relax.transform.CanonicalizeBindings()(updated)
+
+
+class _Lifter:
+    """Rewrites the blocks of one module."""
+
+    def __init__(self, mod: IRModule, decisions: DecisionLog) -> None:
+        self.builder = relax.BlockBuilder(mod)
+        self.changed = False
+        self._mod = mod
+        self._decisions = decisions
+        self._values: dict[relax.Expr, relax.Expr] = {}
+        self._with_product = {
+            gvar: _has_product(function)
+            for gvar, function in mod.functions_items()
+            if is_kernel(function) and _may_change(function)
+        }
+
+    def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
+        """The bindings of a block, some as other operators; None if all stay."""
+        written = Emission()
+        changed = False
+        for binding in block.bindings[:]:
+            lifted = isinstance(binding, relax.VarBinding) and self._lift(written, binding)
+            if not lifted:
+                written.bindings.append(binding)
+            changed |= lifted
+        self.changed |= changed
+        return written.bindings if changed else None
+
+    def _lift(self, block: Emission, binding: relax.VarBinding) -> bool:
+        """Whether a binding was written as others."""
+        call = binding.value
+        kept = block.mark
+        try:
+            if is_call(call, "relax.einsum"):
+                value, how = emit_einsum(block, call)
+                block.bind(binding.var, value)
+                self._note(binding.var, "einsum", how, taken=True)
+                return True
+            if is_call(call, "relax.call_tir"):
+                return self._lift_call(block, binding.var, call)
+        except RefusedError as reason:
+            block.undo(kept)
+            if is_call(call, "relax.einsum") or self._with_product[call.args[0]]:
+                name = getattr(call.args[0], "name_hint", "einsum")
+                self._note(binding.var, str(name), str(reason), taken=False)
+        # What TVM's operators refuse must not fail the compilation: the function is right as it is.
+        except Exception:
+            block.undo(kept)
+            logger.warning("%s could not be lifted", binding.var.name, exc_info=True)
+        return False
+
+    def _lift_call(self, block: Emission, var: relax.Var, call: relax.Call) -> bool:
+        gvar = call.args[0]
+        if not any(self._with_product.values()) or gvar not in self._with_product:
+            return False
+        if len(call.args) != 2 or not isinstance(call.args[1], relax.Tuple):
+            return False
+        args = [self._values.get(arg, arg) for arg in call.args[1].fields]
+        lifted = lift_function(block, self._mod[gvar], args, self._add)
+        self._bind(block, var, lifted)
+        if lifted.products:
+            reason = "; ".join([*lifted.products, *(f"apart: {each}" for each in lifted.left)])
+            self._note(var, str(gvar.name_hint), reason, taken=True)
+        return True
+
+    def _bind(self, block: Emission, var: relax.Var, lifted: Lifted) -> None:
+        """Gives a variable the results of a function."""
+        values = lifted.values
+        if len(values) > 1:
+            block.bind(var, relax.Tuple(list(values)))
+            return
+        block.bind(var, values[0])
+        self._values[var] = values[0]
+
+    def _add(self, function: tirx.PrimFunc, name: str) -> ir.GlobalVar:
+        return self.builder.add_func(function, name)
+
+    def _note(self, var: relax.Var, function: str, reason: str, taken: bool) -> None:
+        self._decisions.append(
+            Decision(
+                node=str(var.name), op=TENSORIZE, taken=taken, function=function, reason=reason
+            )
+        )
+
+
+def _may_change(function: tirx.PrimFunc) -> bool:
+    """Whether nobody has scheduled a function."""
+    attrs = function.attrs
+    return not (attrs and any(name in attrs for name in _SCHEDULED))
+
+
+def _has_product(function: tirx.PrimFunc) -> bool:
+    try:
+        return any(map(is_product, read_program(function).nests))
+    except NotHandledError:
+        return False

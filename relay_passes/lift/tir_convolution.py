@@ -1,0 +1,280 @@
+"""Reads a block that sums products over windows as a convolution.
+
+Before
+
+    y[n, f, i, j] += x[n, f // 3 * 2 + c, i * 2 + u * 2, j * 2 + v] * w[f, c, u, v]
+
+After
+
+    gv = R.nn.conv2d(x, w, strides=[2, 2], dilation=[2, 1], groups=2)
+
+The layouts are guessed, and everything else is read from the shapes and indices; a guess is right
+if every index is proved to be that of the convolution. Axes of extent 1, such as the taps of a
+pointwise convolution, are no different. One with a weight that is computed, which no template
+takes, is left to `tir_contraction`, unless it has groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, relax, tirx
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer, detect_linear_equation
+
+from microkernels.vector.expressions import Expr
+from relay_passes.ir.graph import known_tensor
+from tir_schedules.generic.expressions import const_int, variables_of
+from tir_schedules.generic.nest import Nest, analyzer_for
+from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
+
+from .emission import Emission
+from .product import widened
+from .tir_contraction import narrowed
+from .tir_values import Tensors
+
+_OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
+_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """Layouts of the data, the weight and the result."""
+
+    data: str
+    weight: str
+    out: str
+
+
+@dataclass(frozen=True)
+class Window:
+    """Along one axis: the distances of windows and of taps, and how many taps there are."""
+
+    stride: int
+    dilation: int
+    taps: int
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A block that is a convolution.
+
+    Attributes
+    ----------
+    data, weight, out : tirx.Var
+        Its tensors.
+    data_layout, weight_layout : str
+        Where their axes are; the result has the layout of the data.
+    windows : tuple of Window
+        One for each spatial axis.
+    groups : int
+        Groups of channels.
+    dtype : str
+        The type of the result.
+    """
+
+    data: tirx.Var
+    weight: tirx.Var
+    out: tirx.Var
+    data_layout: str
+    weight_layout: str
+    windows: tuple[Window, ...]
+    groups: int
+    dtype: str
+
+    @property
+    def spatial(self) -> str:
+        """The letters of the spatial axes."""
+        return _SPATIAL[len(self.windows)]
+
+
+def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
+    """The convolution that a block is.
+
+    Raises
+    ------
+    RefusedError
+        If it is none; says why.
+    """
+    narrow, tensors = narrowed(block, tensors)
+    conv = match_convolution(nest, narrow)
+    if not {conv.data, conv.weight} <= set(tensors):
+        raise RefusedError("a tensor that is not written yet")
+    x, w = tensors[conv.data], tensors[conv.weight]
+    if conv.groups == 1 and not isinstance(w, ir.GenericConst):
+        raise RefusedError("a convolution with a weight that is no constant")
+    return _emit(block, x, w, conv)
+
+
+def match_convolution(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> Convolution:
+    """What a block says of the convolution that it is.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block.
+    narrow : mapping, optional
+        As of `read_contraction`.
+
+    Raises
+    ------
+    RefusedError
+        If it is none; says why.
+    """
+    store, *loads = product_of(nest)
+    ranks = {len(load.indices) for load in loads} | {len(store.indices)}
+    count = ranks.pop() - 2
+    if ranks or count not in _OPERATORS:
+        raise RefusedError("no convolution: tensors of other ranks")
+    dtype = str(store.value.ty.dtype)
+    analyzer = analyzer_for(nest.axes())
+    for data, weight in (loads, loads[::-1]):
+        types = [(narrow or {}).get(load.source, str(load.ty.dtype)) for load in (data, weight)]
+        if (types[0], types[1], dtype) not in PRODUCTS:
+            continue
+        for guess in _guesses(count):
+            found = _proved(analyzer, guess, data, weight, store.indices, store.buffer)
+            if found is None:
+                continue
+            windows, groups = found
+            return Convolution(
+                data.source,
+                weight.source,
+                store.buffer,
+                guess.data,
+                guess.weight,
+                tuple(windows),
+                groups,
+                dtype,
+            )
+    raise RefusedError("no convolution in a layout that is known")
+
+
+def _guesses(count: int) -> Iterator[_Guess]:
+    spatial = _SPATIAL[count]
+    for data in (f"NC{spatial}", f"N{spatial}C"):
+        for weight in (f"OI{spatial}", f"{spatial}IO", f"O{spatial}I", f"{spatial}OI"):
+            yield _Guess(data, weight, data)
+
+
+def _proved(
+    analyzer: Analyzer,
+    guess: _Guess,
+    data: TensorLoad,
+    weight: TensorLoad,
+    out: Sequence[Expr],
+    result: tirx.Var,
+) -> tuple[list[Window], int] | None:
+    """The windows and the number of groups; None if the guess is wrong."""
+    x, w, y = (
+        dict(zip(layout, indices, strict=True))
+        for layout, indices in (
+            (guess.data, data.indices),
+            (guess.weight, weight.indices),
+            (guess.out, out),
+        )
+    )
+    extents = [
+        dict(zip(layout, map(const_int, buffer.shape), strict=True))
+        for layout, buffer in (
+            (guess.data, data.source),
+            (guess.weight, weight.source),
+            (guess.out, result),
+        )
+    ]
+    of_x, of_w, of_y = extents
+    channels, per_group, outputs = of_x["C"], of_w["I"], of_w["O"]
+    if not channels or not per_group or not outputs or channels % per_group:
+        return None
+    groups = channels // per_group
+    if outputs % groups or of_y["C"] != outputs or of_y["N"] != of_x["N"]:
+        return None
+    first = tirx.floordiv(w["O"], _number(outputs // groups)) * _number(per_group)
+    pairs = [(x["N"], y["N"]), (w["O"], y["C"]), (x["C"], first + w["I"])]
+    if not all(_is_axis(index) for index in (*w.values(), *y.values())):
+        return None
+    windows = []
+    for letter in guess.data:
+        if letter in "NC":
+            continue
+        window = _window(x[letter], y[letter], w[letter], of_x[letter], of_w[letter], of_y[letter])
+        if window is None:
+            return None
+        place = y[letter] * _number(window.stride) + w[letter] * _number(window.dilation)
+        pairs.append((x[letter], place))
+        windows.append(window)
+    proved = all(analyzer.can_prove_equal(left, right) for left, right in pairs)
+    return (windows, groups) if proved else None
+
+
+def _is_axis(index: Expr) -> bool:
+    return isinstance(index, tirx.Var) or const_int(index) == 0
+
+
+def _number(value: int) -> Expr:
+    return tirx.const(value, "int64")
+
+
+def _window(
+    index: Expr,
+    place: Expr,
+    tap: Expr,
+    extent: int | None,
+    taps: int | None,
+    places: int | None,
+) -> Window | None:
+    """Distances that may be right: those in the index, and such that all places are inside."""
+    if not extent or not taps or not places:
+        return None
+    stride, dilation = _factor(index, place), _factor(index, tap)
+    if stride is None or dilation is None or min(stride, dilation) < 0:
+        return None
+    # What the index does not say makes no difference.
+    dilation = dilation or 1
+    last = extent - dilation * (taps - 1) - 1
+    if last < 0:
+        return None
+    stride = stride or last + 1
+    return Window(stride, dilation, taps) if last // stride + 1 == places else None
+
+
+def _factor(index: Expr, axis: Expr) -> int | None:
+    """What an index multiplies an axis by; None if it does something else with it."""
+    if not isinstance(axis, tirx.Var) or axis not in variables_of(index):
+        return 0
+    found = detect_linear_equation(index, [axis])
+    return const_int(found[0]) if len(found) else None
+
+
+def _emit(block: Emission, x: relax.Expr, w: relax.Expr, found: Convolution) -> relax.Expr:
+    first = found.data_layout.startswith("NC")
+    kernel = f"OI{found.spatial}" if first else f"{found.spatial}IO"
+    if found.weight_layout != kernel:
+        order = [found.weight_layout.index(letter) for letter in kernel]
+        w = block.emit(relax.op.permute_dims(w, order))
+    if found.dtype == "int32":
+        x, w = (widened(block, each) for each in (x, w))
+    conv = block.emit(
+        _OPERATORS[len(found.windows)](
+            x,
+            w,
+            strides=[window.stride for window in found.windows],
+            padding=[0] * 2 * len(found.windows),
+            dilation=[window.dilation for window in found.windows],
+            groups=found.groups,
+            data_layout=found.data_layout,
+            kernel_layout=kernel,
+            out_layout=found.data_layout,
+            out_dtype=found.dtype,
+        )
+    )
+    check_shape(conv, found.out)
+    return conv
+
+
+def check_shape(value: relax.Expr, buffer: tirx.Var) -> None:
+    """Refuses, by RefusedError, a convolution whose result is not what a block stores."""
+    if list(known_tensor(value).shape) != [const_int(extent) for extent in buffer.shape]:
+        raise RefusedError("windows that do not cover their tensor")

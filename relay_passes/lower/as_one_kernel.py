@@ -1,0 +1,89 @@
+"""As one kernel: a lowered `main` that only calls kernels becomes a TIR function.
+
+Before
+
+    def main(a, b):
+        lv = R.call_tir(transpose, (a,), out_ty=R.Tensor((64, 32), "float32"))
+        lv1 = R.call_tir(tvm_hybrid_batch_matmul, (lv, b), out_ty=R.Tensor((64, 48), "float32"))
+        gv = R.reshape(lv1, [4, 16, 48])
+
+After
+
+    @T.prim_func
+    def main(a, b, gv):
+        lv = T.sblock_alloc_buffer((64, 32))
+        ...                                     # transpose, then tvm_hybrid_batch_matmul
+
+A reshape is another view of the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import IRModule, ir, relax, tirx
+
+from microkernels.errors import CompileError
+from relay_passes.ir.graph import is_call, known_tensor
+from tir_schedules.assembled.one_after_another import Step, one_after_another
+
+
+def as_one_kernel(
+    mod: IRModule, inputs: Sequence[tirx.Var], outputs: Sequence[tirx.Var]
+) -> tirx.PrimFunc:
+    """A module's `main` as one TIR function.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Out of `relay_passes.pipeline.lower_module`.
+    inputs, outputs : sequence of Var
+        The tensors that it reads and writes, its parameters.
+
+    Raises
+    ------
+    CompileError
+        If `main` does something else than to call kernels.
+    """
+    main = mod["main"]
+    result = main.body.body
+    results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings[:]]
+    same: dict[relax.Expr, relax.Expr] = {
+        each.var: each.value for each in bindings if isinstance(each.value, relax.Var)
+    }
+    same |= {each.var: each.value.args[0] for each in bindings if is_call(each.value, _RESHAPE)}
+    buffers = dict(zip(main.params, inputs, strict=True))
+    for expr, output in zip(results, outputs, strict=True):
+        root = _root(expr, same)
+        if root in buffers:
+            raise CompileError(f"{output.name}: a result that is an input, or another result")
+        buffers[root] = output
+    steps, between = [], []
+    for binding in bindings:
+        if binding.var in same:
+            continue
+        call = binding.value
+        if not is_call(call, "relax.call_tir") or len(call.args) != 2:
+            raise CompileError(f"{binding.var.name} is no call of a kernel")
+        if binding.var not in buffers:
+            tensor = known_tensor(binding.var)
+            name = str(binding.var.name)
+            buffers[binding.var] = tirx.decl_buffer(tensor.shape, tensor.dtype, name)
+            between.append(buffers[binding.var])
+        used = [_root(arg, same) for arg in call.args[1].fields]
+        if any(isinstance(arg, ir.GenericConst) or arg not in buffers for arg in used):
+            raise CompileError(f"{binding.var.name} reads a constant, which a function has not")
+        step = (*(buffers[arg] for arg in used), buffers[binding.var])
+        steps.append(Step(mod[call.args[0]], step))
+    return one_after_another(steps, [*inputs, *outputs], between)
+
+
+_RESHAPE = "relax.reshape"
+
+
+def _root(expr: relax.Expr, same: dict[relax.Expr, relax.Expr]) -> relax.Expr:
+    """The value whose memory a value is."""
+    while expr in same:
+        expr = same[expr]
+    return expr

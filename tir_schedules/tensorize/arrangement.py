@@ -1,0 +1,203 @@
+"""Arrangements: in which order the axes of a contraction become those of products of matrices.
+
+    out[b, q, h, k] = sum over d of left[b, h, q, d] * right[b, k, h, d]
+
+    left   [b, h | q | d]       matmul of [batches, rows, steps]
+    right  [b, h | d | k]             and [batches, steps, columns]
+    out    [b, h | q | k]       gives     [batches, rows, columns]
+
+The template "batch_matmul" reads operands in any order of their dimensions and permutes its result,
+as long as columns are the last there. So an operand is read in place if the axes of each group lie
+next to each other in it, in the group's order; else it is copied. Candidates are the orders in
+which a group stands in one of its tensors, and the two orders of the operands. The estimate counts
+what is copied, what is packed, and the lanes without a column.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tir_schedules.core.size import is_open
+
+from .contraction import Contraction, Labels
+
+_LANES = 16
+_PRODUCTS = 32  # a cycle
+_COPIED = 1.0  # cycles for an element
+_PACKED = 0.25
+_SAMPLE = 64  # an extent that is known at run time only
+_MOST_LABELS = 3  # of which all orders are tried
+
+Unit = Labels
+Units = tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A contraction as matmul(left, right).
+
+    Attributes
+    ----------
+    contraction : Contraction
+        With its operands in the order of the product.
+    swapped : bool
+        Whether that is not the order in which they were given.
+    batches, rows : tuple of tuple of str
+        The axes of the product, each of some axes that are joined.
+    columns, steps : tuple of str
+        Each one axis of the product; columns may be none.
+    copied : tuple of str
+        Which of "left", "right" and "result" are copied.
+    cycles : float
+        The estimate.
+    """
+
+    contraction: Contraction
+    swapped: bool
+    batches: Units
+    rows: Units
+    columns: Unit
+    steps: Unit
+    copied: tuple[str, ...]
+    cycles: float
+
+    @property
+    def left(self) -> Units:
+        """The left operand's axes."""
+        return (*self.batches, *self.rows, self.steps)
+
+    @property
+    def right(self) -> Units:
+        """The right operand's axes."""
+        return (*self.batches, self.steps, self.columns)
+
+    @property
+    def out(self) -> Units:
+        """The result's axes."""
+        return (*self.batches, *self.rows, self.columns)
+
+    def text(self) -> str:
+        """What it does to the tensors, in words."""
+        swapped = "operands swapped, " if self.swapped else ""
+        copied = f"{' and '.join(self.copied)} copied" if self.copied else "nothing copied"
+        return f"{swapped}{copied}"
+
+
+def arrangements(
+    contraction: Contraction, constants: tuple[bool, bool] = (False, False)
+) -> list[Arrangement]:
+    """Every candidate, the best first.
+
+    Parameters
+    ----------
+    contraction : Contraction
+        One that `check` lets pass, without axes that one operand alone has.
+    constants : tuple of bool
+        Which operands are constants: they are permuted and, on the right, packed beforehand.
+    """
+    found = [
+        arranged
+        for swapped in (False, True)
+        for arranged in _orders(
+            contraction.swapped() if swapped else contraction,
+            swapped,
+            constants[::-1] if swapped else constants,
+        )
+    ]
+    return sorted(found, key=lambda each: each.cycles)
+
+
+def _orders(
+    given: Contraction, swapped: bool, constants: tuple[bool, bool]
+) -> Iterator[Arrangement]:
+    groups = [
+        _candidates(given.batches, (given.out,)),
+        _candidates(given.rows, (given.left, given.out)),
+        _candidates(given.columns, (given.right, given.out)),
+        _candidates(given.steps, (given.left, given.right)),
+    ]
+    for batches, rows, columns, steps in itertools.product(*groups):
+        yield _arranged(given, swapped, constants, batches, rows, columns, steps)
+
+
+def _candidates(group: Labels, tensors: Sequence[Labels]) -> list[Labels]:
+    """Orders of a group; few labels in all orders."""
+    if len(group) < 2:
+        return [group]
+    standing = dict.fromkeys(tuple(x for x in labels if x in group) for labels in tensors)
+    return list(standing)
+
+
+def _arranged(
+    given: Contraction,
+    swapped: bool,
+    constants: tuple[bool, bool],
+    batches: Labels,
+    rows: Labels,
+    columns: Labels,
+    steps: Labels,
+) -> Arrangement:
+    """One candidate, with its estimate."""
+    batch_units = tuple((label,) for label in batches)
+    row_units = (rows,) if batches or not rows else _row_units(given, rows, columns, steps)
+    tensors = {
+        "left": (given.left, (*batch_units, *row_units, steps)),
+        "right": (given.right, (*batch_units, steps, columns)),
+        "result": (given.out, (*batch_units, *row_units, columns)),
+    }
+    copied = [name for name, (stored, units) in tensors.items() if not is_view(stored, units)]
+    # The kernel stores whole vectors of columns.
+    if columns and given.out[-1] != columns[-1] and "result" not in copied:
+        copied.append("result")
+    fixed = {"left": constants[0], "right": constants[1], "result": False}
+    moved = [name for name in copied if not fixed[name]]
+    cycles = _COPIED * sum(_points(given, tensors[name][0]) for name in moved)
+    if not constants[1]:
+        cycles += _PACKED * _points(given, given.right)
+    count = _points(given, columns)
+    lanes = -(-count // _LANES) * _LANES
+    cycles += _points(given, (*batches, *rows, *steps)) * lanes / _PRODUCTS
+    return Arrangement(given, swapped, batch_units, row_units, columns, steps, tuple(moved), cycles)
+
+
+def _row_units(given: Contraction, rows: Labels, columns: Labels, steps: Labels) -> Units:
+    """Rows with one right operand for all, which may have any number of axes: as they are where
+    nothing moves, else as few as may be."""
+    if (given.left, given.out) == ((*rows, *steps), (*rows, *columns)):
+        return tuple((label,) for label in rows)
+    return _joined(rows, (given.left, given.out))
+
+
+def _points(given: Contraction, labels: Labels) -> int:
+    """How many points some axes have, by a sample of what is open."""
+    points = 1
+    for label in labels:
+        extent = given.extents[label]
+        points *= _SAMPLE if is_open([extent]) else int(extent)
+    return points
+
+
+def _joined(group: Labels, tensors: Sequence[Labels]) -> Units:
+    """A group in as few parts as lie next to each other in all tensors."""
+    units: list[Unit] = []
+    for label in group:
+        if units and all(_follows(labels, units[-1][-1], label) for labels in tensors):
+            units[-1] += (label,)
+        else:
+            units.append((label,))
+    return tuple(units)
+
+
+def _follows(labels: Labels, first: str, second: str) -> bool:
+    return labels.index(second) == labels.index(first) + 1
+
+
+def is_view(stored: Labels, units: Units) -> bool:
+    """Whether every unit lies together in a tensor, in its order."""
+    return all(
+        _follows(stored, first, second)
+        for unit in units
+        for first, second in itertools.pairwise(unit)
+    )

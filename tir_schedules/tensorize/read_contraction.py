@@ -1,0 +1,271 @@
+"""Reads a block of a TIR function as a contraction.
+
+Before
+
+    for i, j, k in T.grid(64, 32, 128):
+        with T.sblock("product"):
+            v_i, v_j, v_k = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                c[v_j, v_i] = 0
+            c[v_j, v_i] += T.Cast("int32", a[v_k, v_i]) * T.Cast("int32", b[v_j, v_k])
+
+After
+
+    Contraction(left=("k", "i"), right=("j", "k"), out=("j", "i")) of a: uint8, b: int8
+
+A block is taken only if that is all it does: one store, of a sum that starts with 0, of a product
+of two elements, each with casts that lose nothing. Indices of an operand may be anything that
+depends on the block's axes alone, such as windows (`y * 2 + dy`): it is gathered then
+(`Factor.plain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from microkernels.vector.expressions import Expr
+from tir_schedules.generic.expressions import (
+    const_int,
+    loads_of,
+    same_indices,
+    variables_of,
+)
+from tir_schedules.generic.nest import Axis, Nest, Store
+
+from .contraction import Contraction, Labels, RefusedError
+
+# (left, right, accumulator) that a kernel multiplies.
+PRODUCTS = {
+    ("float32", "float32", "float32"),
+    ("bfloat16", "bfloat16", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16"),  # summed in float32, and rounded once
+    *((a, b, "int32") for a in ("uint8", "int8") for b in ("uint8", "int8")),
+}
+_LOSSLESS = {
+    "float32": ("float32", "bfloat16"),
+    "bfloat16": ("bfloat16",),
+    "int32": ("uint8", "int8", "int16", "uint16", "int32"),
+    "int16": ("uint8", "int8", "int16"),
+    "uint8": ("uint8",),
+    "int8": ("int8",),
+}
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One element of a product.
+
+    Attributes
+    ----------
+    load : TensorLoad
+        Where it is read, without the casts around it.
+    labels : tuple of (str or None)
+        The axis along each dimension of the tensor; None for a dimension of extent 1. Empty if it
+        is gathered.
+    axes : tuple of Axis
+        The block's axes that it depends on, in the block's order.
+    """
+
+    load: TensorLoad
+    labels: tuple[str | None, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def buffer(self) -> tirx.Var:
+        """The tensor."""
+        return self.load.source
+
+    @property
+    def dtype(self) -> str:
+        """The type of its elements."""
+        return str(self.load.ty.dtype)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tensor is the operand, with its dimensions in some order."""
+        return bool(self.labels) or not self.axes
+
+
+@dataclass(frozen=True)
+class ReadContraction:
+    """What a block computes.
+
+    Attributes
+    ----------
+    contraction : Contraction
+        The labels of a gathered operand are those of its axes, in the block's order.
+    left, right : Factor
+        Its operands.
+    out : tirx.Var
+        The buffer that receives the result.
+    out_labels : tuple of (str or None)
+        The axis along each of its dimensions.
+    dtype : str
+        The type in which products are summed.
+    names : mapping of Var to str
+        The label of every axis.
+    """
+
+    contraction: Contraction
+    left: Factor
+    right: Factor
+    out: tirx.Var
+    out_labels: tuple[str | None, ...]
+    dtype: str
+    names: dict[tirx.Var, str]
+
+
+def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> ReadContraction:
+    """The contraction that a block is.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block.
+    narrow : mapping, optional
+        int32 buffers that are known to hold nothing but 8-bit integers, and of which type.
+
+    Raises
+    ------
+    RefusedError
+        If it is none, or one of types that no kernel multiplies; says why.
+    """
+    store, left, right = product_of(nest)
+    names = labels_of(nest.axes())
+    first, second = (_factor(nest, load, names) for load in (left, right))
+    out = plain_labels(store.indices, names)
+    dtype = str(store.value.ty.dtype)
+    if out is None:
+        raise RefusedError("the result is stored at other places than its axes")
+    held = [(narrow or {}).get(each.buffer, each.dtype) for each in (first, second)]
+    types = (held[0], held[1], dtype)
+    if types not in PRODUCTS:
+        raise RefusedError(
+            f"{types[0]} by {types[1]}, summed in {dtype}: no kernel multiplies that"
+        )
+    contraction = Contraction(
+        _stored(first, names),
+        _stored(second, names),
+        tuple(label for label in out if label is not None),
+        {names[axis.var]: axis.extent for axis in nest.axes()},
+    )
+    _check_gathers(first, second)
+    return ReadContraction(contraction, first, second, store.buffer, out, dtype, names)
+
+
+def product_of(nest: Nest) -> tuple[Store, TensorLoad, TensorLoad]:
+    """The only store of a sum of products, and its two factors without casts.
+
+    Raises
+    ------
+    RefusedError
+        If the block is something else.
+    """
+    if not nest.reduce:
+        raise RefusedError("no sum")
+    if len(nest.stores) != 1 or nest.lets or nest.epilogue:
+        raise RefusedError("a block of several values")
+    store = nest.stores[0]
+    if _number(store.start) != 0:
+        raise RefusedError(f"a sum that starts with {store.start}")
+    value = store.value
+    if not isinstance(value, tirx.Add):
+        raise RefusedError("not a sum")
+    own = [_is_element(side, store) for side in (value.a, value.b)]
+    if own.count(True) != 1:
+        raise RefusedError("not a sum")
+    product = without_casts(value.b if own[0] else value.a)
+    if not isinstance(product, tirx.Mul):
+        raise RefusedError("a sum, but not of products")
+    if product.ty.dtype != value.ty.dtype:
+        raise RefusedError(f"products of {product.ty.dtype}, summed in {value.ty.dtype}")
+    left, right = without_casts(product.a), without_casts(product.b)
+    if not isinstance(left, TensorLoad) or not isinstance(right, TensorLoad):
+        raise RefusedError("a sum of products, but not of elements of two tensors")
+    if any(load.source.same_as(store.buffer) for load in loads_of(product)):
+        raise RefusedError("products of what is being summed")
+    return store, left, right
+
+
+def labels_of(axes: Iterable[Axis]) -> dict[tirx.Var, str]:
+    """A label for each axis: its name, made unique."""
+    names: dict[tirx.Var, str] = {}
+    for axis in axes:
+        name = str(axis.var.name).removeprefix("v_") or "axis"
+        while name in names.values():
+            name += "_"
+        names[axis.var] = name
+    return names
+
+
+def plain_labels(
+    indices: Sequence[Expr], names: dict[tirx.Var, str]
+) -> tuple[str | None, ...] | None:
+    """The axis that each index is, None for a 0; None in place of all if an index is neither."""
+    found: list[str | None] = []
+    for index in indices:
+        if isinstance(index, tirx.Var) and index in names and names[index] not in found:
+            found.append(names[index])
+        elif const_int(index) == 0:
+            found.append(None)
+        else:
+            return None
+    return tuple(found)
+
+
+def without_casts(value: Expr) -> Expr:
+    """What is cast to a type that holds all of its values."""
+    while isinstance(value, tirx.Cast):
+        inner = str(value.value.ty.dtype)
+        if inner not in _LOSSLESS.get(str(value.ty.dtype), ()):
+            return value
+        value = value.value
+    return value
+
+
+def _factor(nest: Nest, load: TensorLoad, names: dict[tirx.Var, str]) -> Factor:
+    inside = {var for index in load.indices for var in variables_of(index)}
+    axes = tuple(axis for axis in nest.axes() if axis.var in inside)
+    labels = plain_labels(load.indices, names)
+    shape = [const_int(extent) for extent in load.source.shape]
+    whole = labels is not None and all(
+        extent == (1 if label is None else _extent(nest, names, label))
+        for label, extent in zip(labels, shape, strict=True)
+    )
+    return Factor(load, labels if whole and labels is not None else (), axes)
+
+
+def _extent(nest: Nest, names: dict[tirx.Var, str], label: str) -> int:
+    return next(axis.extent for axis in nest.axes() if names[axis.var] == label)
+
+
+def _stored(factor: Factor, names: dict[tirx.Var, str]) -> Labels:
+    """The labels of an operand as it is stored, or as it is gathered."""
+    if factor.plain:
+        return tuple(label for label in factor.labels if label is not None)
+    return tuple(names[axis.var] for axis in factor.axes)
+
+
+def _check_gathers(*factors: Factor) -> None:
+    for factor in factors:
+        inside = {var for index in factor.load.indices for var in variables_of(index)}
+        strange = inside - {axis.var for axis in factor.axes}
+        if strange or any(loads_of(index) for index in factor.load.indices):
+            raise RefusedError("indices that are read from a tensor")
+
+
+def _is_element(value: Expr, store: Store) -> bool:
+    """Whether a value is the element that a store updates."""
+    return (
+        isinstance(value, TensorLoad)
+        and value.source.same_as(store.buffer)
+        and same_indices(value.indices, store.indices)
+    )
+
+
+def _number(value: Expr) -> float | None:
+    return float(value.value) if isinstance(value, (tirx.IntImm, tirx.FloatImm)) else None
