@@ -27,7 +27,6 @@ from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
 from .canonicalize.decompose_batch_norm import decompose_batch_norm
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
-from .canonicalize.decompose_einsum import decompose_einsum
 from .canonicalize.decompose_group_norm import decompose_group_norm
 from .canonicalize.decompose_prelu import decompose_prelu
 from .canonicalize.drop_views import drop_views
@@ -243,7 +242,6 @@ def phases(
             decompose_attention(),
             fold_empty(),
             plain_products(),
-            decompose_einsum(),
             *only_if(narrow, narrow_products()),
             widen_bf16(products, convolutions),
             widen_f16(),
