@@ -54,7 +54,8 @@ def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass
         builder = relax.BlockBuilder(
             IRModule(
                 {g: f for g, f in mod.functions_items() if not is_region_function(f)},
-                attrs=mod.attrs,
+                mod.attrs,
+                mod.global_infos,
             )
         )
         lowerer = _Lowerer(mod, builder, machine, decisions)

@@ -143,7 +143,7 @@ def _unpacking(
     """
     regions = {g: f for g, f in mod.functions_items() if is_region_function(f)}
     others = {g: f for g, f in mod.functions_items() if g not in regions}
-    builder = relax.BlockBuilder(IRModule(others, attrs=mod.attrs))
+    builder = relax.BlockBuilder(IRModule(others, mod.attrs, mod.global_infos))
     renamed = {
         gvar: builder.add_func(_with_unpacking(function, isa), gvar.name_hint)
         for gvar, function in regions.items()

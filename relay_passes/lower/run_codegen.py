@@ -42,7 +42,7 @@ def annotate_codegen(target: Target, threads: int) -> ir.transform.Pass:
     @module_pass(opt_level=0, name="tvm_hybrid.annotate_codegen")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         machine = json.dumps({"target": json.loads(str(target)), "threads": threads})
-        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
         for gvar, function in mod.functions_items():
             if is_region_function(function):
                 own = relax.utils.copy_with_new_vars(function)  # with its own symbolic sizes

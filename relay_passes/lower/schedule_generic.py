@@ -33,7 +33,7 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
 
     @module_pass(opt_level=0, name="tvm_hybrid.schedule_generic")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
         schedules: dict[str, str] = {}
         reorders: dict[str, int] = {}
         for gvar, function in mod.functions_items():

@@ -56,3 +56,24 @@ def names_of_passes(seen: list[str]) -> Any:
             seen.append(str(info.name))
 
     return Names()
+
+
+@I.ir_module
+class TwoDevices:
+    I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("llvm", 1)]})
+
+    @R.function
+    def main(x: R.Tensor((2, 16), "float32"), w: R.Tensor((16, 16), "float32")) -> R.Tensor(
+        (2, 16), "float32", "llvm:1"
+    ):
+        with R.dataflow():
+            y = R.matmul(x, w)
+            z = R.to_vdevice(y, "llvm:1")
+            R.output(z)
+        return z
+
+
+def test_devices_of_a_module_stay() -> None:
+    with tvm_hybrid.resolve_target(None):
+        lowered = relax.get_pipeline("tvm_hybrid")(TwoDevices)
+    assert len(lowered.global_infos["vdevice"]) == 2

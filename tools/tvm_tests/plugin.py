@@ -18,9 +18,10 @@ from .builds import Builds
 LONGEST = 200  # characters of an error
 builds = Builds()
 if os.environ.get("TVM_TESTS_OURS") == "1":
-    from .ours import replace_default_pipeline
+    from .ours import leave_operators, replace_default_pipeline
 
     replace_default_pipeline(builds)
+    leave_operators()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
