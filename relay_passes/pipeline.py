@@ -31,6 +31,7 @@ from .canonicalize.decompose_einsum import decompose_einsum
 from .canonicalize.decompose_group_norm import decompose_group_norm
 from .canonicalize.decompose_prelu import decompose_prelu
 from .canonicalize.drop_views import drop_views
+from .canonicalize.drop_zero_biases import drop_zero_biases
 from .canonicalize.evaluate_constants import evaluate_constants
 from .canonicalize.fold_empty import fold_empty
 from .canonicalize.fold_factors import fold_factors
@@ -243,6 +244,7 @@ def phases(
             widen_bf16("float32" if options.precision == "f32" else "bfloat16"),
             widen_f16(),
             fold_weights(),
+            drop_zero_biases(),
             plain_indices(),
             clip_indices(),
             evaluate_constants(),

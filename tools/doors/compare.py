@@ -18,7 +18,7 @@ from tvm_hybrid.executable import Executable
 from .through import as_array
 from .torch_models import TorchModel
 
-TURNS, SECONDS = 5, 0.2  # of each door, at least
+TURNS, SECONDS = 10, 1.0  # of each door, at least
 Kernels = Counter[str]
 
 
