@@ -271,6 +271,8 @@ class Products(nn.Module):
         return op.relu(op.matmul(x, y))
 
 
+# R.nn.group_norm refuses the type.
+_NOT_BFLOAT16 = ("conv1d",)
 _MAKERS: dict[str, Callable[[Any], nn.Module]] = {
     "mlp": lambda torch: Mlp(),
     "cnn": ResNet,
@@ -305,7 +307,8 @@ def nn_module(name: str, model: TorchModel) -> IRModule | None:
     """
     from .through import as_array
 
-    if name not in _MAKERS:
+    narrow = str(model.dtype).endswith("bfloat16")
+    if name not in _MAKERS or (name in _NOT_BFLOAT16 and narrow):
         return None
     module = _MAKERS[name](model.module)
     weights = {key: as_array(value) for key, value in model.module.state_dict().items()}
