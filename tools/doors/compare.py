@@ -57,14 +57,6 @@ def reference(model: TorchModel) -> list[np.ndarray]:
     return [as_array(each) for each in results]
 
 
-def eager(model: TorchModel) -> list[np.ndarray]:
-    """The results of eager mode in the type of the model."""
-    with torch.no_grad():
-        results = model.module(*model.inputs)
-    results = results if isinstance(results, tuple) else (results,)
-    return [as_array(each) for each in results]
-
-
 def ran(executable: Executable, model: TorchModel) -> list[np.ndarray]:
     """The results of a program."""
     return [each.numpy() for each in executable.run(*map(as_array, model.inputs))]

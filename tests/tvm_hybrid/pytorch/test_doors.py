@@ -16,7 +16,7 @@ pytest.importorskip("onnxscript")
 from tools.doors.compare import differences, error, kernels, ran, reference
 from tools.doors.known import reason_of
 from tools.doors.through import DOORS
-from tools.doors.torch_models import NAMES, torch_model
+from tools.doors.torch_models import NAMES, TorchModel, torch_model
 
 QUICK = ("mbconv", "gpt", "conv1d", "einsum")
 # A rounding of every tensor on the way, of numbers up to twice as large as the largest result.
