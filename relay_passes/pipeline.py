@@ -30,6 +30,7 @@ from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
 from .canonicalize.decompose_group_norm import decompose_group_norm
 from .canonicalize.decompose_prelu import decompose_prelu
 from .canonicalize.drop_views import drop_views
+from .canonicalize.drop_zero_biases import drop_zero_biases
 from .canonicalize.evaluate_constants import evaluate_constants
 from .canonicalize.fold_empty import fold_empty
 from .canonicalize.fold_factors import fold_factors
@@ -246,6 +247,7 @@ def phases(
             widen_bf16(products, convolutions),
             widen_f16(),
             fold_weights(),
+            drop_zero_biases(),
             plain_indices(),
             clip_indices(),
             evaluate_constants(),

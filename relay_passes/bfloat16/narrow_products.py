@@ -17,10 +17,11 @@ After
     lv4 = R.matmul(lv3, v, out_dtype="float32")
     gv = R.astype(lv4, "bfloat16")
 
-and convolutions of widened images and weights likewise. torch.export writes the attention of a bfloat16 model so: all of it in float32, rounded once. A
-product of two bfloat16 numbers is exact in float32, so the scores lose nothing. Weights out of a
-softmax are rounded where the values are bfloat16 and the result will be, as in all attention of
-bfloat16 models: an error of 2^-9 of each weight beside one of 2^-9 of the result.
+and convolutions of widened images and weights likewise. torch.export writes the attention of a
+bfloat16 model so: all of it in float32, rounded once. A product of two bfloat16 numbers is exact in
+float32, so the scores lose nothing. Weights out of a softmax are rounded where the values are
+bfloat16 and the result will be, as in all attention of bfloat16 models: an error of 2^-9 of each
+weight beside one of 2^-9 of the result.
 """
 
 from __future__ import annotations

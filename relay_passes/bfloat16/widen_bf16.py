@@ -17,14 +17,14 @@ After
     gv = R.astype(lv4, "bfloat16")
 
 A bfloat16 model means a rounding after every operator. Here, values between two operators stay f32,
-which is at least as precise (oneDNN and OpenVINO do the same). Casts that the model itself contains
-do round, but for those around a single operator: importers write operators of bfloat16 so. With
-`products="float32"` the operands of products are f32 too, with `convolutions` those of convolutions.
-Operators that only move elements move bfloat16 if the value is stored in it.
+which is at least as precise (oneDNN and OpenVINO do the same). Results of norms are rounded, as
+products read them. Casts that the model itself contains do round, but for those around a single
+operator that is no norm: importers write operators of bfloat16 so. With `products="float32"` the
+operands of products are f32 too, with `convolutions` those of convolutions. Operators that only
+move elements move bfloat16 if the value is stored in it.
 
 `widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
-ours multiplies float16. There, casts from f32 do not round on the way either, because torch.export
-writes one behind every operator.
+ours multiplies float16.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ from relay_passes.ir.with_args import with_args
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _JOINS = ("relax.concat", "relax.split")
+# Products read the results of norms as bfloat16, and so does all else then.
+_NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
 _NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
 
 
@@ -180,9 +182,7 @@ class _Widening:
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
-        imported = source in self.sums  # how a narrow operator is imported
-        half = self.kind == HALF and str(source.ty.dtype) == WIDE
-        if self.holds(var) and (imported or half):
+        if self.holds(var) and source in self.sums:  # how a narrow operator is imported
             self.wide[var] = source
             if not isinstance(var, relax.DataflowVar):
                 self._bind_narrow(var, self._rounded(source))
@@ -211,7 +211,11 @@ class _Widening:
         """Whether a value is one operator of widened values: how narrow operators are imported."""
         tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
         given = [arg for arg in tensors if not isinstance(arg, ir.GenericConst)]
-        return op_name(value) != "relax.astype" and bool(given) and self.widened.issuperset(given)
+        return (
+            op_name(value) not in ("relax.astype", *_NORMS)
+            and bool(given)
+            and self.widened.issuperset(given)
+        )
 
     def _adds_bias(self, value: Any) -> bool:
         """Whether a f32 value is a product of narrow operands with a bias."""
@@ -249,6 +253,8 @@ class _Widening:
                 self._keep(var, call)
         elif self.holds(applied):
             self._keep(var, call)
+        elif self.kind == NARROW and op_name(call) in _NORMS:
+            self._bind_narrow(var, self._rounded(self.block.emit(applied, str(var.name))))
         else:
             self._bind_wide(var, applied)
 

@@ -60,7 +60,8 @@ def _rectified(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
 
 def _below(graph: DataflowGraph, expr: relax.Expr, x: relax.Expr) -> float | None:
     """a > 0 of -a * relu(1 - exp(x))."""
-    found = number_factor(graph.definition(expr))
+    call = graph.definition(expr)
+    found = number_factor(call) if isinstance(call, relax.Call) else None
     if found is None or found[1] >= 0:
         return None
     inner = _rectified(graph, found[0])

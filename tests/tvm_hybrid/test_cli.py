@@ -205,7 +205,7 @@ def test_verify_passes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_verify_of_narrow_floats(
     dtype: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their results are off by much more than those of float32."""
+    """Their results may be off by much more than those of float32."""
     g = OnnxBuilder()
     weight = np.random.default_rng(0).standard_normal((256, 16))
     g.output(
@@ -216,7 +216,6 @@ def test_verify_of_narrow_floats(
     report = json.loads(capsys.readouterr().out)
     found = report["outputs"][0]["ours"]["max_rel"]
     assert found <= report["tolerance"] and 1e-5 < report["tolerance"] < 0.1
-    assert found > 1e-5 or dtype is not np.float16  # what float32 would be allowed
 
 
 def test_verify_names_the_first_difference(

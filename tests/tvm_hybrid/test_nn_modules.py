@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -159,6 +160,21 @@ def test_open_parameters(kind: type[nn.Module]) -> None:
     if kind is Block:
         assert any("attention" in each for each in operators(executable))
         assert not any(each.op == "matmul" for each in executable.explain().left)
+
+
+def test_a_module_in_bfloat16() -> None:
+    linear = nn.Linear(SIZE, 16, bias=False)
+    linear.to("bfloat16")
+    mod, _ = linear.export_tvm({"forward": {"x": nn.spec.Tensor((5, SIZE), "bfloat16")}})
+    rng = np.random.default_rng(0)
+    weight, x = (
+        rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((16, SIZE), (5, SIZE))
+    )
+    bound = relax.transform.BindParams("forward", {"weight": weight})(mod)
+    result = tvm_hybrid.compile(bound, num_threads=1).run(x)[0].numpy()
+    wanted = x.astype(np.float32) @ weight.astype(np.float32).T
+    # One rounding to eight bits.
+    np.testing.assert_allclose(result.astype(np.float32), wanted, rtol=2**-8, atol=1e-4)
 
 
 def test_parameters_are_packed_by_a_function_of_their_own() -> None:

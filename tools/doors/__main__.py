@@ -33,7 +33,7 @@ def main(
 ) -> None:
     """Compares the doors, and prints a table and the kernels that differ."""
     try:
-        import onnxscript  # noqa: F401
+        import onnxscript  # type: ignore[import-not-found] # noqa: F401
         import torch
     except ImportError as missing:
         sys.exit(f"Error: {missing.name} is missing: pip install -e .[torch] onnxscript")
@@ -59,14 +59,20 @@ def _compare(
     model = torch_model(name, dtype, small)
 
     table = Table(title=name, title_justify="left")
-    for column in ("door", "kernels", "not as ONNX", "error", *(["ms", "of ONNX"] if speed else [])):
+    for column in (
+        "door",
+        "kernels",
+        "not as ONNX",
+        "error",
+        *(["ms", "of ONNX"] if speed else []),
+    ):
         table.add_column(column, justify="right")
     executables, refused = {}, {}
     for door, through in DOORS.items():
         try:
             found = through(name, model, threads)
-        except TvmHybridError as reason:
-            refused[door] = str(reason)
+        except TvmHybridError as refusal:
+            refused[door] = str(refusal)
         else:
             if found is not None:
                 executables[door] = found

@@ -18,7 +18,7 @@ from tvm_hybrid.executable import Executable
 from .through import as_array
 from .torch_models import TorchModel
 
-TURNS, SECONDS = 5, 0.2  # of each door, at least
+TURNS, SECONDS = 10, 1.0  # of each door, at least
 Kernels = Counter[str]
 
 
@@ -53,14 +53,6 @@ def reference(model: TorchModel) -> list[np.ndarray]:
     inputs = [each.double() if each.is_floating_point() else each for each in model.inputs]
     with torch.no_grad():
         results = module(*inputs)
-    results = results if isinstance(results, tuple) else (results,)
-    return [as_array(each) for each in results]
-
-
-def eager(model: TorchModel) -> list[np.ndarray]:
-    """The results of eager mode in the type of the model."""
-    with torch.no_grad():
-        results = model.module(*model.inputs)
     results = results if isinstance(results, tuple) else (results,)
     return [as_array(each) for each in results]
 

@@ -1,6 +1,6 @@
 """Layers of the models for tvm.relax.frontend.nn; their parameters have PyTorch's names."""
 
-# mypy: disable-error-code="misc"
+# mypy: disable-error-code="misc,import-untyped"
 
 from __future__ import annotations
 
@@ -199,9 +199,7 @@ class BatchNorm(nn.Module):
 class Normed(nn.Module):
     """A convolution without a bias, and a batch norm."""
 
-    def __init__(
-        self, inner: int, outer: int, size: int, stride: int = 1, groups: int = 1
-    ) -> None:
+    def __init__(self, inner: int, outer: int, size: int, stride: int = 1, groups: int = 1) -> None:
         self.conv = nn.Conv2D(inner, outer, size, stride, size // 2, groups=groups, bias=False)
         self.norm = BatchNorm(outer)
 
@@ -247,9 +245,7 @@ class Grow(nn.Module):
 
 def pooled(x: Any, size: int, stride: int, padding: int = 0) -> Any:
     """The largest of each window."""
-    call = relax.op.nn.max_pool2d(
-        x._expr, (size, size), (stride, stride), (padding, padding)
-    )
+    call = relax.op.nn.max_pool2d(x._expr, (size, size), (stride, stride), (padding, padding))
     return wrap_nested(call, "max_pool2d")
 
 

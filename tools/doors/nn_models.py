@@ -3,10 +3,11 @@
 Recurrent layers have no module there, and are left out; so is attention written out by hand.
 """
 
-# mypy: disable-error-code="misc"
+# mypy: disable-error-code="misc,import-untyped"
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +215,7 @@ class UNet(nn.Module):
 
     def __init__(self, torch: Any) -> None:
         channels = [layer.b.conv.out_channels for layer in torch.down]
-        pairs = list(zip(channels, channels[1:], strict=False))
+        pairs = list(itertools.pairwise(channels))
         self.down = nn.ModuleList([Twice(*pair) for pair in [(3, channels[0]), *pairs]])
         self.grow = nn.ModuleList([Grow(outer, inner) for inner, outer in reversed(pairs)])
         self.up = nn.ModuleList([Twice(2 * inner, inner) for inner, _ in reversed(pairs)])
@@ -270,6 +271,8 @@ class Products(nn.Module):
         return op.relu(op.matmul(x, y))
 
 
+# R.nn.group_norm refuses the type.
+_NOT_BFLOAT16 = ("conv1d",)
 _MAKERS: dict[str, Callable[[Any], nn.Module]] = {
     "mlp": lambda torch: Mlp(),
     "cnn": ResNet,
@@ -304,7 +307,8 @@ def nn_module(name: str, model: TorchModel) -> IRModule | None:
     """
     from .through import as_array
 
-    if name not in _MAKERS:
+    narrow = str(model.dtype).endswith("bfloat16")
+    if name not in _MAKERS or (name in _NOT_BFLOAT16 and narrow):
         return None
     module = _MAKERS[name](model.module)
     weights = {key: as_array(value) for key, value in model.module.state_dict().items()}

@@ -41,8 +41,7 @@ def through_onnx(name: str, model: TorchModel, threads: int) -> Executable:
                 dynamo=True,
                 opset_version=OPSET,
                 verbose=False,
-                # It folds batch norms of narrow types into weights of float32, which is no model.
-                optimize=model.dtype == torch.float32,
+                optimize=_may_be_optimized(model),
             )
         return tvm_hybrid.compile(path, num_threads=threads)
 
@@ -65,6 +64,14 @@ def as_array(x: Any) -> np.ndarray:
     if x.dtype != torch.bfloat16:
         return np.asarray(x.numpy())
     return np.asarray(x.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+
+
+def _may_be_optimized(model: TorchModel) -> bool:
+    """Not batch norms of narrow types: they are folded into weights of float32 beside them."""
+    kinds = (torch.nn.Conv2d, torch.nn.BatchNorm2d)
+    return model.dtype == torch.float32 or not any(
+        isinstance(each, kinds) for each in model.module.modules()
+    )
 
 
 @contextlib.contextmanager

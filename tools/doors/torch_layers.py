@@ -158,13 +158,9 @@ class LlamaLayer(nn.Module):
 class Normed(nn.Module):
     """A convolution without a bias, and a batch norm."""
 
-    def __init__(
-        self, inner: int, outer: int, size: int, stride: int = 1, groups: int = 1
-    ) -> None:
+    def __init__(self, inner: int, outer: int, size: int, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(
-            inner, outer, size, stride, size // 2, groups=groups, bias=False
-        )
+        self.conv = nn.Conv2d(inner, outer, size, stride, size // 2, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(outer)
 
     def forward(self, x: Any) -> Any:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -125,9 +126,7 @@ class Llama(nn.Module):
         super().__init__()
         self.words = nn.Embedding(words, width)
         hidden = width * 11 // 4
-        self.layers = nn.ModuleList(
-            LlamaLayer(width, heads, hidden, tokens) for _ in range(layers)
-        )
+        self.layers = nn.ModuleList(LlamaLayer(width, heads, hidden, tokens) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-5)
         self.end = nn.Linear(width, words, bias=False)
 
@@ -209,10 +208,8 @@ class UNet(nn.Module):
 
     def __init__(self, channels: tuple[int, ...]) -> None:
         super().__init__()
-        pairs = list(zip(channels, channels[1:], strict=False))
-        self.down = nn.ModuleList(
-            Twice(*pair) for pair in [(3, channels[0]), *pairs]
-        )
+        pairs = list(itertools.pairwise(channels))
+        self.down = nn.ModuleList(Twice(*pair) for pair in [(3, channels[0]), *pairs])
         self.grow = nn.ModuleList(
             nn.ConvTranspose2d(outer, inner, 2, 2) for inner, outer in reversed(pairs)
         )

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tvm import relax
+from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
 from relay_passes.bfloat16.narrow_products import narrow_products
@@ -106,3 +107,27 @@ def test_a_guard_of_a_rounded_softmax() -> None:
         return product(narrow(op.nn.softmax(scores)), v)
 
     assert_becomes(module(before, *QKV), safe_softmax(), module(after, *QKV))
+
+
+KERNEL = np.random.default_rng(3).standard_normal((6, 4, 3, 3)).astype(ml_dtypes.bfloat16)
+IMAGE = ((1, 4, 5, 5), "bfloat16")
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_a_convolution_of_what_was_widened(folded: bool) -> None:
+    kernel = relax.const(KERNEL, "bfloat16")
+
+    def before(x: relax.Expr) -> relax.Expr:
+        weight = relax.const(KERNEL.astype(np.float32)) if folded else wide(kernel)
+        return op.nn.conv2d(wide(x), weight, padding=1, out_dtype="float32")
+
+    def after(x: relax.Expr) -> relax.Expr:
+        return op.nn.conv2d(x, kernel, padding=1, out_dtype="float32")
+
+    assert_structural_equal(narrow_products()(module(before, IMAGE)), module(after, IMAGE))
+
+
+def test_a_convolution_with_a_weight_of_float32_stays() -> None:
+    weight = relax.const(np.full((6, 4, 3, 3), 0.1, np.float32))
+    mod = module(lambda x: op.nn.conv2d(wide(x), weight), IMAGE)
+    assert_structural_equal(narrow_products()(mod), mod)

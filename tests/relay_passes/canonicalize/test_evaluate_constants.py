@@ -103,5 +103,7 @@ def test_a_product_with_zeros() -> None:
 
 def test_zeros_times_infinity_stay() -> None:
     weight = relax.const(np.full((4, 3), np.inf, np.float32))
-    mod = module(lambda x: op.add(x, op.matmul(op.zeros((2, 4), "float32"), weight)), ((2, 3), "float32"))
+    mod = module(
+        lambda x: op.add(x, op.matmul(op.zeros((2, 4), "float32"), weight)), ((2, 3), "float32")
+    )
     assert_structural_equal(evaluate_constants()(mod), mod)

@@ -39,9 +39,7 @@ def test_two_limits_meet(
 
 
 def test_no_limits() -> None:
-    before = module(
-        lambda x: relax.op.exp(clip(x, -math.inf, math.inf)), (SHAPE, "float32")
-    )
+    before = module(lambda x: relax.op.exp(clip(x, -math.inf, math.inf)), (SHAPE, "float32"))
     assert_structural_equal(merge_clips()(before), module(relax.op.exp, (SHAPE, "float32")))
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from tvm_hybrid.errors import ShapeError
+from tvm_hybrid.executable import Executable
+
 pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
-from tools.doors.compare import differences, error, kernels, ran, reference  # noqa: E402
-from tools.doors.known import reason_of  # noqa: E402
-from tools.doors.through import DOORS  # noqa: E402
-from tools.doors.torch_models import NAMES, torch_model  # noqa: E402
+from tools.doors.compare import differences, error, kernels, ran, reference
+from tools.doors.known import reason_of
+from tools.doors.through import DOORS
+from tools.doors.torch_models import NAMES, TorchModel, torch_model
 
 QUICK = ("mbconv", "gpt", "conv1d", "einsum")
 # A rounding of every tensor on the way, of numbers up to twice as large as the largest result.
@@ -33,15 +37,30 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("name", "dtype"), cases())
 def test_the_doors_agree(name: str, dtype: str) -> None:
     model = torch_model(name, dtype, small=True)
-    programs = {door: through(name, model, 1) for door, through in DOORS.items()}
     wanted = reference(model)
-    base = programs["ONNX"]
-    assert base is not None
+    base = onnx_program(name, model, dtype)
     allowed = max(TOLERANCES[dtype], 1.5 * error(ran(base, model), wanted))
-    for door, program in programs.items():
+    for door in ("torch", "nn"):
+        program = DOORS[door](name, model, 1)
         if program is None:
             continue
         assert error(ran(program, model), wanted) <= allowed
-        lines = differences(kernels(program.explain()), kernels(base.explain()))
         if reason_of(name, dtype, door) is None:
-            assert lines == [], door
+            assert differences(kernels(program.explain()), kernels(base.explain())) == [], door
+
+
+def onnx_program(name: str, model: TorchModel, dtype: str) -> Executable:
+    """The program of the ONNX door; some models cannot be written in ONNX in bfloat16."""
+    try:
+        program = DOORS["ONNX"](name, model, 1)
+    except ShapeError as refusal:
+        if dtype != "bfloat16":
+            raise
+        pytest.skip(f"no valid ONNX: {refusal}")
+    assert program is not None
+    return program
+
+
+def test_a_difference_is_told() -> None:
+    found, wanted = Counter({"a": 2, "b": 1}), Counter({"a": 1, "c": 1})
+    assert differences(found, wanted) == ["+1 a", "+1 b", "-1 c"]

@@ -83,3 +83,22 @@ def conv2d_transpose(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Expr: ...
+def batch_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    moving_mean: Expr,
+    moving_var: Expr,
+    axis: int,
+    *,
+    training: bool = ...,
+) -> Expr: ...
+def max_pool2d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+) -> Expr: ...
+def avg_pool2d(
+    data: Expr, pool_size: int | Sequence[int] = ..., strides: int | Sequence[int] = ...
+) -> Expr: ...
