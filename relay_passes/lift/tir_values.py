@@ -194,8 +194,13 @@ class ValueReader:
         used = [axis for axis in axes if axis is not None]
         if len(set(used)) < len(used):
             raise RefusedError("a diagonal")
-        order = tuple(axes.index(a.var) if a.var in used else None for a in self._axes)
-        view = AxisView(source, known_tensor(source).shape, order)
+        shape = known_tensor(source).shape
+        units = [place for place, axis in enumerate(axes) if axis is None and shape[place] == 1]
+        order: list[int | None] = []
+        for axis in self._axes:  # one of extent 1 is one of the tensor's, if that has any
+            place = axes.index(axis.var) if axis.var in used else None
+            order.append(units.pop(0) if place is None and axis.extent == 1 and units else place)
+        view = AxisView(source, shape, tuple(order))
         if view.shape == view.source_shape and not view.moves:
             return source
         view = view.without_leading_ones()

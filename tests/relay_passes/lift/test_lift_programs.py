@@ -93,6 +93,11 @@ MODELS: dict[str, tuple[Body, tuple[Tensor, ...], list[str]]] = {
         (((6, 8), F), ((8, 5), F)),
         ["matmul", "max", "reshape", "reshape", "subtract", "exp", "sum"],
     ),
+    "batch of one": (
+        lambda x, w: op.nn.softmax(op.nn.rms_norm(op.matmul(x, w), constant(5), [-1])),
+        (((1, 6, 8), F), ((8, 5), F)),
+        ["matmul", "multiply", "mean"],
+    ),
     "slices": (
         lambda x, w: op.matmul(op.strided_slice(x, [0, 1], [1, 0], [6, 8], [2, 1]), w),
         (((6, 8), F), ((8, 5), F)),
@@ -180,6 +185,42 @@ def test_a_convolution_by_a_computed_weight_is_gathered() -> None:
     assert "matmul" in names(found) and "gathered" in decision.reason
     arrays = randoms(*inputs)
     np.testing.assert_allclose(run(found, arrays)[0], run(plain, arrays)[0], 1e-4, 1e-4)
+
+
+def conv_like(
+    x: te.Tensor, w: te.Tensor, taps: int = 3, places: int = 7, same: bool = False, twice: int = 0
+) -> te.Tensor:
+    """Windows along one axis; of all taps of the weight, each once, unless told otherwise."""
+    steps = (4, taps, 2) if twice else (4, taps)
+
+    def term(n: Any, f: Any, i: Any, c: Any, u: Any, *_: Any) -> Any:
+        return x[n, c, i + u] * w[n if same else f, c, u]
+
+    return summed((2, 2 if same else 16, places), steps, term)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"taps": 2}, {"places": 6}, {"same": True}, {"twice": 1}],
+    ids=["some taps", "some places", "a diagonal", "a sum of the same"],
+)
+def test_what_is_nearly_a_convolution_is_none(options: dict[str, Any]) -> None:
+    weight = constant(2 if "same" in options else 16, 4, 3)
+    x = (2, 4, 9), F
+    func = function(lambda a, b: conv_like(a, b, **options), x, (weight.value.shape, F))
+    out = tuple(int(extent) for extent in func.params[-1].shape)
+    builder = relax.BlockBuilder()
+    gvar = builder.add_func(func.without_attr("global_symbol"), "program")
+    with builder.function("main", [given := relax.Var("x", relax.TensorType(*x))]):
+        with builder.dataflow():
+            call = relax.call_tir(gvar, [given, weight], relax.TensorType(out, F))
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    found, _ = lifted(mod)
+    assert "nn.conv1d" not in names(found)
+    arrays = randoms(x)
+    np.testing.assert_allclose(run(found, arrays)[0], run(mod, arrays)[0], 1e-4, 1e-4)
 
 
 TYPES = [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")]
