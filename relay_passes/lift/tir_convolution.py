@@ -34,7 +34,7 @@ from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
 from .emission import Emission
 from .product import widened
 from .tir_contraction import narrowed
-from .tir_values import Tensors
+from .tir_elements import Tensors
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}

@@ -103,21 +103,15 @@ class ReadContraction:
         Its operands.
     out : tirx.Var
         The buffer that receives the result.
-    out_labels : tuple of (str or None)
-        The axis along each of its dimensions.
     dtype : str
         The type in which products are summed.
-    names : mapping of Var to str
-        The label of every axis.
     """
 
     contraction: Contraction
     left: Factor
     right: Factor
     out: tirx.Var
-    out_labels: tuple[str | None, ...]
     dtype: str
-    names: dict[tirx.Var, str]
 
 
 def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> ReadContraction:
@@ -160,7 +154,7 @@ def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -
         {**ones, **{names[axis.var]: axis.extent for axis in nest.axes()}},
     )
     _check_gathers(first, second)
-    return ReadContraction(contraction, first, second, store.buffer, out, dtype, names)
+    return ReadContraction(contraction, first, second, store.buffer, dtype)
 
 
 def product_of(nest: Nest) -> tuple[Store, TensorLoad, TensorLoad]:

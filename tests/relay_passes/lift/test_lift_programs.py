@@ -39,7 +39,7 @@ def legalized(mod: IRModule, stage: str = "legalised") -> IRModule:
 
 def lifted(mod: IRModule) -> tuple[IRModule, DecisionLog]:
     decisions: DecisionLog = []
-    found = lift_programs(decisions)(mod)
+    found = lift_programs(decisions=decisions)(mod)
     return relax.transform.CanonicalizeBindings()(found), decisions
 
 
@@ -310,6 +310,32 @@ def test_a_block_that_no_operator_computes_is_a_function_of_its_own() -> None:
     a, b = randoms(*inputs)
     expected = (a * (np.arange(4) % 3)[:, None]) @ b
     np.testing.assert_allclose(run(found, [a, b])[0], expected, 1e-4, 1e-4)
+
+
+def test_values_of_another_block() -> None:
+    shapes = ((4, 8), F), ((8, 5), F), ((5, 8), F)
+    x, w, v = (relax.Var(f"x{i}", relax.TensorType(*each)) for i, each in enumerate(shapes))
+    builder = relax.BlockBuilder()
+
+    def call(steps: int, columns: int, *factors: relax.Expr) -> relax.Call:
+        func = function(
+            lambda a, b: summed((4, columns), (steps,), lambda i, j, k: a[i, k] * b[k, j]),
+            *(((4, steps), F), ((steps, columns), F)),
+        )
+        gvar = builder.add_func(func.without_attr("global_symbol"), "program")
+        return builder.emit(relax.call_tir(gvar, factors, relax.TensorType((4, columns), F)))
+
+    with builder.function("main", [x, w, v]):
+        with builder.dataflow():
+            first = builder.emit_output(call(8, 5, x, w))
+        power = builder.emit(op.exp(v))
+        with builder.dataflow():
+            result = builder.emit_output(call(5, 8, first, power))
+        builder.emit_func_output(result)
+    found, decisions = lifted(builder.get())
+    assert [decision.taken for decision in decisions] == [True, True]
+    assert names(found) == ["matmul", "exp", "matmul"]
+    assert relax.analysis.well_formed(found)
 
 
 def stays(mod: IRModule) -> str:

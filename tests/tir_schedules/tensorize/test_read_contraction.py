@@ -59,7 +59,7 @@ def test_axes_of_extent_1() -> None:
     found = read_contraction(last_block(body, ((1, 4, 8), F), ((8, 1, 5), F)))
     assert found.left.labels == ("one 0", "i1", "r0")
     assert found.right.labels == ("r0", None, "i2")
-    assert found.out_labels == ("one 0", "i1", "i2")
+    assert found.contraction.out == ("one 0", "i1", "i2")
 
 
 @pytest.mark.parametrize(
