@@ -238,7 +238,7 @@ def phases(
             checks_first(),
             to_dataflow(),
             tidy(),
-            lift_programs(decisions),
+            lift_programs(machine.isa.f32_lanes, decisions),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),

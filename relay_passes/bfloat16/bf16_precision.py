@@ -87,10 +87,9 @@ def _takes_bf16(graph: DataflowGraph, call: relax.Expr) -> bool:
     ) and not any(_is_decoded(graph, arg) for arg in call.args)
 
 
-def _is_of_pixels(call: relax.Call) -> bool:
+def _is_of_pixels(call: relax.Expr) -> bool:
     """Whether a call is a convolution, or the product of pixels [N, H, W, C] and a weight."""
-    ranks = [arg.ty.ndim for arg in call.args]
-    return is_convolution(call) or ranks == [4, 2]
+    return is_convolution(call) or [arg.ty.ndim for arg in call.args] == [4, 2]
 
 
 def _is_known_convolution(call: relax.Expr) -> bool:

@@ -31,10 +31,16 @@ class Emission(Bindings):
 
     What a function says twice, such as x - mean(x) in a variance, is one value for the passes that
     recognise it.
+
+    Parameters
+    ----------
+    lanes : int
+        Of vectors of float32 on the target, for estimates.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int = 16) -> None:
         super().__init__()
+        self.lanes = lanes
         self._known: dict[int, list[relax.VarBinding]] = {}
         self._places: dict[relax.Expr, int] = {}
 

@@ -46,11 +46,13 @@ logger = logging.getLogger("tvm_hybrid")
 _SCHEDULED = ("tirx.is_scheduled", "tvm_hybrid.kernel", "tvm_hybrid.region")
 
 
-def lift_programs(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+def lift_programs(lanes: int = 16, decisions: DecisionLog | None = None) -> ir.transform.Pass:
     """The pass; it needs A-normal form.
 
     Parameters
     ----------
+    lanes : int
+        Of vectors of float32 on the target, for estimates.
     decisions : list of Decision, optional
         Receives what became of every sum of products.
     """
@@ -60,7 +62,7 @@ def lift_programs(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         if next(_calls(mod), None) is None:
             return mod
-        lifter = _Lifter(_without_fused(mod), log)
+        lifter = _Lifter(_without_fused(mod), lanes, log)
         lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
         return tidy()(lifted) if lifter.changed else mod
 
@@ -98,11 +100,12 @@ def _without_fused(mod: IRModule) -> IRModule:
 class _Lifter:
     """Rewrites the blocks of one module."""
 
-    def __init__(self, mod: IRModule, decisions: DecisionLog) -> None:
+    def __init__(self, mod: IRModule, lanes: int, decisions: DecisionLog) -> None:
         self.builder = relax.BlockBuilder(mod)
         self.changed = False
-        self._mod = mod
+        self._mod, self._lanes = mod, lanes
         self._decisions = decisions
+        # What was emitted for variables of the block.
         self._values: dict[relax.Expr, relax.Expr] = {}
         self._with_product = {
             gvar: _has_product(function)
@@ -112,7 +115,8 @@ class _Lifter:
 
     def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The bindings of a block, some as other operators; None if all stay."""
-        written = Emission()
+        written = Emission(self._lanes)
+        self._values = {}
         changed = False
         for binding in block.bindings[:]:
             lifted = isinstance(binding, relax.VarBinding) and self._lift(written, binding)

@@ -76,7 +76,7 @@ def emit_contraction(
         )
     )
     inner = contraction.without_alone()
-    best, *others = arrangements(inner, (a_constant, b_constant))
+    best, *others = arrangements(inner, (a_constant, b_constant), block.lanes)
     if best.swapped:
         left, right = right, left
     given = best.contraction

@@ -31,7 +31,7 @@ from tir_schedules.tensorize.read_contraction import Factor, read_contraction
 
 from .emission import Emission
 from .product import emit_contraction
-from .tir_values import Tensors
+from .tir_elements import Tensors
 
 AddFunction = Callable[[tirx.PrimFunc, str], Any]
 """Adds a function to the module; gives its global variable."""

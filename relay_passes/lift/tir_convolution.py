@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import ir, relax, tirx
 from tvm.ir.expr import TensorLoad
@@ -26,14 +27,14 @@ from tvm.sym import Analyzer, detect_linear_equation
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import known_tensor
 from tir_schedules.generic.expressions import const_int, variables_of
-from tir_schedules.generic.nest import Nest, analyzer_for
+from tir_schedules.generic.nest import Axis, Nest, analyzer_for
 from tir_schedules.tensorize.contraction import RefusedError
 from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
 
 from .emission import Emission
 from .product import widened
 from .tir_contraction import narrowed
-from .tir_values import Tensors
+from .tir_elements import Tensors
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
@@ -135,7 +136,7 @@ def match_convolution(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) 
         if (types[0], types[1], dtype) not in PRODUCTS:
             continue
         for guess in _guesses(count):
-            found = _proved(analyzer, guess, data, weight, store.indices, store.buffer)
+            found = _proved(analyzer, guess, nest, data, weight)
             if found is None:
                 continue
             windows, groups = found
@@ -162,12 +163,12 @@ def _guesses(count: int) -> Iterator[_Guess]:
 def _proved(
     analyzer: Analyzer,
     guess: _Guess,
+    nest: Nest,
     data: TensorLoad,
     weight: TensorLoad,
-    out: Sequence[Expr],
-    result: tirx.Var,
 ) -> tuple[list[Window], int] | None:
     """The windows and the number of groups; None if the guess is wrong."""
+    out, result = nest.stores[0].indices, nest.stores[0].buffer
     x, w, y = (
         dict(zip(layout, indices, strict=True))
         for layout, indices in (
@@ -193,7 +194,10 @@ def _proved(
         return None
     first = tirx.floordiv(w["O"], _number(outputs // groups)) * _number(per_group)
     pairs = [(x["N"], y["N"]), (w["O"], y["C"]), (x["C"], first + w["I"])]
-    if not all(_is_axis(index) for index in (*w.values(), *y.values())):
+    inside = [*(index for letter, index in w.items() if letter != "O")]
+    if not _are_all(nest.spatial, out, result.shape):
+        return None
+    if not _are_all(nest.reduce, inside, [of_w[letter] for letter in w if letter != "O"]):
         return None
     windows = []
     for letter in guess.data:
@@ -209,8 +213,14 @@ def _proved(
     return (windows, groups) if proved else None
 
 
-def _is_axis(index: Expr) -> bool:
-    return isinstance(index, tirx.Var) or const_int(index) == 0
+def _are_all(axes: Sequence[Axis], indices: Sequence[Expr], shape: Sequence[Any]) -> bool:
+    """Whether indices are axes, each once, and reach all of a tensor; 0 of an extent of 1."""
+    left = {axis.var: axis.extent for axis in axes}
+    for index, extent in zip(indices, shape, strict=True):
+        reached = left.pop(index, 0) if isinstance(index, tirx.Var) else 1
+        if reached != int(extent) or (reached == 1 and const_int(index) != 0):
+            return False
+    return not left
 
 
 def _number(value: int) -> Expr:

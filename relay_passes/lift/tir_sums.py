@@ -26,7 +26,8 @@ from tir_schedules.generic.nest import Axis, Nest, Store
 from tir_schedules.tensorize.contraction import RefusedError
 
 from .emission import Emission
-from .tir_values import Tensors, ValueReader, block_axes
+from .tir_elements import Tensors
+from .tir_values import ValueReader, block_axes
 
 _REDUCTIONS: dict[type, Callable[..., relax.Expr]] = {
     tirx.Add: relax.op.sum,

@@ -29,7 +29,8 @@ from tir_schedules.tensorize.contraction import RefusedError
 
 from .emission import Emission
 from .tir_convolution import Convolution, check_shape, match_convolution
-from .tir_values import Tensors, block_axes, read_block, shown
+from .tir_elements import Tensors, shown
+from .tir_values import block_axes, read_block
 
 _OPERATORS = {1: relax.op.nn.conv1d_transpose, 2: relax.op.nn.conv2d_transpose}
 

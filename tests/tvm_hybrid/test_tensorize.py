@@ -15,8 +15,10 @@ import tvm_hybrid
 from microkernels.microkernel import microkernel_named
 from relay_passes.decisions import TENSORIZE, DecisionLog
 from relay_passes.lower.lower_regions import KERNEL
+from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import module
 from tests.relay_passes.lift.test_lift_programs import legalized
+from tests.stand_ins import running
 from tests.tir_schedules.tensorize.programs import Tensor, function, summed
 from tvm_hybrid.errors import CompileError
 
@@ -98,13 +100,15 @@ def values(tensor: Tensor, seed: int) -> np.ndarray:
     return numbers.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
-def called(made: tirx.PrimFunc, arrays: list[np.ndarray]) -> np.ndarray:
+def called(
+    made: tirx.PrimFunc, arrays: list[np.ndarray], target: tvm.target.Target | None = None
+) -> np.ndarray:
     """What a function writes into its last parameter."""
     out = made.params[-1]
     shape = [int(extent) for extent in out.shape]
     result = tvm.runtime.tensor(np.zeros(shape, str(out.dtype)))
     named = made.with_attr("global_symbol", "program")
-    library = tvm.compile(named, target=tvm_hybrid.resolve_target(None))
+    library = tvm.compile(named, target=target or tvm_hybrid.resolve_target(None))
     library["program"](*map(tvm.runtime.tensor, arrays), result)
     return result.numpy()
 
@@ -124,6 +128,39 @@ def test_programs(name: str, threads: int) -> None:
     arrays = [values(tensor, seed) for seed, tensor in enumerate(inputs)]
     wide = [array.astype(np.int64 if array.dtype.kind in "iu" else np.float64) for array in arrays]
     np.testing.assert_array_equal(called(made, arrays), meaning(*wide))
+
+
+@pytest.mark.isa("amx")
+def test_tiles_where_the_target_has_them() -> None:
+    shapes = ((64, 3, 64), "uint8"), ((3, 64, 64), "int8")
+
+    def body(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        return summed(
+            (3, 64, 64),
+            (64,),
+            lambda n, i, j, k: cast("int32", a[i, n, k]) * cast("int32", b[n, k, j]),
+        )
+
+    with target_of("amx") as target:
+        made = tvm_hybrid.tensorize(function(body, *shapes), target=target, num_threads=1)
+    assert str(made.attrs[KERNEL]).startswith("amx_")
+    compiled = running.compiled(made.with_attr("global_symbol", "main"), "amx")["main"]
+    arrays = [values(tensor, seed) for seed, tensor in enumerate(shapes)]
+    result = tvm.runtime.empty((3, 64, 64), "int32")
+    compiled(*map(tvm.runtime.tensor, arrays), result)
+    expected = np.einsum("ink,nkj->nij", *(array.astype(np.int32) for array in arrays))
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("name", ["in place", "bytes"])
+def test_for_avx2(name: str) -> None:
+    body, inputs, meaning = CASES[name]
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    made = tvm_hybrid.tensorize(function(body, *inputs), target=target, num_threads=1)
+    assert str(made.attrs[KERNEL]).startswith("avx2_")
+    arrays = [values(tensor, seed) for seed, tensor in enumerate(inputs)]
+    wide = [array.astype(np.int64) for array in arrays]
+    np.testing.assert_array_equal(called(made, arrays, target), meaning(*wide))
 
 
 def test_a_module_keeps_its_other_functions() -> None:

@@ -23,12 +23,9 @@ from tir_schedules.core.size import is_open
 
 from .contraction import Contraction, Labels
 
-_LANES = 16
-_PRODUCTS = 32  # a cycle
-_COPIED = 1.0  # cycles for an element
-_PACKED = 0.25
+# Vectors of products in a cycle; cycles for an element of a copy that permutes, and of packing.
+_VECTORS, _COPIED, _PACKED = 2, 1.0, 0.25
 _SAMPLE = 64  # an extent that is known at run time only
-_MOST_LABELS = 3  # of which all orders are tried
 
 Unit = Labels
 Units = tuple[Unit, ...]
@@ -86,7 +83,7 @@ class Arrangement:
 
 
 def arrangements(
-    contraction: Contraction, constants: tuple[bool, bool] = (False, False)
+    contraction: Contraction, constants: tuple[bool, bool] = (False, False), lanes: int = 16
 ) -> list[Arrangement]:
     """Every candidate, the best first.
 
@@ -96,6 +93,8 @@ def arrangements(
         One that `check` lets pass, without axes that one operand alone has.
     constants : tuple of bool
         Which operands are constants: they are permuted and, on the right, packed beforehand.
+    lanes : int
+        Products of a vector.
     """
     found = [
         arranged
@@ -104,14 +103,16 @@ def arrangements(
             contraction.swapped() if swapped else contraction,
             swapped,
             constants[::-1] if swapped else constants,
+            lanes,
         )
     ]
     return sorted(found, key=lambda each: each.cycles)
 
 
 def _orders(
-    given: Contraction, swapped: bool, constants: tuple[bool, bool]
+    given: Contraction, swapped: bool, constants: tuple[bool, bool], lanes: int
 ) -> Iterator[Arrangement]:
+    """The candidates of one order of the operands."""
     groups = [
         _candidates(given.batches, (given.out,)),
         _candidates(given.rows, (given.left, given.out)),
@@ -119,11 +120,11 @@ def _orders(
         _candidates(given.steps, (given.left, given.right)),
     ]
     for batches, rows, columns, steps in itertools.product(*groups):
-        yield _arranged(given, swapped, constants, batches, rows, columns, steps)
+        yield _arranged(given, swapped, constants, lanes, (batches, rows, columns, steps))
 
 
 def _candidates(group: Labels, tensors: Sequence[Labels]) -> list[Labels]:
-    """Orders of a group; few labels in all orders."""
+    """The orders in which a group stands in tensors."""
     if len(group) < 2:
         return [group]
     standing = dict.fromkeys(tuple(x for x in labels if x in group) for labels in tensors)
@@ -134,12 +135,11 @@ def _arranged(
     given: Contraction,
     swapped: bool,
     constants: tuple[bool, bool],
-    batches: Labels,
-    rows: Labels,
-    columns: Labels,
-    steps: Labels,
+    lanes: int,
+    groups: tuple[Labels, ...],
 ) -> Arrangement:
     """One candidate, with its estimate."""
+    batches, rows, columns, steps = groups
     batch_units = tuple((label,) for label in batches)
     row_units = (rows,) if batches or not rows else _row_units(given, rows, columns, steps)
     tensors = {
@@ -156,9 +156,8 @@ def _arranged(
     cycles = _COPIED * sum(_points(given, tensors[name][0]) for name in moved)
     if not constants[1]:
         cycles += _PACKED * _points(given, given.right)
-    count = _points(given, columns)
-    lanes = -(-count // _LANES) * _LANES
-    cycles += _points(given, (*batches, *rows, *steps)) * lanes / _PRODUCTS
+    vectors = -(-_points(given, columns) // lanes)
+    cycles += _points(given, (*batches, *rows, *steps)) * vectors / _VECTORS
     return Arrangement(given, swapped, batch_units, row_units, columns, steps, tuple(moved), cycles)
 
 

@@ -127,5 +127,5 @@ def check(contraction: Contraction, constants: tuple[bool, bool] = (False, False
     if contraction.rows and contraction.columns:
         return
     matrix = constants[0 if contraction.rows else 1]
-    if contraction.batches or not matrix:
+    if contraction.size(contraction.batches) != 1 or not matrix:
         raise RefusedError("a matrix by a vector: every element of the matrix is read once")

@@ -22,7 +22,7 @@ depends on the block's axes alone, such as windows (`y * 2 + dy`): it is gathere
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
@@ -45,6 +45,7 @@ PRODUCTS = {
     ("bfloat16", "bfloat16", "bfloat16"),  # summed in float32, and rounded once
     *((a, b, "int32") for a in ("uint8", "int8") for b in ("uint8", "int8")),
 }
+_ONE = "one "  # and a number: the label of an axis of extent 1; no variable has such a name
 _LOSSLESS = {
     "float32": ("float32", "bfloat16"),
     "bfloat16": ("bfloat16",),
@@ -102,21 +103,15 @@ class ReadContraction:
         Its operands.
     out : tirx.Var
         The buffer that receives the result.
-    out_labels : tuple of (str or None)
-        The axis along each of its dimensions.
     dtype : str
         The type in which products are summed.
-    names : mapping of Var to str
-        The label of every axis.
     """
 
     contraction: Contraction
     left: Factor
     right: Factor
     out: tirx.Var
-    out_labels: tuple[str | None, ...]
     dtype: str
-    names: dict[tirx.Var, str]
 
 
 def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> ReadContraction:
@@ -139,22 +134,27 @@ def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -
     first, second = (_factor(nest, load, names) for load in (left, right))
     out = plain_labels(store.indices, names)
     dtype = str(store.value.ty.dtype)
-    if out is None:
+    if out is None or not _is_whole(nest, out, store.buffer, names):
         raise RefusedError("the result is stored at other places than its axes")
+    read = {axis.var for factor in (first, second) for axis in factor.axes}
+    if any(axis.var not in read for axis in nest.reduce):
+        raise RefusedError("a sum over an axis that no operand has")
     held = [(narrow or {}).get(each.buffer, each.dtype) for each in (first, second)]
     types = (held[0], held[1], dtype)
     if types not in PRODUCTS:
         raise RefusedError(
             f"{types[0]} by {types[1]}, summed in {dtype}: no kernel multiplies that"
         )
+    first, second, out = _with_leading_ones(first, second, out)
+    ones = {label: 1 for label in out if label is not None and label.startswith(_ONE)}
     contraction = Contraction(
         _stored(first, names),
         _stored(second, names),
         tuple(label for label in out if label is not None),
-        {names[axis.var]: axis.extent for axis in nest.axes()},
+        {**ones, **{names[axis.var]: axis.extent for axis in nest.axes()}},
     )
     _check_gathers(first, second)
-    return ReadContraction(contraction, first, second, store.buffer, out, dtype, names)
+    return ReadContraction(contraction, first, second, store.buffer, dtype)
 
 
 def product_of(nest: Nest) -> tuple[Store, TensorLoad, TensorLoad]:
@@ -231,16 +231,41 @@ def _factor(nest: Nest, load: TensorLoad, names: dict[tirx.Var, str]) -> Factor:
     inside = {var for index in load.indices for var in variables_of(index)}
     axes = tuple(axis for axis in nest.axes() if axis.var in inside)
     labels = plain_labels(load.indices, names)
-    shape = [const_int(extent) for extent in load.source.shape]
-    whole = labels is not None and all(
-        extent == (1 if label is None else _extent(nest, names, label))
-        for label, extent in zip(labels, shape, strict=True)
-    )
+    whole = labels is not None and _is_whole(nest, labels, load.source, names)
     return Factor(load, labels if whole and labels is not None else (), axes)
 
 
-def _extent(nest: Nest, names: dict[tirx.Var, str], label: str) -> int:
-    return next(axis.extent for axis in nest.axes() if names[axis.var] == label)
+def _with_leading_ones(
+    left: Factor, right: Factor, out: Sequence[str | None]
+) -> tuple[Factor, Factor, tuple[str | None, ...]]:
+    """Names for the dimensions of extent 1 that the result and the left operand begin with.
+
+    A batch of one is a batch, or a row: what stands around the product has it, too.
+    """
+    labels = [list(left.labels), list(right.labels), list(out)]
+    ranks = [len(each) for each in labels]
+    has_batches = any(x in left.labels and x in out for x in right.labels if x is not None)
+    for place in range(min(ranks[0], ranks[2])):
+        everywhere = ranks[0] == ranks[1] and labels[1][place] is None
+        if labels[0][place] is not None or labels[2][place] is not None:
+            break
+        if has_batches and not everywhere:
+            break
+        for each in labels if everywhere else (labels[0], labels[2]):
+            each[place] = f"{_ONE}{place}"
+    first, second, result = (tuple(each) for each in labels)
+    return replace(left, labels=first), replace(right, labels=second), result
+
+
+def _is_whole(
+    nest: Nest, labels: Sequence[str | None], buffer: tirx.Var, names: dict[tirx.Var, str]
+) -> bool:
+    """Whether axes reach all of a tensor, along each of its dimensions."""
+    extents = {names[axis.var]: axis.extent for axis in nest.axes()}
+    return all(
+        const_int(extent) == (1 if label is None else extents[label])
+        for label, extent in zip(labels, buffer.shape, strict=True)
+    )
 
 
 def _stored(factor: Factor, names: dict[tirx.Var, str]) -> Labels:

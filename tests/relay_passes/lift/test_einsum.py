@@ -27,7 +27,7 @@ def einsum(subscripts: str, *shapes: Shape, dtype: str = F) -> IRModule:
 
 def lifted(mod: IRModule) -> tuple[IRModule, DecisionLog]:
     decisions: DecisionLog = []
-    return lift_programs(decisions)(mod), decisions
+    return lift_programs(decisions=decisions)(mod), decisions
 
 
 def operators(mod: IRModule) -> list[str]:

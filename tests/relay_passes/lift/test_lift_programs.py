@@ -39,7 +39,7 @@ def legalized(mod: IRModule, stage: str = "legalised") -> IRModule:
 
 def lifted(mod: IRModule) -> tuple[IRModule, DecisionLog]:
     decisions: DecisionLog = []
-    found = lift_programs(decisions)(mod)
+    found = lift_programs(decisions=decisions)(mod)
     return relax.transform.CanonicalizeBindings()(found), decisions
 
 
@@ -92,6 +92,11 @@ MODELS: dict[str, tuple[Body, tuple[Tensor, ...], list[str]]] = {
         lambda x, w: op.nn.softmax(op.matmul(x, w)),
         (((6, 8), F), ((8, 5), F)),
         ["matmul", "max", "reshape", "reshape", "subtract", "exp", "sum"],
+    ),
+    "batch of one": (
+        lambda x, w: op.nn.softmax(op.nn.rms_norm(op.matmul(x, w), constant(5), [-1])),
+        (((1, 6, 8), F), ((8, 5), F)),
+        ["matmul", "multiply", "mean"],
     ),
     "slices": (
         lambda x, w: op.matmul(op.strided_slice(x, [0, 1], [1, 0], [6, 8], [2, 1]), w),
@@ -182,6 +187,42 @@ def test_a_convolution_by_a_computed_weight_is_gathered() -> None:
     np.testing.assert_allclose(run(found, arrays)[0], run(plain, arrays)[0], 1e-4, 1e-4)
 
 
+def conv_like(
+    x: te.Tensor, w: te.Tensor, taps: int = 3, places: int = 7, same: bool = False, twice: int = 0
+) -> te.Tensor:
+    """Windows along one axis; of all taps of the weight, each once, unless told otherwise."""
+    steps = (4, taps, 2) if twice else (4, taps)
+
+    def term(n: Any, f: Any, i: Any, c: Any, u: Any, *_: Any) -> Any:
+        return x[n, c, i + u] * w[n if same else f, c, u]
+
+    return summed((2, 2 if same else 16, places), steps, term)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"taps": 2}, {"places": 6}, {"same": True}, {"twice": 1}],
+    ids=["some taps", "some places", "a diagonal", "a sum of the same"],
+)
+def test_what_is_nearly_a_convolution_is_none(options: dict[str, Any]) -> None:
+    weight = constant(2 if "same" in options else 16, 4, 3)
+    x = (2, 4, 9), F
+    func = function(lambda a, b: conv_like(a, b, **options), x, (weight.value.shape, F))
+    out = tuple(int(extent) for extent in func.params[-1].shape)
+    builder = relax.BlockBuilder()
+    gvar = builder.add_func(func.without_attr("global_symbol"), "program")
+    with builder.function("main", [given := relax.Var("x", relax.TensorType(*x))]):
+        with builder.dataflow():
+            call = relax.call_tir(gvar, [given, weight], relax.TensorType(out, F))
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    found, _ = lifted(mod)
+    assert "nn.conv1d" not in names(found)
+    arrays = randoms(x)
+    np.testing.assert_allclose(run(found, arrays)[0], run(mod, arrays)[0], 1e-4, 1e-4)
+
+
 TYPES = [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")]
 
 
@@ -269,6 +310,32 @@ def test_a_block_that_no_operator_computes_is_a_function_of_its_own() -> None:
     a, b = randoms(*inputs)
     expected = (a * (np.arange(4) % 3)[:, None]) @ b
     np.testing.assert_allclose(run(found, [a, b])[0], expected, 1e-4, 1e-4)
+
+
+def test_values_of_another_block() -> None:
+    shapes = ((4, 8), F), ((8, 5), F), ((5, 8), F)
+    x, w, v = (relax.Var(f"x{i}", relax.TensorType(*each)) for i, each in enumerate(shapes))
+    builder = relax.BlockBuilder()
+
+    def call(steps: int, columns: int, *factors: relax.Expr) -> relax.Call:
+        func = function(
+            lambda a, b: summed((4, columns), (steps,), lambda i, j, k: a[i, k] * b[k, j]),
+            *(((4, steps), F), ((steps, columns), F)),
+        )
+        gvar = builder.add_func(func.without_attr("global_symbol"), "program")
+        return builder.emit(relax.call_tir(gvar, factors, relax.TensorType((4, columns), F)))
+
+    with builder.function("main", [x, w, v]):
+        with builder.dataflow():
+            first = builder.emit_output(call(8, 5, x, w))
+        power = builder.emit(op.exp(v))
+        with builder.dataflow():
+            result = builder.emit_output(call(5, 8, first, power))
+        builder.emit_func_output(result)
+    found, decisions = lifted(builder.get())
+    assert [decision.taken for decision in decisions] == [True, True]
+    assert names(found) == ["matmul", "exp", "matmul"]
+    assert relax.analysis.well_formed(found)
 
 
 def stays(mod: IRModule) -> str:

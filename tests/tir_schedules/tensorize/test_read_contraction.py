@@ -57,8 +57,27 @@ def test_axes_of_extent_1() -> None:
         return summed((1, 4, 5), (8,), lambda n, i, j, k: a[n, i, k] * b[k, n, j])
 
     found = read_contraction(last_block(body, ((1, 4, 8), F), ((8, 1, 5), F)))
-    assert found.left.labels == (None, "i1", "r0") and found.right.labels == ("r0", None, "i2")
-    assert found.out_labels == (None, "i1", "i2")
+    assert found.left.labels == ("one 0", "i1", "r0")
+    assert found.right.labels == ("r0", None, "i2")
+    assert found.contraction.out == ("one 0", "i1", "i2")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "roles"),
+    [
+        ((1, 4, 8), (8, 5), (("one 0", "i1"), ())),
+        ((1, 4, 8), (1, 8, 5), (("i1",), ("one 0",))),
+        ((4, 8), (1, 8, 5), (("i1",), ())),
+    ],
+    ids=["a row", "a batch", "of the right operand"],
+)
+def test_a_batch_of_one(left: tuple[int, ...], right: tuple[int, ...], roles: Any) -> None:
+    def body(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        first, second = ((0,) * (len(shape) - 2) for shape in (left, right))
+        return summed((1, 4, 5), (8,), lambda _n, i, j, k: a[(*first, i, k)] * b[(*second, k, j)])
+
+    found = read_contraction(last_block(body, (left, F), (right, F))).contraction
+    assert (found.rows, found.batches) == roles
 
 
 def test_windows_are_gathered() -> None:
@@ -107,6 +126,12 @@ INT8 = ((4, 8), "int8"), ((8, 5), "int8")
         (
             lambda: _plain(lambda a, b, n, i, j, k: a[i, n[k]] * b[k, j], A, B, ((8,), "int32")),
             "indices that are read from a tensor",
+        ),
+        (
+            lambda: last_block(
+                lambda a, b: summed((4, 5), (8, 3), lambda i, j, k, n: a[i, k] * b[k, j]), A, B
+            ),
+            "an axis that no operand has",
         ),
         (
             lambda: last_block(

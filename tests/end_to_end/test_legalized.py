@@ -1,0 +1,50 @@
+"""Models that TVM has legalised before they reach us: the same kernels, the same results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_hybrid
+from relay_passes.decisions import TENSORIZE
+from tests.relay_passes.lift.test_lift_programs import legalized
+
+from .cnn_blocks import enlarging, made, residual
+from .transformers import Sizes, bert
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "bert": lambda: bert(Sizes(batch=1, layers=1)),
+    "residual": lambda: made(residual)[1],
+    "enlarging": lambda: made(enlarging)[1],
+}
+
+
+def kernels(executable: tvm_hybrid.Executable) -> Counter[tuple[str, str]]:
+    """What templates built, and with which microkernel."""
+    return Counter((d.op, d.kernel) for d in executable.explain() if d.taken and d.kernel)
+
+
+@pytest.mark.parametrize("stage", ["legalised", "fused"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_kernels(name: str, stage: str) -> None:
+    mod = tvm_hybrid.import_onnx(MODELS[name]()).mod
+    plain = tvm_hybrid.compile(mod, num_threads=1)
+    legal = tvm_hybrid.compile(legalized(mod, stage), num_threads=1)
+    assert kernels(legal) == kernels(plain)
+    notes = [d for d in legal.explain() if d.op == TENSORIZE]
+    assert notes and all(note.taken for note in notes)
+    rng = np.random.default_rng(0)
+    feeds = []
+    for parameter in mod["main"].params:
+        shape, dtype = [int(e) for e in parameter.ty.shape.values], str(parameter.ty.dtype)
+        feeds.append(
+            rng.integers(0, 2, shape, dtype)
+            if dtype.startswith("int")
+            else rng.standard_normal(shape).astype(dtype)
+        )
+    results = [executable.run(*feeds)[0].numpy() for executable in (plain, legal)]
+    np.testing.assert_allclose(results[1], results[0], 1e-5, 1e-5)
