@@ -25,6 +25,7 @@ from tir_schedules.core.template import template_for
 from tir_schedules.generic.schedule import schedule_generic
 
 from .logs import logger
+from .tensorized import tensorize
 from .tuning.metaschedule.anchor import read_anchor
 from .tuning.metaschedule.recognize import region_of
 from .tuning.metaschedule.schedule import schedule_product
@@ -44,6 +45,7 @@ class Matmul(ScheduleRule):
     A product, of batches or not, gets the program of our template "batch_matmul": it packs the
     second operand while it runs, and has the epilogue in registers. What that does not know, such
     as convolutions (NHWC by HWIO, all channels), is tiled as it is around one of our microkernels.
+    Everything else that multiplies two tensors is left to `tvm_hybrid.tensorize`.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
@@ -68,7 +70,7 @@ class Matmul(ScheduleRule):
             return None
         program = normalized(func)
         reasons = []
-        for make in (_by_template, _by_intrinsic):
+        for make in (_by_template, _by_intrinsic, functools.partial(_by_roles, target)):
             try:
                 return _in_place_of(func, make(program, machine))
             except TvmHybridError as error:
@@ -149,6 +151,13 @@ def _by_intrinsic(program: IRModule, machine: Machine) -> tirx.PrimFunc:
         else:
             return schedule.mod["main"].with_attr(KERNEL, tiling.kernel.name)
     raise ConfigError("; ".join(reasons))
+
+
+def _by_roles(target: Target, program: IRModule, machine: Machine) -> tirx.PrimFunc:
+    """The program with its products by the roles of their axes; CompileError if it has none."""
+    made = tensorize(program["main"], target=target, num_threads=machine.threads)
+    assert isinstance(made, tirx.PrimFunc)
+    return made
 
 
 def _in_place_of(func: tirx.PrimFunc, made: tirx.PrimFunc) -> Schedule:

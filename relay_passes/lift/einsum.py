@@ -12,8 +12,8 @@ After
 
 Three operands and more are multiplied two at a time, in the order with the fewest multiplications;
 what is no product of matrices behind one that is, element by element.
-An einsum with an ellipsis or with one label twice in an operand stays, and so does one of a single
-operand.
+An ellipsis stands for as many labels as it has axes. An einsum with one label twice in an operand
+stays, and so does one of a single operand.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .emission import Emission
 from .product import Extents, emit_contraction, emit_elementwise
 
 _MOST = 6  # operands
+_ELLIPSIS = "..."
 _SAMPLE = 64  # an extent that is known at run time only
 
 
@@ -67,7 +68,7 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
         If it is no sum of products of matrices; says why.
     """
     values = list(call.args[0])
-    inputs, out = _labels(str(call.attrs.subscripts), len(values))
+    inputs, out = _labels(str(call.attrs.subscripts), [int(value.ty.ndim) for value in values])
     operands = [_Operand(value, labels) for value, labels in zip(values, inputs, strict=True)]
     dtypes = {str(value.ty.dtype) for value in values}
     if dtypes not in ({"float32"}, {"bfloat16"}):
@@ -96,22 +97,33 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
         operands = [*rest, _Operand(block.emit(value), kept)]
 
 
-def _labels(subscripts: str, count: int) -> tuple[list[Labels], Labels]:
+def _labels(subscripts: str, ranks: list[int]) -> tuple[list[Labels], Labels]:
     """The labels of every operand, and those of the result."""
-    text = subscripts.replace(" ", "")
-    if "." in text:
-        raise RefusedError("an ellipsis")
-    given, arrow, result = text.partition("->")
-    inputs = [tuple(part) for part in given.split(",")]
-    if len(inputs) != count or not 2 <= count <= _MOST:
-        raise RefusedError(f"{count} operands")
+    given, arrow, result = subscripts.replace(" ", "").partition("->")
+    parts = given.split(",")
+    if len(parts) != len(ranks) or not 2 <= len(ranks) <= _MOST:
+        raise RefusedError(f"{len(ranks)} operands")
+    inputs = [_spelled(part, rank) for part, rank in zip(parts, ranks, strict=True)]
     for labels in inputs:
         if len(set(labels)) < len(labels):
             raise RefusedError("a label twice in an operand: a diagonal")
-    if not arrow:  # those that stand once, in the order of the alphabet
-        letters = list(itertools.chain(*inputs))
-        return inputs, tuple(sorted(label for label in letters if letters.count(label) == 1))
-    return inputs, tuple(result)
+    letters = list(itertools.chain(*inputs))
+    # Those of an ellipsis end at the last one, as axes that are broadcast do.
+    further = sorted({label for label in letters if label.startswith(_ELLIPSIS)}, reverse=True)
+    if arrow:
+        before, dots, after = result.partition(_ELLIPSIS)
+        return inputs, (*before, *(further if dots else ()), *after)
+    once = sorted(x for x in letters if letters.count(x) == 1 and x not in further)
+    return inputs, (*further, *once)
+
+
+def _spelled(part: str, rank: int) -> Labels:
+    """The labels of an operand, with one for each axis of an ellipsis, counted from its end."""
+    before, dots, after = part.partition(_ELLIPSIS)
+    count = rank - len(before) - len(after)
+    if count < 0 or (count and not dots):
+        raise RefusedError(f"{part}: labels of another number of axes")
+    return (*before, *(f"{_ELLIPSIS}{place}" for place in reversed(range(count))), *after)
 
 
 def _extents(operands: list[_Operand]) -> tuple[dict[str, int], Extents]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from tvm import ir, relax
 
-from tir_schedules.tensorize.arrangement import Arrangement, Units, arrangements, is_view
+from tir_schedules.tensorize.arrangement import Arrangement, Units, arrangements, in_memory, is_view
 from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError, check
 
 from .emission import Emission
@@ -80,12 +80,12 @@ def emit_contraction(
     if best.swapped:
         left, right = right, left
     given = best.contraction
-    a = _operand(block, left, given.left, best.left, extents)
-    b = _operand(block, right, given.right, best.right, extents)
+    a = _operand(block, given, left, given.left, best.left, extents)
+    b = _operand(block, given, right, given.right, best.right, extents)
     if dtype == "int32":
         a, b = (widened(block, each) for each in (a, b))
     product = relax.op.matmul(a, b, out_dtype=dtype)
-    result = _result(block, product, best.out, given.out, extents)
+    result = _result(block, given, product, best.out, extents)
     return result, _how(best, others)
 
 
@@ -126,25 +126,31 @@ def _summed(block: Emission, operand: relax.Expr, labels: Labels, alone: Labels)
 
 
 def _operand(
-    block: Emission, expr: relax.Expr, stored: Labels, units: Units, extents: Extents
+    block: Emission,
+    given: Contraction,
+    expr: relax.Expr,
+    stored: Labels,
+    units: Units,
+    extents: Extents,
 ) -> relax.Expr:
     """An operand with an axis for each unit."""
-    if not is_view(stored, units):
+    if not is_view(given, stored, units):
         order = tuple(itertools.chain(*units))
         expr = _permuted(block, expr, [stored.index(label) for label in order])
         return _reshaped(block, expr, _singles(order), units, extents)
-    places = sorted(units, key=lambda unit: stored.index(unit[0]) if unit else len(stored))
+    places = in_memory(given, stored, units)
     expr = _reshaped(block, expr, _singles(stored), places, extents)
     return _permuted(block, expr, _order(places, units))
 
 
 def _result(
-    block: Emission, product: relax.Expr, units: Units, stored: Labels, extents: Extents
+    block: Emission, given: Contraction, product: relax.Expr, units: Units, extents: Extents
 ) -> relax.Expr:
     """A product as the tensor that is wanted."""
+    stored = given.out
     product = block.emit(product)
-    if is_view(stored, units):
-        places = sorted(units, key=lambda unit: stored.index(unit[0]) if unit else len(stored))
+    if is_view(given, stored, units):
+        places = in_memory(given, stored, units)
         product = _permuted(block, product, _order(units, places))
         return _reshaped(block, product, places, _singles(stored), extents)
     order = tuple(itertools.chain(*units))

@@ -127,6 +127,7 @@ def test_the_order_of_the_passes() -> None:
         )
     ]
     chain = [
+        "lift_programs",  # first, so that all others see operators
         "widen_bf16",  # before weights are folded in the type that they stay in
         "recognize_norms",
         "sink_permutes",

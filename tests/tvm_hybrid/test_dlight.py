@@ -128,6 +128,19 @@ def kernels(mod: IRModule) -> list[str]:
     return sorted(str(program.attrs[KERNEL]) for program in programs(mod))
 
 
+def test_products_in_any_order_of_indices() -> None:
+    shapes = (5, 33, 3), (3, 7, 33)
+    mod = module_of(lambda a, b: relax.op.einsum([a, b], "ikn,njk->jin"), *shapes)
+    made = scheduled(mod, tvm_hybrid.dlight.Matmul())
+    (kernel,) = kernels(made)
+    assert microkernel_named(kernel).b_dtype == "float32"
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-8, 9, shape).astype("float32") for shape in shapes)
+    machine = relax.VirtualMachine(tvm.compile(made, target=host_target()), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, (a, b))).numpy()
+    np.testing.assert_array_equal(found, np.einsum("ikn,njk->jin", a, b))
+
+
 ROWS = tirx.Var("rows", "int64")
 OTHERS: dict[str, Callable[[], IRModule]] = {
     "softmax": lambda: module_of(relax.op.nn.softmax, (8, 40)),

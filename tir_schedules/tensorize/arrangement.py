@@ -147,9 +147,12 @@ def _arranged(
         "right": (given.right, (*batch_units, steps, columns)),
         "result": (given.out, (*batch_units, *row_units, columns)),
     }
-    copied = [name for name, (stored, units) in tensors.items() if not is_view(stored, units)]
+    copied = [
+        name for name, (stored, units) in tensors.items() if not is_view(given, stored, units)
+    ]
     # The kernel stores whole vectors of columns.
-    if columns and given.out[-1] != columns[-1] and "result" not in copied:
+    last = given.solid(given.out)[-1:], given.solid(columns)[-1:]
+    if last[1] and last[0] != last[1] and "result" not in copied:
         copied.append("result")
     fixed = {"left": constants[0], "right": constants[1], "result": False}
     moved = [name for name in copied if not fixed[name]]
@@ -166,7 +169,7 @@ def _row_units(given: Contraction, rows: Labels, columns: Labels, steps: Labels)
     nothing moves, else as few as may be."""
     if (given.left, given.out) == ((*rows, *steps), (*rows, *columns)):
         return tuple((label,) for label in rows)
-    return _joined(rows, (given.left, given.out))
+    return _joined(given, rows, (given.left, given.out))
 
 
 def _points(given: Contraction, labels: Labels) -> int:
@@ -178,11 +181,14 @@ def _points(given: Contraction, labels: Labels) -> int:
     return points
 
 
-def _joined(group: Labels, tensors: Sequence[Labels]) -> Units:
+def _joined(given: Contraction, group: Labels, tensors: Sequence[Labels]) -> Units:
     """A group in as few parts as lie next to each other in all tensors."""
+    stored = [given.solid(labels) for labels in tensors]
     units: list[Unit] = []
     for label in group:
-        if units and all(_follows(labels, units[-1][-1], label) for labels in tensors):
+        before = given.solid(units[-1])[-1:] if units else ()
+        follows = not before or given.extents[label] == 1
+        if units and (follows or all(_follows(labels, before[0], label) for labels in stored)):
             units[-1] += (label,)
         else:
             units.append((label,))
@@ -193,10 +199,25 @@ def _follows(labels: Labels, first: str, second: str) -> bool:
     return labels.index(second) == labels.index(first) + 1
 
 
-def is_view(stored: Labels, units: Units) -> bool:
+def is_view(given: Contraction, stored: Labels, units: Units) -> bool:
     """Whether every unit lies together in a tensor, in its order."""
+    places = given.solid(stored)
     return all(
-        _follows(stored, first, second)
+        _follows(places, first, second)
         for unit in units
-        for first, second in itertools.pairwise(unit)
+        for first, second in itertools.pairwise(given.solid(unit))
     )
+
+
+def in_memory(given: Contraction, stored: Labels, units: Units) -> list[Unit]:
+    """Units in the order in which they lie in a tensor that is a view of them."""
+    places = given.solid(stored)
+
+    def place(unit: Unit) -> float:
+        solid = given.solid(unit)
+        if solid:
+            return places.index(solid[0])
+        before = stored[: stored.index(unit[0])] if unit else stored
+        return len(given.solid(before)) - 0.5
+
+    return sorted(units, key=place)

@@ -76,6 +76,10 @@ class Contraction:
         """How many points some axes have together."""
         return math.prod(self.extents[label] for label in labels)
 
+    def solid(self, labels: Labels) -> Labels:
+        """The axes that have more than one point: where the others lie makes no difference."""
+        return tuple(label for label in labels if self.extents[label] != 1)
+
     def without_alone(self) -> Contraction:
         """The same after each operand was summed over its own axes."""
         left, right = self.alone

@@ -84,7 +84,7 @@ def test_a_bilinear_form_ends_element_by_element() -> None:
         ("bi,bi->b", ((4, 5), (4, 5)), "products of vectors"),
         ("ij,j->i", ((4, 5), (5,)), "a matrix by a vector"),
         ("ii,ij->j", ((4, 4), (4, 5)), "a diagonal"),
-        ("...ij,...jk->...ik", ((2, 4, 5), (2, 5, 3)), "an ellipsis"),
+        ("...ij,...jk->...ik", ((2, 4, 5), (1, 5, 3)), "has the extents 2 and 1"),
         ("ij->i", ((4, 5),), "1 operands"),
     ],
 )
@@ -94,6 +94,23 @@ def test_refusals_say_why(subscripts: str, shapes: tuple[Shape, ...], reason: st
     assert_structural_equal(found, mod)
     assert (decision.op, decision.taken) == (TENSORIZE, False)
     assert reason in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes"),
+    [
+        ("...ij,...jk->...ik", ((2, 3, 4, 5), (2, 3, 5, 6))),
+        ("...ij,...jk->...ik", ((2, 3, 4, 5), (3, 5, 6))),
+        ("i...j,jk", ((4, 2, 3, 5), (5, 6))),
+        ("...ij,jk...->k...i", ((2, 4, 5), (5, 6, 2))),
+    ],
+)
+def test_an_ellipsis(subscripts: str, shapes: tuple[Shape, ...]) -> None:
+    found, (decision,) = lifted(einsum(subscripts, *shapes))
+    assert decision.taken and "einsum" not in operators(found)
+    arrays = [np.random.default_rng(i).standard_normal(s).astype(F) for i, s in enumerate(shapes)]
+    expected = np.einsum(subscripts, *(x.astype(np.float64) for x in arrays))
+    np.testing.assert_allclose(run(found, arrays)[0], expected, atol=1e-4)
 
 
 def test_types_that_no_kernel_multiplies() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.tensorize.arrangement import arrangements, is_view
+from tir_schedules.tensorize.arrangement import arrangements, in_memory, is_view
 from tir_schedules.tensorize.contraction import Contraction
 
 from .test_contraction import einsum
@@ -70,6 +70,16 @@ def test_open_sizes() -> None:
 
 
 def test_views() -> None:
-    assert is_view(("a", "b", "c"), (("c",), ("a", "b"), ()))
-    assert not is_view(("a", "b", "c"), (("a", "c"), ("b",)))
-    assert not is_view(("a", "b"), (("b", "a"),))
+    given = einsum("abc,cd->abd")
+    assert is_view(given, ("a", "b", "c"), (("c",), ("a", "b"), ()))
+    assert not is_view(given, ("a", "b", "c"), (("a", "c"), ("b",)))
+    assert not is_view(given, ("a", "b"), (("b", "a"),))
+
+
+def test_an_axis_of_one_lies_anywhere() -> None:
+    extents = {"n": 1, "c": 64, "h": 28, "w": 28, "o": 128}
+    labels = tuple("nchw"), tuple("oc"), tuple("nohw")
+    best = arrangements(Contraction(*labels, extents))[0]
+    assert best.swapped and not best.copied
+    assert best.columns == ("n", "h", "w")
+    assert in_memory(best.contraction, labels[0], best.right) == [("c",), ("n", "h", "w")]
