@@ -24,12 +24,11 @@ from microkernels.tvm_compat import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.region_functions import is_region_function
 from relay_passes.lower.guard_entries import guard_entries
-from relay_passes.lower.native_code import EXTERNAL, importing
+from relay_passes.lower.native_code import EXTERNAL, SYSTEM_LIB_PREFIX, importing
 
 from .cpu_features import FEATURES, CpuFeature
 
 GUARD = "tvm_hybrid.guard"  # an attribute of partitioned functions: a Guard as JSON
-SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
 PREFIX = "tvm_hybrid_require_"
 _PLAIN = {"kind": "llvm", "mcpu": "x86-64"}
 _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}

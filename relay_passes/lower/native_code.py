@@ -40,6 +40,7 @@ from .skip_checks import pipeline_of_trusting, trusting
 from .weights_entry import WEIGHTS_ENTRY
 
 EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
+SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
 NOTHING = "tvm_hybrid_nothing"
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
@@ -116,9 +117,10 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
     """
     groups = [group for group in _groups(trusting(for_threads(mod, threads))) if group]
     pipeline = pipeline_of_trusting(pipeline_for(threads))
+    prefix = dict(mod.attrs or {}).get(SYSTEM_LIB_PREFIX, "")
     with workers(len(groups)) as pool:
         compiled = [
-            pool.submit(_library, group, target, pipeline, kernel_context(group.values()))
+            pool.submit(_library, group, target, pipeline, kernel_context(group.values()), prefix)
             for group in groups
         ]
         modules = [each.result() for each in compiled]
@@ -127,7 +129,7 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
         for gvar, function in mod.functions_items()
         if not isinstance(function, tirx.PrimFunc)
     }
-    nothing = {ir.GlobalVar(NOTHING): _nothing()}
+    nothing = {ir.GlobalVar(prefix + NOTHING): _nothing(prefix + NOTHING)}
     return importing(IRModule({**calling, **nothing}, mod.attrs, mod.global_infos), modules)
 
 
@@ -137,14 +139,14 @@ def importing(mod: IRModule, modules: Iterable[Any]) -> IRModule:
     return mod.with_attr(EXTERNAL, [*present, *modules])
 
 
-def _nothing() -> tirx.PrimFunc:
+def _nothing(name: str) -> tirx.PrimFunc:
     """A kernel that nobody calls.
 
     The executable of a module without kernels would import an empty C source in their place, which
     a C compiler would have to compile before it runs.
     """
     nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
-    return nothing.with_attr("global_symbol", NOTHING)
+    return nothing.with_attr("global_symbol", name)
 
 
 def emit_machine_code(executable: tvm.runtime.Module) -> None:
@@ -197,10 +199,13 @@ def _cut(kernels: list[tuple[ir.GlobalVar, tirx.PrimFunc]]) -> list[Kernels]:
 
 
 def _library(
-    group: Kernels, target: Target, pipeline: str, context: PassContext
+    group: Kernels, target: Target, pipeline: str, context: PassContext, prefix: str = ""
 ) -> tvm.runtime.Module:
+    mod = IRModule(dict(group))
+    if prefix:
+        mod = mod.with_attr(SYSTEM_LIB_PREFIX, prefix)
     with context:
-        return tvm.tirx.build(IRModule(dict(group)), target=target, pipeline=pipeline)
+        return tvm.tirx.build(mod, target=target, pipeline=pipeline)
 
 
 def _calls_outside(function: ir.BaseFunc, groups: Iterable[Kernels]) -> ir.BaseFunc:

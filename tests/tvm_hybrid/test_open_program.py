@@ -177,8 +177,8 @@ def test_where_templates_are_missing_programs_are_made_for_single_shapes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     build = OnnxBuilder()
-    x = build.input("x", ["n", 3, "h", "w"])
-    weight = build.input("weight", [2, 3, 3, 3])
+    x = build.input("x", ["n", "c", "h", "w"])
+    weight = build.input("weight", [2, "c", 3, 3])
     build.output(build.node("Conv", x, weight), ["n", 2, "p", "q"])
     with caplog.at_level(logging.INFO, "tvm_hybrid"):
         session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
