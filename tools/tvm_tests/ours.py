@@ -39,9 +39,11 @@ def replace_default_pipeline(builds: Builds) -> None:
         if call["relax_pipeline"] not in DEFAULTS or not _is_for_cpu(call["target"]):
             return stock(*args, **options)
         decisions: DecisionLog = []
-        # TVM looks for the check of the CPU in vain in this mode.
-        check_cpu = call["exec_mode"] != "compiled"
-        call["relax_pipeline"] = build_pipeline(check_cpu=check_cpu, decisions=decisions)
+        # In this mode TVM looks in vain for kernels, and for the check of the CPU, in other modules.
+        others = call["exec_mode"] != "compiled"
+        call["relax_pipeline"] = build_pipeline(
+            check_cpu=others, native=others, decisions=decisions
+        )
         call["target"] = _with_features(call["target"])
         executable = stock(*given.args, **given.kwargs)
         builds.modules += 1
