@@ -70,7 +70,7 @@ def constant_of(array: np.ndarray[Any, Any]) -> GenericConst:
     """A constant of an array, which nobody writes to any more: it may share memory with it."""
     tensor = tensor_over(array)
     if tensor is None:
-        tensor = tvm.runtime.tensor(np.ascontiguousarray(array))
+        tensor = tvm.runtime.tensor(np.asarray(array, order="C"))
     return relax.const(tensor)
 
 

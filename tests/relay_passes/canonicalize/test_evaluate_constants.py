@@ -44,6 +44,12 @@ def test_a_mask_becomes_a_constant(mask: Callable[[], relax.Expr]) -> None:
     assert_structural_equal(evaluate_constants()(before), after)
 
 
+def test_a_tensor_without_dimensions_keeps_its_shape() -> None:
+    before = module(lambda x: op.multiply(x, op.ones((), "float32")), X)
+    after = module(lambda x: op.multiply(x, relax.const(np.float32(1))), X)
+    assert_structural_equal(evaluate_constants()(before), after)
+
+
 def test_rows_of_a_table() -> None:
     table = constant(5, 4)
     rows = op.take(table, op.arange(1, 4, 1, "int32"), axis=0, mode="clip")

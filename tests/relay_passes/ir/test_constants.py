@@ -28,6 +28,11 @@ def test_an_aligned_array_is_not_copied(dtype: type) -> None:
     np.testing.assert_array_equal(tensor.numpy(), wanted)
 
 
+def test_an_array_without_dimensions_has_none_as_a_constant() -> None:
+    found = constant_of(np.broadcast_to(np.asarray(2, np.float32), ()))
+    assert [*found.ty.shape] == [] and found.value.numpy() == 2
+
+
 def read_only() -> np.ndarray:
     array = filled()
     array.flags.writeable = False
