@@ -39,7 +39,7 @@ def replace_default_pipeline(builds: Builds) -> None:
         if call["relax_pipeline"] not in DEFAULTS or not _is_for_cpu(call["target"]):
             return stock(*args, **options)
         decisions: DecisionLog = []
-        # In this mode TVM looks in vain for kernels, and for the check of the CPU, in other modules.
+        # In this mode TVM looks in vain for kernels and for the check of the CPU in other modules.
         others = call["exec_mode"] != "compiled"
         call["relax_pipeline"] = build_pipeline(
             check_cpu=others, native=others, decisions=decisions
