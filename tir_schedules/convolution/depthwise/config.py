@@ -113,9 +113,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     computed for all channels before the next pixels, so that memory is read in order, with AVX2
     (3x3 on a Zen 3: 1.2 to 1.9 times as fast as channels in the outer loop, 5x5: 0.95 to 1.12) and
     for open sizes, where what kind of tile it is, is found out once for all of them. With AVX-512
-    a vector of channels is a whole cache line; there, small windows do so if x and the result do
-    not fit in L2 (3x3 on an Emerald Rapids: 1.06 to 3.1 times as fast, at 56x56x144 0.8; windows of
-    5x5 0.9 and 1.3; within L2 0.7 to 1.2).
+    a vector of channels is a whole cache line.
     Interleaved taps beyond kr are further weights for each accumulator, so that half as many are
     faster (5x5 at 28x28x240, int8: 60 us instead of 67), if that does not make two tiles of one
     (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
@@ -125,7 +123,6 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
     x, outputs = region.inputs[0], problem.columns.outputs
     large = x.nbytes > machine.l2_bytes
-    streams = x.nbytes + region.output.nbytes > machine.l2_bytes
     wide = machine.isa.f32_lanes == 16
     registers = 32 if wide else 16
     threads = threads_worth(machine, flops_us(problem.flops, machine))
@@ -137,7 +134,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
         small = problem.taps <= 9 and problem.rows.dilation == 1
         if several > 1 and small and (large or opened or not wide):
             rows, columns = several, 3 if opened and not wide else 4
-        if opened or not wide or (streams and small):
+        if opened or not wide:
             bands = SMALL_IMAGE if opened else -(-problem.rows.outputs // rows)
             blocks = _in_order(problem, machine, problem.batch * bands, threads)
     else:
