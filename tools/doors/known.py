@@ -13,7 +13,7 @@ _SAME = {
     "bfloat16": ("mlp", "encoder", "encoder_prenorm", "mha", "vit"),
 }
 _NARROW = (
-    "torch.export rounds behind several operators of float32 at once, where ONNX rounds behind each;"
+    "torch.export rounds behind several operators of float32, where ONNX rounds behind each;"
     " what else differs has not been looked into"
 )
 
