@@ -203,6 +203,13 @@ class Machine:
         """
         return self.description.at("l3_exposed", threads)
 
+    def result_exposed(self, threads: int = 1) -> float:
+        """Share of the traffic of a result beyond L2, to the kernel that reads it, that shows.
+
+        Where so many threads share both kernels.
+        """
+        return self.description.at("result_exposed", threads)
+
     @property
     def foreign_rate(self) -> float:
         """Bytes a microsecond that a thread reads of what another core has just written."""

@@ -258,10 +258,25 @@ def test_defaults_follow_the_image() -> None:
     machine = Machine("znver4", isa_named("avx512"), 2)
     large = default_config(depthwise((112, 112), 96, (3, 3), padding=ALL), machine)
     small = default_config(depthwise((7, 7), 96, (3, 3), padding=ALL), machine)
-    assert (large.rows, large.threads) == (2, 2)
+    assert (large.rows, large.vectors, large.threads) == (2, 1, 2)
     assert (small.rows, small.columns, small.threads) == (1, 7, 1)
     wide = default_config(depthwise((40, 40), 8, (31, 31), padding=(15,) * 4), machine)
     assert wide.columns > 1
+
+
+def test_two_fmas_a_cycle_take_channels_in_pairs() -> None:
+    """Small windows do, in tiles of two rows where images pass L2; large windows do not."""
+    machine = Machine("emeraldrapids", isa_named("avx512"))
+
+    def numbers(size: int, channels: int, taps: int = 3) -> tuple[int, ...]:
+        region = depthwise((size, size), channels, (taps, taps), padding=(taps // 2,) * 4)
+        found = default_config(region, machine)
+        return found.rows, found.columns, found.vectors, found.blocks
+
+    assert numbers(112, 96) == (2, 2, 2, 3)
+    assert numbers(56, 96) == numbers(14, 72) == (1, 7, 2, 3)
+    assert numbers(14, 8) == (1, 7, 1, 1)
+    assert numbers(56, 96, taps=5) == (1, 14, 1, 1)
 
 
 def test_half_registers_take_all_channels_of_a_tile() -> None:
