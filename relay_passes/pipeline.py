@@ -152,8 +152,9 @@ class PipelineOptions:
         A block's layout problem -> the labels of its operators, or None where there are none that
         are better than those that move the fewest bytes.
     open_weights : bool
-        Whether parameters behind the first `num_input` of a function are weights, so that those of
-        products are packed by operators on them alone, as weights of convolutions always are.
+        Whether parameters behind the first `num_input` of a function are weights that are known
+        before a run: those of products are packed by operators on them alone, as weights of
+        convolutions always are, and convolutions by them may use Winograd's algorithm.
     """
 
     target: Target
@@ -306,7 +307,7 @@ def phases(
             *only_if(coarse, merge_attention(machine.isa)),
             *only_if(coarse, merge_depthwise(machine)),
             *only_if(coarse, merge_chains(machine)),
-            select_winograd(machine, options.fast_math),
+            select_winograd(machine, options.fast_math, options.open_weights),
             note_reorders(decisions),
         ],
         Phase.CONFIGURE_REGIONS: [

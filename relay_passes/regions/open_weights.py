@@ -7,9 +7,11 @@ the elements of a weight is one, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tvm import IRModule, relax
 
-from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.graph import static_tensor
 from relay_passes.ir.moving_operators import moves_all
 from relay_passes.ir.rewrite import is_relax
 
@@ -33,16 +35,27 @@ def weights_of(mod: IRModule) -> set[relax.Expr]:
     }
 
 
-def moved_weights(graph: DataflowGraph, weights: set[relax.Expr]) -> set[relax.Expr]:
+def moved_weights(bindings: Iterable[relax.Binding], weights: set[relax.Expr]) -> set[relax.Expr]:
     """Some weights, and what a block makes of them by moving elements or taking them of a tuple."""
     found = set(weights)
-    for binding in graph.bindings if found else ():
+    for binding in bindings if found else ():
         value = binding.value
         item = isinstance(value, relax.TupleGetItem) and value.tuple_value in found
         moved = moves_all(value) and value.args[0] in found
         if (item or moved) and _is_weight(value):
             found.add(binding.var)
     return found
+
+
+def weight_bytes(weights: Iterable[relax.Expr]) -> int:
+    """Bytes of weights; tuples have those of their tensors."""
+    types = [
+        ty
+        for weight in weights
+        for ty in (weight.ty.fields if isinstance(weight.ty, relax.TupleType) else [weight.ty])
+    ]
+    tensors = [static_tensor(relax.Var("weight", ty)) for ty in types]
+    return sum(t.nbytes for t in tensors if t is not None)
 
 
 def _is_weight(expr: relax.Expr) -> bool:

@@ -98,7 +98,7 @@ class _Partitioner:
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block, self.fuse)
-        graph.weights = moved_weights(graph, self.weights)
+        graph.weights = moved_weights(graph.bindings, self.weights)
         if self.fuse:
             graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}
