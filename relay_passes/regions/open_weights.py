@@ -2,17 +2,17 @@
 
 TVM's front ends give a function with such parameters the attribute `num_input`: those behind the
 first so many are weights, or tuples of them (`relax.transform.BundleModelParams`). What only moves
-the elements of a weight is one, too.
+the elements of a weight, or adds numbers around them, is one, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tvm import IRModule, relax
+from tvm import IRModule, ir, relax
 
-from relay_passes.ir.graph import static_tensor
-from relay_passes.ir.moving_operators import moves_all
+from relay_passes.ir.graph import is_call, static_tensor
+from relay_passes.ir.moving_operators import moves, moves_all
 from relay_passes.ir.rewrite import is_relax
 
 NUM_INPUT = "num_input"
@@ -41,10 +41,18 @@ def moved_weights(bindings: Iterable[relax.Binding], weights: set[relax.Expr]) -
     for binding in bindings if found else ():
         value = binding.value
         item = isinstance(value, relax.TupleGetItem) and value.tuple_value in found
-        moved = moves_all(value) and value.args[0] in found
-        if (item or moved) and _is_weight(value):
+        if (item or _moves(value, found)) and _is_weight(value):
             found.add(binding.var)
     return found
+
+
+def _moves(value: relax.Expr, weights: set[relax.Expr]) -> bool:
+    """Whether a value is made of a weight's elements, at places that are known."""
+    if is_call(value, "relax.take"):
+        known = isinstance(value.args[1], ir.GenericConst)
+        return known and moves(value) and value.args[0] in weights
+    padded = is_call(value, "relax.nn.pad")
+    return (padded or moves_all(value)) and value.args[0] in weights
 
 
 def weight_bytes(weights: Iterable[relax.Expr]) -> int:
