@@ -102,6 +102,7 @@ from .quantize.integer_mean import integer_mean
 from .quantize.lift_quantize import lift_quantize
 from .quantize.narrow_conv_weights import narrow_conv_weights
 from .quantize.requantize import requantize
+from .quantize.row_scales import row_scales
 from .quantize.sink_dequantize import sink_dequantize
 from .quantize.stock_dynamic_quantize import stock_dynamic_quantize
 from .quantize.weight_only_matmul import weight_only_matmul
@@ -291,6 +292,7 @@ def phases(
             integer_conv(decisions),
             narrow_conv_weights(),
             integer_matmul(decisions),
+            row_scales(decisions),
             fold_dequantize(),
             weight_only_matmul(),
             *only_if(bf16, bf16_precision(machine.isa.multiplies_bf16)),

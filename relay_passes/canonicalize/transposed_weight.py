@@ -91,8 +91,9 @@ def _places(windows: Sequence[Window], kernel: Sequence[int]) -> np.ndarray:
     for at in itertools.product(*map(range, sizes)):
         for phase in itertools.product(*map(range, phases)):
             met = [w.taps[p][u] for w, p, u in zip(windows, phase, at, strict=True)]
-            if None not in met:
-                places[(*at, *phase)] = np.ravel_multi_index(met, kernel)
+            taps = [tap for tap in met if tap is not None]
+            if len(taps) == len(met):
+                places[(*at, *phase)] = np.ravel_multi_index(taps, kernel)
     return places.reshape(math.prod(sizes), math.prod(phases))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tvm import IRModule, ir, relax
 
-from relay_passes.ir.graph import is_call, static_tensor
+from relay_passes.ir.graph import AnyBinding, is_call, static_tensor
 from relay_passes.ir.moving_operators import moves, moves_all
 from relay_passes.ir.rewrite import is_relax
 
@@ -35,7 +35,7 @@ def weights_of(mod: IRModule) -> set[relax.Expr]:
     }
 
 
-def moved_weights(bindings: Iterable[relax.Binding], weights: set[relax.Expr]) -> set[relax.Expr]:
+def moved_weights(bindings: Iterable[AnyBinding], weights: set[relax.Expr]) -> set[relax.Expr]:
     """Some weights, and what a block makes of them by moving elements or taking them of a tuple."""
     found = set(weights)
     for binding in bindings if found else ():
