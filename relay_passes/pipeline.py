@@ -68,6 +68,7 @@ from .layout.propagate_layout import propagate_layout
 from .layout.search_space import ChooseLabels, LayoutProblem
 from .lift.lift_programs import lift_programs
 from .lower.allocate_empty import allocate_empty
+from .lower.bfloat16_remainders import bfloat16_remainders
 from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
@@ -331,6 +332,7 @@ def phases(
             relax.backend.DispatchSortScan(),
             legalize_operators(),
             reduction_identities(),
+            bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
             relax.transform.FuseOps(),
