@@ -157,6 +157,9 @@ class PipelineOptions:
         Whether parameters behind the first `num_input` of a function are weights that are known
         before a run: those of products are packed by operators on them alone, as weights of
         convolutions always are, and convolutions by them may use Winograd's algorithm.
+    entry_checks : bool
+        Whether functions check their inputs as those of TVM's own pipeline do, with its errors,
+        even where kernels refuse the same arguments.
     """
 
     target: Target
@@ -170,6 +173,7 @@ class PipelineOptions:
     fast_math: str = "default"
     layouts: ChooseLabels | None = None
     open_weights: bool = False
+    entry_checks: bool = False
 
     @property
     def machine(self) -> Machine:
@@ -365,7 +369,7 @@ def phases(
             relax.transform.VMShapeLower(),
             check_divisors(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
-            drop_checks(),
+            drop_checks(of_inputs=not options.entry_checks),
             share_objects(),
             relax.transform.AttachGlobalSymbol(),
         ],

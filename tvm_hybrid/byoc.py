@@ -182,7 +182,7 @@ def build_pipeline(
     @ir.transform.module_pass(opt_level=0, name="tvm_hybrid")
     def pipeline(mod: IRModule, _context: PassContext) -> IRModule:
         named = Target.current(True)
-        options = route.for_target(named, mod)
+        options = replace(route.for_target(named, mod), entry_checks=True)
         log: DecisionLog = []
         try:
             lowered = _lowered(mod, options, log)

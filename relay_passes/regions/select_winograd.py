@@ -20,7 +20,7 @@ So a region is changed only if all of these hold:
   (tir_schedules/convolution/winograd/cost.py). Weights are assumed to come from memory if those of
   the whole module do not fit in L3, because every run reads all of them.
 - its weight is a constant, or a parameter that a function of its own packs before any run
-  (`open_weights`): to transform it at every call would cost more than it saves.
+  (`open_weights`): a call would transform it anew.
 
 `explain` shows both times, or why a region that Winograd could compute stays.
 """
