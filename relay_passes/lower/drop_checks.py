@@ -23,9 +23,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.graph import AnyBinding
+from relay_passes.ir.open_weights import NUM_INPUT, has_weights
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.used_variables import variables
-from relay_passes.regions.open_weights import NUM_INPUT, has_weights
 from relay_passes.tvm_compat import ENTRY_CHECKS
 
 

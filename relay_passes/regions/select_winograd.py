@@ -34,6 +34,7 @@ from tvm.ir.transform import PassContext, module_pass
 from microkernels.machines.machine import Machine
 from relay_passes.check_option import check_option
 from relay_passes.ir.constants import bytes_of, constants_of
+from relay_passes.ir.open_weights import moved_weights, weight_bytes, weights_of
 from relay_passes.ir.region_functions import (
     COMPOSITE,
     PREFIX,
@@ -47,8 +48,6 @@ from tir_schedules.convolution.winograd.cost import default_config, direct_cycle
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-
-from .open_weights import moved_weights, weight_bytes, weights_of
 
 FAST_MATH_LEVELS = ("off", "default", "on")
 TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3

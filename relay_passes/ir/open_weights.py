@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from tvm import IRModule, ir, relax
 
-from relay_passes.ir.graph import AnyBinding, is_call, static_tensor
-from relay_passes.ir.moving_operators import moves, moves_all
-from relay_passes.ir.rewrite import is_relax
+from .graph import AnyBinding, is_call, static_tensor
+from .moving_operators import moves, moves_all
+from .rewrite import is_relax
 
 NUM_INPUT = "num_input"
 _FLOATS = ("float32", "bfloat16")
