@@ -79,8 +79,9 @@ def bound(mod: IRModule, arrays: list[np.ndarray]) -> tvm_hybrid.Executable:
     return tvm_hybrid.compile(relax.transform.BindParams("main", params)(mod), num_threads=1)
 
 
-def by_transform(mod: IRModule, arrays: list[np.ndarray]) -> tuple[np.ndarray, list[Decision]]:
-    """The result, with weights packed by `main_transform_params`; and what was decided."""
+def by_transform(mod: IRModule, arrays: list[np.ndarray]) -> tuple[np.ndarray, list[Decision], int]:
+    """The result, with weights packed by `main_transform_params`; what was decided; how many there
+    are, packed."""
     decisions: list[Decision] = []
     parts = tvm_hybrid.partition_for_tvm_hybrid(
         mod, transform_params=True, decisions=decisions, num_threads=1
@@ -89,7 +90,7 @@ def by_transform(mod: IRModule, arrays: list[np.ndarray]) -> tuple[np.ndarray, l
     machine = relax.VirtualMachine(library, tvm.cpu())
     x, *weights = map(tvm.runtime.tensor, arrays)
     packed = machine["main_transform_params"](weights)
-    return machine["main"](x, *packed).numpy(), decisions
+    return machine["main"](x, *packed).numpy(), decisions, len(packed)
 
 
 def regions(decisions: list[Decision]) -> list[str]:
@@ -97,30 +98,40 @@ def regions(decisions: list[Decision]) -> list[str]:
     return [each.op.split(" ")[0] for each in decisions if each.taken and each.kernel]
 
 
-@pytest.mark.parametrize("level", [None, "x86-64-v3"])
-def test_8_bit_convolutions(level: str | None) -> None:
-    """The same bits as with constants: sums of integers are exact."""
+@pytest.fixture(scope="module")
+def eight_bits() -> tuple[IRModule, list[np.ndarray], np.ndarray]:
+    """The network, its arguments, and the result with constants."""
     mod, arrays = net(quantised, QUANTISED), values(QUANTISED)
+    return mod, arrays, bound(mod, arrays).run(arrays[0])[0].numpy()
+
+
+@pytest.mark.parametrize("level", [None, "x86-64-v3"])
+def test_8_bit_convolutions(
+    eight_bits: tuple[IRModule, list[np.ndarray], np.ndarray], level: str | None
+) -> None:
+    """The same bits as with constants: sums of integers are exact."""
+    mod, arrays, wanted = eight_bits
     target = level and {"kind": "llvm", "mcpu": level}
     executable = tvm_hybrid.compile(mod, target=target, num_threads=1)
     taken = [each for each in executable.explain() if each.taken and "conv2d" in each.op]
     assert regions(taken) == ["conv2d", "depthwise_conv2d", "conv2d"]
-    assert all("u8s8" in each.kernel or "int8" in each.kernel for each in taken)
-    (got,), (wanted,) = executable.run(*arrays), bound(mod, arrays).run(arrays[0])
-    np.testing.assert_array_equal(got.numpy(), wanted.numpy())
-    (f32,) = run(mod, arrays)
-    assert np.abs(got.numpy() - f32).max() <= 1e-5 * np.abs(f32).max()
+    assert all("s8s32" in each.kernel for each in taken)
+    np.testing.assert_array_equal(executable.run(*arrays)[0].numpy(), wanted)
 
 
-def test_8_bit_weights_packed_before_a_run() -> None:
-    mod, arrays = net(quantised, QUANTISED), values(QUANTISED)
-    got, decisions = by_transform(mod, arrays)
+def test_8_bit_weights_packed_before_a_run(
+    eight_bits: tuple[IRModule, list[np.ndarray], np.ndarray],
+) -> None:
+    mod, arrays, wanted = eight_bits
+    got, decisions, _ = by_transform(mod, arrays)
     assert [each for each in regions(decisions) if "conv2d" in each] == [
         "conv2d",
         "depthwise_conv2d",
         "conv2d",
     ]
-    np.testing.assert_array_equal(got, bound(mod, arrays).run(arrays[0])[0].numpy())
+    np.testing.assert_array_equal(got, wanted)
+    (f32,) = run(mod, arrays)
+    assert np.abs(got - f32).max() <= 1e-5 * np.abs(f32).max()
 
 
 def test_transposed_convolutions() -> None:
@@ -132,7 +143,7 @@ def test_transposed_convolutions() -> None:
     executable = tvm_hybrid.compile(mod, num_threads=1)
     assert regions(list(executable.explain())) == ["conv2d", "batch_matmul", "batch_matmul"]
     np.testing.assert_allclose(executable.run(*arrays)[0].numpy(), wanted, rtol=1e-5, atol=1e-4)
-    got, decisions = by_transform(mod, arrays)
+    got, decisions, _ = by_transform(mod, arrays)
     assert regions(decisions) == ["conv2d", "matmul", "matmul"]
     np.testing.assert_array_equal(got, wanted)
     np.testing.assert_allclose(got, run(mod, arrays)[0], rtol=1e-5, atol=1e-3)
@@ -141,11 +152,8 @@ def test_transposed_convolutions() -> None:
 def test_winograd_and_a_shared_weight() -> None:
     """`main_transform_params` transforms it once for both; a call would do so again and again."""
     mod, arrays = net(tower, TOWER), values(TOWER)
-    got, decisions = by_transform(mod, arrays)
-    assert regions(decisions) == ["conv2d_winograd"] * 2
+    got, decisions, packed = by_transform(mod, arrays)
+    assert regions(decisions) == ["conv2d_winograd"] * 2 and packed == 1
     np.testing.assert_array_equal(got, bound(mod, arrays).run(arrays[0])[0].numpy())
     executable = tvm_hybrid.compile(mod, num_threads=1)
     assert regions(list(executable.explain())) == ["conv2d"] * 2
-    parts = tvm_hybrid.partition_for_tvm_hybrid(mod, transform_params=True, num_threads=1)
-    _image, *packed = parts["main"].params
-    assert len(packed) == 1
