@@ -68,6 +68,7 @@ from .layout.propagate_layout import propagate_layout
 from .layout.search_space import ChooseLabels, LayoutProblem
 from .lift.lift_programs import lift_programs
 from .lower.allocate_empty import allocate_empty
+from .lower.bfloat16_remainders import bfloat16_remainders
 from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
@@ -102,6 +103,7 @@ from .quantize.integer_mean import integer_mean
 from .quantize.lift_quantize import lift_quantize
 from .quantize.narrow_conv_weights import narrow_conv_weights
 from .quantize.requantize import requantize
+from .quantize.row_scales import row_scales
 from .quantize.sink_dequantize import sink_dequantize
 from .quantize.stock_dynamic_quantize import stock_dynamic_quantize
 from .quantize.weight_only_matmul import weight_only_matmul
@@ -152,8 +154,12 @@ class PipelineOptions:
         A block's layout problem -> the labels of its operators, or None where there are none that
         are better than those that move the fewest bytes.
     open_weights : bool
-        Whether parameters behind the first `num_input` of a function are weights, so that those of
-        products are packed by operators on them alone, as weights of convolutions always are.
+        Whether parameters behind the first `num_input` of a function are weights that are known
+        before a run: those of products are packed by operators on them alone, as weights of
+        convolutions always are, and convolutions by them may use Winograd's algorithm.
+    entry_checks : bool
+        Whether functions check their inputs as those of TVM's own pipeline do, with its errors,
+        even where kernels refuse the same arguments.
     """
 
     target: Target
@@ -167,6 +173,7 @@ class PipelineOptions:
     fast_math: str = "default"
     layouts: ChooseLabels | None = None
     open_weights: bool = False
+    entry_checks: bool = False
 
     @property
     def machine(self) -> Machine:
@@ -290,6 +297,7 @@ def phases(
             integer_conv(decisions),
             narrow_conv_weights(),
             integer_matmul(decisions),
+            row_scales(decisions),
             fold_dequantize(),
             weight_only_matmul(),
             *only_if(bf16, bf16_precision(machine.isa.multiplies_bf16)),
@@ -306,7 +314,7 @@ def phases(
             *only_if(coarse, merge_attention(machine.isa)),
             *only_if(coarse, merge_depthwise(machine)),
             *only_if(coarse, merge_chains(machine)),
-            select_winograd(machine, options.fast_math),
+            select_winograd(machine, options.fast_math, options.open_weights),
             note_reorders(decisions),
         ],
         Phase.CONFIGURE_REGIONS: [
@@ -328,6 +336,7 @@ def phases(
             relax.backend.DispatchSortScan(),
             legalize_operators(),
             reduction_identities(),
+            bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
             relax.transform.FuseOps(),
@@ -360,7 +369,7 @@ def phases(
             relax.transform.VMShapeLower(),
             check_divisors(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
-            drop_checks(),
+            drop_checks(of_inputs=not options.entry_checks),
             share_objects(),
             relax.transform.AttachGlobalSymbol(),
         ],

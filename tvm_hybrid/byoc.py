@@ -16,9 +16,9 @@ from tvm.target import Target
 from microkernels.errors import CompileError
 from relay_passes.decisions import DecisionLog
 from relay_passes.dump_ir import DumpIR
+from relay_passes.ir.open_weights import has_weights
 from relay_passes.lower.native_code import with_native_code
 from relay_passes.pipeline import Phase, PipelineOptions, partition_module, passes_through
-from relay_passes.regions.open_weights import has_weights
 from relay_passes.tvm_compat import WELL_FORMED_CHECK
 
 from .api import PathLike, Records
@@ -182,7 +182,7 @@ def build_pipeline(
     @ir.transform.module_pass(opt_level=0, name="tvm_hybrid")
     def pipeline(mod: IRModule, _context: PassContext) -> IRModule:
         named = Target.current(True)
-        options = route.for_target(named, mod)
+        options = replace(route.for_target(named, mod), entry_checks=True)
         log: DecisionLog = []
         try:
             lowered = _lowered(mod, options, log)

@@ -24,7 +24,7 @@ from microkernels.tvm_compat import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.region_functions import is_region_function
 from relay_passes.lower.guard_entries import guard_entries
-from relay_passes.lower.native_code import EXTERNAL, SYSTEM_LIB_PREFIX, importing
+from relay_passes.lower.native_code import EXTERNAL, SYSTEM_LIB_PREFIX, importing, system_lib_prefix
 
 from .cpu_features import FEATURES, CpuFeature
 
@@ -115,8 +115,7 @@ class Guard(msgspec.Struct, frozen=True):
 
     def within(self, mod: IRModule) -> Guard:
         """The guard of a module, which may be one for a system library."""
-        prefix = dict(mod.attrs or {}).get(SYSTEM_LIB_PREFIX)
-        return self if prefix is None else msgspec.structs.replace(self, prefix=str(prefix))
+        return msgspec.structs.replace(self, prefix=system_lib_prefix(mod))
 
 
 def with_guard(mod: IRModule, guard: Guard) -> IRModule:

@@ -20,9 +20,11 @@ After
 not overlap), and R.concat joins them along the channels; `concat_in_place` later removes the copy.
 Or all phases are channels of one convolution, and another pass interleaves its result. Elementwise
 operators that follow move before the interleaving, and so does a transposed convolution whose
-windows do not overlap. One, two or three axes, any groups, dilation, padding and output padding;
-the weight is a constant or dequantised from one. Other calls stay. A weight may get zeros between
-its taps; adding x times 0 changes nothing unless x is infinite or NaN.
+windows do not overlap. One, two or three axes, any groups, dilation, padding and output padding. A
+weight that is no constant is put together by operators (`transposed_weight`), and numbers for each
+channel are repeated by them. Weights that are dequantised have a constant zero point. Other calls
+stay. A weight may get zeros between its taps; adding x times 0 changes nothing unless x is infinite
+or NaN.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from dataclasses import replace
 from tvm import ir, relax
 
 from relay_passes.ir.elementwise_calls import read_elementwise
-from relay_passes.ir.graph import AnyBinding, DataflowGraph
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, known_tensor, static_tensor
 from relay_passes.ir.quantization import read_dequantize
-from relay_passes.ir.rewrite import block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.waiting_bindings import WaitingBindings
 
 from .interleaved import Interleaved
@@ -88,7 +90,7 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
 
     def elementwise(self, value: relax.Expr) -> tuple[Interleaved, bool] | None:
         """An operator on tensors that wait, element by element."""
-        found = read_elementwise(value, self.waiting, self.is_constant)
+        found = read_elementwise(value, self.waiting, self.is_small)
         if found is None:
             return None
         first, last = self.waiting[found.tensors[0]]
@@ -105,11 +107,13 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
             self, lambda *parts: found.call(parts, constants), [o for o, _ in others]
         ), last
 
-    def is_constant(self, expr: relax.Expr) -> bool:
-        """Whether a value is a constant, or dequantised from one."""
+    def is_small(self, expr: relax.Expr) -> bool:
+        """Whether a value is a constant, dequantised from one, or at most one axis long."""
         quantized = read_dequantize(self.graph.definition(expr))
         if quantized is None:
-            return isinstance(expr, ir.GenericConst)
+            tensor = static_tensor(expr)
+            vector = tensor is not None and tensor.size == max(tensor.shape, default=1)
+            return isinstance(expr, ir.GenericConst) or vector
         quantization = quantized.quantization
         known = (quantized.data, quantization.scale, quantization.zero_point)
         return all(isinstance(each, ir.GenericConst) for each in known)
@@ -118,8 +122,8 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
         """A constant for the parts of a tensor; None if it differs along another axis."""
         quantized = read_dequantize(self.graph.definition(expr))
         if quantized is None:
-            return _per_channel(expr, pieces, last)
-        data = _per_channel(quantized.data, pieces, last)
+            return _per_channel(self, expr, pieces, last)
+        data = _per_channel(self, quantized.data, pieces, last)
         if data is None:
             return None
         quantization = quantized.quantization
@@ -138,7 +142,8 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
         pieces = self.waiting[conv.x][0] if conv.x in self.waiting else None
         if conv.product and pieces is not None and pieces.plain:
             repeats = 1  # all phases of what comes in by one row of few channels
-            if pieces.phases * math.prod(conv.strides) * conv.channels <= LANES:
+            few = pieces.phases * math.prod(conv.strides) * conv.channels <= LANES
+            if conv.is_constant and few:
                 repeats = pieces.phases
             rows = pieces.parts[0] if repeats > 1 else self.emit(pieces.rows)
             matrix = conv.weight(self, conv.together, matrix=True, repeats=repeats)
@@ -171,7 +176,7 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
             conv = read_conv_transpose(self.graph, value)
             if conv is not None:
                 return conv.product
-            if read_elementwise(value, {var}, self.is_constant) is None:
+            if read_elementwise(value, {var}, self.is_small) is None:
                 return False
             var = self.graph.bindings[users[0]].var
         return False
@@ -208,14 +213,21 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
         )
 
 
-def _per_channel(constant: relax.Expr, pieces: Interleaved, last: bool) -> relax.Expr | None:
-    """A constant for the parts of a tensor; None if it differs along another axis than channels."""
-    array, dtype = constant.value.numpy(), str(constant.ty.dtype)
+def _per_channel(
+    block: Bindings, expr: relax.Expr, pieces: Interleaved, last: bool
+) -> relax.Expr | None:
+    """Numbers for the parts of a tensor; None if they differ along another axis than channels."""
+    tensor, dtype = known_tensor(expr), str(expr.ty.dtype)
+    constant = isinstance(expr, ir.GenericConst)
     rank = len(pieces.outputs) + 2
-    if array.size == 1 and array.ndim <= rank:
-        return relax.const(array.reshape(()), dtype)
+    if tensor.size == 1 and len(tensor.shape) <= rank:
+        if not constant:
+            return block.emit(relax.op.reshape(expr, ()))
+        return relax.const(expr.value.numpy().reshape(()), dtype)
     wanted = [1] * rank
     wanted[rank - 1 if last else 1] = pieces.channels
-    if [*(1 for _ in range(rank - array.ndim)), *array.shape] != wanted:
+    if [*(1 for _ in range(rank - len(tensor.shape))), *tensor.shape] != wanted:
         return None
-    return relax.const(pieces.per_channel(array.reshape(-1)), dtype)
+    if not constant:
+        return pieces.emitted_per_channel(block, expr)
+    return relax.const(pieces.per_channel(expr.value.numpy().reshape(-1)), dtype)

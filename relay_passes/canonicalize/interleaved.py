@@ -95,6 +95,13 @@ class Interleaved:
         repeated = values.reshape(self.groups, 1, -1).repeat(self.phases, axis=1)
         return np.ascontiguousarray(repeated.reshape(-1))
 
+    def emitted_per_channel(self, block: Bindings, vector: relax.Expr) -> relax.Var:
+        """The same of numbers that are no constants."""
+        op, own = relax.op, self.channels // self.groups
+        rows = block.emit(op.reshape(vector, (self.groups, 1, own)))
+        repeated = block.emit(op.broadcast_to(rows, (self.groups, self.phases, own)))
+        return block.emit(op.reshape(repeated, (self.groups * self.phases * own,)))
+
     def whole(self, block: Bindings) -> relax.Expr:
         """[N, *outputs, C]; the last operator is not bound yet."""
         together = self._from_phases(block) if len(self.parts) > 1 else self._from_channels(block)

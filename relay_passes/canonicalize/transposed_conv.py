@@ -10,12 +10,19 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    known_tensor,
+    op_name,
+    region_tensor,
+    static_tensor,
+)
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from tir_schedules.core.size import is_open
 
 from .transposed_taps import TransposedAxis, Window
+from .transposed_weight import diagonal, emitted_taps, known_taps, tiled
 
 OPERATORS = {
     f"relax.nn.conv{rank}d_transpose": (rank, spatial, getattr(relax.op.nn, f"conv{rank}d"))
@@ -53,12 +60,12 @@ class Form:
 class TransposedConv:
     """A transposed convolution, of x with channels first or `last`.
 
-    The weight's `taps` are [IC, OC / groups, *kernel], and `quantized` says what they stand for if
-    they are integers.
+    The weight's `taps` are [IC, OC / groups, *kernel], a constant or not, and `quantized` says what
+    they stand for if they are integers.
     """
 
     x: relax.Expr
-    taps: np.ndarray
+    taps: relax.Expr
     quantized: Quantized | None
     axes: tuple[TransposedAxis, ...]
     groups: int
@@ -69,7 +76,12 @@ class TransposedConv:
     @property
     def channels(self) -> int:
         """Of the result."""
-        return self.taps.shape[1] * self.groups
+        return known_tensor(self.taps).shape[1] * self.groups
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the weight is known at compile time."""
+        return isinstance(self.taps, ir.GenericConst)
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -125,7 +137,7 @@ class TransposedConv:
         return Form(parts, tuple(map(len, axes)), (0,) * len(axes), moves)
 
     def _cost(self, form: Form) -> float:
-        depth = self.taps.shape[0] // self.groups
+        depth = known_tensor(self.taps).shape[0] // self.groups
         cost = 0.0
         for windows in form.parts:
             columns = self.channels * math.prod(len(window.taps) for window in windows)
@@ -140,72 +152,56 @@ class TransposedConv:
     ) -> relax.Expr:
         """The weight of an ordinary convolution, dequantised if its own is.
 
-        As a matrix it may stand several times along a diagonal.
+        As a matrix, a constant one may stand several times along a diagonal.
         """
         phases = math.prod(len(window.taps) for window in windows)
-        own = self.channels // self.groups
-
-        def of_channels(values: np.ndarray) -> np.ndarray:
-            """Numbers for one channel of every group each, for the channels of all phases."""
-            return np.tile(values.reshape(-1), self.groups * phases * repeats)
-
         quantized = self.quantized
-        fill = np.zeros(1, self.taps.dtype)
+        fill = np.zeros(1, np.int32)
         if quantized is not None:
             fill = quantized.quantization.zero_point.value.numpy().reshape(-1)
-        array = _taps(self, windows, fill, own)
-        if matrix:
-            array = _diagonal(array.reshape(array.shape[-2:]), repeats, fill)
-        constant = relax.const(np.ascontiguousarray(array))
+        taps = self._taps(block, windows, matrix, repeats, fill)
         if quantized is None:
-            return constant
+            return taps
+        count = self.groups * phases * repeats
+        quantization = quantized.quantization
         scale, zero_point = (
-            relax.const(of_channels(e.value.numpy()), str(e.ty.dtype))
-            if e.value.numpy().size > 1
-            else e
-            for e in (quantized.quantization.scale, quantized.quantization.zero_point)
+            _for_phases(block, each, count)
+            for each in (quantization.scale, quantization.zero_point)
         )
-        return block.emit(
-            relax.op.dequantize(constant, scale, zero_point, array.ndim - 1, quantized.dtype)
-        )
+        axis = len(known_tensor(taps).shape) - 1
+        return block.emit(relax.op.dequantize(taps, scale, zero_point, axis, quantized.dtype))
+
+    def _taps(
+        self,
+        block: Bindings,
+        windows: tuple[Window, ...],
+        matrix: bool,
+        repeats: int,
+        fill: np.ndarray,
+    ) -> relax.Expr:
+        """The weight as its elements are stored; as a matrix if wanted."""
+        if self.is_constant:
+            array = known_taps(self.taps.value.numpy(), self.groups, windows, fill)
+            if matrix:
+                array = diagonal(array.reshape(array.shape[-2:]), repeats, fill)
+            return relax.const(np.ascontiguousarray(array), str(self.taps.ty.dtype))
+        assert repeats == 1
+        zero = fill.flat[0].item()
+        return emitted_taps(block, self.taps, self.groups, windows, zero, matrix)
 
 
-def _taps(
-    conv: TransposedConv, windows: tuple[Window, ...], fill: np.ndarray, own: int
-) -> np.ndarray:
-    """[*sizes, IC / G, G * phases * own]: the taps where they meet x, `fill` elsewhere."""
-    weight = conv.taps.reshape(conv.groups, -1, *conv.taps.shape[1:])
-    sizes = [window.size for window in windows]
-    phases = [len(window.taps) for window in windows]
-    depth = weight.shape[1]
-    array = np.empty((*sizes, *phases, depth, conv.groups, own), weight.dtype)
-    array[...] = fill
-    for at in itertools.product(*map(range, sizes)):
-        for phase in itertools.product(*map(range, phases)):
-            met = [w.taps[p][u] for w, p, u in zip(windows, phase, at, strict=True)]
-            if None not in met:
-                tap = weight
-                for number in met:
-                    tap = tap[:, :, :, number]
-                array[(*at, *phase)] = tap.transpose(1, 0, 2)
-    rank = len(sizes)
-    order = [*range(rank), 2 * rank, 2 * rank + 1, *range(rank, 2 * rank), 2 * rank + 2]
-    return array.transpose(order).reshape(*sizes, depth, -1)
-
-
-def _diagonal(matrix: np.ndarray, repeats: int, fill: np.ndarray) -> np.ndarray:
-    """A matrix several times along a diagonal, and elsewhere what its columns have for zero."""
-    rows, columns = matrix.shape
-    whole = np.empty((rows * repeats, columns * repeats), matrix.dtype)
-    whole[...] = np.resize(fill, columns * repeats)
-    for number in range(repeats):
-        row, column = number * rows, number * columns
-        whole[row : row + rows, column : column + columns] = matrix
-    return whole
+def _for_phases(block: Bindings, numbers: relax.Expr, count: int) -> relax.Expr:
+    """A number, or numbers for the channels of a group, for those of all groups and phases."""
+    if known_tensor(numbers).size == 1:
+        return numbers
+    if isinstance(numbers, ir.GenericConst):
+        values = np.tile(numbers.value.numpy().reshape(-1), count)
+        return relax.const(values, str(numbers.ty.dtype))
+    return tiled(block, numbers, count)
 
 
 def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:
-    """The transposed convolution that a call is; None if it is none or its weight not constant."""
+    """The transposed convolution that a call is; None if it is none that ordinary ones compute."""
     name = op_name(call)
     if name not in OPERATORS:
         return None
@@ -218,15 +214,18 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     x, output = region_tensor(call.args[0]), region_tensor(call)
     if x is None or output is None or attrs.out_layout != layout or 0 in (*x.shape, *output.shape):
         return None
-    found = _constant_weight(graph, call.args[1])
+    found = _weight(graph, call.args[1])
     if found is None:
         return None
     weight, quantized = found
+    shape = known_tensor(weight).shape
+    if 0 in shape:
+        return None
     first = 1 if last else 2
     axes = tuple(
         TransposedAxis(
             extent=x.shape[first + axis],
-            kernel=weight.shape[2 + axis],
+            kernel=shape[2 + axis],
             stride=int(attrs.strides[axis]),
             dilation=int(attrs.dilation[axis]),
             before=int(attrs.padding[axis]),
@@ -263,20 +262,20 @@ def _reaches(axis: TransposedAxis, window: Window) -> bool:
     return not removed if is_open((axis.extent,)) else axis.extent + removed > 0
 
 
-def _constant_weight(
-    graph: DataflowGraph, expr: relax.Expr
-) -> tuple[np.ndarray, Quantized | None] | None:
-    """A weight's numbers, and what they stand for if they are dequantised."""
-    if isinstance(expr, ir.GenericConst):
-        array = expr.value.numpy()
-        return None if str(expr.ty.dtype) not in ("float32", "float16") else (array, None)
+def _weight(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Quantized | None] | None:
+    """A weight, or the integers that it is dequantised from and what these stand for."""
+    if static_tensor(expr) is None:
+        return None
     quantized = read_dequantize(graph.definition(expr))
-    if quantized is None or not isinstance(quantized.data, ir.GenericConst):
-        return None
+    if quantized is None:
+        known = str(expr.ty.dtype) in ("float32", "float16")
+        return (expr, None) if known else None
     quantization = quantized.quantization
-    numbers = (quantization.scale, quantization.zero_point)
-    if quantization.axis not in (None, 1) or not all(
-        isinstance(number, ir.GenericConst) for number in numbers
-    ):
+    zero_point = quantization.zero_point
+    if quantization.axis not in (None, 1) or not isinstance(zero_point, ir.GenericConst):
         return None
-    return quantized.data.value.numpy(), quantized
+    if isinstance(quantized.data, ir.GenericConst):
+        constant = isinstance(quantization.scale, ir.GenericConst)
+        return (quantized.data, quantized) if constant else None
+    # One number for zero, with which the weight can be padded.
+    return (quantized.data, quantized) if known_tensor(zero_point).size == 1 else None

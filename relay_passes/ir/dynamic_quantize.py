@@ -13,6 +13,10 @@ zero_point = saturate(round_half_even(0 - low / scale)), q = saturate(round_half
 zero_point). ONNX does not define the result for a tensor of zeros, where low / 0 is NaN. Here its
 scale is 1 and its zero point 0, as in ONNX Runtime; also where the step underflows to 0. R.quantize
 rounds to even and saturates, so it does both roundings.
+
+torch has a least scale, and no other rule for zeros:
+
+    scale = R.maximum(step, R.const(eps))
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from dataclasses import dataclass
 import numpy as np
 import tvm
 from tvm import ir, relax
+
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.rows.quantization_range import LEAST_SCALE
 
 from .graph import DataflowGraph, is_call, scalar_constant
 from .rewrite import Emit
@@ -42,6 +49,8 @@ class DynamicQuantize:
         The chain's results: uint8 of the shape of `x`, float32 [] and uint8 [].
     positions
         Positions of the chain's bindings, ascending; the last one makes `q`.
+    least
+        The least scale; None if zeros have scale 1.
     """
 
     x: relax.Expr
@@ -49,11 +58,19 @@ class DynamicQuantize:
     scale: relax.Var
     zero_point: relax.Var
     positions: tuple[int, ...]
+    least: float | None = None
+
+    @property
+    def attributes(self) -> dict[str, Attribute]:
+        """What a region says of how the range is found."""
+        return {} if self.least is None else {LEAST_SCALE: self.least}
 
 
-def scale_of(emit: Emit, extent: relax.Expr) -> relax.Expr:
+def scale_of(emit: Emit, extent: relax.Expr, least: float | None = None) -> relax.Expr:
     """Writes the part of the chain that makes the scale; the last operator is not bound yet."""
     step = emit(relax.op.divide(extent, _literal(np.float32(LEVELS))))
+    if least is not None:
+        return relax.op.maximum(step, _literal(np.float32(least)))
     empty = emit(relax.op.equal(step, _literal(np.float32(0))))
     return relax.op.where(empty, _literal(np.float32(1)), step)
 
@@ -84,12 +101,17 @@ def emit_dynamic_quantize(
     return builder.emit(_quantize(x, scale, zero_point)), scale, zero_point
 
 
-def emit_dynamic_range(builder: relax.BlockBuilder, x: relax.Expr) -> tuple[relax.Var, relax.Var]:
-    """Writes the chain without its end: `scale` and `zero_point` of `emit_dynamic_quantize`."""
+def emit_dynamic_range(
+    builder: relax.BlockBuilder, x: relax.Expr, least: float | None = None
+) -> tuple[relax.Var, relax.Var]:
+    """Writes the chain without its end: `scale` and `zero_point` of `emit_dynamic_quantize`.
+
+    With a least scale, that of torch.
+    """
     emit, zero = builder.emit, _literal(np.float32(0))
     high = emit(relax.op.maximum(emit(relax.op.max(x)), zero))
     low = emit(relax.op.minimum(emit(relax.op.min(x)), zero))
-    scale = emit(scale_of(emit, emit(relax.op.subtract(high, low))))
+    scale = emit(scale_of(emit, emit(relax.op.subtract(high, low)), least))
     return scale, emit(zero_point_of(emit, low, scale))
 
 
@@ -111,19 +133,15 @@ def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuanti
     if not rounded.args[1].same_as(scale) or not is_number(rounded.args[2], 0.0):
         return None
     negated = chain.call(rounded.args[0], "negative")
-    choice = chain.call(scale, "where")
-    if negated is None or choice is None or not is_number(choice.args[1], 1.0):
+    found = chain.step(scale)
+    if negated is None or found is None:
         return None
-    empty, step = chain.call(choice.args[0], "equal"), chain.call(choice.args[2], "divide")
-    if empty is None or step is None or not is_number(step.args[1], LEVELS):
-        return None
-    if not empty.args[0].same_as(choice.args[2]) or not is_number(empty.args[1], 0.0):
-        return None
+    step, least = found
     extremes = chain.extremes(step.args[0])
     if extremes is None or not negated.args[0].same_as(extremes[1]) or not extremes[0].same_as(x):
         return None
     assert isinstance(scale, relax.Var) and isinstance(zero_point, relax.Var)
-    return DynamicQuantize(x, var, scale, zero_point, tuple(sorted(set(chain.seen))))
+    return DynamicQuantize(x, var, scale, zero_point, tuple(sorted(set(chain.seen))), least)
 
 
 class ChainReader:
@@ -148,6 +166,30 @@ class ChainReader:
             return None
         self.seen.append(self.graph.position[expr])
         return definition
+
+    def step(self, scale: relax.Expr) -> tuple[relax.Call, float | None] | None:
+        """The division that makes a scale's step, and the least scale; None if it is no scale."""
+        least, chosen = None, scale
+        if is_call(self.graph.definition(scale), "relax.maximum"):
+            raised = self.call(scale, "maximum")
+            assert raised is not None
+            chosen, least = raised.args[0], scalar_constant(raised.args[1])
+            if least is None:
+                return None
+        else:
+            choice = self.call(scale, "where")
+            if choice is None or not is_number(choice.args[1], 1.0):
+                return None
+            chosen = choice.args[2]
+            empty = self.call(choice.args[0], "equal")
+            if empty is None or not empty.args[0].same_as(chosen):
+                return None
+            if not is_number(empty.args[1], 0.0):
+                return None
+        step = self.call(chosen, "divide")
+        if step is None or not is_number(step.args[1], LEVELS):
+            return None
+        return step, least
 
     def extremes(self, extent: relax.Expr) -> tuple[relax.Expr, relax.Expr] | None:
         """(x, low) if an expression is the largest of x and 0, less low, the smallest of these."""

@@ -10,12 +10,15 @@ for -128..127 what they compute with 0..255 is in tir_schedules.product.zero_poi
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
 
 from .constants import array_of
+from .graph import known_tensor
 from .quantization import Quantized
 from .rewrite import Emit
 
@@ -96,6 +99,21 @@ def largest(quantized: Quantized) -> int:
         values = array_of(quantized.data.value)
         low, high = int(values.min(initial=high)), int(values.max(initial=low))
     return int(max(abs(high - zeros.min()), abs(low - zeros.max())))
+
+
+def largest_sum(a: Quantized, weight: Quantized, channels: int) -> int:
+    """A magnitude that no sum of products exceeds, if the weight is no constant.
+
+    Parameters
+    ----------
+    a, weight : Quantized
+        The factors; the weight is a tensor of known shape.
+    channels : int
+        The weight's axis for the result's channels; all others are summed over.
+    """
+    shape = known_tensor(weight.data).shape
+    count = math.prod(extent for axis, extent in enumerate(shape) if axis != channels)
+    return count * largest(a) * largest(weight)
 
 
 def largest_sums(a: Quantized, weights: np.ndarray, channels: int) -> np.ndarray:

@@ -12,6 +12,9 @@ After
 
 A kernel refuses an argument of another shape or type before it reads anything. A
 parameter that anything but a kernel uses, such as a view, keeps its checks.
+
+Inputs may keep them: TVM's errors name the function and the parameter, and a wrong shape is a
+RuntimeError. Each costs a call; weights, parameters behind the first `num_input`, are many.
 """
 
 from __future__ import annotations
@@ -20,23 +23,43 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.graph import AnyBinding
+from relay_passes.ir.open_weights import NUM_INPUT, has_weights
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.used_variables import variables
 from relay_passes.tvm_compat import ENTRY_CHECKS
 
 
-def drop_checks() -> ir.transform.Pass:
-    """The pass; it comes after VMShapeLower."""
+def drop_checks(of_inputs: bool = True) -> ir.transform.Pass:
+    """The pass; it comes after VMShapeLower.
+
+    Parameters
+    ----------
+    of_inputs : bool
+        Whether inputs lose their checks, too; otherwise weights alone.
+    """
 
     @module_pass(opt_level=0, name="tvm_hybrid.drop_checks")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_relax, lambda function: _without_checks(mod, function))
+        def changed(function: relax.Function) -> relax.Function:
+            kept = [] if of_inputs else _inputs(function)
+            return _without_checks(mod, function, kept)
+
+        return map_functions(mod, is_relax, changed)
 
     return run
 
 
-def _without_checks(mod: IRModule, function: relax.Function) -> relax.Function:
-    kept: set[relax.Var] = {*variables(function.body.body)}
+def _inputs(function: relax.Function) -> list[relax.Var]:
+    """The parameters of a function that are no weights; all where it does not say."""
+    params = list(function.params)
+    return params[: int(function.attrs[NUM_INPUT])] if has_weights(function) else params
+
+
+def _without_checks(
+    mod: IRModule, function: relax.Function, inputs: list[relax.Var]
+) -> relax.Function:
+    """A function without checks that kernels repeat, but for those of some inputs."""
+    kept: set[relax.Var] = {*variables(function.body.body), *inputs}
     seen: set[relax.Var] = set()
     for block in function.body.blocks:
         for binding in block.bindings:

@@ -117,7 +117,7 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
     """
     groups = [group for group in _groups(trusting(for_threads(mod, threads))) if group]
     pipeline = pipeline_of_trusting(pipeline_for(threads))
-    prefix = dict(mod.attrs or {}).get(SYSTEM_LIB_PREFIX, "")
+    prefix = system_lib_prefix(mod)
     with workers(len(groups)) as pool:
         compiled = [
             pool.submit(_library, group, target, pipeline, kernel_context(group.values()), prefix)
@@ -129,8 +129,15 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
         for gvar, function in mod.functions_items()
         if not isinstance(function, tirx.PrimFunc)
     }
-    nothing = {ir.GlobalVar(prefix + NOTHING): _nothing(prefix + NOTHING)}
+    name = (prefix or "") + NOTHING
+    nothing = {ir.GlobalVar(name): _nothing(name)}
     return importing(IRModule({**calling, **nothing}, mod.attrs, mod.global_infos), modules)
+
+
+def system_lib_prefix(mod: IRModule) -> str | None:
+    """What names begin with in the system library that a module is for; None if for none."""
+    prefix = dict(mod.attrs or {}).get(SYSTEM_LIB_PREFIX)
+    return None if prefix is None else str(prefix)
 
 
 def importing(mod: IRModule, modules: Iterable[Any]) -> IRModule:
@@ -199,10 +206,14 @@ def _cut(kernels: list[tuple[ir.GlobalVar, tirx.PrimFunc]]) -> list[Kernels]:
 
 
 def _library(
-    group: Kernels, target: Target, pipeline: str, context: PassContext, prefix: str = ""
+    group: Kernels,
+    target: Target,
+    pipeline: str,
+    context: PassContext,
+    prefix: str | None = None,
 ) -> tvm.runtime.Module:
     mod = IRModule(dict(group))
-    if prefix:
+    if prefix is not None:
         mod = mod.with_attr(SYSTEM_LIB_PREFIX, prefix)
     with context:
         return tvm.tirx.build(mod, target=target, pipeline=pipeline)

@@ -11,12 +11,14 @@ After
     lv2 = R.concat((lv1, ...), axis=0)              # what `prepack` makes of constants
     gv = fused_matmul(x, lv2, b)
 
-These are weights of convolutions, and of products where a function says what its weights are.
+These are weights of convolutions, and of products where a function says what its weights are. A
+weight that several regions read in the same layout is packed once.
 `relax.transform.LiftTransformParams` moves these operators into a function of their own.
 """
 
 from __future__ import annotations
 
+import tvm_ffi
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
@@ -28,6 +30,8 @@ from tir_schedules.core.template import template_for
 
 from .prepack import packed_inputs
 from .select_configs import config_of
+
+_Packed = tuple[relax.Expr, relax.Expr]  # the expression that packs a weight, and its variable
 
 
 def pack_open_weights(isa: Isa) -> ir.transform.Pass:
@@ -50,19 +54,31 @@ def pack_open_weights(isa: Isa) -> ir.transform.Pass:
 def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.BindingBlock:
     """A block in which regions read packed weights."""
     packed = Bindings()
+    known: dict[relax.Expr, list[_Packed]] = {}
     for binding in block.bindings[:]:
         value = binding.value
         if _calls_region(mod, value):
             function, arguments = mod[value.op], list(value.args)
             for index in packed_inputs(function):
-                if not isinstance(arguments[index], ir.GenericConst):
-                    expr = _expressed(function, isa, index, arguments[index])
-                    arguments[index] = _emitted(packed, expr, {})
+                weight = arguments[index]
+                if not isinstance(weight, ir.GenericConst):
+                    expr = _expressed(function, isa, index, weight)
+                    arguments[index] = _once(packed, expr, known.setdefault(weight, []))
             call = relax.Call(value.op, arguments, ret_ty=value.ty)
             packed.bindings.append(relax.VarBinding(binding.var, call))
         else:
             packed.bindings.append(binding)
     return type(block)(packed.bindings)
+
+
+def _once(block: Bindings, expr: relax.Expr, known: list[_Packed]) -> relax.Expr:
+    """The variable of an expression, bound where it was first needed."""
+    for other, var in known:
+        if tvm_ffi.structural_equal(expr, other):
+            return var
+    var = _emitted(block, expr, {})
+    known.append((expr, var))
+    return var
 
 
 def _calls_region(mod: IRModule, value: relax.Expr) -> bool:

@@ -21,7 +21,7 @@ gives to all integer convolutions.
 One or three axes, groups, and transposed convolutions of one group work alike. These stay in f32:
 convolutions whose scale cannot be taken out of the sum (a scale of x along an axis, or of the
 weight along another axis than output channels), whose sum could exceed 32 bits, or whose weight is
-no constant.
+no constant and has a zero point that does not leave int8.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tvm import ir, relax
 
 from relay_passes.decisions import DecisionLog
 from relay_passes.ir.convolution import (
+    convolution_of,
     is_convolution,
     is_transposed,
     kernel_outputs,
@@ -39,7 +40,7 @@ from relay_passes.ir.convolution import (
 from relay_passes.ir.graph import DataflowGraph, region_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.zero_points import LIMIT, known_centred, largest_sums
+from relay_passes.ir.zero_points import LIMIT, known_centred, largest_sum, largest_sums
 
 from .integer_product import (
     IntegerProduct,
@@ -48,7 +49,7 @@ from .integer_product import (
     products_pass,
     read_factors,
 )
-from .narrow_conv_weights import sum_of_convolutions
+from .narrow_conv_weights import fits_int8, int8_of, sum_of_convolutions
 
 
 def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
@@ -74,15 +75,22 @@ def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None
     if reason is not None:
         return reason
     weights = known_centred(w)
-    if weights is None:
-        return "the weight is not known at compile time"
+    if weights is None and not fits_int8(w):
+        return "the weight is no constant, and less its zero point it may not fit in int8"
     # Of a transposed convolution this counts more taps than meet in one result.
-    bounds = largest_sums(x, weights, kernel_outputs(call))
+    outputs = kernel_outputs(call)
+    if weights is None:
+        bounds = np.asarray(largest_sum(x, w, outputs))
+    else:
+        bounds = largest_sums(x, weights, outputs)
     if np.any(bounds >= LIMIT):
         return "the sum may need more than 32 bits"
 
     def multiply(block: Bindings) -> relax.Expr:
-        return sum_of_convolutions(block, call, integers_of(block, x), weights)
+        integers = integers_of(block, x)
+        if weights is None:
+            return block.emit(convolution_of(call, integers, int8_of(block, w), "int32"))
+        return sum_of_convolutions(block, call, integers, weights)
 
     scales = (x.quantization.scale, w.quantization.scale)
     return IntegerProduct(scales, multiply, bounds, output_channels(call))
@@ -90,7 +98,7 @@ def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None
 
 def _refusal(call: relax.Call, x: Quantized, w: Quantized) -> str | None:
     """Why a convolution cannot be computed in integers; None if perhaps it can."""
-    if any(region_tensor(each) is None for each in (call, x.data)):
+    if any(region_tensor(each) is None for each in (call, x.data, w.data)):
         return "a shape is not known at compile time"
     if x.quantization.axis is not None:
         return "the scale or zero point of the first operand differs along an axis"

@@ -25,7 +25,10 @@ from relay_passes.ir.call_axes import view_of
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import convolution_of, is_convolution
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, value_pass
+
+_CENTRES = {"int8": 0, "uint8": 128}
 
 
 def narrow_conv_weights() -> ir.transform.Pass:
@@ -44,6 +47,24 @@ def sum_of_convolutions(
         total = result if total is None else block.emit(relax.op.add(total, result))
     assert total is not None
     return total
+
+
+def fits_int8(weight: Quantized) -> bool:
+    """Whether a weight of 8 bits, whatever its values, fits in int8 less its zero point."""
+    zero_point = weight.quantization.zero_point
+    if not isinstance(zero_point, ir.GenericConst):
+        return False
+    return bool(np.all(zero_point.value.numpy() == _CENTRES[weight.data_dtype]))
+
+
+def int8_of(block: Bindings, weight: Quantized) -> relax.Expr:
+    """Such a weight less its zero point, int8 widened to int32."""
+    data = weight.data
+    if weight.data_dtype != "int8":
+        wide = block.emit(relax.op.astype(data, "int32"))
+        centre = relax.const(_CENTRES[weight.data_dtype], "int32")
+        data = block.emit(relax.op.astype(block.emit(relax.op.subtract(wide, centre)), "int8"))
+    return block.emit(relax.op.astype(data, "int32"))
 
 
 def int8_parts(values: np.ndarray) -> list[np.ndarray]:

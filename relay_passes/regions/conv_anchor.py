@@ -2,8 +2,8 @@
 
     lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
 
-A weight of floats that is no constant is packed by operators on it (`pack_open_weights`). For 8-bit
-integers and bfloat16, `integer_anchor` finds the tensors that x and the weight come from.
+A weight that is no constant is packed by operators on it (`pack_open_weights`). For 8-bit integers
+and bfloat16, `integer_anchor` finds the tensors that x and the weight come from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tir_schedules.core.attributes import Attribute
 from .anchor import Anchor
 from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
 
-_PACKED_AT_RUN_TIME = ("float32", "bfloat16")
+_PACKED_AT_RUN_TIME = ("float32", "bfloat16", "int8")
 
 
 def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
@@ -50,8 +50,6 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     *_, per_group, channels = weight.shape
     if 1 == per_group < groups == channels and op != "conv3d":
         op, otherwise = "depthwise_conv2d", op
-        if is_open and weight.dtype != "float32":
-            return "a narrow weight for each channel that is no constant"
     if output.dtype == "int32":
         quantized_on_the_way(graph, x)
     elif weight.dtype == "bfloat16":

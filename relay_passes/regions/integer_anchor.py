@@ -85,9 +85,11 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     attrs: dict[str, Attribute] = {"a_quantize": str(found.source.ty.dtype)}
     item, number = graph.item_of_range(scale), scalar_constant(scale)
     if found.attrs.get("a_zero_point") == "dynamic":
-        if match_dynamic_quantize(graph, graph.position[found.source]) is None:
+        chain = match_dynamic_quantize(graph, graph.position[found.source])
+        if chain is None:
             return  # by the range of another tensor
         attrs["a_scale"] = "dynamic"
+        attrs |= chain.attributes
         found.absorbed += graph.range_chain(scale)
     elif item is not None and _is_range_of(graph, found, scale, zero_point):
         attrs["a_scale"] = "range"

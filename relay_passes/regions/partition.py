@@ -30,6 +30,7 @@ from microkernels.isa import Isa
 from relay_passes.decisions import NOTES, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
+from relay_passes.ir.open_weights import moved_weights, weights_of
 from relay_passes.ir.region_functions import (
     emit_as_used,
     is_region_function,
@@ -44,7 +45,6 @@ from tir_schedules.core.template import has_template, template_for
 from .anchor import Anchor
 from .grow_epilogue import Growth, grow
 from .match_anchors import match_anchor, match_conversion
-from .open_weights import moved_weights, weights_of
 
 
 def partition(
@@ -98,7 +98,7 @@ class _Partitioner:
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block, self.fuse)
-        graph.weights = moved_weights(graph, self.weights)
+        graph.weights = moved_weights(graph.bindings, self.weights)
         if self.fuse:
             graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}

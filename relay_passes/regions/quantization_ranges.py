@@ -91,6 +91,7 @@ def _region_function(graph: DataflowGraph, chain: DynamicQuantize) -> relax.Func
         op=OP,
         inputs=(Tensor(tensor.shape, tensor.dtype),),
         output=Tensor((2,), "float32"),
+        attrs=chain.attributes,
     )
     parameter = relax.Var("x", chain.x.ty)
 

@@ -19,7 +19,8 @@ So a region is changed only if all of these hold:
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
   (tir_schedules/convolution/winograd/cost.py). Weights are assumed to come from memory if those of
   the whole module do not fit in L3, because every run reads all of them.
-- its weight is a constant: weights are transformed at compile time only.
+- its weight is a constant, or a parameter that a function of its own packs before any run
+  (`open_weights`): a call would transform it anew.
 
 `explain` shows both times, or why a region that Winograd could compute stays.
 """
@@ -33,6 +34,7 @@ from tvm.ir.transform import PassContext, module_pass
 from microkernels.machines.machine import Machine
 from relay_passes.check_option import check_option
 from relay_passes.ir.constants import bytes_of, constants_of
+from relay_passes.ir.open_weights import moved_weights, weight_bytes, weights_of
 from relay_passes.ir.region_functions import (
     COMPOSITE,
     PREFIX,
@@ -51,6 +53,10 @@ FAST_MATH_LEVELS = ("off", "default", "on")
 TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3
 LEAST_GAIN = 0.9  # of the direct template's time: what the estimates cannot tell
 DIRECT, WINOGRAD = "conv2d", "conv2d_winograd"
+_UNKNOWN = (
+    "Winograd needs a weight that is a constant, or one that "
+    "partition_for_tvm_hybrid(transform_params=True) packs before any run"
+)
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -65,7 +71,9 @@ def check_fast_math(fast_math: str) -> None:
     check_option("fast_math level", fast_math, FAST_MATH_LEVELS)
 
 
-def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transform.Pass:
+def select_winograd(
+    machine: Machine, fast_math: str = "default", open_weights: bool = False
+) -> ir.transform.Pass:
     """The pass; it comes after `partition`.
 
     Parameters
@@ -74,12 +82,15 @@ def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transfor
         That kernels are built for.
     fast_math : str
         One of FAST_MATH_LEVELS.
+    open_weights : bool
+        Whether weights that are parameters are packed before any run.
     """
 
     @module_pass(opt_level=0, name="tvm_hybrid.select_winograd")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        cold = constant_bytes(mod) > machine.l3_bytes
-        unknown = _with_open_weights(mod)
+        weights = weights_of(mod) if open_weights else set()
+        cold = constant_bytes(mod) + weight_bytes(weights) > machine.l3_bytes
+        unknown = _with_unknown_weights(mod, weights)
 
         def chosen(function: relax.Function) -> relax.Function:
             region = region_of(function)
@@ -89,8 +100,7 @@ def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transfor
             if template_for(WINOGRAD).rejection(moved, machine.isa) is not None:
                 return function
             if function in unknown:
-                why = f"template {DIRECT}; Winograd needs a weight that is a constant"
-                return function.with_attr(REASON, why)
+                return function.with_attr(REASON, f"template {DIRECT}; {_UNKNOWN}")
             choice = choose(region, machine, fast_math, cold)
             function = function.with_attr(REASON, choice.reason)
             if not choice.winograd:
@@ -134,20 +144,28 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
     )
 
 
-def _with_open_weights(mod: IRModule) -> set[relax.Function]:
-    """The regions whose weight, their second input, is no constant."""
+def _with_unknown_weights(mod: IRModule, weights: set[relax.Expr]) -> set[relax.Function]:
+    """The regions whose weight, their second input, is known at a call only.
+
+    Constants are known, and `weights` with what moves their elements.
+    """
     found = set()
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar):
-            weight = expr.args[1] if len(expr.args) > 1 else None
-            if weight is not None and not isinstance(weight, ir.GenericConst):
-                found.add(mod[expr.op])
-
     for function in mod.functions.values():
-        if isinstance(function, relax.Function) and not is_region_function(function):
-            relax.analysis.post_order_visit(function, visit)
+        if not isinstance(function, relax.Function) or is_region_function(function):
+            continue
+        for block in function.body.blocks:
+            bindings = block.bindings[:]
+            known = moved_weights(bindings, weights)
+            calls = [each.value for each in bindings if isinstance(each.value, relax.Call)]
+            for call in calls:
+                weight = call.args[1] if len(call.args) > 1 else None
+                if isinstance(call.op, ir.GlobalVar) and not _is_known(weight, known):
+                    found.add(mod[call.op])
     return found
+
+
+def _is_known(weight: relax.Expr | None, known: set[relax.Expr]) -> bool:
+    return weight is None or isinstance(weight, ir.GenericConst) or weight in known
 
 
 def constant_bytes(mod: IRModule) -> int:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
+from tvm import relax
 
 import tvm_hybrid
 from relay_passes.decisions import TENSORIZE
+from tests.relay_passes.graphs import module, run
 from tests.relay_passes.lift.test_lift_programs import legalized
 
 from .cnn_blocks import enlarging, made, residual
@@ -48,3 +50,17 @@ def test_the_same_kernels(name: str, stage: str) -> None:
         )
     results = [executable.run(*feeds)[0].numpy() for executable in (plain, legal)]
     np.testing.assert_allclose(results[1], results[0], 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_keeps_its_own_rule_for_nan(threads: int) -> None:
+    """TVM's kernel of ArgMin goes on behind a NaN, where ours of the operator stops at it."""
+    x = np.random.default_rng(3).standard_normal((3000, 5)).astype(np.float32)
+    x[[7, 1200, 2999], [0, 1, 2]] = np.nan
+    mod = module(lambda x: relax.op.argmin(x, axis=0), (x.shape, "float32"))
+    (wanted,) = run(legalized(mod), [x])
+    legal = tvm_hybrid.compile(legalized(mod), num_threads=threads)
+    np.testing.assert_array_equal(legal.run(x)[0].numpy(), wanted)
+    plain = tvm_hybrid.compile(mod, num_threads=threads)
+    np.testing.assert_array_equal(plain.run(x)[0].numpy(), x.argmin(axis=0))
+    assert wanted.tolist() != x.argmin(axis=0).tolist()

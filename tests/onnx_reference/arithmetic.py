@@ -152,14 +152,17 @@ def scaled(total: Array, a: Quantized, b: Quantized, bias: Any = None, channels:
     return np.asarray(result + (values if values.ndim > 1 else values.reshape(shape)), F32)
 
 
-def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
+def dynamic_quantize(x: Array, least: float | None = None) -> tuple[Array, Array, Array]:
     """DynamicQuantizeLinear: (uint8 values, float32 scale, uint8 zero point).
 
-    Zeros only: the text divides 0 by 0; scale 1 and zero point 0, as ONNX Runtime.
+    Zeros only: the text divides 0 by 0; scale 1 and zero point 0, as ONNX Runtime. With a least
+    scale they have that, as in PyTorch.
     """
     low, high = F32(min(x.min(), F32(0))), F32(max(x.max(), F32(0)))
     scale = F32((high - low) / F32(255))
-    if scale == 0:
+    if least is not None:
+        scale = max(scale, F32(least))
+    elif scale == 0:
         scale = F32(1)
     zero = np.rint(np.clip((F32(0) - low) / scale, F32(0), F32(255))).astype(np.uint8)
     return quantize(x, scale, zero), np.asarray(scale), np.asarray(zero)

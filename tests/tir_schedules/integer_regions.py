@@ -110,7 +110,7 @@ def product(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
         a_zero = int(further.pop(0))
     columns = further.pop(0) if w_zero == "input" else int(w_zero)
     if a_zero == "dynamic":
-        a, _, found = dynamic_quantize(a)
+        a, _, found = dynamic_quantize(a, attrs.get("least_scale"))
         a_zero = int(found)
     elif "a_quantize" in attrs:
         scale = attrs["a_scale"] if numbers is None else numbers[0]

@@ -39,8 +39,8 @@ class Packing(Generic[C]):
     shape : callable
         (region, config, isa, index) -> shape of the packed array.
     express : callable or None
-        (region, config, isa, index, expr) -> Relax expression that packs an input of floats; None
-        if the template has none, and takes constants alone.
+        (region, config, isa, index, expr) -> Relax expression that packs an input; None if the
+        template has none, and takes constants alone.
     """
 
     pack: Callable[[Region, C, Isa, int, np.ndarray], np.ndarray]

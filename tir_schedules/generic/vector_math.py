@@ -72,14 +72,27 @@ def _of_bytes(pair: BinaryOpExpr | CmpExpr) -> Expr:
 
 
 def _converted(conversion: tirx.Cast) -> Expr:
-    """A cast between bfloat16 and f32 on bits; any other stays."""
+    """A cast between bfloat16 and f32 or float16 on bits; any other stays.
+
+    TVM computes bfloat16 in f32, so that what is computed has no bits to be read.
+    """
     source, target = element_of(conversion.value), element_of(conversion)
-    if (source, target) == ("bfloat16", "float32"):
+    if (source, target) == ("bfloat16", "float32") and not _is_computed(conversion.value):
         return bfloat16.widen(bfloat16.bits_of(conversion.value))
-    if (source, target) == ("float32", "bfloat16"):
+    if target == "bfloat16" and source in ("float32", "float16"):
+        value = cast("float32", conversion.value)
         with let_scope() as lets:
-            return with_lets(lets, bfloat16.from_bits(bfloat16.narrow(conversion.value)))
+            return with_lets(lets, bfloat16.from_bits(bfloat16.narrow(value)))
     return conversion
+
+
+def _is_computed(value: Expr) -> bool:
+    """Whether TVM computes a value of type bfloat16, other than by reading it or its bits."""
+    if isinstance(value, tirx.Let):
+        return _is_computed(value.body)
+    if isinstance(value, Call):
+        return call_name(value) != "reinterpret"
+    return isinstance(value, (BinaryOpExpr, tirx.Select))
 
 
 def _lowered(call: Call) -> Expr:

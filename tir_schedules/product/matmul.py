@@ -41,7 +41,7 @@ from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
-from tir_schedules.rows.quantization_range import emit_own_range
+from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
 from .activations import InPlace
 from .best_grid import best_grid, open_grid
@@ -275,7 +275,8 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             )
 
         def find_range() -> Expr:
-            epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a)
+            least = least_scale_of(region)
+            epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a, least)
             return epilogue.own_range
 
         kernel.admit()

@@ -24,7 +24,7 @@ from microkernels.vector.placeholders import Placeholder, as_real
 from tir_schedules.core.integer_product import is_dynamic, quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.quantize_steps import Number, quantize_reference
-from tir_schedules.rows.quantization_range import dynamic_range
+from tir_schedules.rows.quantization_range import dynamic_range, least_scale_of
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def quantize_parameters(
 
 def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     """The scale and zero point that the kernel finds itself, by numpy; None if it does not."""
-    return dynamic_range(inputs[0]) if is_dynamic(region) else None
+    return dynamic_range(inputs[0], least_scale_of(region)) if is_dynamic(region) else None
 
 
 def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray:

@@ -6,8 +6,9 @@
     zero point = saturate(round_half_even(-min(0, min(x)) / scale))     to 0..255
 
 This is ONNX's formula, computed in f32. An input of zeros has scale 1 and zero point 0, as in ONNX
-Runtime. The zero point is an integer stored as f32, so that one output holds both. NaNs are
-ignored.
+Runtime. With the attribute "least_scale" no scale is smaller than that number, as torch has it;
+zeros have that scale then. The zero point is an integer stored as f32, so that one output holds
+both. NaNs are ignored.
 
 The reduction reads x once, with several independent minima and maxima to hide their latency.
 Threads share large inputs and combine their results.
@@ -41,6 +42,7 @@ from .normalize_view import reshaped
 from .open_range import emit_open_extremes, emit_shared_extremes
 
 LARGEST = 255.0
+LEAST_SCALE = "least_scale"
 VECTOR_CYCLES = 4.5  # for a vector from beyond L2
 OWN_UNROLL = 8  # independent minima and maxima where no configuration says
 
@@ -104,11 +106,21 @@ def emit_extremes(
     return low, high
 
 
-def emit_parameters(low: Expr, high: Expr) -> tuple[Expr, Expr]:
+def least_scale_of(region: Region) -> float | None:
+    """The least scale that a region's range may have; None if only 0 is none."""
+    return float(region.real(LEAST_SCALE)) if LEAST_SCALE in region.attrs else None
+
+
+def emit_parameters(low: Expr, high: Expr, least: float | None) -> tuple[Expr, Expr]:
     """(scale, zero point) as f32 scalars, of the extremes of numbers and 0."""
     distance = materialise((high - low) / tirx.const(LARGEST, "float32"))
     zero = tirx.const(0.0, "float32")
-    scale = materialise(tirx.Select(tirx.EQ(distance, zero), tirx.const(1.0, "float32"), distance))
+    chosen: Expr
+    if least is None:
+        chosen = tirx.Select(tirx.EQ(distance, zero), tirx.const(1.0, "float32"), distance)
+    else:
+        chosen = tirx.Max(distance, tirx.const(least, "float32"))
+    scale = materialise(chosen)
     exact = (zero - low) / scale
     # Within these bounds the sum below is exact up to the rounding that is wanted; a NaN, of
     # infinite numbers, becomes 0.
@@ -118,7 +130,7 @@ def emit_parameters(low: Expr, high: Expr) -> tuple[Expr, Expr]:
     )
 
 
-def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr) -> Expr:
+def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None = None) -> Expr:
     """Scale and zero point of a whole tensor, in a f32[2] buffer of the calling thread.
 
     For a kernel that quantises its own input.
@@ -131,7 +143,7 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr) -> Expr:
             extremes = emit_extremes(lanes, size, OWN_UNROLL, load)
         else:
             extremes = emit_open_extremes(lanes, size, OWN_UNROLL, load)
-        for index, value in enumerate(emit_parameters(*extremes)):
+        for index, value in enumerate(emit_parameters(*extremes, least)):
             I.buffer_store(found, value, [index])
     return found
 
@@ -194,7 +206,7 @@ def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
         x = reshaped(given, source, (source.size,))
         with opaque_block("range"):
             extremes = _extremes(x, extent(source.size), config, isa.f32_lanes)
-            for index, value in enumerate(emit_parameters(*extremes)):
+            for index, value in enumerate(emit_parameters(*extremes, least_scale_of(region))):
                 I.buffer_store(y, value, [index])
     return builder.get()
 
@@ -253,17 +265,19 @@ def flops(region: Region) -> int:
 
 def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     """Scale and zero point by numpy; exact."""
-    return dynamic_range(inputs[0])
+    return dynamic_range(inputs[0], least_scale_of(region))
 
 
-def dynamic_range(x: np.ndarray) -> np.ndarray:
-    """Scale and zero point of a tensor by numpy, in f32 as ONNX says."""
+def dynamic_range(x: np.ndarray, least: float | None = None) -> np.ndarray:
+    """Scale and zero point of a tensor by numpy, in f32 as ONNX says; with a least scale, torch."""
     x = x.astype(np.float32)
     zero = np.float32(0)
     low, high = np.fmin(zero, np.fmin.reduce(x, None)), np.fmax(zero, np.fmax.reduce(x, None))
     with np.errstate(over="ignore", invalid="ignore"):
         scale = (high - low) / np.float32(LARGEST)
-        if scale == 0:
+        if least is not None:
+            scale = np.maximum(scale, np.float32(least))
+        elif scale == 0:
             scale = np.float32(1)
         zero_point = np.rint(np.clip((zero - low) / scale, 0, LARGEST))
     return np.array([scale, zero_point], np.float32)

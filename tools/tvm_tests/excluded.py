@@ -13,10 +13,6 @@ _APART = "it looks at the operands of kernels that TVM's pipeline keeps apart, a
 EXCLUDED: dict[str, str] = {
     "tests/python/relax/test_vm_build.py::test_vm_compile_simple": _UNUSED,
     "tests/python/relax/test_vm_build.py::test_vm_compile_without_target_arg": _UNUSED,
-    "tests/python/relax/test_vm_execbuilder.py::test_vm_stack_restore_after_failure": (
-        "it wants a RuntimeError, of the virtual machine, for a wrong shape; the kernel checks it "
-        "here, by a ValueError"
-    ),
     "tests/python/relax/test_vm_instrument.py::test_conv2d_cpu": "it states names of kernels",
     _VIEWS + "test_tensor_storage_ptr_extraction": _APART,
     _VIEWS + "test_no_inplace_when_view_ops_share_input": _APART,

@@ -221,15 +221,6 @@ def test_what_is_needed_besides_is_interleaved_too() -> None:
         assert np.abs(got - wanted).max() <= 2 * 4 * np.finfo(np.float32).eps * (4 * 16) * 2
 
 
-def test_a_weight_that_is_an_input_stays() -> None:
-    mod = module(
-        lambda x, w: op.nn.conv2d_transpose(x, w, strides=[2, 2]),
-        ((1, 4, 3, 3), F),
-        ((4, 3, 2, 2), F),
-    )
-    assert_structural_equal(rewritten(mod), mod)
-
-
 def test_a_window_that_meets_nothing_stays() -> None:
     weight = constant(4, 3, 2, 2)
     attributes = {"strides": [2, 2], "padding": [2, 0, 0, 0], "output_padding": [1, 0]}

@@ -13,9 +13,11 @@ from tvm import relax
 from relay_passes.ir.dynamic_quantize import (
     DynamicQuantize,
     emit_dynamic_quantize,
+    emit_dynamic_range,
     match_dynamic_quantize,
 )
 from relay_passes.ir.graph import DataflowGraph, op_name
+from tests.onnx_reference.arithmetic import dynamic_quantize
 from tests.relay_passes.graphs import run
 
 Quantize = Callable[[NDArray[np.float32]], list[NDArray]]
@@ -96,6 +98,26 @@ def test_the_chain_is_recognised() -> None:
     assert [str(v.ty.dtype) for v in (match.q, match.scale, match.zero_point)] == [
         "uint8", "float32", "uint8"
     ]  # fmt: skip
+
+
+def test_the_chain_with_a_least_scale_is_recognised() -> None:
+    """By which number scales are raised, the regions say."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((8,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            scale, zero = emit_dynamic_range(builder, x, 0.25)
+            q = relax.op.quantize(x, scale, zero, axis=-1, out_dtype="uint8")
+            outputs = [builder.emit_output(each) for each in (q, scale, zero)]
+        builder.emit_func_output(relax.Tuple(outputs))
+    mod = relax.transform.CanonicalizeBindings()(builder.get())
+    (match,) = matches(mod)
+    assert match.least == 0.25 and match.attributes == {"least_scale": 0.25}
+    assert matches(chain(8))[0].attributes == {}
+    for factor in (0, 1, 100):
+        values = factor * np.arange(-3, 5, dtype=np.float32)
+        for got, wanted in zip(run(mod, [values]), dynamic_quantize(values, 0.25), strict=True):
+            np.testing.assert_array_equal(got, wanted)
 
 
 def test_a_common_chain_is_recognised_for_both_users() -> None:

@@ -65,6 +65,8 @@ def convolution(groups: int) -> Body:
         (2, (1, 3, 10, 34), "float32"),
         (2, (2, 2, 9, 34), "bfloat16"),
         (19, (3, 3, 1, 19), "float32"),
+        (19, (3, 3, 1, 19), "bfloat16"),
+        (70, (4, 2, 1, 70), "bfloat16"),
     ],
 )
 def test_the_packed_weight_of_every_convolution(
@@ -75,9 +77,65 @@ def test_the_packed_weight_of_every_convolution(
     mod = regions_of(module(convolution(groups), (image, dtype), (weight, dtype)), machine)
     (function,) = (each for each in mod.functions.values() if is_region_function(each))
     region = Region.from_json(str(function.attrs["tvm_hybrid.region"]))
-    assert region.op == ("depthwise_conv2d" if groups == 19 else "conv2d")
+    assert region.op == ("depthwise_conv2d" if weight[2] == 1 else "conv2d")
     assert region.inputs[1].constant
     check_packing(region, machine, dtype)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("int8", 7), ("uint8", "an input")])
+@pytest.mark.parametrize(
+    ("groups", "weight"),
+    [(1, (3, 3, 3, 37)), (1, (3, 2, 13, 37)), (2, (2, 2, 9, 34)), (70, (3, 3, 1, 70))],
+)
+def test_the_packed_weight_of_integers(
+    cpu: str, dtype: str, zero: int | str, groups: int, weight: tuple[int, ...]
+) -> None:
+    """With the terms of zero points behind it, which differ at the edges of an image."""
+    machine = Machine(cpu, isa_named(CPUS[cpu]))
+
+    def body(x: relax.Expr, z: relax.Expr, w: relax.Expr) -> relax.Expr:
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
+        point = op.astype(z, "int32") if zero == "an input" else relax.const(zero, "int32")
+        centred = op.subtract(op.astype(x, "int32"), point)
+        wide = op.astype(w, "int32")
+        return op.nn.conv2d(centred, wide, padding=1, groups=groups, out_dtype="int32", **layouts)
+
+    image = (1, 7, 8, weight[2] * groups)
+    mod = regions_of(module(body, (image, dtype), ((), dtype), (weight, "int8")), machine, 2)
+    (function,) = (each for each in mod.functions.values() if is_region_function(each))
+    region = Region.from_json(str(function.attrs["tvm_hybrid.region"]))
+    assert region.op == ("depthwise_conv2d" if weight[2] == 1 else "conv2d")
+    assert region.attrs.get("a_zero_point") == ("input" if zero == "an input" else zero)
+    check_packing(region, machine, "int8")
+
+
+def test_a_weight_that_two_read_alike_is_packed_once() -> None:
+    """Convolutions of other strides over other images may want the same layout."""
+    machine = Machine("znver4", isa_named("avx512"))
+    layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
+
+    def body(x: relax.Expr, w: relax.Expr, v: relax.Expr) -> list[relax.Expr]:
+        y = op.nn.conv2d(x, w, padding=1, **layouts)
+        once = op.nn.conv2d(y, w, padding=1, **layouts)
+        other = op.nn.conv2d(y, w, strides=2, **layouts)
+        return [once, other, op.nn.conv2d(y, v, **layouts)]
+
+    shapes = ((1, 9, 11, 16), (3, 3, 16, 16), (3, 3, 16, 16))
+    mod = regions_of(module(body, *((shape, "float32") for shape in shapes)), machine)
+    packed = pack_open_weights(machine.isa)(mod)[MAIN]
+    calls = [
+        binding.value
+        for block in packed.body.blocks
+        for binding in block.bindings
+        if isinstance(getattr(binding.value, "op", None), relax.GlobalVar)
+    ]
+    weights = [call.args[1] for call in calls]
+    assert len(calls) == 4
+    assert weights[0].same_as(weights[1]) and weights[0].same_as(weights[2])
+    assert not weights[0].same_as(weights[3])
+    assert packed.script().count("R.concat") == 2
 
 
 def check_packing(region: Region, machine: Machine, dtype: str) -> None:
@@ -87,7 +145,7 @@ def check_packing(region: Region, machine: Machine, dtype: str) -> None:
     assert packing is not None and packing.express is not None
     config = template.default_config(region, machine)
     shape = region.inputs[1].shape
-    weight = np.random.default_rng(0).standard_normal(shape)
+    weight = 30 * np.random.default_rng(0).standard_normal(shape)
     array = weight.astype(getattr(ml_dtypes, dtype, dtype))
     wanted = packing.pack(region, config, machine.isa, 1, array)
 

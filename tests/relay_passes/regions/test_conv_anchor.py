@@ -101,11 +101,11 @@ def test_integers(zero: int | None) -> None:
 
 
 def test_what_is_left_has_a_reason() -> None:
-    """A weight of integers that is an input, channels first, a zero point of the weight."""
+    """An unsigned weight that is an input, channels first, a zero point of the weight."""
     for body, inputs, reason in [
         (
             lambda x, w: conv(x, w, out_dtype="int32"),
-            (((1, 9, 9, 4), "uint8"), ((3, 3, 4, 8), "int8")),
+            (((1, 9, 9, 4), "uint8"), ((3, 3, 4, 8), "uint8")),
             "constant",
         ),
         (lambda x: op.nn.conv2d(x, constant(8, 4, 3, 3)), (((1, 4, 9, 9), F),), "NCHW"),

@@ -10,6 +10,7 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.errors import CompileError
+from relay_passes.ir.open_weights import weight_bytes, weights_of
 from relay_passes.ir.region_functions import COMPOSITE, REASON, is_region_function
 from relay_passes.pipeline import PipelineOptions, collect_regions, compile_module
 from relay_passes.regions.select_winograd import (
@@ -142,6 +143,27 @@ def test_weights_are_in_memory_where_those_of_the_module_exceed_l3() -> None:
         found = regions(select_winograd(machine)(partitioned(mod)[0]))
         kinds.append(found[0].op)
     assert kinds == ["conv2d_winograd", "conv2d"]
+
+
+@pytest.mark.parametrize("open_weights", [False, True])
+def test_weights_that_are_parameters(open_weights: bool) -> None:
+    """Those that are packed before a run, and count where weights may exceed L3."""
+
+    def body(x: relax.Expr, given: relax.Expr, w: relax.Expr) -> relax.Expr:
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        y = op.nn.conv2d(x, op.permute_dims(w, [2, 3, 1, 0]), 1, 1, **layouts)
+        return op.nn.conv2d(op.nn.relu(y), given, 1, 1, **layouts)
+
+    mod = module(body, X, ((3, 3, 32, 32), "float32"), ((32, 32, 3, 3), "float32"))
+    mod = IRModule({"main": mod["main"].with_attr("num_input", 2)})
+    formed = partitioned(mod)[0]
+    after = select_winograd(MACHINE, open_weights=open_weights)(formed)
+    first = "conv2d_winograd" if open_weights else "conv2d"
+    assert [region.op for region in regions(after)] == [first, "conv2d"]
+    left = [reason for reason in reasons(after) if "needs a weight that is a constant" in reason]
+    assert len(left) == (1 if open_weights else 2)
+    assert all("transform_params=True" in reason for reason in left)
+    assert weight_bytes(weights_of(mod)) == 4 * 9 * 32 * 32
 
 
 def test_integers_are_left_alone() -> None:

@@ -103,3 +103,27 @@ def test_writes_one_value_to_all_lanes(
     x = np.random.default_rng(4).standard_normal((5, 1)).astype(BF16)
     x = x if wanted is not np.zeros_like else np.tile(x, (1, 77))
     same_bits(run(build, x), wanted(x))
+
+
+def test_float16_is_rounded_on_its_way_to_float32() -> None:
+    """By way of bfloat16, whose bits are read where it is widened."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return relax.op.negative(relax.op.astype(relax.op.astype(x, "bfloat16"), "float32"))
+
+    with np.errstate(invalid="ignore"):
+        wanted = -halves.astype(BF16).astype(np.float32)
+    np.testing.assert_array_equal(run(body, halves), wanted)
+
+
+def test_what_is_computed_in_bfloat16_is_widened() -> None:
+    """TVM computes it in f32: there are no bits to be read."""
+    x = np.random.default_rng(1).standard_normal((5, 37)).astype(BF16)
+
+    def body(x: relax.Expr) -> relax.Expr:
+        largest = relax.op.maximum(x, relax.op.negative(x))
+        chosen = relax.op.where(relax.op.greater(x, largest), x, relax.op.abs(largest))
+        return relax.op.negative(relax.op.astype(chosen, "float32"))
+
+    np.testing.assert_array_equal(run(body, x), -np.abs(x.astype(np.float32)))

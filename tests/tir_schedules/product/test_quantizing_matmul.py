@@ -66,7 +66,8 @@ def test_the_kernel_quantises_a_by_a_range(isa: str) -> None:
 
 @pytest.mark.sampled
 @every_isa
-def test_the_kernel_finds_the_range_of_a(isa: str) -> None:
+@pytest.mark.parametrize("least", [None, 0.25])
+def test_the_kernel_finds_the_range_of_a(isa: str, least: float | None) -> None:
     """DynamicQuantizeLinear, the product, and the scales, on several threads too."""
     steps = (
         Step("cast", (0,)),
@@ -88,11 +89,14 @@ def test_the_kernel_finds_the_range_of_a(isa: str) -> None:
             epilogue=steps,
             output=Tensor((m, n), F),
         )
+        if least is not None:
+            region = region.replace(attrs={**region.attrs, "least_scale": least})
         arrays = values(region)
         config = config_for(region, isa, threads_n=threads, m_block=2)
         x, rest = arrays[0], arrays[1:]
         for a, at_end in [(x, True), (np.abs(x), False), (-np.abs(x), True), (0 * x, False)]:
-            _, scale, _ = dynamic_quantize(a)
+            _, scale, _ = dynamic_quantize(a, least)
+            assert least is None or scale == least
             total = product(region, [a, *rest]).astype(np.float32)
             result = run(region, [a, *rest], isa, config=config, at_end=at_end)
             np.testing.assert_array_equal(result, total * (scale * rest[-1]))

@@ -90,6 +90,21 @@ def test_random_shapes_and_threads(
     assert result.tolist() == wanted(x)
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_least_scale(isa: str, threads: int) -> None:
+    least = 2.0**-12
+    region = region_for((3, 37)).replace(attrs={"least_scale": least})
+    config = RangeConfig(unroll=2, threads=threads)
+    x = np.random.default_rng(3).standard_normal((3, 37)).astype(np.float32)
+    for factor in (1, 1e-2, -1e-3, 1e-30, 0):
+        _, scale, zero_point = dynamic_quantize(x * np.float32(factor), least)
+        found = run(region, [x * np.float32(factor)], isa, config=config)
+        assert found.tolist() == [float(scale), float(zero_point)]
+        assert found[0] >= least and (found[0] > least) == (abs(factor) >= 1e-1)
+
+
 NAN, INF = np.nan, np.inf
 SPECIAL = [
     ([0.0, 0.0], [1.0, 0.0]),

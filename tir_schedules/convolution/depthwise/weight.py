@@ -22,6 +22,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.product.expressed_terms import expressed_bytes, expressed_terms
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .config import DepthwiseConfig, check, dot_kernel
@@ -124,16 +125,32 @@ def unpack(
 def express(
     region: Region, config: DepthwiseConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The packed weight as a Relax expression of one [*kernel, 1, C] of float32."""
+    """The packed weight as a Relax expression of one [*kernel, 1, C]."""
     problem = check(region, config, isa)
-    assert dot_kernel(region, isa) is None  # or a conv's anchor wants a constant
-    c, lanes = problem.channels, isa.f32_lanes
-    width = _padded(c, lanes)
-    lines = relax.op.reshape(expr, (problem.taps, c))
-    padded = lines if width == c else relax.op.nn.pad(lines, [0, 0, 0, width - c])
-    vectors = relax.op.reshape(padded, (problem.taps, width // lanes, lanes))
-    blocks = relax.op.permute_dims(vectors, [1, 0, 2])
-    return relax.op.reshape(blocks, (problem.taps * width,))
+    kernel, op, c = dot_kernel(region, isa), relax.op, problem.channels
+    width = _padded(c, isa.f32_lanes if kernel is None else kernel.lanes * kernel.kr)
+    lines = op.reshape(expr, (problem.taps, c))
+    padded = lines if width == c else op.nn.pad(lines, [0, 0, 0, width - c])
+    if kernel is None:
+        vectors = op.reshape(padded, (problem.taps, width // isa.f32_lanes, isa.f32_lanes))
+        return op.reshape(op.permute_dims(vectors, [1, 0, 2]), (problem.taps * width,))
+    kr, lanes = kernel.kr, kernel.lanes
+    groups = Groups.of(problem, config.rows, kr)
+    rows, columns = problem.rows.taps, problem.columns.taps
+    # Behind the rows of taps is one of zeros, for places that no tap takes.
+    taken = [rows if tap is None else tap for pair in groups.pairs for tap in groups.taps[pair]]
+    with_zeros = op.nn.pad(op.reshape(padded, (rows, columns * width)), [0, 1, 0, 0])
+    chosen = op.take(with_zeros, relax.const(np.array(taken, np.int32)), axis=0, mode="clip")
+    blocks = (len(groups.pairs), kr, columns, width // (lanes * kr), kr, lanes)
+    packed = op.permute_dims(op.reshape(chosen, blocks), [3, 0, 2, 4, 5, 1])
+    size = weight_size(problem, config, kernel)
+    flat = op.reshape(packed, (size,))
+    if not _has_term(region, kernel):
+        return flat
+    whole = op.reshape(padded, (problem.taps, 1, width))
+    every = np.ones((1, problem.taps), bool)
+    terms = expressed_terms(ZeroPoints.of(region, kernel), whole, every)
+    return op.concat([flat, expressed_bytes(terms, width, kernel.b_dtype)], axis=0)
 
 
 def packed_shape(region: Region, config: DepthwiseConfig, isa: Isa, index: int) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from tir_schedules.core.blocking import Group
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
+from tir_schedules.product.expressed_terms import expressed_bytes, expressed_terms
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .config import ConvConfig, Form, check, column_shares, form_of, panels_of
@@ -120,7 +121,7 @@ class WeightLayout:
         return np.concatenate(parts)
 
     def express(self, expr: relax.Expr) -> relax.Expr:
-        """What `pack` makes of a weight of floats, as a Relax expression."""
+        """What `pack` makes of a weight, as a Relax expression."""
         *taps, channels = self.region.inputs[1].shape
         lines = relax.op.reshape(expr, (math.prod(taps), channels))
         width = self.geometry.group_out_channels
@@ -132,7 +133,28 @@ class WeightLayout:
             )
             for start in range(0, channels, width)
         ]
-        return groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=0)
+        parts = groups if self.classes is None else [*groups, self._expressed_terms(expr)]
+        return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=0)
+
+    def _expressed_terms(self, expr: relax.Expr) -> relax.Expr:
+        """The terms behind a weight of integers, as a Relax expression of it."""
+        assert self.classes is not None
+        geometry, tensor = self.geometry, self.region.inputs[1]
+        taps, channels = math.prod(geometry.kernel), geometry.group_channels
+        places = np.arange(taps).reshape(*geometry.kernel, 1, 1)
+        counted = np.stack([np.isin(places, inside) for inside in self.classes.taps(places)])
+        terms = expressed_terms(
+            ZeroPoints.of(self.region, self.kernel),
+            relax.op.reshape(expr, (taps, channels, tensor.shape[-1])),
+            counted.reshape(-1, taps),
+        )
+        grouped = relax.op.reshape(
+            terms, (len(counted), geometry.groups, geometry.group_out_channels)
+        )
+        padding = self.columns - geometry.group_out_channels
+        if padding:
+            grouped = relax.op.nn.pad(grouped, [0, 0, 0, 0, 0, padding])
+        return expressed_bytes(grouped, self.terms, tensor.dtype)
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         """The weight as a Relax expression of its packed form."""
@@ -157,7 +179,7 @@ def unpack(
 def express(
     region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The packed weight as a Relax expression of one [*kernel, IC, OC] of floats."""
+    """The packed weight as a Relax expression of one [*kernel, IC, OC]."""
     return WeightLayout.of(region, config, check(region, config, isa)).express(expr)
 
 

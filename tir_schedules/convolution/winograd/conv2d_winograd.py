@@ -2,7 +2,7 @@
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
-The weight is transformed at compile time, in float64; it then takes four times its bytes. A block
+The weight is transformed ahead of the runs, in float64; it then takes four times its bytes. A block
 of tiles goes through three stages, and what lies between them stays in L2: the transform of x, 36
 products on the registered f32 microkernels, and the inverse transform with the epilogue in
 registers (Lavin and Gray, arXiv 1509.09308; with the points of transforms.py). Padding and
@@ -47,7 +47,7 @@ from .output_transform import flat_epilogue
 from .problem import WinogradProblem
 from .products import estimate, nests, products
 from .program import WinogradProgram
-from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, transformed_weight
+from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, G, transformed_weight
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -134,6 +134,18 @@ def unpack(
     return relax.op.reshape(whole, (TAPS, TAPS, channels, n))
 
 
+def express(
+    region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The packed weight as a Relax expression of one [3, 3, C, OC] of float32."""
+    op, (_, _, channels, n) = relax.op, region.inputs[1].shape
+    g = relax.const(G, "float64")  # as `transformed_weight`
+    wide = op.reshape(op.astype(expr, "float64"), (TAPS, TAPS * channels * n))
+    half = op.reshape(op.matmul(g, wide), (REACH, TAPS, channels * n))
+    whole = op.astype(op.matmul(g, half), "float32")
+    return _panels(region, config).express(op.reshape(whole, (PRODUCTS * channels, n)))
+
+
 def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the packed weight."""
     return (_panels(region, config).size,)
@@ -171,7 +183,7 @@ CONV2D_WINOGRAD = register_template(
         reject=reject,
         opens=_opens,
         at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape),
+        packing=Packing(pack, unpack, packed_shape, express),
         nests=nests,
         estimate=estimate,
         products=products,

@@ -1,10 +1,12 @@
 """Dynamic quantisation of pt2e: the range of a tensor is found when the program runs.
 
     s, z = choose_qparams(x, 0, 255, eps, uint8)   ->  s, z of relay_passes.ir.dynamic_quantize
+    s, z = choose_qparams_symmetric(x, ...)        ->  s = max(max(abs(x)) / 127.5, eps), z known
     q = quantize_per_tensor(x, s, z, ...)          ->  R.quantize(x, s, z, out_dtype="uint8")
 
-int8 from -128 to 127 is the same with all integers less 128, and so are its products: programs hold
-the unsigned ones. torch raises scales to `eps`, 2 ** -12; here they stay smaller, and steps finer.
+No scale is smaller than `eps`. With zero points that are found, int8 from -128 to 127 is the same
+as uint8 with all integers less 128, and so are its products: programs hold the unsigned ones, for
+which there are kernels that find the range themselves.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from microkernels.errors import UnsupportedOperatorError
+from microkernels.integers import RANGES
 from relay_passes.ir.dynamic_quantize import emit_dynamic_range
+from relay_passes.ir.rewrite import Emit
 
 from .constants import type_name
 
@@ -29,33 +34,55 @@ class ChosenRange:
 
     Attributes
     ----------
-    scale, zero_point : relax.Var
-        float32 [] and uint8 [].
+    scale, zero_point : relax.Expr
+        float32 [], and [] of the type that programs hold.
     offset : int
-        What is added to unsigned integers: 0 or -128.
+        What is added to the integers that programs hold: 0 or, to unsigned ones, -128.
     quantised : dict of torch.fx.Node to relax.Var
         The unsigned tensors, by the nodes that make the ones with the offset.
     """
 
-    scale: relax.Var
-    zero_point: relax.Var
+    scale: relax.Expr
+    zero_point: relax.Expr
     offset: int
     quantised: dict[Any, relax.Var] = field(default_factory=dict)
 
 
 def choose_qparams(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
     """`choose_qparams`: x, low, high, eps, type -> float64 [1] and int64 [1]."""
-    x, low, high, _, torch_type = importer.retrieve_args(node)
-    dtype, emit = type_name(torch_type), importer.block_builder.emit
+    x, low, high, eps, torch_type = importer.retrieve_args(node)
+    dtype = type_name(torch_type)
     if (dtype, low, high) not in _OFFSETS or str(x.ty.dtype) != "float32":
         raise UnsupportedOperatorError(
             f"operator choose_qparams (node {node.name!r}): {x.ty.dtype} as {dtype} from {low} to "
             f"{high} is not supported; quantise float32 as all of uint8 or int8"
         )
-    chosen = ChosenRange(*emit_dynamic_range(importer.block_builder, x), _OFFSETS[dtype, low, high])
+    found = emit_dynamic_range(importer.block_builder, x, eps)
+    return _chosen(node, importer, ChosenRange(*found, _OFFSETS[dtype, low, high]))
+
+
+def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
+    """`choose_qparams_symmetric`: the same with zero point 0, or of unsigned integers 128."""
+    x, low, high, eps, torch_type = importer.retrieve_args(node)
+    dtype, emit = type_name(torch_type), importer.block_builder.emit
+    if dtype not in RANGES or str(x.ty.dtype) != "float32":
+        raise UnsupportedOperatorError(
+            f"operator choose_qparams_symmetric (node {node.name!r}): {x.ty.dtype} as {dtype} is "
+            "not supported; quantise float32 as uint8 or int8"
+        )
+    largest = emit(relax.op.max(emit(relax.op.abs(x))))
+    step = emit(relax.op.divide(largest, relax.const((high - low) / 2, "float32")))
+    scale = emit(relax.op.maximum(step, relax.const(eps, "float32")))
+    zero_point = relax.const(128 if dtype == "uint8" else 0, dtype)
+    return _chosen(node, importer, ChosenRange(scale, zero_point, 0))
+
+
+def _chosen(node: Any, importer: Any, chosen: ChosenRange) -> tuple[relax.Expr, relax.Expr]:
+    """Notes a range; gives its numbers as torch has them."""
+    emit = importer.block_builder.emit
     importer.ranges[node] = chosen
     scale = emit(relax.op.reshape(relax.op.astype(chosen.scale, "float64"), (1,)))
-    zero = relax.op.reshape(relax.op.astype(chosen.zero_point, "int64"), (1,))
+    zero = emit(relax.op.reshape(relax.op.astype(chosen.zero_point, "int64"), (1,)))
     return scale, emit(relax.op.add(zero, relax.const(chosen.offset, "int64")))
 
 
@@ -66,9 +93,11 @@ def quantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
         return None
     emit = importer.block_builder.emit
     x = importer.env[node.args[0]]
-    q = emit(relax.op.quantize(x, chosen.scale, chosen.zero_point, axis=-1, out_dtype="uint8"))
+    dtype = str(chosen.zero_point.ty.dtype)
+    q = emit(relax.op.quantize(x, chosen.scale, chosen.zero_point, axis=-1, out_dtype=dtype))
     if not chosen.offset:
-        return q
+        low, high = node.args[3:5]
+        return q if low == -high else limited(emit, q, low, high)
     chosen.quantised[node] = q
     wide = relax.op.add(relax.op.astype(q, "int16"), relax.const(chosen.offset, "int16"))
     return emit(relax.op.astype(wide, "int8"))
@@ -83,6 +112,17 @@ def dequantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
     q = chosen.quantised.get(source, importer.env[source])
     value = relax.op.dequantize(q, chosen.scale, chosen.zero_point, -1, "float32")
     return importer.block_builder.emit(value)
+
+
+def limited(emit: Emit, q: relax.Expr, low: int, high: int) -> relax.Expr:
+    """Integers within limits, which may be narrower than those of their type."""
+    dtype = str(q.ty.dtype)
+    limits = np.iinfo(dtype)
+    if low > limits.min:
+        q = emit(relax.op.maximum(q, relax.const(low, dtype)))
+    if high < limits.max:
+        q = emit(relax.op.minimum(q, relax.const(high, dtype)))
+    return q
 
 
 def _range_of(node: Any, importer: Any) -> ChosenRange | None:

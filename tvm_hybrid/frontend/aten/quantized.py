@@ -11,12 +11,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .chosen_ranges import choose_qparams, dequantize_by_range, quantize_by_range
+from .chosen_ranges import (
+    choose_qparams,
+    choose_symmetric,
+    dequantize_by_range,
+    limited,
+    quantize_by_range,
+)
 from .constants import type_name
+from .token_ranges import PER_TOKEN
 
 
 def quantize(node: Any, importer: Any) -> relax.Expr:
@@ -30,12 +36,7 @@ def quantize(node: Any, importer: Any) -> relax.Expr:
     emit = importer.block_builder.emit
     parameters = _parameter(importer, scale, "float32"), _parameter(importer, zero, dtype)
     value = emit(relax.op.quantize(x, *parameters, axis=axis, out_dtype=dtype))
-    limits = np.iinfo(dtype)
-    if low > limits.min:
-        value = emit(relax.op.maximum(value, relax.const(low, dtype)))
-    if high < limits.max:
-        value = emit(relax.op.minimum(value, relax.const(high, dtype)))
-    return value
+    return limited(emit, value, low, high)
 
 
 def dequantize(node: Any, importer: Any) -> relax.Expr:
@@ -67,6 +68,8 @@ def _parameter(importer: Any, value: Any, dtype: str) -> relax.Expr:
 
 QUANTIZED = {
     "choose_qparams.tensor": choose_qparams,
+    "choose_qparams_symmetric.tensor": choose_symmetric,
+    **PER_TOKEN,
     **{f"quantize_per_tensor.{form}": quantize for form in ("default", "tensor")},
     **{f"dequantize_per_tensor.{form}": dequantize for form in ("default", "tensor")},
     "quantize_per_channel.default": quantize,

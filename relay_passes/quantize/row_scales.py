@@ -1,0 +1,167 @@
+"""Rows: a product of a tensor with a scale for every row, in 8-bit integers, scaled afterwards.
+
+Before
+
+    lv = R.subtract(R.astype(q, "float32"), z)          # q: int8 [M, K], z: f32 [M, 1], integers
+    lv1 = R.multiply(lv, s)                             # s: f32 [M, 1]
+    lv2 = R.dequantize(const_w, sW, zW, axis=1)         # const_w: int8 [K, N], sW: f32 [N]
+    lv3 = R.matmul(lv1, lv2)
+
+After
+
+    lv = R.astype(R.subtract(const_w, zW), "int32")     # without the subtraction if zW is 0
+    lv1 = R.matmul(R.astype(q, "int32"), lv, out_dtype="int32")
+    lv2 = R.multiply(R.astype(z, "int32"), const_sums)  # of the columns of w - zW: int32 [N]
+    lv3 = R.astype(R.subtract(lv1, lv2), "float32")
+    lv4 = R.multiply(R.multiply(lv3, sW), s)
+
+    sum_k (q - z) s (w - zW) sW = s sW (sum_k q (w - zW) - z sum_k (w - zW))
+
+That is what torch's quantisation of tokens leaves (`choose_qparams_per_token`); without z it has no
+second term. Kernels have one zero point for all rows, so the term is a tensor of the result's size.
+A reshape that keeps rows may stand before the product. Sums that may need more than 32 bits stay in
+f32, and so do weights that are no constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import ir, relax
+
+from microkernels.integers import RANGES
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.graph import (
+    AnyBinding,
+    DataflowGraph,
+    is_call,
+    is_f32,
+    known_tensor,
+    op_name,
+    region_tensor,
+    relax_shape,
+)
+from relay_passes.ir.quantization import Quantized, read_dequantize
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.zero_points import LIMIT, centred, known_centred
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A tensor that stands for (data - zero_point) * scale, with numbers for every row."""
+
+    data: relax.Expr
+    scale: relax.Expr
+    zero_point: relax.Expr | None
+
+    def of_shape(self, block: Bindings, expr: relax.Expr) -> _Rows:
+        """The same rows with as many dimensions as an expression has."""
+        *lead, depth = known_tensor(expr).shape
+
+        def reshaped(part: relax.Expr, last: int) -> relax.Expr:
+            shape = (*lead, last)
+            if known_tensor(part).shape == shape:
+                return part
+            return block.emit(relax.op.reshape(part, relax_shape(shape, expr)))
+
+        zeros = self.zero_point
+        return _Rows(
+            reshaped(self.data, depth),
+            reshaped(self.scale, 1),
+            None if zeros is None else reshaped(zeros, 1),
+        )
+
+
+def row_scales(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Receives why a product of such a tensor and a dequantised one is left in f32.
+    """
+    log = [] if decisions is None else decisions
+    return block_pass("tvm_hybrid.row_scales", lambda graph: _rewrite(graph, log))
+
+
+def _rewrite(graph: DataflowGraph, decisions: DecisionLog) -> list[relax.Binding] | None:
+    block = Bindings()
+
+    def written(binding: AnyBinding) -> relax.Expr | None:
+        call = binding.value
+        if not is_call(call, "relax.matmul") or not is_f32(call):
+            return None
+        rows = _read_rows(graph, call.args[0])
+        weight = read_dequantize(graph.definition(call.args[1]))
+        if rows is None or weight is None or weight.dtype != "float32":
+            return None
+        values = _known_weight(weight)
+        if isinstance(values, str):
+            node = str(binding.var.name)
+            decisions.append(Decision(node=node, op="matmul", taken=False, reason=values))
+            return None
+        return _product(block, rows.of_shape(block, call.args[0]), weight, values)
+
+    return rewrite_values(graph, block, written)
+
+
+def _product(block: Bindings, rows: _Rows, weight: Quantized, values: np.ndarray) -> relax.Expr:
+    """The product in integers, scaled; the last operator is not bound yet."""
+    emit, op, quantization = block.emit, relax.op, weight.quantization
+    wide = emit(op.astype(rows.data, "int32"))
+    w = centred(emit, weight.data, quantization.zero_point)
+    total = emit(op.matmul(wide, w, "int32"))
+    if rows.zero_point is not None:
+        zeros = emit(op.astype(rows.zero_point, "int32"))
+        sums = relax.const(values.sum(axis=0, dtype=np.int32))
+        total = emit(op.subtract(total, emit(op.multiply(zeros, sums))))
+    scaled = emit(op.multiply(emit(op.astype(total, "float32")), quantization.scale))
+    return op.multiply(scaled, rows.scale)
+
+
+def _known_weight(weight: Quantized) -> np.ndarray | str:
+    """The weight less its zero points, int32 [K, N]; or why there is no product of integers."""
+    values = known_centred(weight)
+    if weight.data_dtype not in RANGES or values is None:
+        return "the weight is no constant of 8 bits"
+    if values.ndim != 2 or weight.quantization.axis not in (None, 1):
+        return "the scale of the weight differs along another axis than columns"
+    if not is_f32(weight.quantization.scale):
+        return "a scale is not float32"
+    # A row's integers less their zero point are at most 255.
+    if np.any(255 * np.abs(values.astype(np.int64)).sum(axis=0) >= LIMIT):
+        return "the sum may need more than 32 bits"
+    return values
+
+
+def _read_rows(graph: DataflowGraph, expr: relax.Expr) -> _Rows | None:
+    """What a product's first operand is made of; None if it has no scales of rows."""
+    scaled = graph.definition(expr)
+    if is_call(scaled, "relax.reshape"):
+        given, viewed = region_tensor(scaled.args[0]), region_tensor(scaled)
+        if given is None or viewed is None or given.shape[-1:] != viewed.shape[-1:]:
+            return None
+        scaled = graph.definition(scaled.args[0])
+    if not is_call(scaled, "relax.multiply") or not _for_rows(scaled, 1):
+        return None
+    source = graph.definition(scaled.args[0])
+    zero_point = None
+    if is_call(source, "relax.subtract") and _for_rows(source, 1):
+        zero_point = source.args[1]
+        source = graph.definition(source.args[0])
+    if op_name(source) != "relax.astype":
+        return None
+    assert isinstance(source, relax.Call)
+    data = source.args[0]
+    if str(data.ty.dtype) not in RANGES or not is_f32(source):
+        return None
+    return _Rows(data, scaled.args[1], zero_point)
+
+
+def _for_rows(call: relax.Call, index: int) -> bool:
+    """Whether an operand of a call has one number for every row of the result, which is f32."""
+    result, operand = region_tensor(call), region_tensor(call.args[index])
+    if result is None or operand is None or not is_f32(call) or len(result.shape) < 2:
+        return False
+    return operand.shape == (*result.shape[:-1], 1)

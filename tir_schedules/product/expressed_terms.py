@@ -1,0 +1,43 @@
+"""Column terms of a weight of 8-bit integers that is no constant, as Relax expressions.
+
+    w: int8 [taps, IC, N]  ->  int32 [classes, N]  ->  int8 [classes * N * 4], as stored behind w
+
+`ZeroPoints.column_term` computes the same of a constant. A class is a group of positions of a
+convolution, at which some of the taps lie within the image.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .zero_points import ZeroPoints
+
+_SHIFTS = np.arange(0, 32, 8, dtype=np.int32)
+
+
+def expressed_terms(points: ZeroPoints, weight: relax.Expr, counted: np.ndarray) -> relax.Expr:
+    """int32 [classes, N]: the column term of every class.
+
+    Parameters
+    ----------
+    points : ZeroPoints
+        Of the product; the weight has none.
+    weight : relax.Expr
+        int8 [taps, IC, N].
+    counted : numpy.ndarray
+        bool [classes, taps]: which taps lie within the image.
+    """
+    assert points.b == 0 and not points.b_columns  # kernels of convolutions know no others
+    factor = 1 if points.a_runtime else -points.a
+    sums = relax.op.sum(relax.op.astype(weight, "int32"), axis=1)
+    chosen = relax.const(counted.astype(np.int32) * np.int32(factor))
+    return relax.op.matmul(chosen, sums, out_dtype="int32")
+
+
+def expressed_bytes(numbers: relax.Expr, count: int, dtype: str) -> relax.Expr:
+    """int32 numbers as four times so many elements of an 8-bit type, as they lie in memory."""
+    column = relax.op.reshape(numbers, (count, 1))
+    shifted = relax.op.right_shift(column, relax.const(_SHIFTS))
+    single = relax.op.bitwise_and(shifted, relax.const(255, "int32"))
+    return relax.op.reshape(relax.op.astype(single, dtype), (4 * count,))
