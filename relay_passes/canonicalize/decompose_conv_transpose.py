@@ -21,8 +21,9 @@ not overlap), and R.concat joins them along the channels; `concat_in_place` late
 Or all phases are channels of one convolution, and another pass interleaves its result. Elementwise
 operators that follow move before the interleaving, and so does a transposed convolution whose
 windows do not overlap. One, two or three axes, any groups, dilation, padding and output padding;
-the weight is a constant or dequantised from one. Other calls stay. A weight may get zeros between
-its taps; adding x times 0 changes nothing unless x is infinite or NaN.
+the weight is a constant or dequantised from one. Products of 8-bit integers, summed in int32, are
+moved before they are widened, so that they are found. Other calls stay. A weight may get zeros
+between its taps; adding x times 0 changes nothing unless x is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.elementwise_calls import read_elementwise
 from relay_passes.ir.graph import AnyBinding, DataflowGraph
+from relay_passes.ir.known_integers import widened_bytes
 from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import block_pass
 from relay_passes.ir.waiting_bindings import WaitingBindings
@@ -179,7 +181,13 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
     def channels_last(self, x: relax.Expr) -> relax.Expr:
         """[N, C, *extents] -> [N, *extents, C]"""
         rank = len(x.ty.shape.values)
-        return self.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
+        order = [0, *range(2, rank), 1]
+        narrow = widened_bytes(self.graph, x)
+        if narrow is None:
+            return self.emit(relax.op.permute_dims(x, order))
+        source, zero_point = narrow
+        wide = self.emit(relax.op.astype(self.emit(relax.op.permute_dims(source, order)), "int32"))
+        return wide if zero_point is None else self.emit(relax.op.subtract(wide, zero_point))
 
     def part(self, conv: TransposedConv, x: relax.Expr, windows: tuple[Window, ...]) -> relax.Expr:
         """One ordinary convolution, or product; not bound yet."""

@@ -11,6 +11,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
+from relay_passes.ir.known_integers import known_integers, widened_bytes
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from tir_schedules.core.size import is_open
@@ -156,7 +157,9 @@ class TransposedConv:
         array = _taps(self, windows, fill, own)
         if matrix:
             array = _diagonal(array.reshape(array.shape[-2:]), repeats, fill)
-        constant = relax.const(np.ascontiguousarray(array))
+        if array.dtype == np.int32 and array.min() >= -128 and array.max() <= 127:
+            return block.emit(relax.op.astype(_constant(array.astype(np.int8)), "int32"))
+        constant = _constant(array)
         if quantized is None:
             return constant
         scale, zero_point = (
@@ -168,6 +171,10 @@ class TransposedConv:
         return block.emit(
             relax.op.dequantize(constant, scale, zero_point, array.ndim - 1, quantized.dtype)
         )
+
+
+def _constant(array: np.ndarray) -> relax.Expr:
+    return relax.const(np.ascontiguousarray(array))
 
 
 def _taps(
@@ -207,7 +214,7 @@ def _diagonal(matrix: np.ndarray, repeats: int, fill: np.ndarray) -> np.ndarray:
 def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:
     """The transposed convolution that a call is; None if it is none or its weight not constant."""
     name = op_name(call)
-    if name not in OPERATORS:
+    if name not in OPERATORS or not isinstance(call, relax.Call):
         return None
     rank, spatial, _ = OPERATORS[name]
     attrs = call.attrs
@@ -219,6 +226,8 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     if x is None or output is None or attrs.out_layout != layout or 0 in (*x.shape, *output.shape):
         return None
     found = _constant_weight(graph, call.args[1])
+    if output.dtype == "int32":
+        found = _integer_weight(graph, call)
     if found is None:
         return None
     weight, quantized = found
@@ -280,3 +289,14 @@ def _constant_weight(
     ):
         return None
     return quantized.data.value.numpy(), quantized
+
+
+def _integer_weight(
+    graph: DataflowGraph, call: relax.Call
+) -> tuple[np.ndarray, Quantized | None] | None:
+    """The weight of a transposed convolution of 8-bit integers less their zero points."""
+    x = widened_bytes(graph, call.args[0])
+    weight = known_integers(graph, call.args[1])
+    if x is None or weight is None or np.abs(weight).max(initial=0) > 255:
+        return None
+    return weight, None

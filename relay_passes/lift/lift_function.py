@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from tvm import relax, s_tir, tirx
 
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import op_name, size_of
 from tir_schedules.generic.expressions import const_int
 from tir_schedules.generic.nest import Nest, NotHandledError, read_program, statements_of
 from tir_schedules.tensorize.contraction import RefusedError
@@ -81,7 +81,7 @@ def lift_function(
         If it stays; says why.
     """
     try:
-        program = read_program(function)
+        program = read_program(function, size_of)
     except NotHandledError as reason:
         raise RefusedError(str(reason)) from None
     assert isinstance(function.body, s_tir.SBlockRealize)
@@ -222,6 +222,6 @@ class _Reader:
         call = relax.call_tir(
             self._add(function.with_attr("s_tir", True), nest.name),
             [self.tensors[source] for source in sources],
-            relax.TensorType([int(extent) for extent in target.shape], str(target.dtype)),
+            relax.TensorType(list(target.shape), str(target.dtype)),
         )
         return self._block.emit(call)

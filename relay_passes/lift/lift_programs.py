@@ -30,13 +30,14 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import TENSORIZE, Decision, DecisionLog
-from relay_passes.ir.graph import is_call
+from relay_passes.ir.graph import is_call, size_of
 from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from relay_passes.tvm_compat import FUSED
 from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.contraction import RefusedError
 
+from .caller_sizes import in_caller_sizes
 from .einsum import emit_einsum
 from .emission import Emission
 from .lift_function import Lifted, is_product, lift_function
@@ -156,7 +157,9 @@ class _Lifter:
         if len(call.args) != 2 or not isinstance(call.args[1], relax.Tuple):
             return False
         args = [self._values.get(arg, arg) for arg in call.args[1].fields]
-        lifted = lift_function(block, self._mod[gvar], args, self._add)
+        outputs = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+        function, tensors = in_caller_sizes(self._mod[gvar], args, outputs)
+        lifted = lift_function(block, function, tensors, self._add)
         self._bind(block, var, lifted)
         if lifted.products:
             reason = "; ".join([*lifted.products, *(f"apart: {each}" for each in lifted.left)])
@@ -191,6 +194,6 @@ def _may_change(function: tirx.PrimFunc) -> bool:
 
 def _has_product(function: tirx.PrimFunc) -> bool:
     try:
-        return any(map(is_product, read_program(function).nests))
+        return any(map(is_product, read_program(function, size_of).nests))
     except NotHandledError:
         return False

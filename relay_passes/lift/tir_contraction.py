@@ -16,7 +16,7 @@ kernel that writes one element for every point of the axes that it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -51,7 +51,6 @@ def read_product(
     found = read_contraction(nest, narrow)
     operands, hows = [], []
     contraction = found.contraction
-    elements = {axis.var: axis.extent for axis in nest.axes()}
     for factor, labels, other in (
         (found.left, contraction.left, contraction.right),
         (found.right, contraction.right, contraction.left),
@@ -65,15 +64,14 @@ def read_product(
         reuse = contraction.size(tuple(x for x in other if x not in labels))
         if reuse < 8:
             raise RefusedError(f"gathered elements that are multiplied {reuse} times each")
-        operands.append(_gathered(block, source, factor, elements, add))
+        operands.append(_gathered(block, source, factor, add))
         hows.append(f"{factor.buffer.name} gathered")
     value, how = emit_contraction(
-        block, contraction, (operands[0], operands[1]), contraction.extents, found.dtype
+        block, contraction, (operands[0], operands[1]), found.stated, found.dtype
     )
-    shape = [int(extent) for extent in found.out.shape]
     value = block.emit(value)
-    if list(known_tensor(value).shape) != shape:
-        value = block.emit(relax.op.reshape(value, shape))
+    if list(known_tensor(value).shape) != [*map(nest.size, found.out.shape)]:
+        value = block.emit(relax.op.reshape(value, list(found.out.shape)))
     return value, "; ".join([how, *hows])
 
 
@@ -107,7 +105,7 @@ def _without_units(block: Emission, source: relax.Expr, factor: Factor) -> relax
     if None not in factor.labels:
         return source
     shape = [
-        int(extent)
+        extent
         for label, extent in zip(factor.labels, factor.buffer.shape, strict=True)
         if label is not None
     ]
@@ -118,11 +116,10 @@ def _gathered(
     block: Emission,
     source: relax.Expr,
     factor: Factor,
-    extents: Mapping[tirx.Var, int],
     add: AddFunction,
 ) -> relax.Expr:
     """A tensor with an element for each point of the axes that an operand depends on."""
-    shape = [extents[axis.var] for axis in factor.axes]
+    shape = [axis.stated for axis in factor.axes]
     dtype = known_tensor(source).dtype
     stored = te.placeholder(factor.buffer.shape, dtype, "source")
 
@@ -130,7 +127,6 @@ def _gathered(
         values = {axis.var: at for axis, at in zip(factor.axes, place, strict=True)}
         return stored(*(substitute(index, values) for index in factor.load.indices))
 
-    wide = [tirx.const(extent, "int64") for extent in shape]
-    gather = te.create_prim_func([stored, te.compute(wide, element, "gathered")])
+    gather = te.create_prim_func([stored, te.compute(shape, element, "gathered")])
     gvar = add(gather.with_attr("tirx.noalias", True).without_attr("global_symbol"), "gather")
     return block.emit(relax.call_tir(gvar, (source,), relax.TensorType(shape, dtype)))

@@ -66,7 +66,7 @@ def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
     if kept != out:
         order = [axes.index(axis) for axis in (*out, *nest.reduce)]
         result = block.emit(relax.op.permute_dims(result, order))
-    return block.emit(relax.op.reshape(result, [axis.extent for axis in out]))
+    return block.emit(relax.op.reshape(result, [axis.stated for axis in out]))
 
 
 def _in_order(term: Expr, axes: list[Axis]) -> list[Axis]:

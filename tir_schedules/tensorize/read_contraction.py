@@ -30,6 +30,7 @@ from tvm.ir.expr import TensorLoad
 from microkernels.vector.expressions import Expr
 from tir_schedules.generic.expressions import (
     const_int,
+    int64,
     loads_of,
     same_indices,
     variables_of,
@@ -105,6 +106,8 @@ class ReadContraction:
         The buffer that receives the result.
     dtype : str
         The type in which products are summed.
+    stated : mapping of str to Expr
+        The extent of every axis as the function states it.
     """
 
     contraction: Contraction
@@ -112,6 +115,7 @@ class ReadContraction:
     right: Factor
     out: tirx.Var
     dtype: str
+    stated: Mapping[str, Expr]
 
 
 def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> ReadContraction:
@@ -154,7 +158,11 @@ def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -
         {**ones, **{names[axis.var]: axis.extent for axis in nest.axes()}},
     )
     _check_gathers(first, second)
-    return ReadContraction(contraction, first, second, store.buffer, dtype)
+    stated = {
+        **{label: int64(1) for label in ones},
+        **{names[axis.var]: axis.stated for axis in nest.axes()},
+    }
+    return ReadContraction(contraction, first, second, store.buffer, dtype, stated)
 
 
 def product_of(nest: Nest) -> tuple[Store, TensorLoad, TensorLoad]:
@@ -263,7 +271,7 @@ def _is_whole(
     """Whether axes reach all of a tensor, along each of its dimensions."""
     extents = {names[axis.var]: axis.extent for axis in nest.axes()}
     return all(
-        const_int(extent) == (1 if label is None else extents[label])
+        nest.size(extent) == (1 if label is None else extents[label])
         for label, extent in zip(labels, buffer.shape, strict=True)
     )
 

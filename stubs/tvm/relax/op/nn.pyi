@@ -83,6 +83,19 @@ def conv2d_transpose(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Expr: ...
+def conv3d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    output_padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
 def batch_norm(
     data: Expr,
     gamma: Expr,
