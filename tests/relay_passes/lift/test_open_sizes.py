@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm import IRModule, relax, te, tirx
 from tvm.ir import assert_structural_equal
+from tvm.sym import Analyzer
 
 import tvm_hybrid
 from microkernels.errors import CompileError
@@ -17,6 +18,7 @@ from relay_passes.decisions import DecisionLog
 from relay_passes.lift.caller_sizes import in_caller_sizes
 from tests.relay_passes.graphs import constant, run
 from tests.tir_schedules.tensorize.programs import function, summed
+from tir_schedules.generic.expressions import substitute
 from tir_schedules.tensorize.contraction import RefusedError
 
 from .test_lift_programs import STAGES, legalized, lifted, names
@@ -39,11 +41,12 @@ def opened(body: Callable[..., relax.Expr], *shapes: Shape) -> IRModule:
 
 
 def randoms(shapes: tuple[Shape, ...], sizes: dict[tirx.Var, int]) -> list[np.ndarray]:
+    known = {var: tirx.const(number, "int64") for var, number in sizes.items()}
+
     def size(extent: Any) -> int:
         if isinstance(extent, int):
             return extent
-        found = sizes[extent] if isinstance(extent, tirx.Var) else size(extent.a) + size(extent.b)
-        return int(getattr(found, "value", found))
+        return int(Analyzer().simplify(substitute(extent, known)).value)
 
     rng = np.random.default_rng(0)
     return [rng.standard_normal([*map(size, each)]).astype(F) for each in shapes]
@@ -56,7 +59,7 @@ MODELS: dict[str, tuple[Callable[..., relax.Expr], tuple[Shape, ...], list[str],
         lambda x, w: op.nn.relu(op.matmul(op.reshape(x, (N * M, 16)), w)),
         ((N, M, 16), (16, 8)),
         ["reshape", "matmul", "nn.relu"],
-        "matmul + relu",
+        "batch_matmul + relu",
     ),
     "softmax of scores": (
         lambda x, y: op.nn.softmax(op.matmul(x, op.permute_dims(y, [0, 2, 1]))),
@@ -77,10 +80,10 @@ MODELS: dict[str, tuple[Callable[..., relax.Expr], tuple[Shape, ...], list[str],
         "conv2d",
     ),
     "norm": (
-        lambda x, w: op.nn.rms_norm(op.matmul(x, w), constant(8), [-1]),
+        lambda x, w: op.nn.layer_norm(op.matmul(x, w), constant(8), constant(8, seed=1), [-1]),
         ((N, M, 16), (16, 8)),
-        ["matmul"],
-        "rms_norm",
+        ["matmul", "mean"],
+        "layer_norm",
     ),
 }
 
