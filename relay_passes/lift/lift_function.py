@@ -33,8 +33,9 @@ from tir_schedules.tensorize.read_contraction import product_of
 from .emission import Emission
 from .tir_contraction import AddFunction, read_product
 from .tir_convolution import read_convolution
+from .tir_pools import Pool, find_pools, read_pool
 from .tir_sums import read_reduction
-from .tir_transposed import find_transposed, read_transposed
+from .tir_transposed import Transposed, find_transposed, read_transposed
 from .tir_values import read_block
 
 _MOST_BLOCKS = 64
@@ -146,23 +147,33 @@ class _Reader:
 
     def read(self) -> None:
         """Emits all blocks; RefusedError if they stay."""
-        transposed = find_transposed(self._nests)
-        waiting = {member for each in transposed.values() for member in each.members}
+        groups: dict[int, Transposed | Pool] = {
+            **find_pools(self._nests),
+            **find_transposed(self._nests),
+        }
+        waiting = {member for each in groups.values() for member in each.members}
         for number, nest in enumerate(self._nests):
-            if number in transposed:
+            if number in groups:
                 mark = self._block.mark
                 try:
-                    value = read_transposed(self._block, self.tensors, transposed[number])
+                    value = self._together(groups[number])
                 except RefusedError:
                     self._block.undo(mark)
-                    for member in transposed[number].members:
+                    for member in groups[number].members:
                         self._read(member)
                 else:
                     self.tensors[nest.stores[0].buffer] = value
-                    self.products.append("a transposed convolution")
                     continue
             if number not in waiting:
                 self._read(number)
+
+    def _together(self, group: Transposed | Pool) -> relax.Expr:
+        """What several blocks compute together."""
+        if isinstance(group, Pool):
+            return read_pool(self._block, self.tensors, group)
+        value = read_transposed(self._block, self.tensors, group)
+        self.products.append("a transposed convolution")
+        return value
 
     def _read(self, number: int) -> None:
         """Emits one block, or a call of a function that is nothing else."""

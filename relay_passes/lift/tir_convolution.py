@@ -37,7 +37,8 @@ from .tir_contraction import narrowed
 from .tir_elements import Tensors
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+"""Letters of spatial axes, by how many there are."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Convolution:
     @property
     def spatial(self) -> str:
         """The letters of the spatial axes."""
-        return _SPATIAL[len(self.windows)]
+        return SPATIAL[len(self.windows)]
 
 
 def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
@@ -162,7 +163,7 @@ def match_convolution(
 
 
 def _guesses(count: int) -> Iterator[_Guess]:
-    spatial = _SPATIAL[count]
+    spatial = SPATIAL[count]
     for data in (f"NC{spatial}", f"N{spatial}C"):
         for weight in (f"OI{spatial}", f"{spatial}IO", f"O{spatial}I", f"{spatial}OI"):
             yield _Guess(data, weight, data)
@@ -275,7 +276,7 @@ def _window(
     """
     if not taps or is_open([taps]):
         return None
-    stride, dilation = _factor(index, place), _factor(index, tap)
+    stride, dilation = factor_of(index, place), factor_of(index, tap)
     if stride is None or dilation is None or min(stride, dilation) < 0:
         return None
     # What the index does not say makes no difference.
@@ -290,7 +291,7 @@ def _window(
     return Window(stride, dilation, taps) if analyzer.can_prove_equal(count, places) else None
 
 
-def _factor(index: Expr, axis: Expr) -> int | None:
+def factor_of(index: Expr, axis: Expr) -> int | None:
     """What an index multiplies an axis by; None if it does something else with it."""
     if not isinstance(axis, tirx.Var) or axis not in variables_of(index):
         return 0

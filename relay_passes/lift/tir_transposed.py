@@ -33,7 +33,8 @@ from .product import widened
 from .tir_contraction import narrowed
 from .tir_convolution import Convolution, check_shape, match_convolution
 from .tir_elements import Tensors, shown
-from .tir_values import block_axes, read_block
+from .tir_padding import only_reader, padding_of
+from .tir_values import block_axes
 
 _OPERATORS = {
     1: relax.op.nn.conv1d_transpose,
@@ -75,13 +76,14 @@ def find_transposed(nests: Sequence[Nest]) -> dict[int, Transposed]:
         spread = _spread(nest)
         if spread is None:
             continue
-        padding = _only_reader(nests, first)
+        padding = only_reader(nests, first)
         if padding is None:
             continue
-        widths = _widths(nests[padding])
-        last = _only_reader(nests, padding)
-        if widths is None or last is None:
+        around = padding_of(nests[padding])
+        last = only_reader(nests, padding)
+        if around is None or around.number != 0 or last is None:
             continue
+        widths = around.widths
         conv = _ordinary(nests[last])
         if conv is not None and conv.data.same_as(nests[padding].stores[0].buffer):
             source, strides = spread
@@ -216,35 +218,3 @@ def _multiples(condition: Expr) -> dict[tirx.Var, int] | None:
         return None
     divisor = const_int(rest.b)
     return None if divisor is None else {rest.a: divisor}
-
-
-def _only_reader(nests: Sequence[Nest], position: int) -> int | None:
-    """The only block that reads what one writes."""
-    buffer = nests[position].stores[0].buffer
-    readers = [
-        number
-        for number, nest in enumerate(nests)
-        if number != position and any(load.source.same_as(buffer) for load in nest.reads())
-    ]
-    return readers[0] if len(readers) == 1 and readers[0] > position else None
-
-
-def _widths(nest: Nest) -> tuple[int, ...] | None:
-    """Zeros that a block puts around a tensor, before and after each dimension."""
-    sources = {load.source for load in nest.reads()}
-    if len(sources) != 1:
-        return None
-    (source,) = sources
-    shape = list(source.shape)
-    scratch, tensor = Emission(), relax.Var("x", relax.TensorType(shape, str(source.dtype)))
-    try:
-        value = read_block(scratch, {source: tensor}, nest)
-    except RefusedError:
-        return None
-    if value.same_as(tensor):
-        return (0,) * (2 * len(shape))
-    call = scratch.definition(value)
-    if not is_call(call, "relax.nn.pad") or not call.args[0].same_as(tensor):
-        return None
-    number = call.attrs.pad_value
-    return tuple(map(int, call.attrs.pad_width)) if float(number) == 0 else None

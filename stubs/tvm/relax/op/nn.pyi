@@ -106,12 +106,69 @@ def batch_norm(
     *,
     training: bool = ...,
 ) -> Expr: ...
+def max_pool1d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
 def max_pool2d(
     data: Expr,
     pool_size: int | Sequence[int] = ...,
     strides: int | Sequence[int] = ...,
     padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
+def max_pool3d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
+def avg_pool1d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
 ) -> Expr: ...
 def avg_pool2d(
-    data: Expr, pool_size: int | Sequence[int] = ..., strides: int | Sequence[int] = ...
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
+def avg_pool3d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
 ) -> Expr: ...
