@@ -19,8 +19,9 @@ functions of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import relax, s_tir, tirx
 
@@ -28,17 +29,19 @@ from relay_passes.ir.graph import op_name, size_of
 from tir_schedules.generic.expressions import const_int
 from tir_schedules.generic.nest import Nest, NotHandledError, read_program, statements_of
 from tir_schedules.tensorize.contraction import RefusedError
-from tir_schedules.tensorize.read_contraction import product_of
+from tir_schedules.tensorize.read_contraction import factors_of
 
 from .emission import Emission
-from .tir_contraction import AddFunction, read_product
+from .tir_contraction import AddFunction, read_product, read_products
 from .tir_convolution import read_convolution
+from .tir_elements import Tensors
 from .tir_pools import Pool, find_pools, read_pool
 from .tir_sums import read_reduction
 from .tir_transposed import Transposed, find_transposed, read_transposed
 from .tir_values import read_block
 
 _MOST_BLOCKS = 64
+ReadProduct = Callable[[Emission, Tensors, Nest], tuple[relax.Expr, str]]
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,9 @@ def lift_function(
 
 
 def is_product(nest: Nest) -> bool:
-    """Whether a block sums products of elements of two tensors."""
+    """Whether a block sums products of elements of two tensors or more."""
     try:
-        product_of(nest)
+        factors_of(nest)
     except RefusedError:
         return False
     return True
@@ -196,22 +199,24 @@ class _Reader:
             return read_block(block, tensors, nest), ""
         if not is_product(nest):
             return read_reduction(block, tensors, nest), ""
+        if len(factors_of(nest)[1]) > 2:
+            return self._product(nest, read_products)
         mark = block.mark
         try:
             conv = read_convolution(block, tensors, nest)
         except RefusedError:
             block.undo(mark)
-            return self._product(nest)
+            return self._product(nest, partial(read_product, add=self._add))
         return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
 
-    def _product(self, nest: Nest) -> tuple[relax.Expr, str]:
+    def _product(self, nest: Nest, read: ReadProduct) -> tuple[relax.Expr, str]:
         """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
         mark = self._block.mark
         try:
-            return read_product(self._block, self.tensors, nest, self._add)
+            return read(self._block, self.tensors, nest)
         except RefusedError as reason:
             self._block.undo(mark)
-            store, *_ = product_of(nest)
+            store, _ = factors_of(nest)
             if len(self._nests) == 1 or str(store.value.ty.dtype) != "float32":
                 raise
             try:

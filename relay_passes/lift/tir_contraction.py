@@ -27,9 +27,10 @@ from relay_passes.ir.graph import is_call, known_tensor, scalar_constant
 from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.nest import Nest
 from tir_schedules.tensorize.contraction import RefusedError
-from tir_schedules.tensorize.read_contraction import Factor, read_contraction
+from tir_schedules.tensorize.read_contraction import Factor, read_contraction, read_factors
 
 from .emission import Emission
+from .in_turns import Operand, multiply_in_turns
 from .product import emit_contraction
 from .tir_elements import Tensors
 
@@ -69,10 +70,36 @@ def read_product(
     value, how = emit_contraction(
         block, contraction, (operands[0], operands[1]), found.stated, found.dtype
     )
+    return _shaped(block, value, nest, found.out), "; ".join([how, *hows])
+
+
+def read_products(block: Emission, tensors: Tensors, nest: Nest) -> tuple[relax.Expr, str]:
+    """The products of three tensors or more that a block sums, as (value, how).
+
+    Raises
+    ------
+    RefusedError
+        If it does not, or if no product of matrices is among them; says why.
+    """
+    found = read_factors(nest)
+    operands = []
+    for factor in found.factors:
+        if factor.buffer not in tensors:
+            raise RefusedError("a tensor that is not written yet")
+        labels = tuple(label for label in factor.labels if label is not None)
+        operands.append(Operand(_without_units(block, tensors[factor.buffer], factor), labels))
+    value, how = multiply_in_turns(
+        block, operands, found.labels, dict(found.extents), found.stated, "float32"
+    )
+    return _shaped(block, value, nest, found.out), how
+
+
+def _shaped(block: Emission, value: relax.Expr, nest: Nest, out: tirx.Var) -> relax.Expr:
+    """A value with the dimensions of extent 1 of what it is stored in."""
     value = block.emit(value)
-    if list(known_tensor(value).shape) != [*map(nest.size, found.out.shape)]:
-        value = block.emit(relax.op.reshape(value, list(found.out.shape)))
-    return value, "; ".join([how, *hows])
+    if list(known_tensor(value).shape) != [*map(nest.size, out.shape)]:
+        value = block.emit(relax.op.reshape(value, list(out.shape)))
+    return value
 
 
 def narrowed(block: Emission, tensors: Tensors) -> tuple[dict[tirx.Var, str], Tensors]:
