@@ -25,6 +25,7 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import is_call, scalar_constant
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.with_args import with_args
+from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.flip")
 
@@ -39,11 +40,13 @@ class Emission(Bindings):
     ----------
     lanes : int
         Of vectors of float32 on the target, for estimates.
+    arrange : callable, optional
+        What records say of contractions.
     """
 
-    def __init__(self, lanes: int = 16) -> None:
+    def __init__(self, lanes: int = 16, arrange: ChooseArrangement | None = None) -> None:
         super().__init__()
-        self.lanes = lanes
+        self.lanes, self.arrange = lanes, arrange
         self._known: dict[int, list[relax.VarBinding]] = {}
         self._places: dict[relax.Expr, int] = {}
 

@@ -24,7 +24,8 @@ operators does. Decisions say what became of each sum of products.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
@@ -35,6 +36,7 @@ from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from relay_passes.tvm_compat import FUSED
 from tir_schedules.generic.nest import NotHandledError, read_program
+from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
 from tir_schedules.tensorize.contraction import RefusedError
 
 from .caller_sizes import in_caller_sizes
@@ -47,7 +49,11 @@ logger = logging.getLogger("tvm_hybrid")
 _SCHEDULED = ("tirx.is_scheduled", "tvm_hybrid.kernel", "tvm_hybrid.region")
 
 
-def lift_programs(lanes: int = 16, decisions: DecisionLog | None = None) -> ir.transform.Pass:
+def lift_programs(
+    lanes: int = 16,
+    decisions: DecisionLog | None = None,
+    arrange: ChooseArrangement | None = None,
+) -> ir.transform.Pass:
     """The pass; it needs A-normal form.
 
     Parameters
@@ -56,6 +62,8 @@ def lift_programs(lanes: int = 16, decisions: DecisionLog | None = None) -> ir.t
         Of vectors of float32 on the target, for estimates.
     decisions : list of Decision, optional
         Receives what became of every sum of products.
+    arrange : callable, optional
+        What records say of how contractions are arranged.
     """
     log = [] if decisions is None else decisions
 
@@ -63,7 +71,7 @@ def lift_programs(lanes: int = 16, decisions: DecisionLog | None = None) -> ir.t
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         if next(_calls(mod), None) is None:
             return mod
-        lifter = _Lifter(_without_fused(mod), lanes, log)
+        lifter = _Lifter(_without_fused(mod), partial(Emission, lanes, arrange), log)
         lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
         return tidy()(lifted) if lifter.changed else mod
 
@@ -101,10 +109,12 @@ def _without_fused(mod: IRModule) -> IRModule:
 class _Lifter:
     """Rewrites the blocks of one module."""
 
-    def __init__(self, mod: IRModule, lanes: int, decisions: DecisionLog) -> None:
+    def __init__(
+        self, mod: IRModule, new_block: Callable[[], Emission], decisions: DecisionLog
+    ) -> None:
         self.builder = relax.BlockBuilder(mod)
         self.changed = False
-        self._mod, self._lanes = mod, lanes
+        self._mod, self._new_block = mod, new_block
         self._decisions = decisions
         # What was emitted for variables of the block.
         self._values: dict[relax.Expr, relax.Expr] = {}
@@ -116,7 +126,7 @@ class _Lifter:
 
     def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The bindings of a block, some as other operators; None if all stay."""
-        written = Emission(self._lanes)
+        written = self._new_block()
         self._values = {}
         changed = False
         for binding in block.bindings[:]:
