@@ -20,7 +20,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.target.codegen import llvm_get_intrinsic_name
 
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.graph import is_call, known_tensor, relax_shape
+from relay_passes.ir.graph import is_call, known_tensor
+from relay_passes.ir.with_args import with_args
 from tir_schedules.core.size import is_open, quotient
 from tir_schedules.generic.expressions import call_name, const_int
 from tir_schedules.generic.nest import Axis, Nest, Store
@@ -146,8 +147,10 @@ class ValueReader:
 
     def _mean(self, total: relax.Expr, count: float) -> relax.Expr | None:
         """A sum divided by a number, if that is how many elements it has."""
+        moves: list[relax.Call] = []
         call = self._block.definition(total)
-        while is_call(call, "relax.reshape"):
+        while is_call(call, "relax.reshape", "relax.permute_dims"):
+            moves.insert(0, call)
             call = self._block.definition(call.args[0])
         if not is_call(call, "relax.sum"):
             return None
@@ -156,9 +159,8 @@ class ValueReader:
             return None
         axes = [int(axis) for axis in call.attrs.axis]
         mean = self._emit(relax.op.mean(call.args[0], axes, bool(call.attrs.keepdims)))
-        shape = list(known_tensor(total).shape)
-        if list(known_tensor(mean).shape) != shape:
-            mean = self._emit(relax.op.reshape(mean, relax_shape(shape, total)))
+        for move in moves:
+            mean = self._emit(with_args(move, [mean, *move.args[1:]]))
         return mean
 
 

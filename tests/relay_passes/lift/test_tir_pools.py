@@ -88,6 +88,19 @@ def test_channels_last_and_one_axis() -> None:
         assert_structural_equal(found, module(body, x))
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_mean_of_all_places(batch: int) -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.adaptive_avg_pool2d(op.nn.conv2d(x, WEIGHT), (1, 1))
+
+    x = (batch, 4, 9, 8), F
+    plain = module(body, x)
+    found, _ = lifted(legalized(plain))
+    assert names(found)[:2] == ["nn.conv2d", "mean"] and set(names(found)[2:]) <= {"reshape"}
+    arrays = randoms(x)
+    np.testing.assert_allclose(run(found, arrays)[0], run(plain, arrays)[0], 1e-5, 1e-5)
+
+
 def test_open_sizes() -> None:
     def body(x: relax.Expr) -> relax.Expr:
         return op.nn.max_pool2d(op.nn.conv2d(x, WEIGHT), (3, 3), (2, 2), (1, 1))
