@@ -344,11 +344,16 @@ def _read_nest(statement: tirx.Stmt, number: int, size: ReadSize) -> Nest:
     block = statement.block
     if block.match_buffers or block.alloc_buffers or const_int(statement.predicate) != 1:
         raise NotHandledError(f"block {block.name_hint} is not a plain one")
-    extents = {loop.loop_var: size(loop.extent) for loop in loops}
+    extents = {loop.loop_var: size(folded(loop.extent)) for loop in loops}
+    own = {*extents, *(iterator.var for iterator in block.iter_vars)}
     spatial, reduce = [], []
     for iterator, value in zip(block.iter_vars, statement.iter_values, strict=True):
-        extent, stated = size(iterator.dom.extent), iterator.dom.extent
-        end = None if isinstance(stated, tirx.IntImm) else stated
+        stated = folded(iterator.dom.extent)
+        extent = size(stated)
+        inside = set() if isinstance(stated, tirx.IntImm) else variables_of(stated)
+        end = stated if inside else None
+        if any(var in own or not is_number(var) for var in inside):
+            raise NotHandledError(f"{block.name_hint} has an axis whose extent is no size")
         bound = extents.get(value) if isinstance(value, tirx.Var) else const_int(value)
         if extent is None or const_int(iterator.dom.min) != 0:
             raise NotHandledError(f"{block.name_hint} has an axis of unknown extent")
@@ -362,6 +367,13 @@ def _read_nest(statement: tirx.Stmt, number: int, size: ReadSize) -> Nest:
             raise NotHandledError(f"{block.name_hint} has an axis that is neither S nor R")
     stores = _read_stores(block)
     return Nest(f"{block.name_hint}", tuple(spatial), tuple(reduce), stores, size=size)
+
+
+def folded(extent: Expr) -> Expr:
+    """An extent; the number, if there is no variable in it."""
+    if isinstance(extent, tirx.IntImm) or variables_of(extent):
+        return extent
+    return Analyzer().simplify(extent)
 
 
 def _value(value: Expr, block: s_tir.SBlock) -> Expr:

@@ -17,6 +17,7 @@ from typing import Any
 from tvm import tirx
 
 from .expressions import substitute, variables_of
+from .nest import folded
 
 
 def resized_buffers(
@@ -29,7 +30,7 @@ def resized_buffers(
         if shape is None or not any(variables_of(extent) & values.keys() for extent in shape):
             continue
         found[buffer] = tirx.decl_buffer(
-            [substitute(extent, values) for extent in shape],
+            [folded(substitute(extent, values)) for extent in shape],
             str(buffer.dtype),
             str(buffer.name),
             strides=[substitute(stride, values) for stride in buffer.strides],

@@ -10,15 +10,18 @@ import pytest
 import tvm
 from tvm import IRModule, relax, te, tirx
 from tvm.ir import assert_structural_equal
+from tvm.script import tirx as T
 from tvm.sym import Analyzer
 
 import tvm_hybrid
 from microkernels.errors import CompileError
 from relay_passes.decisions import DecisionLog
+from relay_passes.ir.graph import size_of
 from relay_passes.lift.caller_sizes import in_caller_sizes
 from tests.relay_passes.graphs import constant, run
 from tests.tir_schedules.tensorize.programs import function, summed
 from tir_schedules.generic.expressions import substitute
+from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.contraction import RefusedError
 
 from .test_lift_programs import STAGES, legalized, lifted, names
@@ -122,7 +125,7 @@ def test_sizes_that_became_numbers_since() -> None:
     legal = legalized(opened(body, *shapes))
     known = relax.transform.BindSymbolicVars({"n": 2, "m": 9})(legal)
     found, (decision,) = lifted(known)
-    assert names(found) == first and decision.taken
+    assert names(found) == first and decision.taken, decision.reason
     arrays = randoms(shapes, {N: 2, M: 9})
     np.testing.assert_allclose(run(found, arrays)[0], run(legal, arrays)[0], 1e-4, 1e-4)
 
@@ -159,6 +162,20 @@ def test_tensorize(bits: str) -> None:
         result = tvm.runtime.empty((12, n, n), F)
         library["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), result)
         np.testing.assert_allclose(result.numpy(), np.einsum("ihd,jhd->hij", a, b), 1e-4, 1e-4)
+
+
+def test_extents_that_are_no_sizes() -> None:
+    @T.prim_func(s_tir=True)
+    def triangle(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")) -> None:
+        for i in range(8):
+            for j in range(i + 1):
+                with T.sblock("part"):
+                    v_i = T.axis.spatial(8, i)
+                    v_j = T.axis.spatial(i + 1, j)
+                    b[v_i, v_j] = a[v_i, v_j]
+
+    with pytest.raises(NotHandledError, match="an axis whose extent is no size"):
+        read_program(triangle, size_of)
 
 
 def test_sizes_that_nothing_tells() -> None:

@@ -120,6 +120,23 @@ def test_bytes_are_exact(
     np.testing.assert_array_equal(executable.run(*arrays)[0].numpy(), expected)
 
 
+@pytest.mark.parametrize("taps", [2, 3])
+def test_weights_of_uint8_are_exact(taps: int) -> None:
+    weight = relax.const(np.random.default_rng(1).integers(0, 256, (8, 4, taps, taps), "uint8"))
+
+    def body(x: relax.Expr) -> relax.Expr:
+        shifted = op.subtract(op.astype(weight, "int32"), relax.const(9))
+        return op.nn.conv2d_transpose(op.astype(x, "int32"), shifted, (2, 2))
+
+    x = (1, 8, 5, 7), "uint8"
+    plain = module(body, x)
+    arrays = randoms(x)
+    expected = run(plain, arrays)[0]
+    for given in (plain, legalized(plain)):
+        found = tvm_hybrid.compile(given, num_threads=1).run(*arrays)[0].numpy()
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_more_than_bytes_stay() -> None:
     weight = relax.const(np.full((4, 3, 2, 2), 300, "int32"))
 
