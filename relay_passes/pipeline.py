@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
+from tir_schedules.tensorize.arrangement_problem import ArrangementProblem, ChooseArrangement
 
 from .bfloat16.bf16_precision import bf16_precision
 from .bfloat16.narrow_products import narrow_products
@@ -153,6 +154,9 @@ class PipelineOptions:
     layouts : callable or None
         A block's layout problem -> the labels of its operators, or None where there are none that
         are better than those that move the fewest bytes.
+    arrange : callable or None
+        A contraction of a program without operators -> how it is arranged, or None where there is
+        nothing better than the estimate.
     open_weights : bool
         Whether parameters behind the first `num_input` of a function are weights that are known
         before a run: those of products are packed by operators on them alone, as weights of
@@ -172,6 +176,7 @@ class PipelineOptions:
     suffix: str = ""
     fast_math: str = "default"
     layouts: ChooseLabels | None = None
+    arrange: ChooseArrangement | None = None
     open_weights: bool = False
     entry_checks: bool = False
 
@@ -245,7 +250,7 @@ def phases(
             checks_first(),
             to_dataflow(),
             tidy(),
-            lift_programs(machine.isa.f32_lanes, decisions),
+            lift_programs(machine.isa.f32_lanes, decisions, options.arrange),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),
@@ -416,6 +421,18 @@ def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProbl
     found: list[LayoutProblem] = []
     # `append` returns None, so every block keeps the labels of its cheapest cut.
     asked = replace(options, layouts=found.append)
+    _run(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
+    return found
+
+
+def arrangement_problems(mod: IRModule, options: PipelineOptions) -> list[ArrangementProblem]:
+    """The contractions in a module's programs without operators, also those without a choice.
+
+    What `options.arrange` says is ignored.
+    """
+    found: list[ArrangementProblem] = []
+    # `append` returns None, so every contraction is arranged as the estimate says.
+    asked = replace(options, arrange=found.append)
     _run(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tvm import relax
 
 from tools.tensorization import (
@@ -11,6 +12,7 @@ from tools.tensorization import (
     WORKLOADS,
     arrays,
     least,
+    main,
     matmul_shapes,
     ours,
     peer,
@@ -28,10 +30,10 @@ def test_the_product_beside_an_einsum_has_as_many_multiplications() -> None:
             labels = set(subscripts) - set(",->")
             count = np.prod([extents[label] for label in labels])
             assert np.prod(left) * right[-1] == count, subscripts
-    assert sum(matmul_shapes(*item) is None for item in EINSUMS.items()) == 3
+    assert sum(matmul_shapes(*item) is None for item in EINSUMS.items()) == 4
 
 
-@pytest.mark.parametrize("name", ["C1D", "T2D"])
+@pytest.mark.parametrize("name", ["C1D", "T2D", "T2D in groups"])
 def test_legalised_workloads_compute_what_onnx_runtime_does(name: str) -> None:
     _, shape, kernel, attrs = WORKLOADS[name]
     x, weight = arrays([(shape, "float32"), (kernel, "float32")])
@@ -41,6 +43,11 @@ def test_legalised_workloads_compute_what_onnx_runtime_does(name: str) -> None:
     # Small whole numbers: every sum is exact.
     np.testing.assert_array_equal(call().numpy(), expected)
     assert why(executable) in ("windows of conv1d", "a transposed convolution")
+
+
+def test_rows_that_there_are_not() -> None:
+    result = CliRunner().invoke(main, ["einsums", "--row", "i,i->"])
+    assert result.exit_code == 2 and "no row i,i->; there are ij,jk->ik" in result.output
 
 
 def test_the_least_of_all_calls_counts() -> None:

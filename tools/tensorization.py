@@ -2,7 +2,7 @@
 
     taskset -c 1 python -m tools.tensorization einsums
     taskset -c 1 python -m tools.tensorization workloads
-    taskset -c 1 python -m tools.tensorization integers
+    taskset -c 1 python -m tools.tensorization integers --row T2D
 
 `einsums`: contractions of two or three tensors beside the matmul of the same sizes, and beside TVM
 as it is. `workloads`: the operators of the table of automatic tensorization (Feng et al., arXiv
@@ -45,6 +45,7 @@ EINSUMS: dict[str, dict[str, int]] = {
     "btd,dhk->bthk": {"b": 1, "t": 128, "d": 384, "h": 12, "k": 32},
     "bthk,hkd->btd": {"b": 1, "t": 128, "d": 384, "h": 12, "k": 32},
     "bi,oij,bj->bo": {"b": 64, "i": 32, "j": 32, "o": 32},
+    "ik,kj,k->ij": {"i": 256, "j": 256, "k": 256},
     "abc,bcd->ad": {"a": 64, "b": 16, "c": 16, "d": 128},
     "abc,cbd->ad": {"a": 64, "b": 16, "c": 16, "d": 128},
     "abcd,cdef->abef": dict.fromkeys("abcdef", 16),
@@ -136,9 +137,10 @@ def why(executable: tvm_hybrid.Executable) -> str:
     return notes[0].reason.partition("; of ")[0] if notes else "no product"
 
 
-def einsum_rows() -> Iterator[list[str]]:
-    """The table of einsums."""
-    for subscripts, extents in EINSUMS.items():
+def einsum_rows(chosen: Sequence[str]) -> Iterator[list[str]]:
+    """The table of einsums, or some rows of it."""
+    for subscripts in chosen:
+        extents = EINSUMS[subscripts]
         inputs = operands(subscripts, extents)
         values = arrays(inputs)
 
@@ -215,12 +217,18 @@ WORKLOADS: dict[str, tuple[Callable[..., relax.Expr], list[int], list[int], dict
         [64, 32, 4, 4],
         {"strides": [2, 2], "pads": [1] * 4},
     ),
+    "T2D in groups": (
+        lambda x, w: relax.op.nn.conv2d_transpose(x, w, strides=(2, 2), padding=(1, 1), groups=4),
+        [1, 64, 14, 14],
+        [64, 32, 4, 4],
+        {"strides": [2, 2], "pads": [1] * 4, "group": 4},
+    ),
 }
 
 
 def peer(name: str, weight: np.ndarray, x: np.ndarray, attrs: dict[str, Any]) -> Callable[[], Any]:
     """A call of the operator in ONNX Runtime; NotImplementedError if that has none."""
-    kind = {"GMM": "MatMul", "T2D": "ConvTranspose"}.get(name, "Conv")
+    kind = {"GMM": "MatMul", "T2D": "ConvTranspose"}.get(name.partition(" ")[0], "Conv")
     kind += "Integer" if weight.dtype == np.int8 else ""
     node = helper.make_node(kind, ["x", "w"], ["y"], **attrs)
     given = helper.np_dtype_to_tensor_dtype(x.dtype)
@@ -257,9 +265,10 @@ def workload_module(name: str, weight: np.ndarray, data: str) -> IRModule:
     return relax_module(body, [(shape, data)])
 
 
-def workload_rows(data: str, weights: str) -> Iterator[list[str]]:
-    """The table of workloads of some types."""
-    for name, (_, shape, kernel, attrs) in WORKLOADS.items():
+def workload_rows(chosen: Sequence[str], data: str, weights: str) -> Iterator[list[str]]:
+    """The table of workloads of some types, or some rows of it."""
+    for name in chosen:
+        _, shape, kernel, attrs = WORKLOADS[name]
         (x,), (weight,) = arrays([(shape, data)]), arrays([(kernel, weights)])
         mod = workload_module(name, weight, data)
         calls: dict[str, Callable[[], Any]] = {}
@@ -286,15 +295,23 @@ def workload_rows(data: str, weights: str) -> Iterator[list[str]]:
 
 @click.command()
 @click.argument("table", type=click.Choice(["einsums", "workloads", "integers"]))
-def main(table: str) -> None:
+@click.option("--row", "chosen", multiple=True, help="Only this row; may be given several times.")
+def main(table: str, chosen: tuple[str, ...]) -> None:
     """Prints a table as Markdown."""
+    known = EINSUMS if table == "einsums" else WORKLOADS
+    unknown = set(chosen) - set(known)
+    if unknown:
+        raise click.BadParameter(
+            f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}"
+        )
+    names = chosen or tuple(known)
     if table == "einsums":
         heads = ["einsum", "us", "matmul / ours", "TVM / ours", "as"]
-        rows = einsum_rows()
+        rows = einsum_rows(names)
     else:
         heads = ["workload", "us", "ordinary / ours", "ORT / ours", "as", "template"]
         types = ("uint8", "int8") if table == "integers" else ("float32", "float32")
-        rows = workload_rows(*types)
+        rows = workload_rows(names, *types)
     for line in markdown_table(heads, rows):
         click.echo(line)
 

@@ -6,11 +6,14 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.errors import CompileError
 from relay_passes.decisions import TENSORIZE, Decision, DecisionLog
+from relay_passes.ir.graph import size_of
 from relay_passes.ir.rewrite import is_kernel
+from relay_passes.lift.caller_sizes import in_caller_sizes
 from relay_passes.lower.as_one_kernel import as_one_kernel
 from relay_passes.lower.lower_regions import KERNEL
 from relay_passes.pipeline import PipelineOptions, lower_module
-from tir_schedules.generic.nest import NotHandledError, read_program
+from tir_schedules.generic.expressions import const_int, substitute, variables_of
+from tir_schedules.generic.nest import NotHandledError, is_number, read_program
 
 from .api import Records
 from .route_options import RouteOptions
@@ -59,8 +62,8 @@ def tensorize(
     Raises
     ------
     CompileError
-        If a function has no product that a kernel of ours multiplies, or shapes that are not known;
-        says why. Of a module no function has to have one.
+        If a function has no product that a kernel of ours multiplies, or sizes that its
+        arguments do not tell; says why. Of a module no function has to have one.
     TargetError
         If the target or the number of threads makes no sense.
     RecordError
@@ -96,7 +99,8 @@ def _function(
     """A function with other loops."""
     inputs, outputs = _parameters(function)
     log: DecisionLog = []
-    lowered = lower_module(_calling(function, inputs, outputs), options, log)
+    sizes = _wide_sizes(inputs, outputs)
+    lowered = lower_module(_calling(function, inputs, outputs, sizes), options, log)
     notes = [each for each in log if each.op == TENSORIZE]
     if not any(each.taken for each in notes):
         reason = notes[0].reason if notes else "no sum of products of two tensors"
@@ -104,7 +108,8 @@ def _function(
     if not any(each.taken and each.kernel for each in log):
         left = [each.reason for each in log if each.op != TENSORIZE and not each.taken]
         raise CompileError(f"no template takes its product: {'; '.join(left)}")
-    made = as_one_kernel(lowered, inputs, outputs)
+    narrow = {wide: tirx.Cast("int64", size) for size, wide in sizes.items()}
+    made = as_one_kernel(lowered, inputs, outputs, narrow)
     decisions.extend(log)
     kernels = dict.fromkeys(each.kernel for each in log if each.taken and each.kernel)
     attrs = {**function.attrs, KERNEL: " + ".join(kernels), _SCHEDULED: True}
@@ -114,11 +119,13 @@ def _function(
 def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]]:
     """What a function reads, and what it writes."""
     try:
-        nests = read_program(function).nests
+        nests = read_program(function, size_of).nests
     except NotHandledError as reason:
         raise CompileError(f"no plain program: {reason}") from None
     written = {store.buffer for nest in nests for store in nest.stores}
     params = list(function.params)
+    if any(map(is_number, params)):
+        raise CompileError("a parameter that is no tensor")
     inputs = [param for param in params if param not in written]
     outputs = params[len(inputs) :]
     if not outputs or any(param not in written for param in outputs):
@@ -126,13 +133,38 @@ def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]
     return inputs, outputs
 
 
-def _calling(function: tirx.PrimFunc, inputs: list[tirx.Var], outputs: list[tirx.Var]) -> IRModule:
-    """A module whose `main` calls the function."""
+def _wide_sizes(inputs: list[tirx.Var], outputs: list[tirx.Var]) -> dict[tirx.Var, tirx.Var]:
+    """Variables of 64 bits, as Relax has them, for those of fewer in extents.
+
+    CompileError if no extent of what is read is a size by itself.
+    """
+    used, told = set(), set()
+    for buffer in (*inputs, *outputs):
+        used |= {var for extent in buffer.shape for var in variables_of(extent)}
+    for buffer in inputs:
+        told |= {extent for extent in buffer.shape if isinstance(extent, tirx.Var)}
+    if used - told:
+        name = next(iter(used - told)).name
+        raise CompileError(f"the size {name}, which no dimension of what it reads tells")
+    if len({str(var.name) for var in used}) < len(used):
+        raise CompileError("two sizes of one name: give them names of their own")
+    return {var: tirx.Var(str(var.name), "int64") for var in used if str(var.ty) != "int64"}
+
+
+def _calling(
+    function: tirx.PrimFunc,
+    inputs: list[tirx.Var],
+    outputs: list[tirx.Var],
+    sizes: dict[tirx.Var, tirx.Var],
+) -> IRModule:
+    """A module whose `main` calls the function, with other sizes."""
     builder = relax.BlockBuilder()
     private = function.without_attr(_NAME) if _NAME in function.attrs else function
+    values = [relax.Var(str(each.name), _type(each, sizes)) for each in inputs]
+    types = [_type(each, sizes) for each in outputs]
+    if sizes:
+        private, _ = in_caller_sizes(private, values, types)
     gvar = builder.add_func(private, "program")
-    values = [relax.Var(str(each.name), _type(each)) for each in inputs]
-    types = [_type(each) for each in outputs]
     with builder.function("main", values):
         with builder.dataflow():
             call = relax.call_tir(gvar, values, types[0] if len(types) == 1 else types)
@@ -141,6 +173,10 @@ def _calling(function: tirx.PrimFunc, inputs: list[tirx.Var], outputs: list[tirx
     return builder.get()
 
 
-def _type(buffer: tirx.Var) -> relax.TensorType:
-    shape = [int(extent) for extent in buffer.shape]
+def _type(buffer: tirx.Var, sizes: dict[tirx.Var, tirx.Var]) -> relax.TensorType:
+    numbers = map(const_int, buffer.shape)
+    shape = [
+        substitute(extent, sizes) if number is None else number
+        for extent, number in zip(buffer.shape, numbers, strict=True)
+    ]
     return relax.TensorType(shape, str(buffer.dtype))

@@ -22,9 +22,10 @@ Or all phases are channels of one convolution, and another pass interleaves its 
 operators that follow move before the interleaving, and so does a transposed convolution whose
 windows do not overlap. One, two or three axes, any groups, dilation, padding and output padding. A
 weight that is no constant is put together by operators (`transposed_weight`), and numbers for each
-channel are repeated by them. Weights that are dequantised have a constant zero point. Other calls
-stay. A weight may get zeros between its taps; adding x times 0 changes nothing unless x is infinite
-or NaN.
+channel are repeated by them. Weights that are dequantised have a constant zero point. Products of
+8-bit integers, summed in int32, have a constant weight; they are moved before they are widened, so
+that they are found. Other calls stay. A weight may get zeros between its taps; adding x times 0
+changes nothing unless x is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.elementwise_calls import read_elementwise
 from relay_passes.ir.graph import AnyBinding, DataflowGraph, known_tensor, static_tensor
+from relay_passes.ir.known_integers import widened_bytes
 from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.waiting_bindings import WaitingBindings
@@ -184,7 +186,13 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
     def channels_last(self, x: relax.Expr) -> relax.Expr:
         """[N, C, *extents] -> [N, *extents, C]"""
         rank = len(x.ty.shape.values)
-        return self.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
+        order = [0, *range(2, rank), 1]
+        narrow = widened_bytes(self.graph, x)
+        if narrow is None:
+            return self.emit(relax.op.permute_dims(x, order))
+        source, zero_point = narrow
+        wide = self.emit(relax.op.astype(self.emit(relax.op.permute_dims(source, order)), "int32"))
+        return wide if zero_point is None else self.emit(relax.op.subtract(wide, zero_point))
 
     def part(self, conv: TransposedConv, x: relax.Expr, windows: tuple[Window, ...]) -> relax.Expr:
         """One ordinary convolution, or product; not bound yet."""

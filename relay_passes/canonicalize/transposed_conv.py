@@ -17,6 +17,7 @@ from relay_passes.ir.graph import (
     region_tensor,
     static_tensor,
 )
+from relay_passes.ir.known_integers import known_integers, widened_bytes
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from tir_schedules.core.size import is_open
@@ -184,6 +185,8 @@ class TransposedConv:
             array = known_taps(self.taps.value.numpy(), self.groups, windows, fill)
             if matrix:
                 array = diagonal(array.reshape(array.shape[-2:]), repeats, fill)
+            if array.dtype == np.int32 and array.min() >= -128 and array.max() <= 127:
+                return block.emit(relax.op.astype(relax.const(array.astype(np.int8)), "int32"))
             return relax.const(np.ascontiguousarray(array), str(self.taps.ty.dtype))
         assert repeats == 1
         zero = fill.flat[0].item()
@@ -203,7 +206,7 @@ def _for_phases(block: Bindings, numbers: relax.Expr, count: int) -> relax.Expr:
 def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:
     """The transposed convolution that a call is; None if it is none that ordinary ones compute."""
     name = op_name(call)
-    if name not in OPERATORS:
+    if name not in OPERATORS or not isinstance(call, relax.Call):
         return None
     rank, spatial, _ = OPERATORS[name]
     attrs = call.attrs
@@ -215,6 +218,8 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     if x is None or output is None or attrs.out_layout != layout or 0 in (*x.shape, *output.shape):
         return None
     found = _weight(graph, call.args[1])
+    if output.dtype == "int32":
+        found = _integer_weight(graph, call)
     if found is None:
         return None
     weight, quantized = found
@@ -279,3 +284,14 @@ def _weight(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Quantiz
         return (quantized.data, quantized) if constant else None
     # One number for zero, with which the weight can be padded.
     return (quantized.data, quantized) if known_tensor(zero_point).size == 1 else None
+
+
+def _integer_weight(
+    graph: DataflowGraph, call: relax.Call
+) -> tuple[relax.Expr, Quantized | None] | None:
+    """The weight of a transposed convolution of 8-bit integers less their zero points, as int32."""
+    x = widened_bytes(graph, call.args[0])
+    weight = known_integers(graph, call.args[1])
+    if x is None or weight is None or np.abs(weight).max(initial=0) > 255:
+        return None
+    return relax.const(weight.astype(np.int32)), None

@@ -10,8 +10,7 @@ After
     lv1 = R.permute_dims(k, [0, 2, 3, 1])
     gv = R.matmul(lv, lv1)
 
-Three operands and more are multiplied two at a time, in the order with the fewest multiplications;
-what is no product of matrices behind one that is, element by element.
+Three operands and more are multiplied two at a time: `in_turns` says in which order.
 An ellipsis stands for as many labels as it has axes. An einsum with one label twice in an operand
 stays, and so does one of a single operand.
 """
@@ -19,30 +18,20 @@ stays, and so does one of a single operand.
 from __future__ import annotations
 
 import itertools
-import math
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 
 from relay_passes.ir.graph import region_tensor
 from tir_schedules.core.size import is_open
-from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError
+from tir_schedules.tensorize.contraction import Labels, RefusedError
 
 from .emission import Emission
-from .product import Extents, emit_contraction, emit_elementwise
+from .in_turns import Operand, multiply_in_turns
+from .product import Extents
 
 _MOST = 6  # operands
 _ELLIPSIS = "..."
-_SAMPLE = 64  # an extent that is known at run time only
-
-
-@dataclass(frozen=True, eq=False)
-class _Operand:
-    """A tensor and the labels of its axes."""
-
-    value: relax.Expr
-    labels: Labels
 
 
 def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
@@ -58,7 +47,7 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
     Returns
     -------
     value : relax.Expr
-        The result; its last operator is not bound yet.
+        The result; its last operator may be not bound yet.
     how : str
         Which candidates were taken.
 
@@ -69,32 +58,12 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
     """
     values = list(call.args[0])
     inputs, out = _labels(str(call.attrs.subscripts), [int(value.ty.ndim) for value in values])
-    operands = [_Operand(value, labels) for value, labels in zip(values, inputs, strict=True)]
+    operands = [Operand(value, labels) for value, labels in zip(values, inputs, strict=True)]
     dtypes = {str(value.ty.dtype) for value in values}
     if dtypes not in ({"float32"}, {"bfloat16"}):
         raise RefusedError(f"{' by '.join(sorted(dtypes))}: no kernel multiplies that")
     sizes, extents = _extents(operands)
-    texts: list[str] = []
-    while True:
-        first, second = _cheapest(operands, out, sizes)
-        rest = [each for each in operands if each is not first and each is not second]
-        needed = {*out, *(label for each in rest for label in each.labels)}
-        mine = dict.fromkeys((*first.labels, *second.labels))
-        kept = tuple(label for label in mine if label in needed) if rest else out
-        contraction = Contraction(first.labels, second.labels, kept, sizes)
-        dtype = str(call.ty.dtype)
-        factors = first.value, second.value
-        try:
-            value, how = emit_contraction(block, contraction, factors, extents, dtype)
-        except RefusedError as reason:
-            if not texts or dtype != "float32":
-                raise
-            value = emit_elementwise(block, contraction, factors, extents)
-            how = f"element by element: {reason}"
-        texts.append(how)
-        if not rest:
-            return value, "; then ".join(texts)
-        operands = [*rest, _Operand(block.emit(value), kept)]
+    return multiply_in_turns(block, operands, out, sizes, extents, str(call.ty.dtype))
 
 
 def _labels(subscripts: str, ranks: list[int]) -> tuple[list[Labels], Labels]:
@@ -126,7 +95,7 @@ def _spelled(part: str, rank: int) -> Labels:
     return (*before, *(f"{_ELLIPSIS}{place}" for place in reversed(range(count))), *after)
 
 
-def _extents(operands: list[_Operand]) -> tuple[dict[str, int], Extents]:
+def _extents(operands: list[Operand]) -> tuple[dict[str, int], Extents]:
     """The extent of every label, as a size and as shapes have it."""
     sizes: dict[str, int] = {}
     extents: dict[str, Any] = {}
@@ -142,23 +111,3 @@ def _extents(operands: list[_Operand]) -> tuple[dict[str, int], Extents]:
                 raise RefusedError("an extent of 0")
             extents.setdefault(label, extent)
     return sizes, extents
-
-
-def _cheapest(
-    operands: list[_Operand], out: Labels, sizes: dict[str, int]
-) -> tuple[_Operand, _Operand]:
-    """The two operands whose product takes the fewest multiplications, which share a sum."""
-
-    def cost(pair: tuple[_Operand, _Operand]) -> int:
-        labels = {*pair[0].labels, *pair[1].labels}
-        return math.prod(_SAMPLE if is_open([sizes[x]]) else int(sizes[x]) for x in labels)
-
-    def sums(pair: tuple[_Operand, _Operand]) -> bool:
-        others = [each for each in operands if each not in pair]
-        needed = {*out, *(label for each in others for label in each.labels)}
-        return any(label in pair[1].labels and label not in needed for label in pair[0].labels)
-
-    pairs = [pair for pair in itertools.combinations(operands, 2) if sums(pair)]
-    if not pairs:
-        raise RefusedError("an outer product: no axis of two operands is summed")
-    return min(pairs, key=cost)

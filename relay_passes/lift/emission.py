@@ -15,13 +15,17 @@ So a product finds the 8-bit integers and the zero point that its operand is mad
 
 from __future__ import annotations
 
+import numpy as np
 import tvm_ffi
-from tvm import relax
+from tvm import ir, relax
 
 from microkernels.integers import RANGES
+from relay_passes.ir.call_axes import view_of
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import is_call, scalar_constant
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.with_args import with_args
+from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.flip")
 
@@ -36,11 +40,13 @@ class Emission(Bindings):
     ----------
     lanes : int
         Of vectors of float32 on the target, for estimates.
+    arrange : callable, optional
+        What records say of contractions.
     """
 
-    def __init__(self, lanes: int = 16) -> None:
+    def __init__(self, lanes: int = 16, arrange: ChooseArrangement | None = None) -> None:
         super().__init__()
-        self.lanes = lanes
+        self.lanes, self.arrange = lanes, arrange
         self._known: dict[int, list[relax.VarBinding]] = {}
         self._places: dict[relax.Expr, int] = {}
 
@@ -80,8 +86,7 @@ class Emission(Bindings):
         if is_call(wide, "relax.astype") and str(wide.ty.dtype) == "int32":
             if str(wide.args[0].ty.dtype) not in RANGES:
                 return call
-            moved = self.emit(with_args(call, [wide.args[0], *call.args[1:]]))
-            return relax.op.astype(moved, "int32")
+            return relax.op.astype(self._moved(call, wide.args[0]), "int32")
         if is_call(wide, "relax.subtract") and str(wide.ty.dtype) == "int32":
             x, zero_point = wide.args
             if scalar_constant(zero_point) is None or is_call(call, "relax.nn.pad"):
@@ -89,6 +94,16 @@ class Emission(Bindings):
             moved = self.emit(with_args(call, [x, *call.args[1:]]))
             return relax.op.subtract(moved, zero_point)
         return call
+
+    def _moved(self, call: relax.Call, source: relax.Expr) -> relax.Expr:
+        """A call that moves elements, of another tensor; of a constant, a constant."""
+        if isinstance(source, ir.GenericConst):
+            array = array_of(source.value)
+            flips = is_call(call, "relax.flip")
+            view = np.flip(array, int(call.attrs.axis)) if flips else view_of(array, call)
+            if view is not None:
+                return relax.const(np.ascontiguousarray(view), str(source.ty.dtype))
+        return self.emit(with_args(call, [source, *call.args[1:]]))
 
     def _is_there(self, var: relax.Expr) -> bool:
         place = self._places.get(var, -1) if isinstance(var, relax.Var) else -1

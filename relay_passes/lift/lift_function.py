@@ -19,25 +19,29 @@ functions of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import relax, s_tir, tirx
 
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import op_name, size_of
 from tir_schedules.generic.expressions import const_int
 from tir_schedules.generic.nest import Nest, NotHandledError, read_program, statements_of
 from tir_schedules.tensorize.contraction import RefusedError
-from tir_schedules.tensorize.read_contraction import product_of
+from tir_schedules.tensorize.read_contraction import factors_of
 
 from .emission import Emission
-from .tir_contraction import AddFunction, read_product
+from .tir_contraction import AddFunction, read_product, read_products
 from .tir_convolution import read_convolution
+from .tir_elements import Tensors
+from .tir_pools import Pool, find_pools, read_pool
 from .tir_sums import read_reduction
-from .tir_transposed import find_transposed, read_transposed
+from .tir_transposed import Transposed, find_transposed, read_transposed
 from .tir_values import read_block
 
 _MOST_BLOCKS = 64
+ReadProduct = Callable[[Emission, Tensors, Nest], tuple[relax.Expr, str]]
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def lift_function(
         If it stays; says why.
     """
     try:
-        program = read_program(function)
+        program = read_program(function, size_of)
     except NotHandledError as reason:
         raise RefusedError(str(reason)) from None
     assert isinstance(function.body, s_tir.SBlockRealize)
@@ -106,9 +110,9 @@ def lift_function(
 
 
 def is_product(nest: Nest) -> bool:
-    """Whether a block sums products of elements of two tensors."""
+    """Whether a block sums products of elements of two tensors or more."""
     try:
-        product_of(nest)
+        factors_of(nest)
     except RefusedError:
         return False
     return True
@@ -146,23 +150,33 @@ class _Reader:
 
     def read(self) -> None:
         """Emits all blocks; RefusedError if they stay."""
-        transposed = find_transposed(self._nests)
-        waiting = {member for each in transposed.values() for member in each.members}
+        groups: dict[int, Transposed | Pool] = {
+            **find_pools(self._nests),
+            **find_transposed(self._nests),
+        }
+        waiting = {member for each in groups.values() for member in each.members}
         for number, nest in enumerate(self._nests):
-            if number in transposed:
+            if number in groups:
                 mark = self._block.mark
                 try:
-                    value = read_transposed(self._block, self.tensors, transposed[number])
+                    value = self._together(groups[number])
                 except RefusedError:
                     self._block.undo(mark)
-                    for member in transposed[number].members:
+                    for member in groups[number].members:
                         self._read(member)
                 else:
                     self.tensors[nest.stores[0].buffer] = value
-                    self.products.append("a transposed convolution")
                     continue
             if number not in waiting:
                 self._read(number)
+
+    def _together(self, group: Transposed | Pool) -> relax.Expr:
+        """What several blocks compute together."""
+        if isinstance(group, Pool):
+            return read_pool(self._block, self.tensors, group)
+        value = read_transposed(self._block, self.tensors, group)
+        self.products.append("a transposed convolution")
+        return value
 
     def _read(self, number: int) -> None:
         """Emits one block, or a call of a function that is nothing else."""
@@ -185,22 +199,24 @@ class _Reader:
             return read_block(block, tensors, nest), ""
         if not is_product(nest):
             return read_reduction(block, tensors, nest), ""
+        if len(factors_of(nest)[1]) > 2:
+            return self._product(nest, read_products)
         mark = block.mark
         try:
             conv = read_convolution(block, tensors, nest)
         except RefusedError:
             block.undo(mark)
-            return self._product(nest)
+            return self._product(nest, partial(read_product, add=self._add))
         return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
 
-    def _product(self, nest: Nest) -> tuple[relax.Expr, str]:
+    def _product(self, nest: Nest, read: ReadProduct) -> tuple[relax.Expr, str]:
         """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
         mark = self._block.mark
         try:
-            return read_product(self._block, self.tensors, nest, self._add)
+            return read(self._block, self.tensors, nest)
         except RefusedError as reason:
             self._block.undo(mark)
-            store, *_ = product_of(nest)
+            store, _ = factors_of(nest)
             if len(self._nests) == 1 or str(store.value.ty.dtype) != "float32":
                 raise
             try:
@@ -222,6 +238,6 @@ class _Reader:
         call = relax.call_tir(
             self._add(function.with_attr("s_tir", True), nest.name),
             [self.tensors[source] for source in sources],
-            relax.TensorType([int(extent) for extent in target.shape], str(target.dtype)),
+            relax.TensorType(list(target.shape), str(target.dtype)),
         )
         return self._block.emit(call)

@@ -24,19 +24,22 @@ operators does. Decisions say what became of each sum of products.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import TENSORIZE, Decision, DecisionLog
-from relay_passes.ir.graph import is_call
+from relay_passes.ir.graph import is_call, size_of
 from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from relay_passes.tvm_compat import FUSED
 from tir_schedules.generic.nest import NotHandledError, read_program
+from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
 from tir_schedules.tensorize.contraction import RefusedError
 
+from .caller_sizes import in_caller_sizes
 from .einsum import emit_einsum
 from .emission import Emission
 from .lift_function import Lifted, is_product, lift_function
@@ -46,7 +49,11 @@ logger = logging.getLogger("tvm_hybrid")
 _SCHEDULED = ("tirx.is_scheduled", "tvm_hybrid.kernel", "tvm_hybrid.region")
 
 
-def lift_programs(lanes: int = 16, decisions: DecisionLog | None = None) -> ir.transform.Pass:
+def lift_programs(
+    lanes: int = 16,
+    decisions: DecisionLog | None = None,
+    arrange: ChooseArrangement | None = None,
+) -> ir.transform.Pass:
     """The pass; it needs A-normal form.
 
     Parameters
@@ -55,6 +62,8 @@ def lift_programs(lanes: int = 16, decisions: DecisionLog | None = None) -> ir.t
         Of vectors of float32 on the target, for estimates.
     decisions : list of Decision, optional
         Receives what became of every sum of products.
+    arrange : callable, optional
+        What records say of how contractions are arranged.
     """
     log = [] if decisions is None else decisions
 
@@ -62,7 +71,7 @@ def lift_programs(lanes: int = 16, decisions: DecisionLog | None = None) -> ir.t
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         if next(_calls(mod), None) is None:
             return mod
-        lifter = _Lifter(_without_fused(mod), lanes, log)
+        lifter = _Lifter(_without_fused(mod), partial(Emission, lanes, arrange), log)
         lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
         return tidy()(lifted) if lifter.changed else mod
 
@@ -100,10 +109,12 @@ def _without_fused(mod: IRModule) -> IRModule:
 class _Lifter:
     """Rewrites the blocks of one module."""
 
-    def __init__(self, mod: IRModule, lanes: int, decisions: DecisionLog) -> None:
+    def __init__(
+        self, mod: IRModule, new_block: Callable[[], Emission], decisions: DecisionLog
+    ) -> None:
         self.builder = relax.BlockBuilder(mod)
         self.changed = False
-        self._mod, self._lanes = mod, lanes
+        self._mod, self._new_block = mod, new_block
         self._decisions = decisions
         # What was emitted for variables of the block.
         self._values: dict[relax.Expr, relax.Expr] = {}
@@ -115,7 +126,7 @@ class _Lifter:
 
     def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The bindings of a block, some as other operators; None if all stay."""
-        written = Emission(self._lanes)
+        written = self._new_block()
         self._values = {}
         changed = False
         for binding in block.bindings[:]:
@@ -156,7 +167,9 @@ class _Lifter:
         if len(call.args) != 2 or not isinstance(call.args[1], relax.Tuple):
             return False
         args = [self._values.get(arg, arg) for arg in call.args[1].fields]
-        lifted = lift_function(block, self._mod[gvar], args, self._add)
+        outputs = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+        function, tensors = in_caller_sizes(self._mod[gvar], args, outputs)
+        lifted = lift_function(block, function, tensors, self._add)
         self._bind(block, var, lifted)
         if lifted.products:
             reason = "; ".join([*lifted.products, *(f"apart: {each}" for each in lifted.left)])
@@ -191,6 +204,6 @@ def _may_change(function: tirx.PrimFunc) -> bool:
 
 def _has_product(function: tirx.PrimFunc) -> bool:
     try:
-        return any(map(is_product, read_program(function).nests))
+        return any(map(is_product, read_program(function, size_of).nests))
     except NotHandledError:
         return False

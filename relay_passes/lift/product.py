@@ -24,6 +24,7 @@ from typing import Any
 from tvm import ir, relax
 
 from tir_schedules.tensorize.arrangement import Arrangement, Units, arrangements, in_memory, is_view
+from tir_schedules.tensorize.arrangement_problem import ArrangementProblem, ChooseArrangement
 from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError, check
 
 from .emission import Emission
@@ -76,7 +77,11 @@ def emit_contraction(
         )
     )
     inner = contraction.without_alone()
-    best, *others = arrangements(inner, (a_constant, b_constant), block.lanes)
+    constants = a_constant, b_constant
+    found = arrangements(inner, constants, block.lanes)
+    types = str(left.ty.dtype), str(right.ty.dtype), dtype
+    problem = ArrangementProblem(inner, types, constants, tuple(found))
+    best, others, source = _chosen(problem, block.arrange)
     if best.swapped:
         left, right = right, left
     given = best.contraction
@@ -86,7 +91,21 @@ def emit_contraction(
         a, b = (widened(block, each) for each in (a, b))
     product = relax.op.matmul(a, b, out_dtype=dtype)
     result = _result(block, given, product, best.out, extents)
-    return result, _how(best, others)
+    return result, _how(best, others) + source
+
+
+def _chosen(
+    problem: ArrangementProblem, arrange: ChooseArrangement | None
+) -> tuple[Arrangement, list[Arrangement], str]:
+    """The candidate that is taken, the others, and which record says so."""
+    best, *others = problem.candidates
+    known = arrange(problem) if arrange is not None else None
+    if known is None:
+        return best, others, ""
+    ordered = problem.best_first(known.choice)
+    if not ordered:
+        return best, others, f"; {known.source} names no candidate"
+    return ordered[0], list(ordered[1:]), f"; by {known.source}"
 
 
 def widened(block: Emission, value: relax.Expr) -> relax.Expr:

@@ -16,7 +16,7 @@ kernel that writes one element for every point of the axes that it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -27,9 +27,10 @@ from relay_passes.ir.graph import is_call, known_tensor, scalar_constant
 from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.nest import Nest
 from tir_schedules.tensorize.contraction import RefusedError
-from tir_schedules.tensorize.read_contraction import Factor, read_contraction
+from tir_schedules.tensorize.read_contraction import Factor, read_contraction, read_factors
 
 from .emission import Emission
+from .in_turns import Operand, multiply_in_turns
 from .product import emit_contraction
 from .tir_elements import Tensors
 
@@ -51,7 +52,6 @@ def read_product(
     found = read_contraction(nest, narrow)
     operands, hows = [], []
     contraction = found.contraction
-    elements = {axis.var: axis.extent for axis in nest.axes()}
     for factor, labels, other in (
         (found.left, contraction.left, contraction.right),
         (found.right, contraction.right, contraction.left),
@@ -65,16 +65,41 @@ def read_product(
         reuse = contraction.size(tuple(x for x in other if x not in labels))
         if reuse < 8:
             raise RefusedError(f"gathered elements that are multiplied {reuse} times each")
-        operands.append(_gathered(block, source, factor, elements, add))
+        operands.append(_gathered(block, source, factor, add))
         hows.append(f"{factor.buffer.name} gathered")
     value, how = emit_contraction(
-        block, contraction, (operands[0], operands[1]), contraction.extents, found.dtype
+        block, contraction, (operands[0], operands[1]), found.stated, found.dtype
     )
-    shape = [int(extent) for extent in found.out.shape]
+    return _shaped(block, value, nest, found.out), "; ".join([how, *hows])
+
+
+def read_products(block: Emission, tensors: Tensors, nest: Nest) -> tuple[relax.Expr, str]:
+    """The products of three tensors or more that a block sums, as (value, how).
+
+    Raises
+    ------
+    RefusedError
+        If it does not, or if no product of matrices is among them; says why.
+    """
+    found = read_factors(nest)
+    operands = []
+    for factor in found.factors:
+        if factor.buffer not in tensors:
+            raise RefusedError("a tensor that is not written yet")
+        labels = tuple(label for label in factor.labels if label is not None)
+        operands.append(Operand(_without_units(block, tensors[factor.buffer], factor), labels))
+    value, how = multiply_in_turns(
+        block, operands, found.labels, dict(found.extents), found.stated, "float32"
+    )
+    return _shaped(block, value, nest, found.out), how
+
+
+def _shaped(block: Emission, value: relax.Expr, nest: Nest, out: tirx.Var) -> relax.Expr:
+    """A value with the dimensions of extent 1 of what it is stored in."""
     value = block.emit(value)
-    if list(known_tensor(value).shape) != shape:
-        value = block.emit(relax.op.reshape(value, shape))
-    return value, "; ".join([how, *hows])
+    if list(known_tensor(value).shape) != [*map(nest.size, out.shape)]:
+        value = block.emit(relax.op.reshape(value, list(out.shape)))
+    return value
 
 
 def narrowed(block: Emission, tensors: Tensors) -> tuple[dict[tirx.Var, str], Tensors]:
@@ -107,7 +132,7 @@ def _without_units(block: Emission, source: relax.Expr, factor: Factor) -> relax
     if None not in factor.labels:
         return source
     shape = [
-        int(extent)
+        extent
         for label, extent in zip(factor.labels, factor.buffer.shape, strict=True)
         if label is not None
     ]
@@ -118,11 +143,10 @@ def _gathered(
     block: Emission,
     source: relax.Expr,
     factor: Factor,
-    extents: Mapping[tirx.Var, int],
     add: AddFunction,
 ) -> relax.Expr:
     """A tensor with an element for each point of the axes that an operand depends on."""
-    shape = [extents[axis.var] for axis in factor.axes]
+    shape = [axis.stated for axis in factor.axes]
     dtype = known_tensor(source).dtype
     stored = te.placeholder(factor.buffer.shape, dtype, "source")
 
@@ -130,7 +154,6 @@ def _gathered(
         values = {axis.var: at for axis, at in zip(factor.axes, place, strict=True)}
         return stored(*(substitute(index, values) for index in factor.load.indices))
 
-    wide = [tirx.const(extent, "int64") for extent in shape]
-    gather = te.create_prim_func([stored, te.compute(wide, element, "gathered")])
+    gather = te.create_prim_func([stored, te.compute(shape, element, "gathered")])
     gvar = add(gather.with_attr("tirx.noalias", True).without_attr("global_symbol"), "gather")
     return block.emit(relax.call_tir(gvar, (source,), relax.TensorType(shape, dtype)))

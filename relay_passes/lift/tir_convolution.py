@@ -25,7 +25,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.graph import known_tensor
+from tir_schedules.core.size import is_open
 from tir_schedules.generic.expressions import const_int, variables_of
 from tir_schedules.generic.nest import Axis, Nest, analyzer_for
 from tir_schedules.tensorize.contraction import RefusedError
@@ -37,7 +37,8 @@ from .tir_contraction import narrowed
 from .tir_elements import Tensors
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+"""Letters of spatial axes, by how many there are."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Convolution:
         Groups of channels.
     dtype : str
         The type of the result.
+    turned : bool
+        Whether the weight has the inputs of all groups, and the outputs of one.
     """
 
     data: tirx.Var
@@ -84,11 +87,12 @@ class Convolution:
     windows: tuple[Window, ...]
     groups: int
     dtype: str
+    turned: bool = False
 
     @property
     def spatial(self) -> str:
         """The letters of the spatial axes."""
-        return _SPATIAL[len(self.windows)]
+        return SPATIAL[len(self.windows)]
 
 
 def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
@@ -109,7 +113,9 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
     return _emit(block, x, w, conv)
 
 
-def match_convolution(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> Convolution:
+def match_convolution(
+    nest: Nest, narrow: Mapping[tirx.Var, str] | None = None, turned: bool = False
+) -> Convolution:
     """What a block says of the convolution that it is.
 
     Parameters
@@ -118,6 +124,8 @@ def match_convolution(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) 
         The block.
     narrow : mapping, optional
         As of `read_contraction`.
+    turned : bool
+        Whether a weight has the inputs of all groups, and the outputs of one.
 
     Raises
     ------
@@ -136,7 +144,7 @@ def match_convolution(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) 
         if (types[0], types[1], dtype) not in PRODUCTS:
             continue
         for guess in _guesses(count):
-            found = _proved(analyzer, guess, nest, data, weight)
+            found = _proved(analyzer, guess, nest, data, weight, turned)
             if found is None:
                 continue
             windows, groups = found
@@ -149,12 +157,13 @@ def match_convolution(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) 
                 tuple(windows),
                 groups,
                 dtype,
+                turned,
             )
     raise RefusedError("no convolution in a layout that is known")
 
 
 def _guesses(count: int) -> Iterator[_Guess]:
-    spatial = _SPATIAL[count]
+    spatial = SPATIAL[count]
     for data in (f"NC{spatial}", f"N{spatial}C"):
         for weight in (f"OI{spatial}", f"{spatial}IO", f"O{spatial}I", f"{spatial}OI"):
             yield _Guess(data, weight, data)
@@ -166,6 +175,7 @@ def _proved(
     nest: Nest,
     data: TensorLoad,
     weight: TensorLoad,
+    turned: bool,
 ) -> tuple[list[Window], int] | None:
     """The windows and the number of groups; None if the guess is wrong."""
     out, result = nest.stores[0].indices, nest.stores[0].buffer
@@ -178,7 +188,7 @@ def _proved(
         )
     )
     extents = [
-        dict(zip(layout, map(const_int, buffer.shape), strict=True))
+        dict(zip(layout, map(nest.size, buffer.shape), strict=True))
         for layout, buffer in (
             (guess.data, data.source),
             (guess.weight, weight.source),
@@ -186,8 +196,12 @@ def _proved(
         )
     ]
     of_x, of_w, of_y = extents
+    if turned and not _turn(analyzer, w, of_w, y["C"], of_x["C"], of_y["C"]):
+        return None
     channels, per_group, outputs = of_x["C"], of_w["I"], of_w["O"]
-    if not channels or not per_group or not outputs or channels % per_group:
+    if not channels or not per_group or not outputs or is_open([channels, per_group, outputs]):
+        return None
+    if channels % per_group:
         return None
     groups = channels // per_group
     if outputs % groups or of_y["C"] != outputs or of_y["N"] != of_x["N"]:
@@ -195,7 +209,7 @@ def _proved(
     first = tirx.floordiv(w["O"], _number(outputs // groups)) * _number(per_group)
     pairs = [(x["N"], y["N"]), (w["O"], y["C"]), (x["C"], first + w["I"])]
     inside = [*(index for letter, index in w.items() if letter != "O")]
-    if not _are_all(nest.spatial, out, result.shape):
+    if not _are_all(nest.spatial, out, [*of_y.values()]):
         return None
     if not _are_all(nest.reduce, inside, [of_w[letter] for letter in w if letter != "O"]):
         return None
@@ -203,7 +217,9 @@ def _proved(
     for letter in guess.data:
         if letter in "NC":
             continue
-        window = _window(x[letter], y[letter], w[letter], of_x[letter], of_w[letter], of_y[letter])
+        where = guess.data.index(letter), guess.out.index(letter)
+        ends = data.source.shape[where[0]], result.shape[where[1]]
+        window = _window(analyzer, x[letter], y[letter], w[letter], ends, of_w[letter])
         if window is None:
             return None
         place = y[letter] * _number(window.stride) + w[letter] * _number(window.dilation)
@@ -213,12 +229,36 @@ def _proved(
     return (windows, groups) if proved else None
 
 
-def _are_all(axes: Sequence[Axis], indices: Sequence[Expr], shape: Sequence[Any]) -> bool:
+def _turn(
+    analyzer: Analyzer,
+    w: dict[str, Expr],
+    of_w: dict[str, int | None],
+    output: Expr,
+    inputs: int | None,
+    outputs: int | None,
+) -> bool:
+    """Writes indices and extents of a weight with the inputs of all groups as those of an ordinary
+    one; False if it is none."""
+    own = of_w["O"]
+    if not own or not inputs or not outputs or is_open([own, inputs, outputs]) or outputs % own:
+        return False
+    groups = outputs // own
+    if inputs % groups or of_w["I"] != inputs:
+        return False
+    if not analyzer.can_prove_equal(w["O"], tirx.floormod(output, _number(own))):
+        return False
+    first = tirx.floordiv(output, _number(own)) * _number(inputs // groups)
+    w["O"], w["I"] = output, analyzer.simplify(w["I"] - first)
+    of_w["O"], of_w["I"] = outputs, inputs // groups
+    return True
+
+
+def _are_all(axes: Sequence[Axis], indices: Sequence[Expr], shape: Sequence[int | None]) -> bool:
     """Whether indices are axes, each once, and reach all of a tensor; 0 of an extent of 1."""
     left = {axis.var: axis.extent for axis in axes}
     for index, extent in zip(indices, shape, strict=True):
         reached = left.pop(index, 0) if isinstance(index, tirx.Var) else 1
-        if reached != int(extent) or (reached == 1 and const_int(index) != 0):
+        if reached != extent or (reached == 1 and const_int(index) != 0):
             return False
     return not left
 
@@ -228,29 +268,30 @@ def _number(value: int) -> Expr:
 
 
 def _window(
-    index: Expr,
-    place: Expr,
-    tap: Expr,
-    extent: int | None,
-    taps: int | None,
-    places: int | None,
+    analyzer: Analyzer, index: Expr, place: Expr, tap: Expr, ends: tuple[Any, Any], taps: int | None
 ) -> Window | None:
-    """Distances that may be right: those in the index, and such that all places are inside."""
-    if not extent or not taps or not places:
+    """Distances that may be right: those in the index, and such that all places are inside.
+
+    `ends` are the extents of the data and of the result.
+    """
+    if not taps or is_open([taps]):
         return None
-    stride, dilation = _factor(index, place), _factor(index, tap)
+    stride, dilation = factor_of(index, place), factor_of(index, tap)
     if stride is None or dilation is None or min(stride, dilation) < 0:
         return None
     # What the index does not say makes no difference.
     dilation = dilation or 1
-    last = extent - dilation * (taps - 1) - 1
-    if last < 0:
+    extent, places = ends
+    last = analyzer.simplify(extent - _number(dilation * (taps - 1) + 1))
+    number = const_int(last)
+    if (number is None and not stride) or (number is not None and number < 0):
         return None
-    stride = stride or last + 1
-    return Window(stride, dilation, taps) if last // stride + 1 == places else None
+    stride = stride or int(number or 0) + 1
+    count = tirx.floordiv(last, _number(stride)) + 1
+    return Window(stride, dilation, taps) if analyzer.can_prove_equal(count, places) else None
 
 
-def _factor(index: Expr, axis: Expr) -> int | None:
+def factor_of(index: Expr, axis: Expr) -> int | None:
     """What an index multiplies an axis by; None if it does something else with it."""
     if not isinstance(axis, tirx.Var) or axis not in variables_of(index):
         return 0
@@ -286,5 +327,8 @@ def _emit(block: Emission, x: relax.Expr, w: relax.Expr, found: Convolution) -> 
 
 def check_shape(value: relax.Expr, buffer: tirx.Var) -> None:
     """Refuses, by RefusedError, a convolution whose result is not what a block stores."""
-    if list(known_tensor(value).shape) != [const_int(extent) for extent in buffer.shape]:
+    shape, analyzer = value.ty.shape.values, Analyzer()
+    if len(shape) != len(buffer.shape) or not all(
+        map(analyzer.can_prove_equal, shape, buffer.shape)
+    ):
         raise RefusedError("windows that do not cover their tensor")

@@ -27,7 +27,8 @@ from tvm.sym import detect_linear_equation
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.axis_view import AxisView
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.graph import known_tensor
+from relay_passes.ir.graph import known_tensor, size_of
+from tir_schedules.core.size import is_open
 from tir_schedules.generic.expressions import call_name, const_int, variables_of
 from tir_schedules.generic.nest import Axis
 from tir_schedules.tensorize.contraction import RefusedError
@@ -90,7 +91,7 @@ class ElementReader:
             return None
         if not isinstance(number, (tirx.FloatImm, tirx.IntImm)):
             return None
-        bounds = _bounds(condition)
+        bounds = _bounds(condition, set(self._extents))
         if bounds is None:
             return None
         source = self._tensors[inside.source]
@@ -105,10 +106,15 @@ class ElementReader:
             else:
                 low, high = bounds.pop(along.axis, (None, None))
                 total = self._extents[along.axis]
-                low, high = max(low or 0, 0), total if high is None else min(high, total)
-                if (low, high) != (-along.start, extent - along.start):
+                low, high = max(low or 0, 0), total if high is None else high
+                if not is_open([high, total]):
+                    high = min(high, total)
+                behind = total + -1 * high
+                if (low, high) != (-along.start, extent + -1 * along.start):
                     return None
-                widths += [low, total - high]
+                if is_open([behind]) or behind < 0:
+                    return None
+                widths += [low, behind]
             axes.append(along.axis)
         if bounds:
             return None
@@ -155,6 +161,10 @@ class ElementReader:
         cut, flipped = [], []
         for dimension, (along, extent) in enumerate(zip(found, shape, strict=True)):
             count = 1 if along.axis is None else self._extents[along.axis]
+            if count == extent and (along.start, along.stride) == (0, 1):
+                continue
+            if is_open([count, extent]) and along.axis is not None:
+                raise RefusedError("a part of a tensor whose size is not known")
             ends = (along.start, along.start + along.stride * (count - 1))
             if min(ends) < 0 or max(ends) >= extent:
                 raise RefusedError("an index outside of a tensor")
@@ -184,7 +194,9 @@ def _cut(
     return relax.const(np.ascontiguousarray(found), str(constant.ty.dtype))
 
 
-def _bounds(condition: Expr) -> dict[tirx.Var, tuple[int | None, int | None]] | None:
+def _bounds(
+    condition: Expr, axes: set[tirx.Var]
+) -> dict[tirx.Var, tuple[int | None, int | None]] | None:
     """For each axis the first place and the one behind the last; None of another condition."""
     bounds: dict[tirx.Var, tuple[int | None, int | None]] = {}
     waiting = [condition]
@@ -199,13 +211,15 @@ def _bounds(condition: Expr) -> dict[tirx.Var, tuple[int | None, int | None]] | 
         if isinstance(part, (tirx.GE, tirx.GT)):
             smaller, larger = larger, smaller
         strict = isinstance(part, (tirx.LT, tirx.GT))
-        lower, upper = const_int(smaller), const_int(larger)
+        lower = const_int(smaller)
         if lower is not None and isinstance(larger, tirx.Var):
             first, last = bounds.get(larger, (None, None))
             bounds[larger] = (max(first or 0, lower + strict), last)
-        elif upper is not None and isinstance(smaller, tirx.Var):
+        elif isinstance(smaller, tirx.Var) and not variables_of(larger) & axes:
+            end = size_of(larger) + (0 if strict else 1)
             first, last = bounds.get(smaller, (None, None))
-            end = upper + (not strict)
+            if last is not None and is_open([last, end]):
+                return None
             bounds[smaller] = (first, end if last is None else min(last, end))
         else:
             return None

@@ -15,13 +15,13 @@ The axes are kept until the reshape: what a later block computes of them meets t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import DataType, relax, tirx
 from tvm.ir.expr import TensorLoad
 
 from microkernels.vector.expressions import Expr
-from tir_schedules.generic.expressions import loads_of, same_indices, variables_of
+from tir_schedules.generic.expressions import const_int, loads_of, same_indices, variables_of
 from tir_schedules.generic.nest import Axis, Nest, Store
 from tir_schedules.tensorize.contraction import RefusedError
 
@@ -58,26 +58,35 @@ def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
     if any(load.source.same_as(store.buffer) for load in loads_of(term)):
         raise RefusedError("a reduction of what it reduces to")
     out = block_axes(store, nest)
-    axes = _in_order(term, [*out, *nest.reduce])
+    axes = _in_order(term, out, nest.reduce)
     tensor = ValueReader(block, tensors, axes).whole(term)
     reduced = [axes.index(axis) for axis in nest.reduce]
     result = block.emit(operator(tensor, reduced, keepdims=True))
     kept = [axis for axis in axes if axis not in nest.reduce]
-    if kept != out:
-        order = [axes.index(axis) for axis in (*out, *nest.reduce)]
+    wanted = [axis for axis in out if axis in axes]
+    if kept != wanted:
+        order = [axes.index(axis) for axis in (*wanted, *nest.reduce)]
         result = block.emit(relax.op.permute_dims(result, order))
-    return block.emit(relax.op.reshape(result, [axis.extent for axis in out]))
+    return block.emit(relax.op.reshape(result, [axis.stated for axis in out]))
 
 
-def _in_order(term: Expr, axes: list[Axis]) -> list[Axis]:
-    """The axes in the order of the first tensor with most of them, the others before it."""
+def _in_order(term: Expr, out: Sequence[Axis], reduce: Sequence[Axis]) -> list[Axis]:
+    """The axes in the order of the first tensor with most of them, the others before it.
+
+    Of the result's axes of extent 1 only as many as that tensor has.
+    """
     loads = loads_of(term)
     if not loads:
-        return axes
+        return [*out, *reduce]
     most = max(loads, key=lambda load: sum(map(len, map(variables_of, load.indices))))
     places = {
         index: place for place, index in enumerate(most.indices) if isinstance(index, tirx.Var)
     }
+    units = [axis for axis in out if axis.extent == 1]
+    free = [place for place, index in enumerate(most.indices) if const_int(index) == 0]
+    places |= {axis.var: place for axis, place in zip(units, free, strict=False)}
+    left_out = units[len(free) :]
+    axes = [axis for axis in (*out, *reduce) if axis not in left_out]
     return sorted(axes, key=lambda axis: places.get(axis.var, -1))
 
 

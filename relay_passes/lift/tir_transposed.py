@@ -23,16 +23,25 @@ from tvm.ir.expr import TensorLoad
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import is_call
+from tir_schedules.core.size import is_open
 from tir_schedules.generic.expressions import call_name, const_int
 from tir_schedules.generic.nest import Nest
 from tir_schedules.tensorize.contraction import RefusedError
 
 from .emission import Emission
+from .product import widened
+from .tir_contraction import narrowed
 from .tir_convolution import Convolution, check_shape, match_convolution
 from .tir_elements import Tensors, shown
-from .tir_values import block_axes, read_block
+from .tir_padding import only_reader, padding_of
+from .tir_values import block_axes
 
-_OPERATORS = {1: relax.op.nn.conv1d_transpose, 2: relax.op.nn.conv2d_transpose}
+_OPERATORS = {
+    1: relax.op.nn.conv1d_transpose,
+    2: relax.op.nn.conv2d_transpose,
+    3: relax.op.nn.conv3d_transpose,
+}
+_MOST = 255  # that a weight of 8-bit integers is away from its zero point
 
 
 @dataclass(frozen=True)
@@ -67,18 +76,16 @@ def find_transposed(nests: Sequence[Nest]) -> dict[int, Transposed]:
         spread = _spread(nest)
         if spread is None:
             continue
-        padding = _only_reader(nests, first)
+        padding = only_reader(nests, first)
         if padding is None:
             continue
-        widths = _widths(nests[padding])
-        last = _only_reader(nests, padding)
-        if widths is None or last is None:
+        around = padding_of(nests[padding])
+        last = only_reader(nests, padding)
+        if around is None or around.number != 0 or last is None:
             continue
-        try:
-            conv = match_convolution(nests[last])
-        except RefusedError:
-            continue
-        if conv.data.same_as(nests[padding].stores[0].buffer):
+        widths = around.widths
+        conv = _ordinary(nests[last])
+        if conv is not None and conv.data.same_as(nests[padding].stores[0].buffer):
             source, strides = spread
             found[last] = Transposed(source, strides, widths, conv, (first, padding))
     return found
@@ -94,13 +101,15 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
     """
     conv = found.convolution
     count = len(conv.windows)
-    weight = tensors.get(conv.weight)
+    narrow, tensors = narrowed(block, tensors)
     plain = all((window.stride, window.dilation) == (1, 1) for window in conv.windows)
     first = conv.data_layout.startswith("NC") and conv.weight_layout.startswith("OI")
     if not plain or not first or count not in _OPERATORS or found.source not in tensors:
         raise RefusedError("a transposed convolution of another kind")
-    if not isinstance(weight, ir.GenericConst) or conv.dtype != "float32":
-        raise RefusedError("a transposed convolution with a weight that is no constant of float32")
+    integers = conv.dtype == "int32"
+    if conv.dtype not in ("float32", "int32") or (integers and found.source not in narrow):
+        raise RefusedError(f"a transposed convolution of {conv.dtype}")
+    weight = _turned(block, tensors.get(conv.weight), conv)
     if set(found.strides[:2]) != {1} or any(found.widths[:4]):
         raise RefusedError("batches or channels that are spread")
     before, after, further = [], [], []
@@ -109,13 +118,16 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
         before.append(window.taps - 1 - start)
         after.append(max(0, window.taps - 1 - end))
         further.append(end - (window.taps - 1 - after[-1]))
+    if is_open([*before, *after, *further]):
+        raise RefusedError("zeros around it whose number is not known")
     small = all(more < stride for more, stride in zip(further, found.strides[2:], strict=True))
     if min(before) < 0 or not small:
         raise RefusedError("more zeros around it than a transposed convolution has")
+    data = tensors[found.source]
     result = block.emit(
         _OPERATORS[count](
-            tensors[found.source],
-            _transposed(weight, conv.groups),
+            widened(block, data) if integers else data,
+            widened(block, weight) if integers else weight,
             strides=list(found.strides[2:]),
             padding=[*before, *after],
             output_padding=further,
@@ -130,14 +142,35 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
     return result
 
 
-def _transposed(weight: ir.GenericConst, groups: int) -> relax.Expr:
+def _ordinary(nest: Nest) -> Convolution | None:
+    """The convolution that a block is, of any integers; with groups the weight is transposed."""
+    bytes_ = {load.source: "int8" for load in nest.reads() if str(load.ty.dtype) == "int32"}
+    for turned in (False, True):
+        try:
+            return match_convolution(nest, bytes_, turned)
+        except RefusedError:
+            continue
+    return None
+
+
+def _turned(block: Emission, weight: relax.Expr | None, conv: Convolution) -> relax.Expr:
     """[O, I / groups, ...] as [I, O / groups, ...], backwards along the others."""
-    array = array_of(weight.value)
-    outputs, inputs, *taps = array.shape
-    apart = array.reshape(groups, outputs // groups, inputs, *taps).swapaxes(1, 2)
-    turned = apart.reshape(groups * inputs, outputs // groups, *taps)
+    known = weight
+    if is_call(wide := None if known is None else block.definition(known), "relax.astype"):
+        known = wide.args[0]
+    if not isinstance(known, ir.GenericConst):
+        raise RefusedError("a transposed convolution with a weight that is no constant")
+    array = array_of(known.value)
+    if conv.turned:
+        turned = array.swapaxes(0, 1)
+    else:
+        outputs, inputs, *taps = array.shape
+        apart = array.reshape(conv.groups, outputs // conv.groups, inputs, *taps).swapaxes(1, 2)
+        turned = apart.reshape(conv.groups * inputs, outputs // conv.groups, *taps)
+    if conv.dtype == "int32" and np.abs(array.astype(np.int64)).max(initial=0) > _MOST:
+        raise RefusedError("a transposed convolution of more than 8 bits")
     spatial = tuple(range(2, turned.ndim))
-    return relax.const(np.ascontiguousarray(np.flip(turned, spatial)), str(weight.ty.dtype))
+    return relax.const(np.ascontiguousarray(np.flip(turned, spatial)), str(known.ty.dtype))
 
 
 def _spread(nest: Nest) -> tuple[tirx.Var, tuple[int, ...]] | None:
@@ -149,7 +182,7 @@ def _spread(nest: Nest) -> tuple[tirx.Var, tuple[int, ...]] | None:
     if call_name(choice) != "if_then_else":
         return None
     condition, inside, outside = (shown(arg) for arg in choice.args)
-    zero = isinstance(outside, tirx.FloatImm) and float(outside.value) == 0
+    zero = isinstance(outside, (tirx.FloatImm, tirx.IntImm)) and float(outside.value) == 0
     if not zero or not isinstance(inside, TensorLoad):
         return None
     try:
@@ -166,7 +199,8 @@ def _spread(nest: Nest) -> tuple[tirx.Var, tuple[int, ...]] | None:
             divided[axis] = stride
         elif not index.same_as(axis) and not (const_int(index) == 0 and const_int(after) == 1):
             return None
-        if stride < 1 or int(after) != (int(before) - 1) * stride + 1:
+        sizes = nest.size(before), nest.size(after)
+        if stride < 1 or sizes[0] is None or sizes[1] != (sizes[0] + -1) * stride + 1:
             return None
         strides.append(stride)
     return (inside.source, tuple(strides)) if _multiples(condition) == divided else None
@@ -184,35 +218,3 @@ def _multiples(condition: Expr) -> dict[tirx.Var, int] | None:
         return None
     divisor = const_int(rest.b)
     return None if divisor is None else {rest.a: divisor}
-
-
-def _only_reader(nests: Sequence[Nest], position: int) -> int | None:
-    """The only block that reads what one writes."""
-    buffer = nests[position].stores[0].buffer
-    readers = [
-        number
-        for number, nest in enumerate(nests)
-        if number != position and any(load.source.same_as(buffer) for load in nest.reads())
-    ]
-    return readers[0] if len(readers) == 1 and readers[0] > position else None
-
-
-def _widths(nest: Nest) -> tuple[int, ...] | None:
-    """Zeros that a block puts around a tensor, before and after each dimension."""
-    sources = {load.source for load in nest.reads()}
-    if len(sources) != 1:
-        return None
-    (source,) = sources
-    shape = [int(extent) for extent in source.shape]
-    scratch, tensor = Emission(), relax.Var("x", relax.TensorType(shape, str(source.dtype)))
-    try:
-        value = read_block(scratch, {source: tensor}, nest)
-    except RefusedError:
-        return None
-    if value.same_as(tensor):
-        return (0,) * (2 * len(shape))
-    call = scratch.definition(value)
-    if not is_call(call, "relax.nn.pad") or not call.args[0].same_as(tensor):
-        return None
-    number = call.attrs.pad_value
-    return tuple(map(int, call.attrs.pad_width)) if float(number) == 0 else None

@@ -13,22 +13,23 @@ After
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from tvm import relax, tirx
 from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer
 from tvm.target.codegen import llvm_get_intrinsic_name
 
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import is_call, known_tensor
+from relay_passes.ir.with_args import with_args
+from tir_schedules.core.size import is_open, quotient
 from tir_schedules.generic.expressions import call_name, const_int
-from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for
+from tir_schedules.generic.nest import Axis, Nest, Store
 from tir_schedules.tensorize.contraction import RefusedError
 
 from .emission import Emission
 from .tir_elements import ElementReader, Tensors, shown
+from .tir_reshape import read_reshape
 
 _BINARY: dict[type, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     tirx.Add: relax.op.add,
@@ -78,7 +79,7 @@ class ValueReader:
 
     def __init__(self, block: Emission, tensors: Tensors, axes: Sequence[Axis]) -> None:
         self._block = block
-        self._shape = [axis.extent for axis in axes]
+        self._axes = axes
         self._elements = ElementReader(block, tensors, axes)
 
     def whole(self, value: Expr) -> relax.Expr:
@@ -90,8 +91,9 @@ class ValueReader:
             If it is something else than operators of tensors.
         """
         found = self.read(value)
-        if list(known_tensor(found).shape) != self._shape:
-            found = self._emit(relax.op.broadcast_to(found, self._shape))
+        if list(known_tensor(found).shape) != [axis.extent for axis in self._axes]:
+            shape = [axis.stated for axis in self._axes]
+            found = self._emit(relax.op.broadcast_to(found, shape))
         return found
 
     def read(self, value: Expr) -> relax.Expr:
@@ -145,19 +147,20 @@ class ValueReader:
 
     def _mean(self, total: relax.Expr, count: float) -> relax.Expr | None:
         """A sum divided by a number, if that is how many elements it has."""
+        moves: list[relax.Call] = []
         call = self._block.definition(total)
-        while is_call(call, "relax.reshape"):
+        while is_call(call, "relax.reshape", "relax.permute_dims"):
+            moves.insert(0, call)
             call = self._block.definition(call.args[0])
         if not is_call(call, "relax.sum"):
             return None
-        elements = known_tensor(call.args[0]).size // max(known_tensor(call).size, 1)
-        if elements != count:
+        elements = quotient(known_tensor(call.args[0]).size, known_tensor(call).size)
+        if elements is None or is_open([elements]) or elements != count:
             return None
         axes = [int(axis) for axis in call.attrs.axis]
         mean = self._emit(relax.op.mean(call.args[0], axes, bool(call.attrs.keepdims)))
-        shape = list(known_tensor(total).shape)
-        if list(known_tensor(mean).shape) != shape:
-            mean = self._emit(relax.op.reshape(mean, shape))
+        for move in moves:
+            mean = self._emit(with_args(move, [mean, *move.args[1:]]))
         return mean
 
 
@@ -177,7 +180,7 @@ def block_axes(store: Store, nest: Nest) -> list[Axis]:
         axis = by_var.pop(index, None) if isinstance(index, tirx.Var) else None
         if axis is None and const_int(index) == 0 and const_int(extent) == 1:
             axis = Axis.new(1)
-        if axis is None or axis.extent != const_int(extent):
+        if axis is None or axis.extent != nest.size(extent):
             raise RefusedError("a part of a tensor is stored")
         axes.append(axis)
     if by_var:
@@ -197,37 +200,8 @@ def read_block(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
         raise RefusedError("a block of several values")
     store = nest.stores[0]
     axes = block_axes(store, nest)
-    reshaped = _reshape(block, tensors, store, axes)
+    reshaped = read_reshape(block, tensors, nest, store, axes)
     return ValueReader(block, tensors, axes).whole(store.value) if reshaped is None else reshaped
-
-
-def _reshape(
-    block: Emission, tensors: Tensors, store: Store, axes: Sequence[Axis]
-) -> relax.Expr | None:
-    """A tensor whose elements are stored in the order in which they lie; None if it is none."""
-    load = shown(store.value)
-    if not isinstance(load, TensorLoad) or load.source not in tensors:
-        return None
-    source = tensors[load.source]
-    before, after = known_tensor(source).shape, [axis.extent for axis in axes]
-    if math.prod(before) != math.prod(after) or list(before) == after:
-        return None
-    analyzer = analyzer_for(axes)
-    places = _flat(load.indices, before), _flat(store.indices, after)
-    if not _same(analyzer, *places):
-        return None
-    return block.emit(relax.op.reshape(source, after))
-
-
-def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
-    place: Expr = tirx.const(0, "int64")
-    for index, extent in zip(indices, shape, strict=True):
-        place = place * tirx.const(extent, "int64") + index
-    return place
-
-
-def _same(analyzer: Analyzer, left: Expr, right: Expr) -> bool:
-    return const_int(analyzer.simplify(left - right)) == 0 or analyzer.can_prove_equal(left, right)
 
 
 def _is_zero(value: Expr) -> bool:

@@ -19,17 +19,22 @@ A reshape is another view of the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tvm import IRModule, ir, relax, tirx
 
 from microkernels.errors import CompileError
-from relay_passes.ir.graph import is_call, known_tensor
+from microkernels.vector.expressions import Expr
+from relay_passes.ir.graph import is_call
 from tir_schedules.assembled.one_after_another import Step, one_after_another
+from tir_schedules.generic.expressions import substitute
 
 
 def as_one_kernel(
-    mod: IRModule, inputs: Sequence[tirx.Var], outputs: Sequence[tirx.Var]
+    mod: IRModule,
+    inputs: Sequence[tirx.Var],
+    outputs: Sequence[tirx.Var],
+    sizes: Mapping[tirx.Var, Expr] | None = None,
 ) -> tirx.PrimFunc:
     """A module's `main` as one TIR function.
 
@@ -39,6 +44,8 @@ def as_one_kernel(
         Out of `relay_passes.pipeline.lower_module`.
     inputs, outputs : sequence of Var
         The tensors that it reads and writes, its parameters.
+    sizes : mapping, optional
+        What stands for the variables of `main`'s shapes, if it is not themselves.
 
     Raises
     ------
@@ -60,6 +67,7 @@ def as_one_kernel(
             raise CompileError(f"{output.name}: a result that is an input, or another result")
         buffers[root] = output
     steps, between = [], []
+    known = sizes or {}
     for binding in bindings:
         if binding.var in same:
             continue
@@ -67,19 +75,27 @@ def as_one_kernel(
         if not is_call(call, "relax.call_tir") or len(call.args) != 2:
             raise CompileError(f"{binding.var.name} is no call of a kernel")
         if binding.var not in buffers:
-            tensor = known_tensor(binding.var)
-            name = str(binding.var.name)
-            buffers[binding.var] = tirx.decl_buffer(tensor.shape, tensor.dtype, name)
+            name, dtype = str(binding.var.name), str(binding.var.ty.dtype)
+            buffers[binding.var] = tirx.decl_buffer(_shape(binding.var, known), dtype, name)
             between.append(buffers[binding.var])
-        used = [_root(arg, same) for arg in call.args[1].fields]
-        if any(isinstance(arg, ir.GenericConst) or arg not in buffers for arg in used):
-            raise CompileError(f"{binding.var.name} reads a constant, which a function has not")
-        step = (*(buffers[arg] for arg in used), buffers[binding.var])
-        steps.append(Step(mod[call.args[0]], step))
+        fields = list(call.args[1].fields)
+        operands, shapes = [], []
+        for arg in (*fields, binding.var):
+            tensor = isinstance(arg.ty, relax.TensorType)
+            root = _root(arg, same)
+            if tensor and (isinstance(root, ir.GenericConst) or root not in buffers):
+                raise CompileError(f"{binding.var.name} reads a constant, which a function has not")
+            operands.append(buffers[root] if tensor else substitute(arg, known))
+            shapes.append(_shape(arg, known) if tensor else [])
+        steps.append(Step(mod[call.args[0]], tuple(operands), tuple(shapes)))
     return one_after_another(steps, [*inputs, *outputs], between)
 
 
 _RESHAPE = "relax.reshape"
+
+
+def _shape(expr: relax.Expr, sizes: Mapping[tirx.Var, Expr]) -> list[Expr]:
+    return [substitute(extent, sizes) for extent in expr.ty.shape.values]
 
 
 def _root(expr: relax.Expr, same: dict[relax.Expr, relax.Expr]) -> relax.Expr:

@@ -15,16 +15,13 @@ split into a sum of int8 weights, and the convolution into a sum of convolutions
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
-from relay_passes.ir.call_axes import view_of
-from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import convolution_of, is_convolution
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
+from relay_passes.ir.known_integers import known_integers
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, value_pass
 
@@ -94,44 +91,5 @@ def _wide_weight(graph: DataflowGraph, call: relax.Expr) -> np.ndarray | None:
         source = static_tensor(widened.args[0])
         if source is not None and source.constant and source.dtype == "int8":
             return None
-    weights = _known_integers(graph, call.args[1])
+    weights = known_integers(graph, call.args[1])
     return None if weights is None or np.abs(weights).max(initial=0) > 255 else weights
-
-
-def _known_integers(graph: DataflowGraph, expr: relax.Expr) -> np.ndarray | None:
-    """What is computed of constants by operators that quantised weights pass; else None."""
-    if isinstance(expr, ir.GenericConst):
-        values = array_of(expr.value)
-        return values.astype(np.int32) if values.dtype.kind in "iu" else None
-    call = graph.definition(expr)
-    compute = _ON_INTEGERS.get(op_name(call))
-    if compute is None or static_tensor(expr) is None:
-        return None
-    assert isinstance(call, relax.Call)
-    arguments = [_known_integers(graph, arg) for arg in call.args if _is_tensor(arg)]
-    known = [each for each in arguments if each is not None]
-    return compute(call, *known) if len(known) == len(arguments) else None
-
-
-def _is_tensor(expr: relax.Expr) -> bool:
-    return isinstance(expr.ty, relax.TensorType)
-
-
-def _subtract(_: relax.Call, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return x - y
-
-
-def _astype(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
-    return x if str(call.ty.dtype) == "int32" else None
-
-
-def _viewed(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
-    return view_of(x, call)
-
-
-_ON_INTEGERS: dict[str, Callable[..., np.ndarray | None]] = {
-    "relax.subtract": _subtract,
-    "relax.astype": _astype,
-    "relax.permute_dims": _viewed,
-    "relax.reshape": _viewed,
-}

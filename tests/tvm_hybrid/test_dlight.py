@@ -141,11 +141,23 @@ def test_products_in_any_order_of_indices() -> None:
     np.testing.assert_array_equal(found, np.einsum("ikn,njk->jin", a, b))
 
 
-ROWS = tirx.Var("rows", "int64")
+def test_a_product_of_open_sizes() -> None:
+    rows = tirx.Var("rows", "int64")
+    mod = module_of(lambda x, w: relax.op.nn.relu(relax.op.matmul(x, w)), (rows, 64), (64, 48))
+    made = scheduled(mod, tvm_hybrid.dlight.Matmul(), tvm_hybrid.dlight.Generic())
+    (product,) = (name for name in kernels(made) if not name.startswith("generic_"))
+    assert microkernel_named(product).b_dtype == "float32"
+    machine = relax.VirtualMachine(tvm.compile(made, target=host_target()), tvm.cpu())
+    rng = np.random.default_rng(0)
+    for count in (1, 5, 40):
+        x, w = (rng.integers(-8, 9, shape).astype("float32") for shape in ((count, 64), (64, 48)))
+        found = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w)).numpy()
+        np.testing.assert_array_equal(found, np.maximum(x @ w, 0))
+
+
 OTHERS: dict[str, Callable[[], IRModule]] = {
     "softmax": lambda: module_of(relax.op.nn.softmax, (8, 40)),
     "sum": lambda: module_of(lambda x: relax.op.sum(x, axis=[1]), (8, 40)),
-    "open product": lambda: module_of(relax.op.matmul, (ROWS, 64), (64, 48)),
     "scheduled product": lambda: scheduled(
         legalized(operators(matmul(32, 64, 96))), tvm_hybrid.dlight.Matmul()
     ),

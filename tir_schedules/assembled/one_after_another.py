@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import tvm_ffi
 from tvm import s_tir, tirx
 
+from microkernels.vector.expressions import Expr
 from tir_schedules.core.statements import with_body
-from tir_schedules.generic.expressions import const_int, substitute
+from tir_schedules.generic.expressions import const_int, int64
+from tir_schedules.generic.nest import is_number
+from tir_schedules.generic.other_sizes import resized_buffers, with_sizes
 
 from .side_by_side import nested
 
@@ -28,12 +33,16 @@ class Step:
     ----------
     function : PrimFunc
         What runs.
-    buffers : tuple of Var
-        A tensor for each of its parameters, of as many elements.
+    operands : tuple of (Var or Expr)
+        A tensor for each of its parameters, of as many elements; a number for one that is none.
+    shapes : tuple of (sequence of Expr)
+        The shapes that its parameters have in this place, if they are known at run time only;
+        () for a number, or for all others.
     """
 
     function: tirx.PrimFunc
-    buffers: tuple[tirx.Var, ...]
+    operands: tuple[Expr, ...]
+    shapes: tuple[Sequence[Expr], ...] = ()
 
 
 def one_after_another(
@@ -63,16 +72,29 @@ def one_after_another(
 def _body(step: Step, name: str) -> tirx.Stmt:
     """What a kernel does, of other tensors."""
     function = s_tir.renew_defs(step.function)
-    same: dict[tirx.Var, tirx.Var] = {}
+    pairs: dict[tirx.Var, Any] = dict(zip(function.params, step.operands, strict=True))
+    sizes = {each: pairs.pop(each) for each in [*pairs] if is_number(each)}
+    for param, shape in zip(function.params, step.shapes, strict=False):
+        if param in pairs:
+            known = zip(param.shape, shape, strict=True)
+            sizes |= {extent: size for extent, size in known if isinstance(extent, tirx.Var)}
+    same = resized_buffers(pairs, sizes)
     views: list[tirx.Stmt] = []
-    for param, buffer in zip(function.params, step.buffers, strict=True):
-        if [*map(const_int, param.shape)] == [*map(const_int, buffer.shape)]:
+    for param, buffer in pairs.items():
+        view = same.get(param, param)
+        if tvm_ffi.structural_equal(list(map(_wide, view.shape)), list(map(_wide, buffer.shape))):
             same[param] = buffer
         else:
-            views.append(tirx.DeclBuffer(param, data=buffer.data))
-    body = nested(substitute(function.body, same), name)
+            views.append(tirx.DeclBuffer(view, data=buffer.data))
+    body = nested(with_sizes(function.body, sizes, same), name)
     if not views:
         return body
     block = body.block
     inside = tirx.SeqStmt([*views, block.body])
     return s_tir.SBlockRealize([], True, with_body(block, inside, block.annotations))
+
+
+def _wide(extent: Expr) -> Expr:
+    """An extent as it can be compared: a number of 64 bits, or what it is."""
+    number = const_int(extent)
+    return extent if number is None else int64(number)

@@ -94,7 +94,7 @@ def loads_of(expression: Expr) -> list[TensorLoad]:
     return found
 
 
-def variables_of(expression: Expr) -> set[tirx.Var]:
+def variables_of(expression: Expr | tirx.Stmt) -> set[tirx.Var]:
     """Every variable, buffers included."""
     found: set[tirx.Var] = set()
     tvm_ffi.structural_walk(expression, (tirx.Var, found.add))

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -31,8 +32,13 @@ from tvm.sym import Analyzer
 
 from microkernels.vector.expressions import Expr
 
-from .expressions import const_int, int64, loads_of, map_loads, substitute
+from .expressions import const_int, int64, loads_of, map_loads, substitute, variables_of
 from .floats import guard_floats
+
+ReadSize = Callable[[Any], "int | None"]
+"""An extent -> its size; None if that is not known."""
+
+_LARGEST = 1 << 40  # more elements than there are along any axis
 
 
 class NotHandledError(Exception):
@@ -46,15 +52,24 @@ def unchanged(load: TensorLoad) -> Expr:
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop to be: its variable runs from 0 to `extent` - 1."""
+    """A loop to be: its variable runs from 0 to `extent` - 1.
+
+    `end` is the extent as the function states it, if that is known at run time only.
+    """
 
     var: tirx.Var
     extent: int
+    end: Expr | None = None
 
     @staticmethod
     def new(extent: int, name: str = "i") -> Axis:
         """An axis with a variable of its own."""
         return Axis(tirx.Var(name, "int64"), extent)
+
+    @property
+    def stated(self) -> Expr:
+        """The extent as an expression."""
+        return int64(self.extent) if self.end is None else self.end
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,8 @@ class Nest:
     epilogue : tuple of Store
         For a reduction: what to do with the finished element, in place of storing it. Its values
         read the elements of `stores`.
+    size : callable
+        As of `read_program`.
     """
 
     name: str
@@ -98,6 +115,7 @@ class Nest:
     stores: tuple[Store, ...]
     lets: tuple[tuple[tirx.Var, Expr], ...] = ()
     epilogue: tuple[Store, ...] = ()
+    size: ReadSize = const_int
 
     @property
     def points(self) -> int:
@@ -232,15 +250,25 @@ def without_round_trips(value: Expr) -> Expr:
 
 
 def analyzer_for(axes: Iterable[Axis]) -> Analyzer:
-    """An analyzer that knows the range of every axis."""
+    """An analyzer that knows the range of every axis, and that no size is negative."""
     analyzer = Analyzer()
+    axes = list(axes)
+    for var in {var for axis in axes if axis.end is not None for var in variables_of(axis.end)}:
+        analyzer.bind(var, Range(int64(0), int64(_LARGEST)))
     for axis in axes:
-        analyzer.bind(axis.var, Range(int64(0), int64(axis.extent)))
+        analyzer.bind(axis.var, Range(int64(0), axis.stated))
     return analyzer
 
 
-def read_program(func: tirx.PrimFunc) -> Program:
+def read_program(func: tirx.PrimFunc, size: ReadSize = const_int) -> Program:
     """The nests of a function.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        Its parameters are tensors; with another `size` than that of numbers, perhaps also numbers.
+    size : callable
+        What tells extents. Of one that is known at run time only, a symbolic size.
 
     Raises
     ------
@@ -251,10 +279,11 @@ def read_program(func: tirx.PrimFunc) -> Program:
     if not isinstance(root, s_tir.SBlockRealize) or root.block.iter_vars:
         raise NotHandledError("the body is not a root block")
     for buffer in (*func.params, *root.block.alloc_buffers):
-        _check_buffer(buffer)
+        if size is const_int or not is_number(buffer):
+            _check_buffer(buffer, size)
     nests = []
     for number, statement in enumerate(statements_of(root.block.body)):
-        nest = _without_reduction(_read_nest(statement, number)).simplified()
+        nest = _without_reduction(_read_nest(statement, number, size)).simplified()
         if not _is_shadow(nest):
             nests.append(nest)
     return Program(func, tuple(root.block.alloc_buffers), tuple(nests))
@@ -288,17 +317,22 @@ def _is_shadow(nest: Nest) -> bool:
     return nest.points == 0 and not nest.reduce
 
 
-def _check_buffer(buffer: tirx.Var) -> None:
+def is_number(parameter: tirx.Var) -> bool:
+    """Whether a parameter of a function is no tensor."""
+    return getattr(parameter, "shape", None) is None
+
+
+def _check_buffer(buffer: tirx.Var, size: ReadSize) -> None:
     shape = getattr(buffer, "shape", None)
     if shape is None:
         raise NotHandledError(f"parameter {buffer.name} is not a tensor")
-    if any(const_int(extent) is None for extent in shape):
+    if any(size(extent) is None for extent in shape):
         raise NotHandledError(f"the shape of {buffer.name} is not known")
     if len(buffer.strides):
         raise NotHandledError(f"{buffer.name} has strides")
 
 
-def _read_nest(statement: tirx.Stmt, number: int) -> Nest:
+def _read_nest(statement: tirx.Stmt, number: int, size: ReadSize) -> Nest:
     loops: list[tirx.For] = []
     while isinstance(statement, tirx.For):
         if statement.kind != tirx.ForKind.SERIAL or const_int(statement.min) != 0:
@@ -310,23 +344,36 @@ def _read_nest(statement: tirx.Stmt, number: int) -> Nest:
     block = statement.block
     if block.match_buffers or block.alloc_buffers or const_int(statement.predicate) != 1:
         raise NotHandledError(f"block {block.name_hint} is not a plain one")
-    extents = {loop.loop_var: const_int(loop.extent) for loop in loops}
+    extents = {loop.loop_var: size(folded(loop.extent)) for loop in loops}
+    own = {*extents, *(iterator.var for iterator in block.iter_vars)}
     spatial, reduce = [], []
     for iterator, value in zip(block.iter_vars, statement.iter_values, strict=True):
-        extent = const_int(iterator.dom.extent)
+        stated = folded(iterator.dom.extent)
+        extent = size(stated)
+        inside = set() if isinstance(stated, tirx.IntImm) else variables_of(stated)
+        end = stated if inside else None
+        if any(var in own or not is_number(var) for var in inside):
+            raise NotHandledError(f"{block.name_hint} has an axis whose extent is no size")
         bound = extents.get(value) if isinstance(value, tirx.Var) else const_int(value)
         if extent is None or const_int(iterator.dom.min) != 0:
             raise NotHandledError(f"{block.name_hint} has an axis of unknown extent")
         if bound != (extent if isinstance(value, tirx.Var) else 0):
             raise NotHandledError(f"{block.name_hint} does not run over its loops one to one")
         if iterator.iter_type == tirx.IterVar.DataPar:
-            spatial.append(Axis(iterator.var, extent))
+            spatial.append(Axis(iterator.var, extent, end))
         elif iterator.iter_type == tirx.IterVar.CommReduce:
-            reduce.append(Axis(iterator.var, extent))
+            reduce.append(Axis(iterator.var, extent, end))
         else:
             raise NotHandledError(f"{block.name_hint} has an axis that is neither S nor R")
     stores = _read_stores(block)
-    return Nest(f"{block.name_hint}", tuple(spatial), tuple(reduce), stores)
+    return Nest(f"{block.name_hint}", tuple(spatial), tuple(reduce), stores, size=size)
+
+
+def folded(extent: Expr) -> Expr:
+    """An extent; the number, if there is no variable in it."""
+    if isinstance(extent, tirx.IntImm) or variables_of(extent):
+        return extent
+    return Analyzer().simplify(extent)
 
 
 def _value(value: Expr, block: s_tir.SBlock) -> Expr:

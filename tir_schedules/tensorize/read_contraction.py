@@ -30,6 +30,7 @@ from tvm.ir.expr import TensorLoad
 from microkernels.vector.expressions import Expr
 from tir_schedules.generic.expressions import (
     const_int,
+    int64,
     loads_of,
     same_indices,
     variables_of,
@@ -105,6 +106,8 @@ class ReadContraction:
         The buffer that receives the result.
     dtype : str
         The type in which products are summed.
+    stated : mapping of str to Expr
+        The extent of every axis as the function states it.
     """
 
     contraction: Contraction
@@ -112,6 +115,32 @@ class ReadContraction:
     right: Factor
     out: tirx.Var
     dtype: str
+    stated: Mapping[str, Expr]
+
+
+@dataclass(frozen=True)
+class ReadFactors:
+    """What a block with products of more than two tensors computes, of float32.
+
+    Attributes
+    ----------
+    factors : tuple of Factor
+        The tensors, with their dimensions in some order.
+    labels : tuple of str
+        The axes of the result that have more than one point, in order.
+    out : tirx.Var
+        The buffer that receives it.
+    extents : mapping of str to int
+        The extent of every axis.
+    stated : mapping of str to Expr
+        As the function states it.
+    """
+
+    factors: tuple[Factor, ...]
+    labels: Labels
+    out: tirx.Var
+    extents: Mapping[str, int]
+    stated: Mapping[str, Expr]
 
 
 def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -> ReadContraction:
@@ -154,11 +183,60 @@ def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -
         {**ones, **{names[axis.var]: axis.extent for axis in nest.axes()}},
     )
     _check_gathers(first, second)
-    return ReadContraction(contraction, first, second, store.buffer, dtype)
+    stated = {
+        **{label: int64(1) for label in ones},
+        **{names[axis.var]: axis.stated for axis in nest.axes()},
+    }
+    return ReadContraction(contraction, first, second, store.buffer, dtype, stated)
+
+
+def read_factors(nest: Nest) -> ReadFactors:
+    """The sum of products of three tensors or more that a block is.
+
+    Raises
+    ------
+    RefusedError
+        If it is none of float32, or one of tensors that would have to be gathered; says why.
+    """
+    store, loads = factors_of(nest)
+    names = labels_of(nest.axes())
+    factors = [_factor(nest, load, names) for load in loads]
+    out = plain_labels(store.indices, names)
+    if out is None or not _is_whole(nest, out, store.buffer, names):
+        raise RefusedError("the result is stored at other places than its axes")
+    types = {factor.dtype for factor in factors} | {str(store.value.ty.dtype)}
+    if types != {"float32"}:
+        raise RefusedError(f"products of {len(loads)} tensors of {' and '.join(sorted(types))}")
+    if not all(factor.plain for factor in factors):
+        raise RefusedError(f"products of {len(loads)} tensors, one of which has to be gathered")
+    read = {axis.var for factor in factors for axis in factor.axes}
+    if any(axis.var not in read for axis in nest.axes()):
+        raise RefusedError("a sum over an axis that no operand has")
+    return ReadFactors(
+        tuple(factors),
+        tuple(label for label in out if label is not None),
+        store.buffer,
+        {names[axis.var]: axis.extent for axis in nest.axes()},
+        {names[axis.var]: axis.stated for axis in nest.axes()},
+    )
 
 
 def product_of(nest: Nest) -> tuple[Store, TensorLoad, TensorLoad]:
     """The only store of a sum of products, and its two factors without casts.
+
+    Raises
+    ------
+    RefusedError
+        If the block is something else.
+    """
+    store, factors = factors_of(nest)
+    if len(factors) != 2:
+        raise RefusedError(f"a sum of products of {len(factors)} tensors")
+    return store, factors[0], factors[1]
+
+
+def factors_of(nest: Nest) -> tuple[Store, list[TensorLoad]]:
+    """The only store of a sum of products, and the factors, two or more, without casts.
 
     Raises
     ------
@@ -183,12 +261,19 @@ def product_of(nest: Nest) -> tuple[Store, TensorLoad, TensorLoad]:
         raise RefusedError("a sum, but not of products")
     if product.ty.dtype != value.ty.dtype:
         raise RefusedError(f"products of {product.ty.dtype}, summed in {value.ty.dtype}")
-    left, right = without_casts(product.a), without_casts(product.b)
-    if not isinstance(left, TensorLoad) or not isinstance(right, TensorLoad):
-        raise RefusedError("a sum of products, but not of elements of two tensors")
+    factors: list[TensorLoad] = []
+    waiting: list[Expr] = [product]
+    while waiting:
+        value = without_casts(waiting.pop())
+        if isinstance(value, TensorLoad):
+            factors.append(value)
+        elif isinstance(value, tirx.Mul):
+            waiting += [value.b, value.a]
+        else:
+            raise RefusedError("a sum of products, but not of elements of tensors")
     if any(load.source.same_as(store.buffer) for load in loads_of(product)):
         raise RefusedError("products of what is being summed")
-    return store, left, right
+    return store, factors
 
 
 def labels_of(axes: Iterable[Axis]) -> dict[tirx.Var, str]:
@@ -263,7 +348,7 @@ def _is_whole(
     """Whether axes reach all of a tensor, along each of its dimensions."""
     extents = {names[axis.var]: axis.extent for axis in nest.axes()}
     return all(
-        const_int(extent) == (1 if label is None else extents[label])
+        nest.size(extent) == (1 if label is None else extents[label])
         for label, extent in zip(labels, buffer.shape, strict=True)
     )
 

@@ -186,6 +186,8 @@ def _print(result: TuneResult, records: Path) -> None:
             f"all regions: {result.default_us:.1f} us by default, {result.best_us:.1f} us tuned, "
             f"{result.default_us / result.best_us:.3f}x"
         )
+    for arrangement in result.arrangements:
+        say(arrangement)
     if result.layouts is not None:
         say(result.layouts)
     say(f"ended: {result.reason}; records in {records}")
@@ -209,4 +211,5 @@ def _as_json(result: TuneResult) -> dict[str, object]:
         "reason": result.reason,
         "seconds": result.seconds,
         "layouts": None if result.layouts is None else result.layouts.to_dict(),
+        "arrangements": [vars(arrangement) for arrangement in result.arrangements],
     }

@@ -1,8 +1,9 @@
 """Tuning: finds fast configurations by measuring, and keeps them in records.
 
 In: a model. Out: a record file, which later compilations read. `tune_model` is the entry. It tunes
-regions (`tune_regions`, one `TuningTask` each), then layouts (`tune_layouts`). Rooms import from
-one another in one direction: records <- search, measuring <- the others.
+how contractions are arranged (`tune_arrangements`), layouts if asked to (`tune_layouts`), then
+regions (`tune_regions`, one `TuningTask` each). Rooms import from one another in one direction:
+records <- search, measuring <- the others.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from ..model_input import import_model
 from ..targets import MachineLike, resolve_target, threads_of
 from ..threads import resolve_threads
 from .events import Callback
+from .lookup.arrangement_lookup import arrangements_of
+from .lookup.record_lookup import RecordLookup
 from .measuring.local_measurer import LocalMeasurer
 from .measuring.measurer import Measurer
 from .measuring.replay import Replay
@@ -39,6 +41,7 @@ from .rpc.measurer import RpcMeasurer
 from .rpc.servers import Servers, find_servers
 from .rpc.tracker import Address
 from .search.strategies.registry import DEFAULT_STRATEGY, check_strategy
+from .tune_arrangements import SHARE, ArrangementResult, tune_arrangements
 from .tune_layouts import joint_layouts, rest_of, with_layouts
 from .tune_regions import tune_regions
 from .tune_result import TuneResult
@@ -79,12 +82,15 @@ def tune(
 ) -> TuneResult:
     """Measures configurations of the regions of a model, and writes records of them.
 
-    The regions' default configurations come first; what follows is spent where it is expected to
-    shorten the model's time most. Each configuration is built, checked against the region's
-    meaning and timed in a process of its own, so that one that crashes, hangs or is wrong costs
-    nothing but its own time. In the end the fastest of each region are measured again, longer, in
-    two fresh processes, in turns with the default: only one that is faster by more than 1%, by a
-    sign test at the level 0.01, takes its place when the model is compiled with these records.
+    Contractions in programs without operators (docs/tensorization.md) come first: the ways to
+    arrange them, each by itself, in turns with the estimate's, with at most 20% of the time; not
+    at servers or in a replay. Then the regions' default configurations; what follows is spent where
+    it is expected to shorten the model's time most. Each configuration is built, checked against
+    the region's meaning and timed in a process of its own, so that one that crashes, hangs or is
+    wrong costs nothing but its own time. In the end the fastest of each region are measured again,
+    longer, in two fresh processes, in turns with the default: only one that is faster by more than
+    1%, by a sign test at the level 0.01, takes its place when the model is compiled with these
+    records.
 
     Every finished measurement is in the file before the next is looked at: Ctrl-C, or any other
     end, loses none, and the same call continues where the last one stopped.
@@ -213,17 +219,24 @@ def tune(
     footprint = sum(bytes_of(constant.value) for constant in constants_of(mod))
     with make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer:
         begin, found = time.monotonic(), None
-        if layouts == "joint":
-            try:
+        arrangements: list[ArrangementResult] = []
+        try:
+            if servers is None:
+                limit = None if time_limit is None else SHARE * time_limit
+                arrangements = tune_arrangements(mod, options, store, resume, limit)
+                options = replace(options, arrange=arrangements_of(RecordLookup(store), options))
+            if layouts == "joint":
                 found = joint_layouts(mod, options, store, measurer, plan, footprint, callbacks)
-            except KeyboardInterrupt:
-                return TuneResult([], True, "interrupted", time.monotonic() - begin)
+        except KeyboardInterrupt:
+            return TuneResult([], True, "interrupted", time.monotonic() - begin)
         counted = count_regions(mod, with_layouts(options, store))
         regions, weights = [region for region, _ in counted], [count for _, count in counted]
         logger.info("%d distinct regions to tune", len(regions))
         plan = rest_of(plan, found, {region.key for region in regions}, time.monotonic() - begin)
         result = tune_regions(regions, tuned, measurer, store, plan, callbacks, weights)
-    return replace(result, layouts=found, seconds=time.monotonic() - begin)
+    return replace(
+        result, layouts=found, arrangements=arrangements, seconds=time.monotonic() - begin
+    )
 
 
 def make_measurer(

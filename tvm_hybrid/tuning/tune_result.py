@@ -11,6 +11,7 @@ from .records.record import Record
 
 if TYPE_CHECKING:
     from .layouts.joint_layout import JointResult
+    from .tune_arrangements import ArrangementResult
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class TuneResult:
         Of these regions: those known before, then those measured in this run, in their order.
     layouts : JointResult or None
         What the joint stage found, if there was one.
+    arrangements : list of ArrangementResult
+        Of contractions in programs without operators.
     """
 
     regions: list[RegionResult] = field(default_factory=list)
@@ -82,6 +85,7 @@ class TuneResult:
     seconds: float = 0.0
     records: list[Record] = field(default_factory=list, repr=False)
     layouts: JointResult | None = None
+    arrangements: list[ArrangementResult] = field(default_factory=list)
 
     @property
     def default_us(self) -> float:
@@ -103,7 +107,7 @@ class TuneResult:
         ]
         whole = f"all regions: {self.default_us:.2f} us -> {self.best_us:.2f} us; {self.reason}"
         joint = [] if self.layouts is None else [str(self.layouts)]
-        return "\n".join([*lines, *joint, whole])
+        return "\n".join([*lines, *map(str, self.arrangements), *joint, whole])
 
 
 def _microseconds(value: float | None) -> str:

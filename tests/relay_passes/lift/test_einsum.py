@@ -78,12 +78,33 @@ def test_a_bilinear_form_ends_element_by_element() -> None:
 
 
 @pytest.mark.parametrize(
+    ("subscripts", "shapes", "wanted"),
+    [
+        # k is in all three: c becomes a factor of the smaller one first.
+        ("ik,kj,k->ij", ((8, 5), (5, 7), (5,)), ["multiply", "matmul"]),
+        # j is summed nowhere: a factor of the result.
+        ("ik,kj,j->ij", ((8, 5), (5, 7), (7,)), ["matmul", "multiply"]),
+    ],
+)
+def test_an_operand_that_is_a_factor(
+    subscripts: str, shapes: tuple[Shape, ...], wanted: list[str]
+) -> None:
+    found, (decision,) = lifted(einsum(subscripts, *shapes))
+    assert [name for name in operators(found) if name != "reshape"] == wanted
+    assert "element by element: a factor of each element" in decision.reason
+    arrays = [np.random.default_rng(i).standard_normal(s).astype(F) for i, s in enumerate(shapes)]
+    np.testing.assert_allclose(run(found, arrays)[0], np.einsum(subscripts, *arrays), atol=1e-4)
+
+
+@pytest.mark.parametrize(
     ("subscripts", "shapes", "reason"),
     [
         ("i,j->ij", ((4,), (5,)), "an outer product"),
         ("bi,bi->b", ((4, 5), (4, 5)), "products of vectors"),
         ("ij,j->i", ((4, 5), (5,)), "a matrix by a vector"),
         ("ii,ij->j", ((4, 4), (4, 5)), "a diagonal"),
+        ("i,j,k->ijk", ((4,), (5,), (3,)), "an outer product"),
+        ("bi,bi,bi->b", ((4, 5), (4, 5), (4, 5)), "products of vectors"),
         ("...ij,...jk->...ik", ((2, 4, 5), (1, 5, 3)), "has the extents 2 and 1"),
         ("ij->i", ((4, 5),), "1 operands"),
     ],

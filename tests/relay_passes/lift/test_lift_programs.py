@@ -340,6 +340,39 @@ def test_values_of_another_block() -> None:
     np.testing.assert_allclose(run(found, arrays)[0], expected, 1e-4, 1e-4)
 
 
+THREE = {
+    "bi,oij,bj->bo": (((8, 5), (7, 5, 6), (8, 6)), ["matmul", "multiply", "sum"]),
+    "ab,bc,cd->ad": (((2, 3), (3, 50), (50, 4)), ["matmul", "matmul"]),
+    "bik,kj,b->bij": (((1, 8, 5), (5, 7), (1,)), ["matmul", "multiply"]),
+}
+
+
+@pytest.mark.parametrize("subscripts", THREE)
+def test_three_tensors_in_one_block(subscripts: str) -> None:
+    shapes, wanted = THREE[subscripts]
+    plain = module(lambda *given: op.einsum(given, subscripts), *((s, F) for s in shapes))
+    found, (decision,) = lifted(legalized(plain))
+    moved = ("reshape", "permute_dims")
+    assert [name for name in names(found) if name not in moved] == wanted
+    assert decision.taken and "; then " in decision.reason
+    arrays = randoms(*((shape, F) for shape in shapes))
+    expected = np.einsum(subscripts, *arrays)
+    np.testing.assert_allclose(run(found, arrays)[0], expected, 1e-4, 1e-4)
+
+
+def test_three_tensors_of_a_user() -> None:
+    def body(a: te.Tensor, b: te.Tensor, c: te.Tensor) -> te.Tensor:
+        return summed((6, 5), (16, 8), lambda i, j, k, m: a[i, k] * b[k, m] * c[m, j])
+
+    inputs = ((6, 16), F), ((16, 8), F), ((8, 5), F)
+    mod = calling(function(body, *inputs), ((6, 5), F), *inputs)
+    executable = tvm_hybrid.compile(mod, num_threads=1)
+    products = [each for each in executable.explain() if each.op == "batch_matmul"]
+    assert len(products) == 2
+    a, b, c = randoms(*inputs)
+    np.testing.assert_allclose(executable.run(a, b, c)[0].numpy(), a @ b @ c, 1e-4, 1e-4)
+
+
 def stays(mod: IRModule) -> str:
     """That nothing is lifted; the reason, if there is one."""
     found, decisions = lifted(mod)
@@ -382,6 +415,24 @@ def test_functions_without_products_stay_by_themselves() -> None:
             ((4, 5), F),
             (((11,), F), ((8, 5), F)),
             "gathered elements that are multiplied 5 times each",
+        ),
+        (
+            lambda a, b, c: summed((4,), (8,), lambda i, k: a[i, k] * b[i, k] * c[k]),
+            ((4,), F),
+            (((4, 8), F), ((4, 8), F), ((8,), F)),
+            "a matrix by a vector",
+        ),
+        (
+            lambda a, b, c: summed((4, 5), (8,), lambda i, j, k: a[i + k] * b[k, j] * c[k]),
+            ((4, 5), F),
+            (((11,), F), ((8, 5), F), ((8,), F)),
+            "products of 3 tensors, one of which has to be gathered",
+        ),
+        (
+            lambda a, b, c: summed((4, 5), (8,), lambda i, j, k: a[i, k] * b[k, j] * c[k]),
+            ((4, 5), "float64"),
+            (((4, 8), "float64"), ((8, 5), "float64"), ((8,), "float64")),
+            "products of 3 tensors of float64",
         ),
     ],
 )

@@ -109,8 +109,8 @@ INT8 = ((4, 8), "int8"), ((8, 5), "int8")
     [
         (lambda: last_block(lambda a: te.compute((4,), lambda i: a[i, 0] + 1.0), A), "no sum"),
         (lambda: _plain(lambda a, b, i, j, k: a[i, k] + b[k, j], A, B), "not of products"),
-        (lambda: _plain(lambda a, b, i, j, k: a[i, k] * tirx.exp(b[k, j]), A, B), "two tensors"),
-        (lambda: _plain(lambda a, b, i, j, k: a[i, k] * b[k, j] * a[i, 0], A, B), "two tensors"),
+        (lambda: _plain(lambda a, b, i, j, k: a[i, k] * tirx.exp(b[k, j]), A, B), "tensors"),
+        (lambda: _plain(lambda a, b, i, j, k: a[i, k] * b[k, j] * a[i, 0], A, B), "tensors"),
         (lambda: _plain(lambda a, b, i, j, k: a[i, k] * b[k, j], *INT8), "int8 by int8, summed"),
         (
             lambda: _plain(lambda a, b, i, j, k: cast("int32", a[i, k] * b[k, j]), *INT8),
@@ -121,7 +121,7 @@ INT8 = ((4, 8), "int8"), ((8, 5), "int8")
                 lambda a, b, i, j, k: cast(F, a[i, k]) * cast(F, b[k, j]),
                 *(((4, 8), "float64"), ((8, 5), "float64")),
             ),
-            "two tensors",
+            "tensors",
         ),
         (
             lambda: _plain(lambda a, b, n, i, j, k: a[i, n[k]] * b[k, j], A, B, ((8,), "int32")),

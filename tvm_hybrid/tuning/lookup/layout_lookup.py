@@ -15,6 +15,7 @@ from relay_passes.pipeline import PipelineOptions
 
 from ...record_use import RecordUse
 from ..records.layout_record import KIND, LayoutRecord, find_layout, labels_of
+from .arrangement_lookup import arrangements_of
 from .shipped import shipped_records
 
 if TYPE_CHECKING:
@@ -54,5 +55,6 @@ def layouts_of(lookup: RecordLookup | None, options: PipelineOptions) -> ChooseL
 
 
 def with_records(options: PipelineOptions, lookup: RecordLookup | None) -> PipelineOptions:
-    """Options under which compilation takes configurations and layouts from records."""
-    return replace(options, lookup=lookup, layouts=layouts_of(lookup, options))
+    """Options under which compilation takes configurations, layouts and arrangements of records."""
+    layouts, arrange = layouts_of(lookup, options), arrangements_of(lookup, options)
+    return replace(options, lookup=lookup, layouts=layouts, arrange=arrange)

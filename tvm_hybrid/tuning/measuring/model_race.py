@@ -55,9 +55,22 @@ def race(
     """
     inputs = _inputs(mod)
     one, two = (_Program(mod, each, inputs) for each in (options, other))
-    use_threads(options.threads)
+    return _race(one, two, options.threads, effort)
+
+
+def race_modules(
+    mod: IRModule, other: IRModule, options: PipelineOptions, effort: Effort = RACE_EFFORT
+) -> Race:
+    """Compiles two modules of the same meaning in one way, and runs both as `race` does."""
+    inputs = _inputs(mod)
+    one, two = (_Program(each, options, inputs) for each in (mod, other))
+    return _race(one, two, options.threads, effort)
+
+
+def _race(one: _Program, two: _Program, threads: int, effort: Effort) -> Race:
+    use_threads(threads)
     same = _same(one.outputs(), two.outputs())
-    return Race(*time_in_turns(one, two, effort, options.threads), same)
+    return Race(*time_in_turns(one, two, effort, threads), same)
 
 
 class _Program(Sampled):

@@ -1,5 +1,6 @@
 """Record files: what was measured, one JSON object a line.
 
-In: records of configurations and of layouts. Out: files that survive crashes and several writers,
-and `RecordStore`, which finds records by region. Files are merged, checked and rewritten here, too.
+In: records of configurations, of layouts and of arrangements. Out: files that survive crashes and
+several writers, and `RecordStore`, which finds records by region. Files are merged, checked and
+rewritten here, too.
 """

@@ -83,6 +83,19 @@ def conv2d_transpose(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Expr: ...
+def conv3d_transpose(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    output_padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
 def batch_norm(
     data: Expr,
     gamma: Expr,
@@ -93,12 +106,69 @@ def batch_norm(
     *,
     training: bool = ...,
 ) -> Expr: ...
+def max_pool1d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
 def max_pool2d(
     data: Expr,
     pool_size: int | Sequence[int] = ...,
     strides: int | Sequence[int] = ...,
     padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
+def max_pool3d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
+def avg_pool1d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
 ) -> Expr: ...
 def avg_pool2d(
-    data: Expr, pool_size: int | Sequence[int] = ..., strides: int | Sequence[int] = ...
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
+) -> Expr: ...
+def avg_pool3d(
+    data: Expr,
+    pool_size: int | Sequence[int] = ...,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    layout: str = ...,
+    out_layout: str | None = None,
 ) -> Expr: ...

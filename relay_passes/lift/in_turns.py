@@ -1,0 +1,144 @@
+"""Products of several tensors, two at a time.
+
+Before
+
+    out[b, o] = sum over i, j of x[b, i] * w[o, i, j] * y[b, j]
+
+After
+
+    lv = sum over i of x[b, i] * w[o, i, j]         # a product of matrices: [b, o, j]
+    gv = sum over j of lv[b, o, j] * y[b, j]        # element by element
+
+The next two are those whose product takes the fewest multiplications among those that share a sum
+nobody else needs. If no two do, one with fewer axes becomes a factor of another first, such as c of
+a in `ik,kj,k->ij`. What is no product of matrices, behind one that is, is computed element by
+element.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import relax
+
+from tir_schedules.core.size import is_open
+from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError
+
+from .emission import Emission
+from .product import Extents, emit_contraction, emit_elementwise
+
+_SAMPLE = 64  # an extent that is known at run time only
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A tensor and the labels of its axes."""
+
+    value: relax.Expr
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two operands that are next, and whether their product sums."""
+
+    first: Operand
+    second: Operand
+    sums: bool
+
+
+def multiply_in_turns(
+    block: Emission,
+    operands: Sequence[Operand],
+    out: Labels,
+    sizes: dict[str, int],
+    extents: Extents,
+    dtype: str,
+) -> tuple[relax.Expr, str]:
+    """Emits a sum of products.
+
+    Parameters
+    ----------
+    block : Emission
+        Receives the operators.
+    operands : sequence of Operand
+        Two or more.
+    out : tuple of str
+        The axes of the result.
+    sizes, extents : mapping
+        Label -> extent, as a number or symbolic size, and as shapes have it.
+    dtype : str
+        Of the result.
+
+    Returns
+    -------
+    value : relax.Expr
+        The result; its last operator may be not bound yet.
+    how : str
+        Which products, and which candidates were taken.
+
+    Raises
+    ------
+    RefusedError
+        If the first one that sums is no product of matrices; says why.
+    """
+    texts: list[str] = []
+    left = list(operands)
+    products = 0
+    while True:
+        pair = _cheapest(left, out, sizes, len(left) > 2 or products > 0)
+        rest = [each for each in left if each is not pair.first and each is not pair.second]
+        needed = {*out, *(label for each in rest for label in each.labels)}
+        mine = dict.fromkeys((*pair.first.labels, *pair.second.labels))
+        kept = tuple(label for label in mine if label in needed) if rest else out
+        contraction = Contraction(pair.first.labels, pair.second.labels, kept, sizes)
+        factors = pair.first.value, pair.second.value
+        try:
+            if not pair.sums:
+                raise RefusedError("a factor of each element")
+            value, how = emit_contraction(block, contraction, factors, extents, dtype)
+            products += 1
+        except RefusedError as reason:
+            if dtype != "float32" or (pair.sums and not products):
+                raise
+            value = emit_elementwise(block, contraction, factors, extents)
+            how = f"element by element: {reason}"
+        texts.append(how)
+        if not rest:
+            return value, "; then ".join(texts)
+        left = [*rest, Operand(block.emit(value), kept)]
+
+
+def _cheapest(
+    operands: Sequence[Operand], out: Labels, sizes: dict[str, int], factors: bool
+) -> _Pair:
+    """The two operands whose product takes the fewest multiplications.
+
+    `factors` says whether one that does not sum is better than none.
+    """
+
+    def cost(pair: _Pair) -> int:
+        labels = {*pair.first.labels, *pair.second.labels}
+        return math.prod(_SAMPLE if is_open([sizes[x]]) else int(sizes[x]) for x in labels)
+
+    def sums(first: Operand, second: Operand) -> bool:
+        others = [each for each in operands if each is not first and each is not second]
+        needed = {*out, *(label for each in others for label in each.labels)}
+        return any(label in second.labels and label not in needed for label in first.labels)
+
+    pairs = [_Pair(a, b, sums(a, b)) for a, b in itertools.combinations(operands, 2)]
+    best = [pair for pair in pairs if pair.sums]
+    if not best and factors:
+        best = [pair for pair in pairs if _is_factor(pair.first, pair.second)]
+    if not best:
+        raise RefusedError("an outer product: no axis of two operands is summed")
+    return min(best, key=cost)
+
+
+def _is_factor(first: Operand, second: Operand) -> bool:
+    """Whether the product of two has the axes of one of them."""
+    both = {*first.labels, *second.labels}
+    return both in ({*first.labels}, {*second.labels})

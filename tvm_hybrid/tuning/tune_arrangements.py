@@ -1,0 +1,148 @@
+"""Measures how contractions are arranged best, before anything else of a model is tuned.
+
+    for every contraction that the model's programs have, and that the file does not know:
+        for every candidate, the best by estimate first:
+            that contraction alone, arranged so, against the estimate's, in turns
+        the fastest that is faster for certain, else the estimate's -> a record
+
+Contractions are measured by themselves: whether a copy of an operand would become part of the
+kernel before it is not seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import msgspec
+from tvm import IRModule
+
+from relay_passes.lift.arranged_module import arranged_module, can_be_measured
+from relay_passes.pipeline import PipelineOptions, arrangement_problems
+from tir_schedules.tensorize.arrangement_problem import ArrangementProblem
+
+from .lookup.record_lookup import RecordLookup
+from .measuring.model_race import Race, race_modules
+from .measuring.sampling import Effort
+from .measuring.significance import is_faster
+from .records.arrangement_record import (
+    ArrangementRecord,
+    find_arrangement,
+    make_arrangement_record,
+)
+from .records.record_store import RecordStore
+
+logger = logging.getLogger("tvm_hybrid")
+
+MOST_CANDIDATES = 6
+SHARE = 0.2
+"""Of a run's time, at most."""
+EFFORT = Effort(samples=51, seconds=2.0)
+
+RaceModules = Callable[[IRModule, IRModule, PipelineOptions, Effort], Race]
+
+
+@dataclass(frozen=True)
+class ArrangementResult:
+    """What was found of one contraction.
+
+    Attributes
+    ----------
+    contraction : str
+        Its key.
+    chosen : str
+        How it is arranged, in words.
+    speedup : float
+        The estimate's time over the chosen one's; 1.0 if that is the estimate's.
+    tried : int
+        Candidates that were measured in this run.
+    source : str
+        FILE:LINE if it was known before.
+    """
+
+    contraction: str
+    chosen: str
+    speedup: float
+    tried: int
+    source: str = ""
+
+    def __str__(self) -> str:
+        how = f"known, {self.source}" if self.source else f"{self.tried} measured"
+        return f"{self.speedup:6.3f}x  {self.contraction}: {self.chosen}; {how}"
+
+
+def tune_arrangements(
+    mod: IRModule,
+    options: PipelineOptions,
+    store: RecordStore,
+    resume: bool = True,
+    seconds: float | None = None,
+    race: RaceModules = race_modules,
+) -> list[ArrangementResult]:
+    """Measures the candidates of every contraction that has several.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As imported.
+    options : PipelineOptions
+        How it is compiled; `lookup` and `layouts` are replaced.
+    store : RecordStore
+        Where configurations come from; receives a record of each contraction when it is done.
+    resume : bool
+        Whether to leave out what the store holds already.
+    seconds : float or None
+        No contraction is begun afterwards.
+    race : callable
+        Compares two modules.
+    """
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    options = replace(options, strict=False, dump_ir=None, layouts=None)
+    measurable = filter(can_be_measured, arrangement_problems(mod, options))
+    problems = {each.key: each for each in measurable}
+    options = replace(options, lookup=RecordLookup(store))
+    found = []
+    for problem in problems.values():
+        known = find_arrangement(store, problem.key, options) if resume else None
+        if known is not None:
+            record, place = known
+            found.append(_result(problem, record, 0, place))
+        elif time.monotonic() < end:
+            record = _measured(problem, options, race)
+            store.append(record)
+            found.append(_result(problem, record, record.tried))
+            logger.info("%s", found[-1])
+    return found
+
+
+def _measured(
+    problem: ArrangementProblem, options: PipelineOptions, race: RaceModules
+) -> ArrangementRecord:
+    """The best candidate of a contraction."""
+    lanes = options.machine.isa.f32_lanes
+    default, *others = problem.candidates[:MOST_CANDIDATES]
+    first = arranged_module(problem, default, lanes)
+    best = make_arrangement_record(problem.key, problem.choice(default), options, [], [], 0)
+    for candidate in others:
+        module = arranged_module(problem, candidate, lanes)
+        times, default_times, same = race(module, first, options, EFFORT)
+        if not same:
+            logger.warning("%s computes something else arranged so", problem.key)
+            continue
+        record = make_arrangement_record(
+            problem.key, problem.choice(candidate), options, times, default_times, len(others) + 1
+        )
+        if is_faster(times, default_times, len(others)) and record.speedup > best.speedup:
+            best = record
+    return msgspec.structs.replace(best, tried=len(others) + 1)
+
+
+def _result(
+    problem: ArrangementProblem, record: ArrangementRecord, tried: int, source: str = ""
+) -> ArrangementResult:
+    ordered = problem.best_first(record.choice)
+    chosen = ordered[0].text() if ordered else "a candidate that there is no more"
+    return ArrangementResult(problem.key, chosen, record.speedup, tried, source)
