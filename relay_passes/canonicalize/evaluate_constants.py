@@ -14,7 +14,8 @@ After
 Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory, and
 so do results of more than 4 M elements. A product with zeros, as the state before the first step of
 a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64 and
-integers; nothing else is computed here.
+integers; nothing else is computed here. Elements of bfloat16 are moved and widened: rows of a table
+of positions become a constant that is added.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from relay_passes.ir.call_axes import view_of
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
 from relay_passes.ir.rewrite import block_pass
+from relay_passes.ir.traits import RESHAPES
 
 _MOST = 1 << 22
+NARROW = "bfloat16"
 Array = np.ndarray[Any, Any]
 
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
@@ -55,6 +58,7 @@ _LOGICAL: dict[str, Callable[..., Array]] = {
     "relax.logical_not": np.logical_not,
     "relax.where": np.where,
 }
+_MOVING = ("relax.take", "relax.astype", "relax.permute_dims", "relax.broadcast_to", *RESHAPES)
 _TRIANGLES: dict[str, Callable[..., Array]] = {"relax.tril": np.tril, "relax.triu": np.triu}
 # Of one number throughout.
 _FILLED: dict[str, float | None] = {
@@ -97,7 +101,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
     name, dtype = op_name(expr), result.dtype
-    if not _is_plain(dtype):
+    if not (_is_plain(dtype) or (dtype == NARROW and name in _MOVING)):
         return None
     if name in _FILLED:
         number = _FILLED[name]
@@ -105,7 +109,11 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
         return None if number is None else np.broadcast_to(np.asarray(number, dtype), result.shape)
     if name == "relax.arange":
         return _arange(expr, dtype)
-    operands = [_operand(arg, known) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
+    operands = [
+        _operand(arg, known, name in _MOVING)
+        for arg in expr.args
+        if not isinstance(arg, relax.ShapeExpr)
+    ]
     if name in (*_TRIANGLES, "relax.strided_slice"):
         operands = operands[:1]
     if any(each is None for each in operands) or not operands:
@@ -152,11 +160,13 @@ def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
     return np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
 
 
-def _operand(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
-    if not isinstance(expr, ir.GenericConst):
-        return known.get(expr)
+def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], moved: bool) -> Array | None:
+    """The elements of an operand; bfloat16 only if they are `moved`."""
     tensor = static_tensor(expr)
-    small = tensor is not None and 0 < tensor.size <= _MOST and _is_plain(tensor.dtype)
+    usable = tensor is not None and (_is_plain(tensor.dtype) or (moved and tensor.dtype == NARROW))
+    if not usable or not isinstance(expr, ir.GenericConst):
+        return known.get(expr) if usable else None
+    small = tensor is not None and 0 < tensor.size <= _MOST
     # A weight of an integer product stays 8 bits wide.
     narrow = tensor is not None and tensor.dtype in ("int8", "uint8") and len(tensor.shape) > 1
     return array_of(expr.value) if small and not narrow else None
