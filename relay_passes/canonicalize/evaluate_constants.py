@@ -14,8 +14,8 @@ After
 Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory, and
 so do results of more than 4 M elements. A product with zeros, as the state before the first step of
 a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64 and
-integers; nothing else is computed here. Elements of bfloat16 are moved and widened: rows of a table
-of positions become a constant that is added.
+integers; of bfloat16, what needs none: rows of a table of positions become a constant that is added.
+Nothing else is computed here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ _LOGICAL: dict[str, Callable[..., Array]] = {
     "relax.logical_not": np.logical_not,
     "relax.where": np.where,
 }
-_MOVING = ("relax.take", "relax.astype", "relax.permute_dims", "relax.broadcast_to", *RESHAPES)
 _TRIANGLES: dict[str, Callable[..., Array]] = {"relax.tril": np.tril, "relax.triu": np.triu}
 # Of one number throughout.
 _FILLED: dict[str, float | None] = {
@@ -69,6 +68,11 @@ _FILLED: dict[str, float | None] = {
     "relax.ones": 1,
     "relax.ones_like": 1,
 }
+# What needs no arithmetic, and is the same in any type.
+_EXACT = (
+    *(*_FILLED, "relax.take", "relax.astype", "relax.permute_dims", *RESHAPES),
+    *("relax.broadcast_to", "relax.strided_slice", "relax.matmul"),
+)
 
 
 def evaluate_constants() -> ir.transform.Pass:
@@ -101,7 +105,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
     name, dtype = op_name(expr), result.dtype
-    if not (_is_plain(dtype) or (dtype == NARROW and name in _MOVING)):
+    if not (_is_plain(dtype) or (dtype == NARROW and name in _EXACT)):
         return None
     if name in _FILLED:
         number = _FILLED[name]
@@ -110,7 +114,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if name == "relax.arange":
         return _arange(expr, dtype)
     operands = [
-        _operand(arg, known, name in _MOVING)
+        _operand(arg, known, name in _EXACT)
         for arg in expr.args
         if not isinstance(arg, relax.ShapeExpr)
     ]
@@ -160,10 +164,10 @@ def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
     return np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
 
 
-def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], moved: bool) -> Array | None:
-    """The elements of an operand; bfloat16 only if they are `moved`."""
+def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], exact: bool) -> Array | None:
+    """The elements of an operand; bfloat16 only for what is `exact` in it."""
     tensor = static_tensor(expr)
-    usable = tensor is not None and (_is_plain(tensor.dtype) or (moved and tensor.dtype == NARROW))
+    usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype == NARROW))
     if not usable or not isinstance(expr, ir.GenericConst):
         return known.get(expr) if usable else None
     small = tensor is not None and 0 < tensor.size <= _MOST
