@@ -204,10 +204,12 @@ class _Widening:
         elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
             if moves(value) and value.args[0] in self.widened:
                 self.widened.add(var)
-            elif moves(value) and value.args[0] in self.sums:  # rounded before or after it
+            elif self._moves_sum(value) or self._adds_bias(value) or self._is_single(value):
                 self.sums.add(var)
-            elif self._adds_bias(value) or self._is_single(value):
-                self.sums.add(var)
+
+    def _moves_sum(self, value: relax.Call) -> bool:
+        """Whether rounding a value is the same as moving what is rounded."""
+        return moves(value) and value.args[0] in self.sums
 
     def _is_single(self, value: relax.Call) -> bool:
         """Whether a value is one operator of widened values: how narrow operators are imported."""

@@ -76,7 +76,9 @@ def _without_axes(
 ) -> relax.Expr | None:
     """A reduction that keeps its axes without them, if that gives the shape."""
     call, kept = graph.definition(value), region_tensor(value)
-    if call is None or kept is None or not call.attrs.keepdims or graph.only_user(value) is None:
+    if not isinstance(call, relax.Call) or kept is None or graph.only_user(value) is None:
+        return None
+    if not call.attrs.keepdims:
         return None
     axes = reduced_axes(call)
     if shape != tuple(size for axis, size in enumerate(kept.shape) if axis not in axes):

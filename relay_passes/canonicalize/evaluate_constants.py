@@ -14,8 +14,8 @@ After
 Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory, and
 so do results of more than 4 M elements. A product with zeros, as the state before the first step of
 a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64 and
-integers; of bfloat16, what needs none: rows of a table of positions become a constant that is added.
-Nothing else is computed here.
+integers; of bfloat16 only what needs none, such as rows of a table of positions. Nothing else is
+computed here.
 """
 
 from __future__ import annotations

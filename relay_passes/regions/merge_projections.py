@@ -33,8 +33,8 @@ from tvm.ir.transform import PassContext, module_pass
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.moving_operators import keeps_order
 from relay_passes.ir.move_functions import move_functions, take_blocks, take_callers
+from relay_passes.ir.moving_operators import keeps_order
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.tidy import tidied
 from relay_passes.ir.traits import QUANTIZING, VIEWS

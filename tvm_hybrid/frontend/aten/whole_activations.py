@@ -42,7 +42,8 @@ def _computed(node: Any, importer: Any, swish: bool) -> Any:
     half = str(given.ty.dtype) == "float16"
     x = emit(relax.op.astype(given, "float32")) if half else given
     kind = str(x.ty.dtype)
-    value = emit(relax.op.clip(emit(relax.op.add(x, relax.const(3.0, kind))), 0, 6))
+    value = emit(relax.op.add(x, relax.const(3.0, kind)))
+    value = emit(relax.op.clip(value, relax.prim_value(0.0), relax.prim_value(6.0)))
     if swish:
         value = emit(relax.op.multiply(x, value))
     value = emit(relax.op.divide(value, relax.const(6.0, kind)))
