@@ -34,7 +34,7 @@ from relay_passes.ir.rewrite import block_pass
 from relay_passes.ir.traits import RESHAPES
 
 _MOST = 1 << 22
-NARROW = "bfloat16"
+_NARROW = "bfloat16"
 Array = np.ndarray[Any, Any]
 
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
@@ -105,7 +105,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
     name, dtype = op_name(expr), result.dtype
-    if not (_is_plain(dtype) or (dtype == NARROW and name in _EXACT)):
+    if not (_is_plain(dtype) or (dtype == _NARROW and name in _EXACT)):
         return None
     if name in _FILLED:
         number = _FILLED[name]
@@ -167,7 +167,7 @@ def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
 def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], exact: bool) -> Array | None:
     """The elements of an operand; bfloat16 only for what is `exact` in it."""
     tensor = static_tensor(expr)
-    usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype == NARROW))
+    usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype == _NARROW))
     if not usable or not isinstance(expr, ir.GenericConst):
         return known.get(expr) if usable else None
     small = tensor is not None and 0 < tensor.size <= _MOST
