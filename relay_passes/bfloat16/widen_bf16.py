@@ -122,7 +122,7 @@ class _Widening:
         Variable of the old block -> the value as it was, as f32.
     sums : set
         f32 products of narrow operands, perhaps with a bias, and what else one operator makes of
-        widened values: rounded, they are what a narrow operator gives.
+        widened values, perhaps moved: rounded, they are what a narrow operator gives.
     widened : set
         f32 variables that the model itself makes of narrow ones.
     """
@@ -204,8 +204,12 @@ class _Widening:
         elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
             if moves(value) and value.args[0] in self.widened:
                 self.widened.add(var)
-            elif self._adds_bias(value) or self._is_single(value):
+            elif self._moves_sum(value) or self._adds_bias(value) or self._is_single(value):
                 self.sums.add(var)
+
+    def _moves_sum(self, value: relax.Call) -> bool:
+        """Whether rounding a value is the same as moving what is rounded."""
+        return moves(value) and value.args[0] in self.sums
 
     def _is_single(self, value: relax.Call) -> bool:
         """Whether a value is one operator of widened values: how narrow operators are imported."""

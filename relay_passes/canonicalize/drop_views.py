@@ -1,4 +1,4 @@
-"""Drops reshapes that change nothing, or that a softmax does not need.
+"""Drops reshapes that change nothing, or that a softmax or a reduction does not need.
 
 Before
 
@@ -12,7 +12,10 @@ After
 
 Older ONNX models write every softmax so. Of the axes that the reshape joins, only one may have more
 than one element. A reshape of a reshape becomes one reshape; a reshape or a broadcast to the same
-shape is dropped.
+shape is dropped. And axes that a reduction keeps for a reshape to drop are not kept:
+
+    lv = R.mean(x, axis=[2, 3], keepdims=True)      # a global pool
+    gv = R.reshape(lv, [1, 64])                     # R.mean(x, axis=[2, 3])
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import math
 
 from tvm import ir, relax
 
+from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES
@@ -28,6 +32,12 @@ from relay_passes.ir.traits import RESHAPES
 _SOFTMAX = {
     "relax.nn.softmax": relax.op.nn.softmax,
     "relax.nn.log_softmax": relax.op.nn.log_softmax,
+}
+_REDUCTIONS = {
+    "relax.mean": relax.op.mean,
+    "relax.sum": relax.op.sum,
+    "relax.max": relax.op.max,
+    "relax.min": relax.op.min,
 }
 
 
@@ -51,12 +61,29 @@ def _simpler(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.
     if softmax is not None:
         return softmax
     inner = graph.definition(call.args[0])
+    if op_name(inner) in _REDUCTIONS:
+        return _without_axes(graph, call.args[0], result.shape)
     if not is_call(inner, *RESHAPES):
         return None
     first = region_tensor(inner.args[0])
     if first is not None and first.shape == result.shape:
         return inner.args[0]
     return relax.op.reshape(inner.args[0], call.ty.shape)
+
+
+def _without_axes(
+    graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]
+) -> relax.Expr | None:
+    """A reduction that keeps its axes without them, if that gives the shape."""
+    call, kept = graph.definition(value), region_tensor(value)
+    if not isinstance(call, relax.Call) or kept is None or graph.only_user(value) is None:
+        return None
+    if not call.attrs.keepdims:
+        return None
+    axes = reduced_axes(call)
+    if shape != tuple(size for axis, size in enumerate(kept.shape) if axis not in axes):
+        return None
+    return _REDUCTIONS[op_name(call)](call.args[0], axes, False)
 
 
 def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:

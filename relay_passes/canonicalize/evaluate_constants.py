@@ -14,7 +14,8 @@ After
 Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory, and
 so do results of more than 4 M elements. A product with zeros, as the state before the first step of
 a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64 and
-integers; nothing else is computed here.
+integers; of bfloat16 only what needs none, such as rows of a table of positions. Nothing else is
+computed here.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from relay_passes.ir.call_axes import view_of
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
 from relay_passes.ir.rewrite import block_pass
+from relay_passes.ir.traits import RESHAPES
 
 _MOST = 1 << 22
+_NARROW = "bfloat16"
 Array = np.ndarray[Any, Any]
 
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
@@ -65,6 +68,11 @@ _FILLED: dict[str, float | None] = {
     "relax.ones": 1,
     "relax.ones_like": 1,
 }
+# What needs no arithmetic, and is the same in any type.
+_EXACT = (
+    *(*_FILLED, "relax.take", "relax.astype", "relax.permute_dims", *RESHAPES),
+    *("relax.broadcast_to", "relax.strided_slice", "relax.matmul"),
+)
 
 
 def evaluate_constants() -> ir.transform.Pass:
@@ -97,7 +105,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
     name, dtype = op_name(expr), result.dtype
-    if not _is_plain(dtype):
+    if not (_is_plain(dtype) or (dtype == _NARROW and name in _EXACT)):
         return None
     if name in _FILLED:
         number = _FILLED[name]
@@ -105,7 +113,11 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
         return None if number is None else np.broadcast_to(np.asarray(number, dtype), result.shape)
     if name == "relax.arange":
         return _arange(expr, dtype)
-    operands = [_operand(arg, known) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
+    operands = [
+        _operand(arg, known, name in _EXACT)
+        for arg in expr.args
+        if not isinstance(arg, relax.ShapeExpr)
+    ]
     if name in (*_TRIANGLES, "relax.strided_slice"):
         operands = operands[:1]
     if any(each is None for each in operands) or not operands:
@@ -152,11 +164,13 @@ def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
     return np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
 
 
-def _operand(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
-    if not isinstance(expr, ir.GenericConst):
-        return known.get(expr)
+def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], exact: bool) -> Array | None:
+    """The elements of an operand; bfloat16 only for what is `exact` in it."""
     tensor = static_tensor(expr)
-    small = tensor is not None and 0 < tensor.size <= _MOST and _is_plain(tensor.dtype)
+    usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype == _NARROW))
+    if not usable or not isinstance(expr, ir.GenericConst):
+        return known.get(expr) if usable else None
+    small = tensor is not None and 0 < tensor.size <= _MOST
     # A weight of an integer product stays 8 bits wide.
     narrow = tensor is not None and tensor.dtype in ("int8", "uint8") and len(tensor.shape) > 1
     return array_of(expr.value) if small and not narrow else None

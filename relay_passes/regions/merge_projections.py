@@ -34,6 +34,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.move_functions import move_functions, take_blocks, take_callers
+from relay_passes.ir.moving_operators import keeps_order
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.tidy import tidied
 from relay_passes.ir.traits import QUANTIZING, VIEWS
@@ -233,6 +234,8 @@ class _Merger:
         if len(self.graph.users[source]) > len(group):
             return saved
         call = self.graph.definition(source)
+        while keeps_order(call) and self.graph.only_user(call.args[0]) is not None:
+            call = self.graph.definition(call.args[0])
         while is_call(call, "relax.subtract", "relax.astype"):
             if str(call.ty.dtype) == "bfloat16":
                 return saved + self.conversion_us(call, 1)

@@ -110,6 +110,58 @@ def test_narrow_types(dtype: str) -> None:
     np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), atol=0.1)
 
 
+class Activated(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A product with an activation behind."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.linear, self.activation = torch.nn.Linear(16, 16), activation
+
+    def forward(self, x: Any) -> Any:
+        """[rows, 16]."""
+        return self.activation(self.linear(x)) + 1
+
+
+ACTIVATIONS = {
+    F.silu: "matmul + add + silu + add + cast",
+    F.hardswish: "matmul + add + multiply + add + minimum + maximum + multiply + add + cast",
+    F.hardsigmoid: "matmul + add + multiply + add + minimum + maximum + cast",
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_of_bfloat16_round_once(activation: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Activated(activation).eval().bfloat16(), (4 * torch.randn(9, 16)).bfloat16()
+    executable = compiled(model, x)
+    assert operators(executable) == [ACTIVATIONS[activation]]
+    result = torch.from_dlpack(executable.run(as_array(x))[0])
+    with torch.no_grad():
+        wanted = model.float()(x.float()).numpy()
+    # One rounding.
+    error = np.abs(result.float().numpy() - wanted)
+    assert (error <= 2.0**-8 * np.abs(wanted) + 1e-5).all()
+
+
+def test_a_cast_of_the_author_rounds() -> None:
+    def silu(x: Any) -> Any:
+        wide = x.float()
+        return (wide * torch.sigmoid(wide)).bfloat16()
+
+    x = torch.randn(9, 16).bfloat16()
+    (found,) = operators(compiled(Activated(silu).bfloat16(), x))
+    assert found == "matmul + add + silu + cast + cast + add + cast"
+
+
+@pytest.mark.parametrize("activation", [torch.nn.Hardswish, torch.nn.Hardsigmoid])
+def test_activations_of_float16_do_not_overflow(activation: Any) -> None:
+    x = torch.tensor([-5.0, -1.0, 0.3, 2.0, 20000.0]).half()
+    result = torch.from_dlpack(compiled(activation(), x).run(x.numpy())[0])
+    wanted = activation()(x.float())
+    # Rounded once, and by f32 before.
+    np.testing.assert_allclose(result.float().numpy(), wanted.numpy(), rtol=2.0**-10, atol=0)
+
+
 class Attention(torch.nn.Module):  # type: ignore[misc, name-defined]
     """Attention of two heads, with a product before and behind."""
 

@@ -99,7 +99,7 @@ def _clip(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
     low, high = bounds
     if low is None and high is None:
         return inputs[0]
-    if low is not None and high is not None and low <= high and dtype.startswith("float"):
+    if low is not None and high is not None and low <= high and "float" in dtype:
         return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
     value = inputs[0]
     if low is not None:

@@ -34,7 +34,8 @@ _WIDENED = (
     *("native_layer_norm.default", "layer_norm.default"),
     *("native_group_norm.default", "group_norm.default", "instance_norm.default"),
     *("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int"),
-    *("mean.dim", "mean.default", "sum.dim_IntList", "gelu.default", "erf.default"),
+    *("mean.dim", "mean.default", "sum.dim_IntList"),
+    *("gelu.default", "erf.default", "silu.default"),
     *("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"),
     *("_adaptive_avg_pool2d.default", "adaptive_avg_pool2d.default"),
 )

@@ -197,6 +197,23 @@ def test_float16_without_products_stays() -> None:
     assert_structural_equal(widen_f16()(mod), mod)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_a_product_that_is_moved_before_it_is_rounded(kind: str) -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        wide = op.astype(x, "float32")
+        product = op.reshape(op.matmul(wide, const(W.astype(np.float32))), (2, 2, 6))
+        return op.nn.relu(op.astype(product, kind))
+
+    widen = widen_bf16("float32") if kind == "bfloat16" else widen_f16()
+    assert types(widen(module(body, ((4, 8), kind)))) == [
+        "astype:float32",
+        "matmul:float32",
+        "reshape:float32",
+        "relu:float32",
+        f"astype:{kind}",
+    ]
+
+
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_bias_before_the_rounding_of_an_imported_product(constant: bool) -> None:
     def body(x: relax.Expr) -> relax.Expr:

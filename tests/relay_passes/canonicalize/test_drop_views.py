@@ -51,6 +51,32 @@ def test_another_softmax_stays(body: Body) -> None:
     assert_structural_equal(drop_views()(mod), mod)
 
 
+@pytest.mark.parametrize("reduce", [op.mean, op.sum, op.max, op.min])
+def test_axes_that_a_reduction_keeps_to_be_dropped(reduce: Callable[..., relax.Expr]) -> None:
+    x = ((2, 3, 4, 5), "float32")
+    before = module(lambda x: op.reshape(reduce(x, [2, -1], keepdims=True), (2, 3)), x)
+    assert_structural_equal(drop_views()(before), module(lambda x: reduce(x, [2, 3]), x))
+
+
+def _read_twice(x: relax.Expr) -> list[relax.Expr]:
+    kept = op.mean(x, [2, 3], keepdims=True)
+    return [op.subtract(x, kept), op.reshape(kept, (2, 3))]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _read_twice,
+        lambda x: op.reshape(op.mean(x, [2, 3], keepdims=True), (6,)),
+        lambda x: op.reshape(op.mean(x, [2, 3], keepdims=True), (2, 3, 1)),
+    ],
+    ids=["read twice", "fewer axes", "one axis left"],
+)
+def test_axes_of_a_reduction_that_stay(body: Body) -> None:
+    mod = module(body, ((2, 3, 4, 5), "float32"))
+    assert_structural_equal(drop_views()(mod), mod)
+
+
 def test_views_of_views() -> None:
     def before(x: relax.Expr) -> list[relax.Expr]:
         first = op.squeeze(op.reshape(x, (1, 6, 4)), [0])

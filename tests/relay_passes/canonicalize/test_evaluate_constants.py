@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tvm import relax
@@ -105,6 +106,32 @@ def test_a_product_with_zeros() -> None:
     after = module(lambda x: op.add(x, relax.const(wanted)), ((2, 3), "float32"))
     found = evaluate_constants()(module(before, ((2, 3), "float32")))
     assert_structural_equal(found, after)
+
+
+@pytest.mark.parametrize("name", ["table", "state"])
+def test_bfloat16_without_arithmetic(name: str) -> None:
+    bf16 = ml_dtypes.bfloat16
+    numbers = array_of(constant(4, 3).value).astype(bf16)
+    weight = relax.const(numbers, "bfloat16")
+
+    def before(x: relax.Expr) -> relax.Expr:
+        if name == "table":
+            rows = op.take(weight, op.arange(1, 3, 1, "int32"), axis=0, mode="clip")
+            return op.add(x, op.astype(rows, "float32"))
+        state = op.reshape(op.full((1, 2, 4), relax.const(0, "bfloat16"), "bfloat16"), (2, 4))
+        sums = op.add(op.matmul(state, weight, out_dtype="float32"), relax.const(np.float32(1)))
+        return op.add(x, op.multiply(sums, constant(2, 3)))
+
+    wanted = numbers[1:3].astype(np.float32) if name == "table" else array_of(constant(2, 3).value)
+    x = ((2, 3), "float32")
+    after = module(lambda x: op.add(x, relax.const(wanted)), x)
+    assert_structural_equal(evaluate_constants()(module(before, x)), after)
+
+
+def test_sums_of_bfloat16_stay() -> None:
+    one = relax.const(np.ones((2, 3), ml_dtypes.bfloat16), "bfloat16")
+    mod = module(lambda x: op.add(x, op.add(one, one)), ((2, 3), "bfloat16"))
+    assert_structural_equal(evaluate_constants()(mod), mod)
 
 
 def test_zeros_times_infinity_stay() -> None:

@@ -85,6 +85,35 @@ def test_unary(op_type: str) -> None:
     np.testing.assert_allclose(run(model, {"x": x}), wanted, rtol=EPSILON, atol=0)
 
 
+def test_a_clip_stays_one() -> None:
+    nodes = [helper.make_node("Clip", ["x", "low", "high"], ["y"])]
+    limits = {"low": np.array(-0.5, BFLOAT16), "high": np.array(0.75, BFLOAT16)}
+    model = make_model(nodes, [bf16("x", 50)], [bf16("y", 50)], limits)
+    assert operators(import_onnx(model)) == {"clip": 1}
+    x = values(50)
+    np.testing.assert_array_equal(run(model, {"x": x}), np.clip(*wide(x), -0.5, 0.75))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_is_that_of_tvm(mode: str) -> None:
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode=mode)
+    scales = {"scales": np.array([1, 1, 2, 2], np.float32)}
+    model = make_model([node], [bf16("x", 1, 2, 3, 4)], [bf16("y", 1, 2, 6, 8)], scales, opset=19)
+    found = operators(import_onnx(model))
+    assert found.pop("image.resize2d") == 1
+    assert found == ({} if mode == "nearest" else {"astype": 2})
+    x = values(1, 2, 3, 4)
+    f32 = make_model(
+        [node],
+        [("x", TensorProto.FLOAT, (1, 2, 3, 4))],
+        [("y", TensorProto.FLOAT, (1, 2, 6, 8))],
+        scales,
+        opset=19,
+    )
+    (wanted,) = run_imported(import_onnx(f32), {"x": x.astype(np.float32)})
+    np.testing.assert_array_equal(run(model, {"x": x}), wanted.astype(BFLOAT16).astype(np.float64))
+
+
 @pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMean", "GlobalAveragePool"])
 def test_sums_round_once(op_type: str) -> None:
     x = np.ones((1, 2, 600), BFLOAT16)

@@ -20,6 +20,7 @@ from .quantized import QUANTIZED
 from .resize import bilinear, nearest, resize
 from .sizes import Sizes
 from .slices import cut
+from .whole_activations import hardsigmoid, hardswish
 
 Converter = Callable[..., Any]  # (node, importer) -> value
 
@@ -64,6 +65,8 @@ def _ours() -> dict[str, Converter]:
         "upsample_bilinear2d.vec": bilinear,
         "resize2d.default": resize,
         "slice.Tensor": cut,
+        "hardswish.default": hardswish,
+        "hardsigmoid.default": hardsigmoid,
     }
     return {**torch_converters(), **QUANTIZED, **ours}
 
