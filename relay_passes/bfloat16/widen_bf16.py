@@ -212,7 +212,7 @@ class _Widening:
         tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
         given = [arg for arg in tensors if not isinstance(arg, ir.GenericConst)]
         return (
-            op_name(value) not in ("relax.astype", *_NORMS)
+            op_name(value) not in ("relax.astype", *(_NORMS if self.kind == NARROW else ()))
             and bool(given)
             and self.widened.issuperset(given)
         )

@@ -119,13 +119,16 @@ def _plain(block: Bindings, call: relax.Call, problem: _Problem) -> relax.Var:
     q = block.emit(relax.op.permute_dims(call.args[0], _HEADS_FIRST))
     k = relax.op.permute_dims(call.args[1], [0, 2, 3, 1])
     k = _repeated(block, block.emit(k), problem, (problem.size, problem.keys))
-    narrow = problem.dtype != "float32"
+    # `widen_f16` makes all of it float32, unless a bias already is.
+    biased = len(call.args) > 3 and str(call.args[3].ty.dtype) == "float32"
+    narrow = problem.dtype == "bfloat16" or (problem.dtype == "float16" and biased)
     wide = "float32" if narrow else None
     scores = block.emit(relax.op.matmul(q, k, out_dtype=wide))
     given = call.attrs.scale
     scale = 1.0 / math.sqrt(problem.size) if given is None else float(given.value)
-    scores = block.emit(relax.op.multiply(scores, relax.const(np.float32(scale))))
-    for mask in _masks(block, call, problem):
+    kind = str(scores.ty.dtype)
+    scores = block.emit(relax.op.multiply(scores, relax.const(scale, kind)))
+    for mask in _masks(block, call, problem, kind):
         scores = block.emit(relax.op.add(scores, mask))
     weights = block.emit(relax.op.nn.softmax(scores, -1))
     if narrow:
@@ -149,19 +152,21 @@ def _repeated(
     return block.emit(relax.op.reshape(repeated, (problem.batch, problem.heads, *matrix)))
 
 
-def _masks(block: Bindings, call: relax.Call, problem: _Problem) -> list[relax.Expr]:
-    """What is added to the scores."""
+def _masks(
+    block: Bindings, call: relax.Call, problem: _Problem, kind: str
+) -> list[relax.Expr]:
+    """What is added to scores of some type."""
     masks: list[relax.Expr] = []
     if len(call.args) > 3:
         bias = call.args[3]
-        is_wide = str(bias.ty.dtype) == "float32"
-        masks.append(bias if is_wide else block.emit(relax.op.astype(bias, "float32")))
+        fits = str(bias.ty.dtype) == kind
+        masks.append(bias if fits else block.emit(relax.op.astype(bias, kind)))
     if call.attrs.causal_mask is None:
         return masks
     bottom_right = str(call.attrs.causal_mask) == "BottomRight"
     last = abs(problem.queries - problem.keys) if bottom_right else 0
     shape = (problem.queries, problem.keys)
-    hidden = relax.const(np.float32(-np.inf))
+    hidden = relax.const(-np.inf, kind)
     if last < problem.keys - 1:
         full = block.emit(relax.op.broadcast_to(hidden, shape))
         masks.append(block.emit(relax.op.triu(full, last + 1)))

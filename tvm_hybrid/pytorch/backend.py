@@ -20,6 +20,7 @@ from torch.export import default_decompositions
 
 from microkernels.errors import CompileError, TvmHybridError
 
+from ..frontend.aten.half_attention import with_half_attention
 from ..frontend.aten.without_onednn import without_onednn
 from ..logs import logger
 from .fast_paths import fast_paths
@@ -129,7 +130,7 @@ def _refuse_training(_graph: Any, _examples: Sequence[Any]) -> Any:
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions into core ATen operators: torch's, and ours."""
-    return default_decompositions().materialize() | fast_paths()
+    return with_half_attention(default_decompositions().materialize()) | fast_paths()
 
 
 def _eager(graph: Any, report: TorchProgram) -> Callable[..., Any]:

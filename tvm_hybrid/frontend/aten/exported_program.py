@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.export import default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind
 from tvm import IRModule
 
 from microkernels.errors import ModelError, TvmHybridError
 
+from .half_attention import with_half_attention
 from .importer import import_graph
 from .without_onednn import without_onednn
 
@@ -30,7 +32,7 @@ def import_program(program: Any) -> IRModule:
     """
     try:
         with without_onednn():
-            core = program.run_decompositions()
+            core = program.run_decompositions(with_half_attention(default_decompositions()))
         return import_graph(core.graph_module, _constants(core), _outputs(core)).mod
     except TvmHybridError:
         raise
