@@ -247,6 +247,7 @@ def phases(
             recognize_norms(),
             recognize_gelu(),
             widen_bf16(products, convolutions),
+            evaluate_constants(),
             widen_f16(),
             plain_products(),
             fold_weights(),

@@ -36,6 +36,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
+from relay_passes.canonicalize.recognize_activations import activations
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name
 from relay_passes.ir.moving_operators import moves
@@ -91,6 +92,7 @@ def _rewrite(graph: DataflowGraph, widening: _Widening) -> list[relax.Binding] |
     )
     if not (plain and touched):
         return None
+    widening.activations = activations(graph)
     for binding in graph.bindings:
         widening.rewrite(binding.var, binding.value)
     return widening.block.bindings
@@ -125,6 +127,8 @@ class _Widening:
         widened values: rounded, they are what a narrow operator gives.
     widened : set
         f32 variables that the model itself makes of narrow ones.
+    activations : set of (relax.Var, relax.Expr)
+        Values that are activations of others, written out.
     """
 
     products: str
@@ -135,6 +139,7 @@ class _Widening:
     wide: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
     sums: set[relax.Var] = field(default_factory=set)
     widened: set[relax.Var] = field(default_factory=set)
+    activations: set[tuple[relax.Var, relax.Expr]] = field(default_factory=set)
 
     def holds(self, expr: relax.Expr) -> bool:
         """Whether a value is a narrow tensor, or a tuple with one in it."""
@@ -204,7 +209,7 @@ class _Widening:
         elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
             if moves(value) and value.args[0] in self.widened:
                 self.widened.add(var)
-            elif self._adds_bias(value) or self._is_single(value):
+            elif self._adds_bias(value) or self._is_single(value) or self._is_activation(var):
                 self.sums.add(var)
 
     def _is_single(self, value: relax.Call) -> bool:
@@ -216,6 +221,10 @@ class _Widening:
             and bool(given)
             and self.widened.issuperset(given)
         )
+
+    def _is_activation(self, var: relax.Var) -> bool:
+        """Whether a value is an activation of a widened one."""
+        return any(result == var and source in self.widened for result, source in self.activations)
 
     def _adds_bias(self, value: Any) -> bool:
         """Whether a f32 value is a product of narrow operands with a bias."""

@@ -14,7 +14,7 @@ After
 Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory, and
 so do results of more than 4 M elements. A product with zeros, as the state before the first step of
 a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64 and
-integers; nothing else is computed here.
+integers; numbers of float16 are moved and cast. Nothing else is computed here.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, stati
 from relay_passes.ir.rewrite import block_pass
 
 _MOST = 1 << 22
+HALF = "float16"
 Array = np.ndarray[Any, Any]
 
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
@@ -97,7 +98,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
     name, dtype = op_name(expr), result.dtype
-    if not _is_plain(dtype):
+    if not _is_plain(dtype) and (dtype != HALF or name in _ARITHMETIC):
         return None
     if name in _FILLED:
         number = _FILLED[name]
@@ -156,7 +157,8 @@ def _operand(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if not isinstance(expr, ir.GenericConst):
         return known.get(expr)
     tensor = static_tensor(expr)
-    small = tensor is not None and 0 < tensor.size <= _MOST and _is_plain(tensor.dtype)
+    taken = tensor is not None and (tensor.dtype == HALF or _is_plain(tensor.dtype))
+    small = tensor is not None and 0 < tensor.size <= _MOST and taken
     # A weight of an integer product stays 8 bits wide.
     narrow = tensor is not None and tensor.dtype in ("int8", "uint8") and len(tensor.shape) > 1
     return array_of(expr.value) if small and not narrow else None

@@ -149,13 +149,14 @@ def _emit(
     ]
     if all(axis.is_identity for axis in taps):
         return x
-    fast = _relax_form(how, dims, shape, scales, taps)
-    if fast is not None and dtype_of(x) == "float32":
-        size = relax.ShapeExpr(list(shape[2:]))
-        return relax.op.image.resize2d(x, size, layout="NCHW", **fast)
     dtype = dtype_of(x)
     if not all(axis.is_choice for axis in taps):
         x = widened(builder, x)
+    fast = _relax_form(how, dims, shape, scales, taps)
+    if fast is not None and dtype in ("float32", "float16"):
+        size = relax.ShapeExpr(list(shape[2:]))
+        resized = relax.op.image.resize2d(x, size, layout="NCHW", **fast)
+        return rounded(builder, builder.normalize(resized), dtype)
     for axis, tap in enumerate(taps):
         if not tap.is_identity:
             x = apply_taps(builder, x, axis, tap, len(dims), is_apart(dtype))
