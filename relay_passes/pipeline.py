@@ -244,6 +244,7 @@ def phases(
             fold_empty(),
             plain_products(),
             *only_if(narrow, narrow_products()),
+            merge_clips(),
             recognize_norms(),
             recognize_gelu(),
             widen_bf16(products, convolutions),

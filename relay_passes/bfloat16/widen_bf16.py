@@ -127,8 +127,10 @@ class _Widening:
         widened values: rounded, they are what a narrow operator gives.
     widened : set
         f32 variables that the model itself makes of narrow ones.
-    activations : set of (relax.Var, relax.Expr)
-        Values that are activations of others, written out.
+    fixed : set
+        Variables that follow from constants alone.
+    activations : dict
+        Variable that is an activation, written out -> what it may be one of.
     """
 
     products: str
@@ -139,7 +141,8 @@ class _Widening:
     wide: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
     sums: set[relax.Var] = field(default_factory=set)
     widened: set[relax.Var] = field(default_factory=set)
-    activations: set[tuple[relax.Var, relax.Expr]] = field(default_factory=set)
+    fixed: set[relax.Expr] = field(default_factory=set)
+    activations: dict[relax.Var, list[relax.Var]] = field(default_factory=dict)
 
     def holds(self, expr: relax.Expr) -> bool:
         """Whether a value is a narrow tensor, or a tuple with one in it."""
@@ -207,24 +210,36 @@ class _Widening:
             if value.tuple_value in self.sums:
                 self.sums.add(var)
         elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
-            if moves(value) and value.args[0] in self.widened:
+            if not self._given(value):
+                self.fixed.add(var)
+            elif moves(value) and value.args[0] in self.widened:
                 self.widened.add(var)
             elif self._adds_bias(value) or self._is_single(value) or self._is_activation(var):
                 self.sums.add(var)
 
     def _is_single(self, value: relax.Call) -> bool:
         """Whether a value is one operator of widened values: how narrow operators are imported."""
-        tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
-        given = [arg for arg in tensors if not isinstance(arg, ir.GenericConst)]
+        given = self._given(value)
         return (
             op_name(value) not in ("relax.astype", *(_NORMS if self.kind == NARROW else ()))
             and bool(given)
             and self.widened.issuperset(given)
         )
 
+    def _given(self, value: relax.Call) -> list[relax.Expr]:
+        """The tensors and tuples that an operator reads and that are not fixed."""
+        kinds = (relax.TensorType, relax.TupleType)
+        return [
+            arg
+            for arg in value.args
+            if isinstance(arg.ty, kinds)
+            and not isinstance(arg, ir.GenericConst)
+            and arg not in self.fixed
+        ]
+
     def _is_activation(self, var: relax.Var) -> bool:
         """Whether a value is an activation of a widened one."""
-        return any(result == var and source in self.widened for result, source in self.activations)
+        return not self.widened.isdisjoint(self.activations.get(var, ()))
 
     def _adds_bias(self, value: Any) -> bool:
         """Whether a f32 value is a product of narrow operands with a bias."""

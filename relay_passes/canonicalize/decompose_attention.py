@@ -22,7 +22,8 @@ R.nn.attention_bias adds its bias after the scale; where k and v have fewer head
 consecutive heads of q share one. "BottomRight" is what TVM calls it: key j is visible to query i
 if j <= i + |M - N|. A window of w keys hides those with j < i - w + 1; it is left alone unless
 M = N and a mask is causal, as TVM defines no other form, and so are symbolic shapes and
-R.nn.attention_var_len. Operands of 16 bits have scores in float32, and probabilities rounded.
+R.nn.attention_var_len. Operands of bfloat16 have scores in float32, and probabilities rounded. With
+operands of float16 all is float16, of which `widen_f16` makes float32, unless a bias is float32.
 
 This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
 [B, H, S, D], which cancel those here.
@@ -119,7 +120,6 @@ def _plain(block: Bindings, call: relax.Call, problem: _Problem) -> relax.Var:
     q = block.emit(relax.op.permute_dims(call.args[0], _HEADS_FIRST))
     k = relax.op.permute_dims(call.args[1], [0, 2, 3, 1])
     k = _repeated(block, block.emit(k), problem, (problem.size, problem.keys))
-    # `widen_f16` makes all of it float32, unless a bias already is.
     biased = len(call.args) > 3 and str(call.args[3].ty.dtype) == "float32"
     narrow = problem.dtype == "bfloat16" or (problem.dtype == "float16" and biased)
     wide = "float32" if narrow else None

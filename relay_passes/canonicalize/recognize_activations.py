@@ -44,7 +44,7 @@ _OUTSIDE = 5  # operators after the clip, at most
 class _Clip:
     """A value clip(scale * x + shift, low, high)."""
 
-    x: relax.Expr
+    x: relax.Var
     scale: float
     shift: float
     low: float
@@ -92,14 +92,15 @@ def recognize_activations() -> ir.transform.Pass:
     return block_pass("tvm_hybrid.recognize_activations", _rewrite)
 
 
-def activations(graph: DataflowGraph) -> set[tuple[relax.Var, relax.Expr]]:
-    """The values that are hard-swish or hard-sigmoid, with scale and shift, and of what."""
-    return {
-        (result, clip.x)
-        for binding in graph.bindings
-        for clip in _clips(graph, binding.var)
-        for result, _ in _forms(graph, binding.var, clip)
-    }
+def activations(graph: DataflowGraph) -> dict[relax.Var, list[relax.Var]]:
+    """The values that are hard-swish or hard-sigmoid, with scale and shift, and what each is of."""
+    found: dict[relax.Var, list[relax.Var]] = {}
+    for binding in graph.bindings:
+        for clip in _clips(graph, binding.var):
+            results = [binding.var, *(result for result, _ in _forms(graph, binding.var, clip))]
+            for result in results:
+                found.setdefault(result, []).append(clip.x)
+    return found
 
 
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:

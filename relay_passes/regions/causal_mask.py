@@ -121,7 +121,7 @@ def _mask(
     def hides(value: int) -> float | None:
         constant = steps[value - first] if value >= first else None
         number = None if constant is None or constant.op != "constant" else constant.value
-        return number if number is not None and number <= HIDDEN else None
+        return number if number is not None and (number <= HIDDEN or number == LEAST_HALF) else None
 
     if step.op == "add":
         for value, mask in (step.args, step.args[::-1]):

@@ -7,9 +7,8 @@ _REASONS = {
     ("gru", "torch"): "torch.export turns the rows of the second direction round before its product"
     " with the input; in ONNX they are read in the other order",
 }
-# Models with the same kernels by every door in a narrow type.
+# Models with the same kernels by every door in a type where not all have them.
 _SAME = {
-    "float16": ("mlp", "cnn"),
     "bfloat16": ("mlp", "encoder", "encoder_prenorm", "mha", "vit"),
 }
 _NARROW = (
