@@ -19,12 +19,14 @@ After
 A bfloat16 model means a rounding after every operator. Here, values between two operators stay f32,
 which is at least as precise (oneDNN and OpenVINO do the same). Results of norms are rounded, as
 products read them. Casts that the model itself contains do round, but for those around a single
-operator that is no norm: importers write operators of bfloat16 so. With `products="float32"` the
-operands of products are f32 too, with `convolutions` those of convolutions. Operators that only
-move elements move bfloat16 if the value is stored in it.
+operator that is no norm: importers write operators of bfloat16 so. Norms and activations that are
+written out are single operators, too, if `recognize_norms`, `recognize_gelu` or
+`recognize_activations` know them. With `products="float32"` the operands of products are f32 too,
+with `convolutions` those of convolutions. Operators that only move elements move bfloat16 if the
+value is stored in it.
 
 `widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
-ours multiplies float16.
+ours multiplies float16. Results of norms are not rounded then, whoever casts them.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ class _Widening:
     sums: set[relax.Var] = field(default_factory=set)
     widened: set[relax.Var] = field(default_factory=set)
     fixed: set[relax.Expr] = field(default_factory=set)
-    activations: dict[relax.Var, list[relax.Var]] = field(default_factory=dict)
+    activations: dict[relax.Var, list[relax.Expr]] = field(default_factory=dict)
 
     def holds(self, expr: relax.Expr) -> bool:
         """Whether a value is a narrow tensor, or a tuple with one in it."""

@@ -152,9 +152,7 @@ def _repeated(
     return block.emit(relax.op.reshape(repeated, (problem.batch, problem.heads, *matrix)))
 
 
-def _masks(
-    block: Bindings, call: relax.Call, problem: _Problem, kind: str
-) -> list[relax.Expr]:
+def _masks(block: Bindings, call: relax.Call, problem: _Problem, kind: str) -> list[relax.Expr]:
     """What is added to scores of some type."""
     masks: list[relax.Expr] = []
     if len(call.args) > 3:

@@ -32,7 +32,7 @@ from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, stati
 from relay_passes.ir.rewrite import block_pass
 
 _MOST = 1 << 22
-HALF = "float16"
+_HALF = "float16"
 Array = np.ndarray[Any, Any]
 
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
@@ -98,7 +98,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
     name, dtype = op_name(expr), result.dtype
-    if not _is_plain(dtype) and (dtype != HALF or name in _ARITHMETIC):
+    if not _is_plain(dtype) and (dtype != _HALF or name in _ARITHMETIC):
         return None
     if name in _FILLED:
         number = _FILLED[name]
@@ -157,7 +157,7 @@ def _operand(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if not isinstance(expr, ir.GenericConst):
         return known.get(expr)
     tensor = static_tensor(expr)
-    taken = tensor is not None and (tensor.dtype == HALF or _is_plain(tensor.dtype))
+    taken = tensor is not None and (tensor.dtype == _HALF or _is_plain(tensor.dtype))
     small = tensor is not None and 0 < tensor.size <= _MOST and taken
     # A weight of an integer product stays 8 bits wide.
     narrow = tensor is not None and tensor.dtype in ("int8", "uint8") and len(tensor.shape) > 1

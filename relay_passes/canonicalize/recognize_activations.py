@@ -44,7 +44,7 @@ _OUTSIDE = 5  # operators after the clip, at most
 class _Clip:
     """A value clip(scale * x + shift, low, high)."""
 
-    x: relax.Var
+    x: relax.Expr
     scale: float
     shift: float
     low: float
@@ -92,9 +92,9 @@ def recognize_activations() -> ir.transform.Pass:
     return block_pass("tvm_hybrid.recognize_activations", _rewrite)
 
 
-def activations(graph: DataflowGraph) -> dict[relax.Var, list[relax.Var]]:
+def activations(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
     """The values that are hard-swish or hard-sigmoid, with scale and shift, and what each is of."""
-    found: dict[relax.Var, list[relax.Var]] = {}
+    found: dict[relax.Var, list[relax.Expr]] = {}
     for binding in graph.bindings:
         for clip in _clips(graph, binding.var):
             results = [binding.var, *(result for result, _ in _forms(graph, binding.var, clip))]

@@ -164,9 +164,7 @@ def test_numbers_that_overflow_together_stay_apart(factor: float) -> None:
 def test_what_values_are_activations_of() -> None:
     mod = module(lambda x: op.negative(divide(multiply(x, relu6(x)), c(6.0))), X)
     graph = DataflowGraph(mod["main"].body.blocks[0])
-    found = {
-        op_name(graph.definition(var)): sources for var, sources in activations(graph).items()
-    }
+    found = {op_name(graph.definition(var)): sources for var, sources in activations(graph).items()}
     (x,) = mod["main"].params
     assert found.keys() == {"relax.clip", "relax.multiply", "relax.divide", "relax.negative"}
     assert all(x in sources for sources in found.values())

@@ -10,13 +10,10 @@ pass could tell from those of a user. Programs with products of float16 are comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.backends import cuda
-
-Decompositions = dict[Any, Callable[..., Any]]
 
 
 def with_half_attention(table: Any) -> Any:
@@ -25,7 +22,8 @@ def with_half_attention(table: Any) -> Any:
     Parameters
     ----------
     table : dict or torch.export.decomp_utils.CustomDecompTable
-        torch's; it is changed, and returned.
+        torch's; it is changed, and returned. While it decomposes an attention of float16, torch's
+        switch for reductions in narrow types is set, in all threads.
     """
     operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     decompose = table[operator]
