@@ -19,18 +19,18 @@ After
 A bfloat16 model means a rounding after every operator. Here, values between two operators stay f32,
 which is at least as precise (oneDNN and OpenVINO do the same). Results of norms are rounded, as
 products read them. Casts that the model itself contains do round, but for those around a single
-operator that is no norm: importers write operators of bfloat16 so. Norms and activations that are
-written out are single operators, too, if `recognize_norms`, `recognize_gelu` or
-`recognize_activations` know them. With `products="float32"` the operands of products are f32 too,
-with `convolutions` those of convolutions. Operators that only move elements move bfloat16 if the
-value is stored in it.
+operator that is no norm: importers write operators of bfloat16 so. With `products="float32"` the
+operands of products are f32 too, with `convolutions` those of convolutions. Operators that only
+move elements move bfloat16 if the value is stored in it.
 
 `widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
-ours multiplies float16. Results of norms are not rounded then, whoever casts them.
+ours multiplies float16. There, casts around a norm do not round, nor those around an activation
+that is written out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,6 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
-from relay_passes.canonicalize.recognize_activations import activations
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name
 from relay_passes.ir.moving_operators import moves
@@ -50,6 +49,7 @@ NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _JOINS = ("relax.concat", "relax.split")
 # Products read the results of norms as bfloat16, and so does all else then.
 _NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
+FindActivations = Callable[[DataflowGraph], Mapping[relax.Var, Sequence[relax.Expr]]]
 _NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
 
 
@@ -66,8 +66,14 @@ def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transfo
     )
 
 
-def widen_f16() -> ir.transform.Pass:
-    """The pass for float16; it leaves blocks without products of it as they are."""
+def widen_f16(activations: FindActivations = lambda _: {}) -> ir.transform.Pass:
+    """The pass for float16; it leaves blocks without products of it as they are.
+
+    Parameters
+    ----------
+    activations : callable
+        A block -> each variable that is an activation, written out, and what it may be one of.
+    """
 
     def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         widening = _Widening(WIDE, WIDE, HALF)
@@ -79,6 +85,7 @@ def widen_f16() -> ir.transform.Pass:
         products = (each.value for each in graph.bindings if _is_product(each.value))
         if not any(comes_from_half(arg) for value in products for arg in value.args):
             return None
+        widening.activations = activations(graph)
         return _rewrite(graph, widening)
 
     return block_pass("tvm_hybrid.widen_f16", rewrite)
@@ -94,7 +101,6 @@ def _rewrite(graph: DataflowGraph, widening: _Widening) -> list[relax.Binding] |
     )
     if not (plain and touched):
         return None
-    widening.activations = activations(graph)
     for binding in graph.bindings:
         widening.rewrite(binding.var, binding.value)
     return widening.block.bindings
@@ -144,7 +150,7 @@ class _Widening:
     sums: set[relax.Var] = field(default_factory=set)
     widened: set[relax.Var] = field(default_factory=set)
     fixed: set[relax.Expr] = field(default_factory=set)
-    activations: dict[relax.Var, list[relax.Expr]] = field(default_factory=dict)
+    activations: Mapping[relax.Var, Sequence[relax.Expr]] = field(default_factory=dict)
 
     def holds(self, expr: relax.Expr) -> bool:
         """Whether a value is a narrow tensor, or a tuple with one in it."""
