@@ -45,7 +45,7 @@ from .canonicalize.outline_branches import outline_branches
 from .canonicalize.plain_indices import plain_indices
 from .canonicalize.plain_products import plain_products
 from .canonicalize.pointwise_conv import pointwise_conv
-from .canonicalize.recognize_activations import recognize_activations
+from .canonicalize.recognize_activations import activations, recognize_activations
 from .canonicalize.recognize_elu import recognize_elu
 from .canonicalize.recognize_gelu import recognize_gelu
 from .canonicalize.recognize_norms import recognize_norms
@@ -256,8 +256,13 @@ def phases(
             fold_empty(),
             plain_products(),
             *only_if(narrow, narrow_products()),
+            merge_clips(),
+            recognize_norms(),
+            recognize_gelu(),
             widen_bf16(products, convolutions),
-            widen_f16(),
+            evaluate_constants(),
+            widen_f16(activations),
+            plain_products(),
             fold_weights(),
             drop_zero_biases(),
             plain_indices(),

@@ -24,11 +24,13 @@ operands of products are f32 too, with `convolutions` those of convolutions. Ope
 move elements move bfloat16 if the value is stored in it.
 
 `widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
-ours multiplies float16.
+ours multiplies float16. There, casts around a norm do not round, nor those around an activation
+that is written out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +49,7 @@ NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _JOINS = ("relax.concat", "relax.split")
 # Products read the results of norms as bfloat16, and so does all else then.
 _NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
+FindActivations = Callable[[DataflowGraph], Mapping[relax.Var, Sequence[relax.Expr]]]
 _NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
 
 
@@ -63,8 +66,14 @@ def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transfo
     )
 
 
-def widen_f16() -> ir.transform.Pass:
-    """The pass for float16; it leaves blocks without products of it as they are."""
+def widen_f16(activations: FindActivations = lambda _: {}) -> ir.transform.Pass:
+    """The pass for float16; it leaves blocks without products of it as they are.
+
+    Parameters
+    ----------
+    activations : callable
+        A block -> each variable that is an activation, written out, and what it may be one of.
+    """
 
     def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         widening = _Widening(WIDE, WIDE, HALF)
@@ -76,6 +85,7 @@ def widen_f16() -> ir.transform.Pass:
         products = (each.value for each in graph.bindings if _is_product(each.value))
         if not any(comes_from_half(arg) for value in products for arg in value.args):
             return None
+        widening.activations = activations(graph)
         return _rewrite(graph, widening)
 
     return block_pass("tvm_hybrid.widen_f16", rewrite)
@@ -125,6 +135,10 @@ class _Widening:
         widened values, perhaps moved: rounded, they are what a narrow operator gives.
     widened : set
         f32 variables that the model itself makes of narrow ones.
+    fixed : set
+        Variables that follow from constants alone.
+    activations : dict
+        Variable that is an activation, written out -> what it may be one of.
     """
 
     products: str
@@ -135,6 +149,8 @@ class _Widening:
     wide: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
     sums: set[relax.Var] = field(default_factory=set)
     widened: set[relax.Var] = field(default_factory=set)
+    fixed: set[relax.Expr] = field(default_factory=set)
+    activations: Mapping[relax.Var, Sequence[relax.Expr]] = field(default_factory=dict)
 
     def holds(self, expr: relax.Expr) -> bool:
         """Whether a value is a narrow tensor, or a tuple with one in it."""
@@ -202,9 +218,16 @@ class _Widening:
             if value.tuple_value in self.sums:
                 self.sums.add(var)
         elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
-            if moves(value) and value.args[0] in self.widened:
+            if not self._given(value):
+                self.fixed.add(var)
+            elif moves(value) and value.args[0] in self.widened:
                 self.widened.add(var)
-            elif self._moves_sum(value) or self._adds_bias(value) or self._is_single(value):
+            elif (
+                self._moves_sum(value)
+                or self._adds_bias(value)
+                or self._is_single(value)
+                or self._is_activation(var)
+            ):
                 self.sums.add(var)
 
     def _moves_sum(self, value: relax.Call) -> bool:
@@ -213,13 +236,27 @@ class _Widening:
 
     def _is_single(self, value: relax.Call) -> bool:
         """Whether a value is one operator of widened values: how narrow operators are imported."""
-        tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
-        given = [arg for arg in tensors if not isinstance(arg, ir.GenericConst)]
+        given = self._given(value)
         return (
-            op_name(value) not in ("relax.astype", *_NORMS)
+            op_name(value) not in ("relax.astype", *(_NORMS if self.kind == NARROW else ()))
             and bool(given)
             and self.widened.issuperset(given)
         )
+
+    def _given(self, value: relax.Call) -> list[relax.Expr]:
+        """The tensors and tuples that an operator reads and that are not fixed."""
+        kinds = (relax.TensorType, relax.TupleType)
+        return [
+            arg
+            for arg in value.args
+            if isinstance(arg.ty, kinds)
+            and not isinstance(arg, ir.GenericConst)
+            and arg not in self.fixed
+        ]
+
+    def _is_activation(self, var: relax.Var) -> bool:
+        """Whether a value is an activation of a widened one."""
+        return not self.widened.isdisjoint(self.activations.get(var, ()))
 
     def _adds_bias(self, value: Any) -> bool:
         """Whether a f32 value is a product of narrow operands with a bias."""

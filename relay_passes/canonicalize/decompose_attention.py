@@ -22,7 +22,8 @@ R.nn.attention_bias adds its bias after the scale; where k and v have fewer head
 consecutive heads of q share one. "BottomRight" is what TVM calls it: key j is visible to query i
 if j <= i + |M - N|. A window of w keys hides those with j < i - w + 1; it is left alone unless
 M = N and a mask is causal, as TVM defines no other form, and so are symbolic shapes and
-R.nn.attention_var_len. Operands of 16 bits have scores in float32, and probabilities rounded.
+R.nn.attention_var_len. Operands of bfloat16 have scores in float32, and probabilities rounded. With
+operands of float16 all is float16, of which `widen_f16` makes float32, unless a bias is float32.
 
 This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
 [B, H, S, D], which cancel those here.
@@ -119,13 +120,15 @@ def _plain(block: Bindings, call: relax.Call, problem: _Problem) -> relax.Var:
     q = block.emit(relax.op.permute_dims(call.args[0], _HEADS_FIRST))
     k = relax.op.permute_dims(call.args[1], [0, 2, 3, 1])
     k = _repeated(block, block.emit(k), problem, (problem.size, problem.keys))
-    narrow = problem.dtype != "float32"
+    biased = len(call.args) > 3 and str(call.args[3].ty.dtype) == "float32"
+    narrow = problem.dtype == "bfloat16" or (problem.dtype == "float16" and biased)
     wide = "float32" if narrow else None
     scores = block.emit(relax.op.matmul(q, k, out_dtype=wide))
     given = call.attrs.scale
     scale = 1.0 / math.sqrt(problem.size) if given is None else float(given.value)
-    scores = block.emit(relax.op.multiply(scores, relax.const(np.float32(scale))))
-    for mask in _masks(block, call, problem):
+    kind = str(scores.ty.dtype)
+    scores = block.emit(relax.op.multiply(scores, relax.const(scale, kind)))
+    for mask in _masks(block, call, problem, kind):
         scores = block.emit(relax.op.add(scores, mask))
     weights = block.emit(relax.op.nn.softmax(scores, -1))
     if narrow:
@@ -149,19 +152,19 @@ def _repeated(
     return block.emit(relax.op.reshape(repeated, (problem.batch, problem.heads, *matrix)))
 
 
-def _masks(block: Bindings, call: relax.Call, problem: _Problem) -> list[relax.Expr]:
-    """What is added to the scores."""
+def _masks(block: Bindings, call: relax.Call, problem: _Problem, kind: str) -> list[relax.Expr]:
+    """What is added to scores of some type."""
     masks: list[relax.Expr] = []
     if len(call.args) > 3:
         bias = call.args[3]
-        is_wide = str(bias.ty.dtype) == "float32"
-        masks.append(bias if is_wide else block.emit(relax.op.astype(bias, "float32")))
+        fits = str(bias.ty.dtype) == kind
+        masks.append(bias if fits else block.emit(relax.op.astype(bias, kind)))
     if call.attrs.causal_mask is None:
         return masks
     bottom_right = str(call.attrs.causal_mask) == "BottomRight"
     last = abs(problem.queries - problem.keys) if bottom_right else 0
     shape = (problem.queries, problem.keys)
-    hidden = relax.const(np.float32(-np.inf))
+    hidden = relax.const(-np.inf, kind)
     if last < problem.keys - 1:
         full = block.emit(relax.op.broadcast_to(hidden, shape))
         masks.append(block.emit(relax.op.triu(full, last + 1)))

@@ -14,8 +14,8 @@ After
 Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory, and
 so do results of more than 4 M elements. A product with zeros, as the state before the first step of
 a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64 and
-integers; of bfloat16 only what needs none, such as rows of a table of positions. Nothing else is
-computed here.
+integers; of bfloat16 and float16 only what needs none, such as rows of a table of positions.
+Nothing else is computed here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from relay_passes.ir.rewrite import block_pass
 from relay_passes.ir.traits import RESHAPES
 
 _MOST = 1 << 22
-_NARROW = "bfloat16"
+_NARROW = ("bfloat16", "float16")
 Array = np.ndarray[Any, Any]
 
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
@@ -71,7 +71,7 @@ _FILLED: dict[str, float | None] = {
 # What needs no arithmetic, and is the same in any type.
 _EXACT = (
     *(*_FILLED, "relax.take", "relax.astype", "relax.permute_dims", *RESHAPES),
-    *("relax.broadcast_to", "relax.strided_slice", "relax.matmul"),
+    *("relax.broadcast_to", "relax.strided_slice", "relax.matmul", *_TRIANGLES, *_COMPARING),
 )
 
 
@@ -105,7 +105,7 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
         return None
     name, dtype = op_name(expr), result.dtype
-    if not (_is_plain(dtype) or (dtype == _NARROW and name in _EXACT)):
+    if not (_is_plain(dtype) or (dtype in _NARROW and name in _EXACT)):
         return None
     if name in _FILLED:
         number = _FILLED[name]
@@ -165,9 +165,9 @@ def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
 
 
 def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], exact: bool) -> Array | None:
-    """The elements of an operand; bfloat16 only for what is `exact` in it."""
+    """The elements of an operand; of a narrow type only for what is `exact` in it."""
     tensor = static_tensor(expr)
-    usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype == _NARROW))
+    usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype in _NARROW))
     if not usable or not isinstance(expr, ir.GenericConst):
         return known.get(expr) if usable else None
     small = tensor is not None and 0 < tensor.size <= _MOST

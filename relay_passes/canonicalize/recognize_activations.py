@@ -92,20 +92,41 @@ def recognize_activations() -> ir.transform.Pass:
     return block_pass("tvm_hybrid.recognize_activations", _rewrite)
 
 
+def activations(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
+    """The values that are hard-swish or hard-sigmoid, with scale and shift, and what each is of."""
+    found: dict[relax.Var, list[relax.Expr]] = {}
+    for binding in graph.bindings:
+        for clip in _clips(graph, binding.var):
+            results = [binding.var, *(result for result, _ in _forms(graph, binding.var, clip))]
+            for result in results:
+                found.setdefault(result, []).append(clip.x)
+    return found
+
+
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     found: dict[relax.Var, _Activation] = {}
     for binding in graph.bindings:
         for clip in _clips(graph, binding.var):
-            found |= _uses(graph, binding.var, clip)
+            for result, form in _forms(graph, binding.var, clip):
+                if _saves(form, clip):
+                    found[result] = form
     block = Bindings()
     return rewrite_values(
         graph, block, lambda b: found[b.var].emit(block) if b.var in found else None
     )
 
 
-def _uses(graph: DataflowGraph, var: relax.Var, clip: _Clip) -> dict[relax.Var, _Activation]:
+def _saves(form: _Activation, clip: _Clip) -> bool:
+    """Whether an activation is not yet what it is to become."""
+    if form.gated:
+        return form.clip != clip
+    return (clip.scale, clip.shift) != (1.0, 0.0)
+
+
+def _forms(
+    graph: DataflowGraph, var: relax.Var, clip: _Clip
+) -> Iterator[tuple[relax.Var, _Activation]]:
     """The variables after a clip that are activations."""
-    found: dict[relax.Var, _Activation] = {}
     names = {clip.x: _X, var: _CLIP}
     gate, alone = monomial((_X, 1.0), (_CLIP, 1.0)), monomial((_CLIP, 1.0))
     for position in downstream(graph, var, _OUTSIDE):
@@ -119,11 +140,9 @@ def _uses(graph: DataflowGraph, var: relax.Var, clip: _Clip) -> dict[relax.Var, 
         if factor == 0.0 or not form.keys() <= {product, ONE}:
             continue
         if gated:
-            if factor != 1.0:  # else it is what it is to become
-                found[result] = _Activation(clip.times(factor), True, shift)
-        elif (clip.scale, clip.shift) != (1.0, 0.0):  # else nothing is saved
-            found[result] = _Activation(clip.times(factor).plus(shift))
-    return found
+            yield result, _Activation(clip.times(factor), True, shift)
+        else:
+            yield result, _Activation(clip.times(factor).plus(shift))
 
 
 def _rounds(graph: DataflowGraph, result: relax.Var) -> bool:

@@ -60,7 +60,7 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
     inputs, out = _labels(str(call.attrs.subscripts), [int(value.ty.ndim) for value in values])
     operands = [Operand(value, labels) for value, labels in zip(values, inputs, strict=True)]
     dtypes = {str(value.ty.dtype) for value in values}
-    if dtypes not in ({"float32"}, {"bfloat16"}):
+    if dtypes not in ({"float32"}, {"float16"}, {"bfloat16"}):
         raise RefusedError(f"{' by '.join(sorted(dtypes))}: no kernel multiplies that")
     sizes, extents = _extents(operands)
     return multiply_in_turns(block, operands, out, sizes, extents, str(call.ty.dtype))

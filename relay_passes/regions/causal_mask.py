@@ -4,7 +4,8 @@
 
     lv = R.broadcast_to(R.const(-inf), (M, N)); lv1 = R.triu(lv, c + 1)     # to be added
     lv = R.broadcast_to(R.const(-inf), R.shape([M, N])), which TVM can also lower, likewise
-    const_mask                      # 0 where j <= i + c, at most -1e30 elsewhere; to be added
+    const_mask                      # 0 where j <= i + c, at most -1e30, or float16's least finite
+                                    # number, elsewhere; to be added
     R.where(const_condition, scores, R.const(-inf))     # or with the last two exchanged
 
 An attention kernel that knows c skips the keys that no query sees, and reads no mask.
@@ -21,6 +22,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import (
     DataflowGraph,
+    is_call,
     op_name,
     region_tensor,
     scalar_constant,
@@ -31,7 +33,8 @@ from tir_schedules.core.region import Region, Step
 from tir_schedules.core.size import may_be_negative
 
 HIDDEN = -1e30  # no score of a model comes near
-_VIEWS = (*RESHAPES, "relax.broadcast_to")
+LEAST_HALF = -65504.0  # what exporters write in float16 for minus infinity
+_VIEWS = (*RESHAPES, "relax.broadcast_to", "relax.astype")
 _FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # which argument is the number
 
 
@@ -118,7 +121,7 @@ def _mask(
     def hides(value: int) -> float | None:
         constant = steps[value - first] if value >= first else None
         number = None if constant is None or constant.op != "constant" else constant.value
-        return number if number is not None and number <= HIDDEN else None
+        return number if number is not None and (number <= HIDDEN or number == LEAST_HALF) else None
 
     if step.op == "add":
         for value, mask in (step.args, step.args[::-1]):
@@ -154,7 +157,7 @@ def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, 
         array = _matrix(mask, shape)
         if array is None or str(array.dtype) != "float32":
             return None
-        hidden = array <= HIDDEN
+        hidden = (array <= HIDDEN) | (array == LEAST_HALF)
         if not np.all(hidden | (array == 0)):
             return None
         return _diagonal(~hidden, bool(np.all(array[hidden] == -np.inf)))
@@ -165,6 +168,8 @@ def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, 
     if not isinstance(call, relax.Call) or op_name(call) != "relax.triu":
         return None
     filled = graph.definition(call.args[0])
+    if is_call(filled, "relax.astype"):
+        filled = graph.definition(filled.args[0])
     number = _FILL.get(op_name(filled))
     if not isinstance(filled, relax.Call) or number is None:
         return None

@@ -83,7 +83,7 @@ def _compare(
     for door, executable in executables.items():
         own = kernels(executable.explain())
         lines = differences(own, base) if base is not None else []
-        reason = reason_of(name, dtype, door)
+        reason = reason_of(name, door)
         notes += [f"{door}: known: {reason}"] if lines and reason else []
         notes += [f"{door}: {line}" for line in lines]
         cells = [f"{error(ran(executable, model), wanted):.1e}"]

@@ -20,6 +20,7 @@ from torch.export import default_decompositions
 
 from microkernels.errors import CompileError, TvmHybridError
 
+from ..frontend.aten.half_attention import with_half_attention
 from ..frontend.aten.whole_activations import with_whole_activations
 from ..frontend.aten.without_onednn import without_onednn
 from ..logs import logger
@@ -130,7 +131,8 @@ def _refuse_training(_graph: Any, _examples: Sequence[Any]) -> Any:
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions into core ATen operators: torch's, and ours."""
-    return with_whole_activations(default_decompositions().materialize()) | fast_paths()
+    table = default_decompositions().materialize()
+    return with_half_attention(with_whole_activations(table)) | fast_paths()
 
 
 def _eager(graph: Any, report: TorchProgram) -> Callable[..., Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
 from relay_passes.bfloat16.widen_bf16 import widen_bf16, widen_f16
+from relay_passes.canonicalize.recognize_activations import activations
 from tests.relay_passes.graphs import Body, module, run
 
 from .test_bf16_precision import operand_types
@@ -190,6 +193,50 @@ def test_a_rounding_that_torch_writes_behind_an_operator_of_float16() -> None:
 
     mod = widen_f16()(module(body, ((4, 8), "float16")))
     assert types(mod) == ["astype:float32", "matmul:float32", "relu:float32", "astype:float16"]
+
+
+HALF = ((4, 8), "float16")
+NUMBERS = np.ones(8, np.float32)
+Wide = Callable[[relax.Expr], relax.Expr]
+
+
+def hard_swish(x: relax.Expr) -> relax.Expr:
+    low = op.clip(op.add(x, const(np.float32(3))), 0, 6)
+    return op.divide(op.multiply(x, low), const(np.float32(6)))
+
+
+def grouped(x: relax.Expr) -> relax.Expr:
+    ones = op.ones_like(const(NUMBERS))
+    return op.nn.group_norm(x, ones, const(NUMBERS), 2, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("wide", "rounds"),
+    [
+        (lambda x: op.nn.layer_norm(x, const(NUMBERS), const(NUMBERS), [-1]), False),
+        (lambda x: op.nn.rms_norm(x, const(NUMBERS), [-1]), False),
+        (grouped, False),
+        (op.nn.silu, False),
+        (hard_swish, False),
+        (lambda x: op.sin(op.exp(x)), True),
+        (lambda x: op.add(op.concat([op.split(x, 2, 1)[1], op.split(x, 2, 1)[0]], 1), x), True),
+    ],
+    ids=["layer_norm", "rms_norm", "group_norm", "silu", "hard_swish", "two operators", "a tuple"],
+)
+def test_an_operator_between_casts_is_one_of_float16(wide: Wide, rounds: bool) -> None:
+    """A rounding behind several operators is the model's own."""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        y = op.matmul(x, const(np.eye(8, dtype=np.float16)))
+        y = op.astype(wide(op.astype(y, "float32")), "float16")
+        return op.negative(y)
+
+    casts = [
+        each
+        for each in types(widen_f16(activations)(module(body, HALF)))
+        if "astype:float16" in each
+    ]
+    assert len(casts) == 1 + rounds
 
 
 def test_float16_without_products_stays() -> None:

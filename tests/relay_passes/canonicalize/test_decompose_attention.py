@@ -9,6 +9,7 @@ import pytest
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
+from relay_passes.bfloat16.widen_bf16 import widen_f16
 from relay_passes.canonicalize.decompose_attention import decompose_attention
 from relay_passes.ir.graph import op_name
 from relay_passes.pipeline import Phase, PipelineOptions, passes_through
@@ -100,13 +101,35 @@ def test_values() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_narrow_operands_have_wide_scores(dtype: str) -> None:
-    narrow = ((1, 5, 2, 8), dtype)
+def test_operands_of_bfloat16_have_wide_scores() -> None:
+    narrow = ((1, 5, 2, 8), "bfloat16")
     mod = decomposed(module(lambda *x: op.nn.attention(*x, scale=0.3), narrow, narrow, narrow))
     text = mod["main"].script()
     assert text.count('out_dtype="float32"') == 2 and operators(mod)["astype"] == 2
-    assert str(mod["main"].ret_ty.dtype) == dtype
+    assert str(mod["main"].ret_ty.dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention_of_float16_has_no_casts(bias: bool) -> None:
+    half = ((1, 5, 2, 8), "float16")
+    inputs = [half, half, half, *([((1, 1, 5, 5), "float16")] if bias else [])]
+    call = op.nn.attention_bias if bias else op.nn.attention
+    mod = decomposed(module(lambda *x: call(*x, causal_mask="TopLeft", scale=0.5), *inputs))
+    assert operators(mod)["matmul"] == 2 and operators(mod)["astype"] == 0
+    assert str(mod["main"].ret_ty.dtype) == "float16"
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float16) for shape, _ in inputs]
+    wanted = attention(arrays, 0.5, np.tril(np.ones((5, 5), bool)))
+    # One rounding: `widen_f16` leaves the last cast alone.
+    (found,) = run(widen_f16()(mod), arrays)
+    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2.0**-10, atol=1e-6)
+
+
+def test_a_bias_of_float32_is_not_rounded_to_float16() -> None:
+    half, bias = ((1, 5, 2, 8), "float16"), ((1, 1, 5, 5), "float32")
+    mod = decomposed(module(op.nn.attention, half, half, half, bias))
+    assert mod["main"].script().count('out_dtype="float32"') == 2
+    assert operators(mod)["astype"] == 2  # the weights, and the result
 
 
 def test_a_bias_in_bfloat16_is_widened() -> None:

@@ -7,15 +7,20 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.evaluate_constants import evaluate_constants
 from relay_passes.ir.constants import array_of, constants_of
 from tests.relay_passes.graphs import constant, module, run
+from tests.relay_passes.quantized import operators
 
 op = relax.op
 X = ((3, 4), "float32")
+
+
+def without_dead_code(mod: IRModule) -> IRModule:
+    return relax.transform.DeadCodeElimination()(mod)
 
 
 def positions() -> relax.Expr:
@@ -140,3 +145,30 @@ def test_zeros_times_infinity_stay() -> None:
         lambda x: op.add(x, op.matmul(op.zeros((2, 4), "float32"), weight)), ((2, 3), "float32")
     )
     assert_structural_equal(evaluate_constants()(mod), mod)
+
+
+def test_a_state_of_float16_that_is_cast() -> None:
+    """As torch.export writes that before the first step of a recurrent layer."""
+
+    def before(x: relax.Expr) -> relax.Expr:
+        zeros = op.full((1, 2, 3), relax.const(0.0, "float16"), "float16")
+        state = op.squeeze(op.strided_slice(zeros, [0], [0], [1], [1]), [0])
+        product = op.matmul(op.astype(state, "float32"), constant(3, 4))
+        return op.add(x, op.add(product, constant(4)))
+
+    result = without_dead_code(evaluate_constants()(module(before, ((2, 4), "float32"))))
+    assert operators(result)["matmul"] == 0 and operators(result)["add"] == 1
+
+
+def test_numbers_of_float16_are_cast_and_moved_but_not_added() -> None:
+    half = np.arange(6, dtype=np.float16).reshape(2, 3)
+    w = relax.const(half)
+
+    def before(x: relax.Expr) -> relax.Expr:
+        return op.add(x, op.astype(op.permute_dims(w), "float32"))
+
+    after = module(lambda x: op.add(x, relax.const(half.T.astype(np.float32))), ((3, 2), "float32"))
+    result = without_dead_code(evaluate_constants()(module(before, ((3, 2), "float32"))))
+    assert_structural_equal(result, after)
+    sums = module(lambda x: op.add(x, op.add(w, w)), ((2, 3), "float16"))
+    assert_structural_equal(evaluate_constants()(sums), sums)

@@ -9,7 +9,8 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.recognize_activations import recognize_activations
+from relay_passes.canonicalize.recognize_activations import activations, recognize_activations
+from relay_passes.ir.graph import DataflowGraph, op_name
 from tests.relay_passes.graphs import compiled, module
 
 SHAPE = (4, 50)
@@ -158,3 +159,12 @@ def test_numbers_that_overflow_together_stay_apart(factor: float) -> None:
 
     before = module(body, X)
     assert_structural_equal(recognize_activations()(before), before)
+
+
+def test_what_values_are_activations_of() -> None:
+    mod = module(lambda x: op.negative(divide(multiply(x, relu6(x)), c(6.0))), X)
+    graph = DataflowGraph(mod["main"].body.blocks[0])
+    found = {op_name(graph.definition(var)): sources for var, sources in activations(graph).items()}
+    (x,) = mod["main"].params
+    assert found.keys() == {"relax.clip", "relax.multiply", "relax.divide", "relax.negative"}
+    assert all(x in sources for sources in found.values())

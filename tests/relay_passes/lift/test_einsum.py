@@ -167,3 +167,8 @@ def test_random_einsums(drawn: tuple[str, tuple[Shape, ...]], seed: int) -> None
     # Small integers: sums of their products are exact in float32, in any order.
     expected = np.einsum(subscripts, *(x.astype(np.int64) for x in arrays))
     np.testing.assert_array_equal(run(found, arrays)[0], expected)
+
+
+def test_float16_is_widened_later() -> None:
+    found, (decision,) = lifted(einsum("ij,jk->ik", (4, 5), (5, 3), dtype="float16"))
+    assert decision.taken and operators(found).count("matmul") == 1

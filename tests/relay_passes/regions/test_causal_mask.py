@@ -7,7 +7,11 @@ import pytest
 from tvm import relax, tirx
 
 from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.regions.causal_mask import additive_diagonal, without_causal_mask
+from relay_passes.regions.causal_mask import (
+    LEAST_HALF,
+    additive_diagonal,
+    without_causal_mask,
+)
 from tests.relay_passes.graphs import module
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize, size_from
@@ -38,6 +42,21 @@ def test_numbers_that_no_score_comes_near_hide_unless_a_query_sees_nothing() -> 
     assert diagonal(mask(1, -1e4)) is None  # a score may be larger
     assert diagonal(mask(-1, -1e30)) is None  # softmax of scores near -1e30 is no NaN
     assert diagonal(mask(-1)) == -1
+
+
+def test_the_least_number_of_float16_hides() -> None:
+    assert diagonal(mask(1, LEAST_HALF)) == 1
+    assert diagonal(mask(1, LEAST_HALF + 32)) is None
+    assert diagonal(mask(-1, LEAST_HALF)) is None
+
+
+def test_a_mask_of_float16_that_is_cast() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        hidden = op.broadcast_to(relax.const(-np.inf, "float16"), (M, N))
+        return op.add(x, op.triu(op.astype(hidden, F), 2))
+
+    graph = DataflowGraph(module(body, ((M, N), F))["main"].body.blocks[0])
+    assert additive_diagonal(graph, graph.bindings[-1].value.args[1], (M, N)) == 1
 
 
 def test_other_masks_are_none() -> None:

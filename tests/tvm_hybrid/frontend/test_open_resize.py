@@ -203,6 +203,21 @@ def test_types_stay(dtype: type) -> None:
     np.testing.assert_allclose(found, known.run(None, feeds)[0], rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_float16_is_resized_as_float32_is(mode: str) -> None:
+    build = OnnxBuilder(19)
+    x = build.input("x", [1, 2, 5, 6], np.float16)
+    sizes = build.constant([1, 2, 10, 12], np.int64)
+    build.output(build.node("Resize", x, "", "", sizes, mode=mode), [1, 2, 10, 12], np.float16)
+    program = tvm_hybrid.compile(build.model(), num_threads=1)
+    assert any("resize2d" in each.op for each in program.explain())
+    image = np.random.default_rng(0).standard_normal((1, 2, 5, 6)).astype(np.float16)
+    (found,) = program.run(image)
+    (wanted,) = literal_session(build.model()).run(None, {"x": image})
+    # Of numbers below 4: one rounding, and another of ONNX Runtime's weights.
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=4 * 2.0**-10)
+
+
 def test_what_is_kept_stays_known() -> None:
     """Channels, and a batch that another image has, where data decide the extents."""
     for to in ("sizes of data", "scales of data"):

@@ -79,6 +79,21 @@ def test_narrow_types(dtype: str) -> None:
     check(perceptron().to(narrow), torch.randn(6, 32).to(narrow), tolerance=0.02)
 
 
+def test_attention_of_float16_is_one_kernel_that_rounds_nothing() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+            return torch.nn.functional.relu(y.transpose(1, 2).flatten(2))
+
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    # One rounding of numbers below 4, where eager mode may round more than once.
+    program = check(Attention(), torch.randn(1, 2, 7, 8).half(), tolerance=4e-3)
+    assert torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed() == before
+    assert program.executable is not None
+    (name,) = [each.op for each in program.executable.explain() if each.taken]
+    assert "attention" in name and "cast" not in name.split("softmax")[0]
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_fast_path_of_transformers_is_taken_apart(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first).eval()

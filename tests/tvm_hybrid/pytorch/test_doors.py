@@ -45,7 +45,7 @@ def test_the_doors_agree(name: str, dtype: str) -> None:
         if program is None:
             continue
         assert error(ran(program, model), wanted) <= allowed
-        if reason_of(name, dtype, door) is None:
+        if reason_of(name, door) is None:
             assert differences(kernels(program.explain()), kernels(base.explain())) == [], door
 
 

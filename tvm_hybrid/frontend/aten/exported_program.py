@@ -11,6 +11,7 @@ from tvm import IRModule
 
 from microkernels.errors import ModelError, TvmHybridError
 
+from .half_attention import with_half_attention
 from .importer import import_graph
 from .whole_activations import with_whole_activations
 from .without_onednn import without_onednn
@@ -32,7 +33,8 @@ def import_program(program: Any) -> IRModule:
     """
     try:
         with without_onednn():
-            core = program.run_decompositions(with_whole_activations(default_decompositions()))
+            table = with_half_attention(with_whole_activations(default_decompositions()))
+            core = program.run_decompositions(table)
         return import_graph(core.graph_module, _constants(core), _outputs(core)).mod
     except TvmHybridError:
         raise
