@@ -12,7 +12,7 @@ of the task. The epilogue reads the accumulators from memory, where they are in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast as typed
 
@@ -25,6 +25,7 @@ from microkernels.amx.tile_shapes import FIRST_A, ROWS, accumulator, b_register,
 from microkernels.isa import isa_named
 from microkernels.microkernel import (
     Address,
+    Between,
     LoadA,
     LoadB,
     Microkernel,
@@ -92,7 +93,7 @@ class AmxMicrokernel(Microkernel):
         into: Place | None = None,
         resume: bool = False,
         peel: bool = False,
-        between: Callable[[Expr | int], None] | None = None,
+        between: Between | None = None,
     ) -> Tile:
         """Emits one block; see `Microkernel.emit`.
 
@@ -122,16 +123,16 @@ class AmxMicrokernel(Microkernel):
             count = steps // DEPTH if isinstance(steps, int) else I.floordiv(steps, DEPTH)
 
             def multiply(number: Expr | int) -> None:
-                if between is not None:
-                    between(number)
                 at = [*loops, number * DEPTH]
-                for i in row_tiles:
-                    _load(FIRST_A + i, load_a(ROWS * i, at))
-                    for j in column_tiles:
-                        b = b_register(self.layout, j, vectors)
-                        if i == 0:
-                            _load(b, load_b(j, at))
-                        emit_tile(self.product, accumulator(self.layout, i, j), FIRST_A + i, b)
+                for product, (i, j, sums) in enumerate(tiles):
+                    if between is not None:
+                        between(number, product, len(tiles))
+                    if j == 0:
+                        _load(FIRST_A + i, load_a(ROWS * i, at))
+                    b = b_register(self.layout, j, vectors)
+                    if i == 0:
+                        _load(b, load_b(j, at))
+                    emit_tile(self.product, sums, FIRST_A + i, b)
 
             if not peel or count > 1:
                 with I.serial(count - 1 if peel else count) as block:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
-from microkernels.microkernel import Address, Microkernel, Place, Tile
+from microkernels.microkernel import Address, Between, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
@@ -34,6 +35,7 @@ from tir_schedules.core.product_plan import (
 
 from .late_stores import LateStores
 from .streams import emit_streams
+from .tile_fetch import TileFetch, all_of
 from .tile_stores import rest, store_tile
 from .wide_product import WideProduct
 
@@ -161,8 +163,10 @@ class TileLoops:
         def emit_block(block: Expr | int, block_rows: int) -> None:
             if self.begin is not None:
                 self.begin(row + block, block_rows)
-            for group in balanced(vectors, plan.vectors):
-                self._panels(row + block, block_rows, vector, group, pieces, scratch)
+            groups = balanced(vectors, plan.vectors)
+            for group, after in zip(groups, [*groups[1:], None], strict=True):
+                following = 0 if after is None else after.size
+                self._panels(row + block, block_rows, vector, group, following, pieces, scratch)
 
         state = tiles or TileTask()
         if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
@@ -187,10 +191,14 @@ class TileLoops:
         rows: int,
         vector: Expr,
         group: Group,
+        following: int,
         pieces: Sequence[Piece],
         scratch: Expr | None,
     ) -> None:
-        """Panels of equal width; where K is not cut, stores are late across all of them."""
+        """Panels of equal width; where K is not cut, stores are late across all of them.
+
+        `following` is the width of the panel behind them; 0 if there is none.
+        """
         if len(pieces) == 1 and emit_streams(self, row, rows, vector, group, pieces[0]):
             return
         late = None
@@ -199,7 +207,12 @@ class TileLoops:
 
         def emit_panel(panel: Expr | int, size: int) -> None:
             before = (panel - group.start) // size
-            self._panel(row, rows, vector + panel, size, pieces, scratch, late, before)
+            after: Expr | int = following
+            if not isinstance(panel, int):
+                ends = group.start + (group.count - 1) * size
+                widths = (tirx.const(width, "int32") for width in (size, following))
+                after = tirx.Select(panel < ends, *widths)
+            self._panel(row, rows, vector + panel, size, after, pieces, scratch, late, before)
 
         for_groups([group], emit_panel)
         if late is not None:
@@ -230,12 +243,13 @@ class TileLoops:
         rows: int,
         vector: Expr,
         vectors: int,
+        after: Expr | int,
         pieces: Sequence[Piece],
         scratch: Expr | None,
         late: LateStores | None,
         before: Expr | int,
     ) -> None:
-        """One panel; there are so many of its width before it."""
+        """One panel; `before` of its width are before it, and the next has `after` vectors."""
         tiles_of_rows = math.ceil(rows / self.plan.rows)
         cut = len(pieces) > 1
         for number, piece in enumerate(pieces):
@@ -244,6 +258,7 @@ class TileLoops:
                 late = self._late(row, rows, vector, vectors, scratch, tiles_of_rows)
             load_b = self.load_b if self.stage_b is None else self.stage_b(vector, vectors, piece)
             groups = balanced(rows, self.plan.rows)
+            fetching = self._fetching(vector, vectors, after, groups)
             tiles = 0
             for group in groups:
                 ahead = self._ahead(vector, vectors, piece, groups, group, tiles)
@@ -258,6 +273,7 @@ class TileLoops:
                     first=number == 0,
                     last=last,
                     ahead=ahead,
+                    fetching=fetching,
                     late=late,
                     before=0 if cut else before * tiles_of_rows,
                     passing=self.plan.passing(rows, piece[1]),
@@ -266,6 +282,30 @@ class TileLoops:
                 tiles += group.count
             if cut and late is not None:
                 late.finish(tiles_of_rows - 1)
+
+    def _fetching(
+        self, vector: Expr, vectors: int, after: Expr | int, groups: Sequence[Group]
+    ) -> TileFetch | None:
+        """What the tiles of a panel fetch between products on tile registers: the next panel."""
+        fetch, kernel = self.fetch, self.plan.kernel
+        if fetch is None or not kernel.by_tiles or self._few(vectors, groups, groups[-1]):
+            return None
+        lines = kernel.depth // self.line_vectors
+        blocks = sum(group.count for group in groups)
+        return TileFetch(
+            lambda line: fetch(vector + vectors, line),
+            self.plan.steps // kernel.depth,
+            TileFetch.shared(lines * vectors, blocks),
+            self.plan.steps // self.line_vectors * after,
+        )
+
+    def _few(self, vectors: int, groups: Sequence[Group], group: Group) -> bool:
+        """Whether a panel has too few products to fetch the next one, or too many."""
+        tiles = sum(each.count for each in groups)
+        lines_of_panel = vectors // self.line_vectors
+        lines = math.ceil(lines_of_panel / tiles)
+        few = lines * PRODUCTS_PER_FETCH > group.size * vectors
+        return few or tiles > PANELS_AHEAD * lines_of_panel
 
     def _ahead(
         self,
@@ -281,20 +321,19 @@ class TileLoops:
         `before` counts the tiles before the group.
         """
         tiles = sum(each.count for each in groups)
-        fetch, lines_of_panel = self.fetch, vectors // self.line_vectors
-        if fetch is not None and self.plan.fetches_evenly:
+        fetch = self.fetch
+        if fetch is None or self.plan.kernel.by_tiles:
+            return None
+        if self.plan.fetches_evenly:
             return self._evenly(fetch, vector, vectors, piece, group, before, tiles)
-        lines = math.ceil(lines_of_panel / tiles)
-        few = lines * PRODUCTS_PER_FETCH > group.size * vectors
-        if fetch is None or vectors % self.line_vectors:
+        if vectors % self.line_vectors or self._few(vectors, groups, group):
             return None
-        if few or tiles > PANELS_AHEAD * lines_of_panel:
-            return None
+        lines = math.ceil(vectors // self.line_vectors / tiles)
 
         def ahead(tile: Expr | int, step: Expr | int) -> None:
             number = before + (tile - group.start) // group.size
             first = (number * self.plan.steps + piece[0] + step) * lines
-            for line in range(lines * self.plan.kernel.depth):
+            for line in range(lines):
                 fetch(vector + vectors, first + line)
 
         return ahead
@@ -338,6 +377,7 @@ class TileLoops:
         first: bool,
         last: bool,
         ahead: Callable[[Expr | int, Expr | int], None] | None,
+        fetching: TileFetch | None,
         passing: str,
         late: LateStores | None,
         before: Expr | int,
@@ -372,7 +412,10 @@ class TileLoops:
                     return replace(loaded, passing=True)
                 return loaded
 
-            into, between, resume = None, None, kernel.by_tiles and not first
+            into, resume = None, kernel.by_tiles and not first
+            others: list[Between | None] = []
+            if fetching is not None:
+                others.append(fetching.between(tile // self.plan.rows, piece, kernel.depth))
             if self.direct is not None:
                 into = self.direct(block + tile, vector)
             elif kernel.by_tiles:
@@ -381,7 +424,7 @@ class TileLoops:
                 if late is not None:
                     number = before + tile // rows
                     into = Place(scratch, late.slot(number))
-                    between = late.between(number, k_size // kernel.depth)
+                    others.append(late.between(number, k_size // kernel.depth))
             init = None if resume or (first and self.start is None) else start
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
@@ -398,7 +441,7 @@ class TileLoops:
                     into,
                     resume,
                     self.peel and last,
-                    between,
+                    all_of(others),
                 )
             if not last and result.place is None:
                 assert scratch is not None
