@@ -18,6 +18,7 @@ from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.extents import extent
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.core.row_distance import worth_copying
 from tir_schedules.core.size import is_open
 
 from .activations import Activations, InPlace, Read
@@ -150,7 +151,17 @@ class MatmulProduct:
             rows=self.rows,
             peels=True,
             wide=wide,
+            crowded=self._crowded,
         )
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether the rows of A lie at a distance at which tiles had better read a copy."""
+        plan = plan_of(self.region, self.config)
+        if self.rows is None or is_open((plan.m,)):
+            return False
+        item = int(DataType(self.kernel.a_dtype).itemsize)
+        return worth_copying(self.rows.pitch, item, plan.m, plan.n)
 
     def run(self, rows: int, tiles: TileTask) -> None:
         """The product of the first `rows` rows, in the calling thread."""
