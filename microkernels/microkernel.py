@@ -65,6 +65,7 @@ LoadB = Callable[[int, Sequence[Expr | int]], Expr | Address]
 MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
 Start = Callable[[Expr | int, int], Expr]
 Between = Callable[[Expr | int, int, int], None]
+Columns = Callable[[int], Expr | Address]
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,7 @@ class Microkernel:
         resume: bool = False,
         peel: bool = False,
         between: Between | None = None,
+        columns: Columns | None = None,
     ) -> Tile:
         """Emits the tile into the PrimFunc under construction.
 
@@ -260,6 +262,9 @@ class Microkernel:
         between : callable or None
             (number of a tile of K, number of a product in it, products in it) -> None; emits other
             work before each product. Only kernels by tiles take it.
+        columns : callable or None
+            vector -> what the accumulators of all its rows start with, or where that is in memory;
+            in the place of `init`. Only kernels by tiles take it.
 
         Returns
         -------

@@ -26,6 +26,7 @@ from microkernels.isa import isa_named
 from microkernels.microkernel import (
     Address,
     Between,
+    Columns,
     LoadA,
     LoadB,
     Microkernel,
@@ -94,6 +95,7 @@ class AmxMicrokernel(Microkernel):
         resume: bool = False,
         peel: bool = False,
         between: Between | None = None,
+        columns: Columns | None = None,
     ) -> Tile:
         """Emits one block; see `Microkernel.emit`.
 
@@ -111,8 +113,13 @@ class AmxMicrokernel(Microkernel):
             with I.serial(rows) as row:
                 for j in column_tiles:
                     self._put(into, row, j, init(row, j))
+        alike: list[Address] = []
+        if columns is not None:
+            alike = [self._alike(into, j, columns(j)) for j in column_tiles]
         for i, j, number in tiles:
-            if init is None and not resume:
+            if alike:
+                emit_tile("tileloadd64", number, *_pointer(alike[j]))
+            elif init is None and not resume:
                 emit_tile("tilezero", number)
             else:
                 emit_tile("tileloadd64", number, *self._stored(into, i, j))
@@ -147,6 +154,13 @@ class AmxMicrokernel(Microkernel):
         """Address and stride of an accumulator tile in memory."""
         index = into.index(ROWS * i, self.lanes * j)
         return _pointer(_address(into.buffer, index, into.pitch or int(into.buffer.shape[-1])))
+
+    def _alike(self, into: Place, j: int, value: Expr | Address) -> Address:
+        """Where a tile loads the same row 16 times: at a stride of 0."""
+        if isinstance(value, Address):
+            return Address(value.pointer, 0)
+        self._put(into, 0, j, value)
+        return Address(I.address_of(into.buffer[tuple(into.index(0, self.lanes * j))]), 0)
 
     def _put(self, into: Place, row: Expr | int, j: int, value: Expr) -> None:
         *leading, column = into.index(row, j * self.lanes)

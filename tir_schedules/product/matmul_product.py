@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel, Place
@@ -96,6 +97,9 @@ class MatmulProduct:
             first = panels.size + vector * (4 * lanes)
             return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
 
+        def column_address(vector: Expr | int) -> Address:
+            return Address(I.address_of(weight[panels.size + vector * (4 * lanes)]), 0)
+
         inputs = dict(self.inputs)
         if self.find_range is not None:
             inputs["range"] = self.find_range()
@@ -104,7 +108,9 @@ class MatmulProduct:
         activations = self._activations(k, block, inputs, wide)
         start = None
         if is_integer(region):
-            start = Start(region, kernel, inputs, k, column_term, activations.row_sum)
+            start = Start(
+                region, kernel, inputs, k, column_term, activations.row_sum, column_address
+            )
         loops = TileLoops(
             plan,
             activations.load,
@@ -113,6 +119,7 @@ class MatmulProduct:
             self.epilogue_cost,
             begin=activations.begin if activations.begins else None,
             start=start if start is not None and start.needed else None,
+            start_columns=start.columns if start is not None and start.by_column else None,
             peel=activations.tail,
             direct=self.direct,
             fetch=fetch if in_line * step_bytes == _LINE else None,

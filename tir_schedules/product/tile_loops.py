@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Between, Microkernel, Place, Tile
+from microkernels.microkernel import Address, Between, Columns, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
@@ -104,7 +104,10 @@ class TileLoops:
         (first row, rows) of a block -> None; emits what has to be done before it is multiplied. The
         number of rows may be an expression.
     start : callable or None
-        (row, vector) -> what the accumulators start with; zero if None.
+        (row, vector) -> what the accumulators start with; zero if None. Tile registers start with
+        zero, and it is added when results are stored, unless all rows start with the same.
+    start_columns : callable or None
+        vector -> the same where it does not depend on the row, or where it is in memory.
     peel : bool
         As of `Microkernel.emit`, for the last block of K.
     direct : callable or None
@@ -132,6 +135,7 @@ class TileLoops:
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
     begin: Callable[[Expr, int | Expr], None] | None = None
     start: Callable[[Expr, Expr], Expr] | None = None
+    start_columns: Callable[[Expr], Expr | Address] | None = None
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
     fetch: Callable[[Expr, Expr | int], None] | None = None
@@ -234,8 +238,21 @@ class TileLoops:
             scratch,
             slot=lambda tile: tile % slots * height,
             where=lambda tile: (row + tile % tiles * height, vector + tile // tiles * vectors),
-            store=self.store,
+            store=self._store,
         )
+
+    @property
+    def _starts_late(self) -> bool:
+        """Whether what accumulators start with is added when they are stored."""
+        by_tiles = self.plan.kernel.by_tiles and self.direct is None
+        return by_tiles and self.start is not None and self.start_columns is None
+
+    def _store(self, row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+        """Stores a vector of accumulators."""
+        if self._starts_late:
+            assert self.start is not None
+            value = value + self.start(row, vector)
+        self.store(row, vector, value, last)
 
     def _panel(
         self,
@@ -364,6 +381,12 @@ class TileLoops:
 
         return ahead
 
+    def _columns(self, vector: Expr) -> Columns:
+        """What all rows of a tile start with."""
+        found = self.start_columns
+        assert found is not None
+        return lambda j: found(vector + j)
+
     def _tile(
         self,
         block: Expr,
@@ -425,7 +448,12 @@ class TileLoops:
                     number = before + tile // rows
                     into = Place(scratch, late.slot(number))
                     others.append(late.between(number, k_size // kernel.depth))
-            init = None if resume or (first and self.start is None) else start
+            init: Start | None = start
+            columns = None
+            if resume or self._starts_late or (first and self.start is None):
+                init = None
+            elif kernel.by_tiles and self.start_columns is not None:
+                init, columns = None, self._columns(vector)
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
             elif self.wide is not None:
@@ -442,6 +470,7 @@ class TileLoops:
                     resume,
                     self.peel and last,
                     all_of(others),
+                    columns,
                 )
             if not last and result.place is None:
                 assert scratch is not None
@@ -452,5 +481,5 @@ class TileLoops:
                 result,
                 kernel,
                 self.epilogue_cost,
-                lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
+                lambda i, j, value, ends: self._store(block + tile + i, vector + j, value, ends),
             )

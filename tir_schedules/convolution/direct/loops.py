@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast as typed
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -34,8 +35,9 @@ from .config import ConvConfig, Grid, grid_of
 from .weight import WeightLayout
 from .windows import Windows
 
-# (class of positions, group, vector of its columns) -> what accumulators start with
-Start = Callable[["Expr | int", "Expr | int", "Expr | int"], Expr]
+# (class of positions, group, vector of its columns) -> what accumulators start with; or, for tiles,
+# where that is
+Start = Callable[["Expr | int", "Expr | int", "Expr | int"], "Expr | Address"]
 # (flat pixel, group, vector of its columns, accumulators, whether it ends its panel)
 Store = Callable[[Expr, "Expr | int", "Expr | int", Expr, bool], None]
 
@@ -314,13 +316,18 @@ class _TileEmitter:
         loops, kernel = self.loops, self.loops.layout.kernel
         windows = loops.windows
         rows = height * columns
-        init = None
-        if loops.start is not None:
+        init, alike, begin = None, None, loops.start
+        if begin is not None:
             classes = loops.layout.classes
 
-            def init(i: Expr | int, j: int) -> Expr:
-                assert loops.start is not None
-                return loops.start(self._class(classes, i, columns), self.group, self.vector + j)
+            def start(i: Expr | int, j: int) -> Expr:
+                kind = self._class(classes, i, columns)
+                return typed(Expr, begin(kind, self.group, self.vector + j))
+
+            if kernel.by_tiles:  # they read a copy, in which every window is whole
+                alike = functools.partial(self._of_all_rows, begin)
+            else:
+                init = start
 
         outer = self._outer()
         taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
@@ -336,7 +343,16 @@ class _TileEmitter:
                 return self._load_b(j, self._run(outer, ks, taps), ks[-1])
 
             into = None if scratch is None else Place(scratch)
-            result = kernel.emit(rows, self.vectors, (*extents, steps), load_a, load_b, init, into)
+            result = kernel.emit(
+                rows,
+                self.vectors,
+                (*extents, steps),
+                load_a,
+                load_b,
+                init,
+                into,
+                columns=alike,
+            )
         else:
             result = kernel.begin(rows, self.vectors, init)
             for tap in range(windows.geometry.kernel[2]):
@@ -350,6 +366,10 @@ class _TileEmitter:
         with I.serial(stored) as i:
             for j in range(self.vectors):
                 store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
+
+    def _of_all_rows(self, begin: Start, j: int) -> Expr | Address:
+        """What all pixels of a tile start with in one vector."""
+        return begin(0, self.group, self.vector + j)
 
     def _one_tap(
         self, result: Tile, outer: Sequence[tuple[Expr | int, Expr | int]], columns: int, tap: int
