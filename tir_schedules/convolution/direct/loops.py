@@ -31,7 +31,7 @@ from tir_schedules.product.tile_loops import LoadPanel, TileTask
 from tir_schedules.product.tile_stores import rest, store_tile
 from tir_schedules.product.wide_panels import WidePanels
 
-from .config import ConvConfig, Grid, grid_of
+from .config import Across, ConvConfig, Grid, across_of, grid_of
 from .weight import WeightLayout
 from .windows import Windows
 
@@ -109,7 +109,7 @@ class ConvLoops:
             index = first + band
             plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
             lines: Expr | int = config.band
-            if height % config.band:
+            if height % config.band:  # never where tiles go on from line to line
                 lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
             self._band(I.floordiv(task, grid.bands), plane, line, lines, scratch)
         state.release()
@@ -160,7 +160,14 @@ class ConvLoops:
         """Pixels of the largest tile in a line."""
         if self._opened:
             return self.config.rows
+        if self._across is not None:
+            return min(self.config.rows, self._across.total)
         return min(self.config.rows, self.windows.geometry.outputs[2])
+
+    @property
+    def _across(self) -> Across | None:
+        """How tiles go on from line to line."""
+        return across_of(self.windows.geometry, self.config, self.layout.kernel)
 
     def _band(
         self, share: Expr, plane: Expr, line: Expr, lines: Expr | int, scratch: Expr | None
@@ -251,7 +258,15 @@ class ConvLoops:
                     _for_some(group, first - before, first + count - before, body)
                 before += group.count
 
-        if config.lines > 1:
+        def going_on(position: Expr | int, positions: int) -> None:
+            with opaque_block("tile"):
+                emitter = _TileEmitter(self, group, vector, vectors, plane, line, position, load_b)
+                emitter.emit(1, positions, True, scratch)
+
+        across = self._across
+        if across is not None:
+            for_groups(_overlapping(across.total, self._rows), going_on)
+        elif config.lines > 1:
             assert isinstance(lines, int)
             for_groups(balanced(lines, config.lines), in_lines)
         else:
@@ -357,6 +372,9 @@ class _TileEmitter:
             result = kernel.begin(rows, self.vectors, init)
             for tap in range(windows.geometry.kernel[2]):
                 self._one_tap(result, outer, columns, tap)
+        if loops._across is not None:
+            self._store_pixels(result, loops._across)
+            return
         if stored is None:
             store_tile(result, kernel, loops.epilogue_cost, self._store(columns))
             return
@@ -445,6 +463,20 @@ class _TileEmitter:
         if not isinstance(self.column, int):  # a tile of whole windows: any of them
             position[2] = next(c for c in range(width) if self.loops.windows.whole(c, 1))
         return classes.number(position[3 - len(classes.axes) :])
+
+    def _store_pixels(self, result: Tile, across: Across) -> None:
+        """Stores the positions of a tile that are pixels of the result."""
+        _, height, width = self.loops.windows.geometry.outputs
+        with I.serial(result.rows) as i:
+            position = self.column + i
+            line = I.floordiv(position, across.distance)
+            column = position - line * across.distance
+            with I.If(column < width), I.Then():
+                pixel = (self.plane * height + self.line + line) * width + column
+                for j in range(result.vectors):
+                    last = j == result.vectors - 1
+                    vector = self.vector + j
+                    self.loops.store(pixel, self.group, vector, result.value(i, j), last)
 
     def _store(self, columns: int) -> Callable[[Expr | int, int, Expr, bool], None]:
         _, height, width = map(extent, self.loops.windows.geometry.outputs)
