@@ -25,6 +25,7 @@ from .work import product_rate
 
 # Tiles have to be this much faster: the estimate cannot tell less, and they cost a thread's state.
 LEAST_GAIN = 1.1
+CONFIGURED = "so configured, although tiles are estimated faster"
 
 
 class Blocks(TypedDict):

@@ -11,9 +11,10 @@ used).
 
 B that is prefetched (`TileLoops.fetch`) comes from L2; the part takes at least as long as the
 prefetch. The prefetch instructions themselves are not counted: at most sixteen for a dot product,
-two for each with four blocks of rows. The product is taken for one that is called repeatedly: B is first in the cache that holds
-the thread's part of the weight, A in L2 or beyond. In a model whose weights all come from memory,
-products of few rows take longer than predicted, on tiles and on vectors alike.
+two for each with four blocks of rows. The product is taken for one that is called repeatedly: B is
+first in the cache that holds the thread's part of the weight, A in L2 or beyond. In a model whose
+weights all come from memory, products of few rows take longer than predicted, on tiles and on
+vectors alike.
 
 Of 22 products on Granite Rapids, half take 1.17 times as long as predicted or more, and all 1.02 to
 1.43 times (`measurements/tile_products.json`, `tools/machine_fit.py`).
