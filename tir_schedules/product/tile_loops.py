@@ -307,6 +307,8 @@ class TileLoops:
         fetch, kernel = self.fetch, self.plan.kernel
         if fetch is None or not kernel.by_tiles or self._few(vectors, groups, groups[-1]):
             return None
+        if isinstance(after, int) and not after:
+            return None
         lines = kernel.depth // self.line_vectors
         blocks = sum(group.count for group in groups)
         return TileFetch(

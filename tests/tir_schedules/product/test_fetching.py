@@ -109,7 +109,9 @@ def test_tile_registers_fetch_the_next_panel_once(
     products = min(tile.mr, 32) // 16 * vectors
     for width, after in zip(widths, (*widths[1:], 0), strict=True):
         asked.clear()
-        fetching = loops._fetching(tirx.const(first, "int32"), width, after, groups)
+        place, number = (tirx.const(each, "int32") for each in (first, after))
+        assert after or loops._fetching(place, width, 0, groups) is None
+        fetching = loops._fetching(place, width, number, groups)
         if fetching is None:
             assert blocks > 2 * width
             continue
