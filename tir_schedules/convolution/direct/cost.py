@@ -134,6 +134,8 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
     for staged in stagings:
         tiles = [(kernel.mr, 1)] if opened else _tiles(geometry, kernel, staged)
         for rows, lines in tiles:
+            if kernel.by_tiles and lines > _lines_in_l2(region, geometry, machine, wide):
+                continue  # they would go on over more lines than stay near
             whole = lines if kernel.by_tiles else height
             serial = ConvConfig(
                 kernel=kernel.name,
@@ -206,9 +208,7 @@ def _band(
     Where panels of the weight are widened for each band, it has some pixels.
     """
     height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
-    item = 2 if wide else DataType(region.inputs[0].dtype).itemsize
-    line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
-    most = max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
+    most = _lines_in_l2(region, geometry, machine, wide)
     if wide:
         most = max(most, math.ceil(WIDE_PIXELS / geometry.outputs[2]))
     counts = range(math.ceil(height / most), height)
@@ -220,6 +220,13 @@ def _band(
     alike = (n for n in counts if (planes * n) % threads == 0 and unevenness(n) <= MOST_UNEVEN)
     bands = next((n for n in (*alike, *counts) if unevenness(n) <= NEARLY_EVEN), height)
     return math.ceil(height / bands)
+
+
+def _lines_in_l2(region: Region, geometry: ConvGeometry, machine: Machine, wide: bool) -> int:
+    """Lines of the result whose lines of x half of L2 holds; at least 1."""
+    item = 2 if wide else DataType(region.inputs[0].dtype).itemsize
+    line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
+    return max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
 
 
 def _most_lines(geometry: ConvGeometry, band: int, threads: int) -> int:

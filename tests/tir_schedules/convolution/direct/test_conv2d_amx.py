@@ -179,6 +179,9 @@ def test_small_images_choose_to_go_on() -> None:
     assert kernel_is_by_tiles(config) and config.lines == 7
     wide = conv_region((32, 32), 128, 128, (3, 3), padding=(1,) * 4, dtype="uint8")
     assert template.default_config(wide, machine).lines == 1
+    large = conv_region((300, 300), 64, 64, (3, 3), padding=(1,) * 4, dtype="uint8")
+    lines = max(config.lines for config in template.space(large, machine))
+    assert 1 < lines * 300 * 64 <= machine.l2_bytes // 2
 
 
 @pytest.mark.parametrize(
