@@ -64,6 +64,8 @@ LoadA = Callable[[int, Sequence[Expr | int]], Expr | Address]
 LoadB = Callable[[int, Sequence[Expr | int]], Expr | Address]
 MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
 Start = Callable[[Expr | int, int], Expr]
+Between = Callable[[Expr | int, int, int], None]
+Columns = Callable[[int], Expr | Address]
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,8 @@ class Microkernel:
         into: Place | None = None,
         resume: bool = False,
         peel: bool = False,
-        between: Callable[[Expr | int], None] | None = None,
+        between: Between | None = None,
+        columns: Columns | None = None,
     ) -> Tile:
         """Emits the tile into the PrimFunc under construction.
 
@@ -257,8 +260,11 @@ class Microkernel:
         peel : bool
             Whether the last tile of K is multiplied outside the loops, its step a number.
         between : callable or None
-            (number of a tile of K) -> None; emits other work before it is multiplied. Only kernels
-            by tiles take it.
+            (number of a tile of K, number of a product in it, products in it) -> None; emits other
+            work before each product. Only kernels by tiles take it.
+        columns : callable or None
+            vector -> what the accumulators of all its rows start with, or where that is in memory;
+            in the place of `init`. Only kernels by tiles take it.
 
         Returns
         -------

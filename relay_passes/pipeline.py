@@ -319,7 +319,7 @@ def phases(
         ],
         Phase.FORM_REGIONS: [
             *only_if(fuse, scale_weight(options.threads)),
-            partition(machine.isa, decisions, options.strict, fuse, options.open_weights),
+            partition(machine.isa, decisions, options.strict, fuse, options.open_weights, bf16),
             requantize(),
             *only_if(coarse, merge_attention(machine.isa)),
             *only_if(coarse, merge_depthwise(machine)),

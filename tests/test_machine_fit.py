@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from microkernels.machines.description import describe
-from tools.machine_fit import Fit, fitted_numbers, product_fits, tile_fits, vector_fits
+from tools.machine_fit import (
+    Fit,
+    TileFit,
+    fitted_numbers,
+    product_fits,
+    tile_fits,
+    vector_fits,
+)
 
 VECTORS, TILES, PRODUCTS = [*vector_fits()], [*tile_fits()], [*product_fits()]
 
@@ -31,20 +38,23 @@ def test_an_estimate_is_right_at_the_clock_of_one_core(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("fit", PRODUCTS, ids=name_of)
-def test_products_on_tiles_are_predicted_a_third_too_fast_at_most(fit: Fit) -> None:
-    assert 0.7 * fit.stated <= fit.clock <= fit.stated
-    assert fit.error < 0.4
+def test_whole_products_are_predicted_within_a_fifth(fit: Fit) -> None:
+    """Those that the factor is not fitted to: they take 1.17 times as long as estimated."""
+    assert fit.rows >= 20 and fit.error <= 0.2
+    assert 1.1 <= fit.stated / fit.clock <= 1.2
 
 
-@pytest.mark.parametrize("fit", TILES, ids=name_of)
-def test_tiles_take_their_cycles(fit: Fit) -> None:
-    assert 0.98 * fit.stated <= fit.clock <= 1.35 * fit.stated
-    assert fit.error < 0.23
+@pytest.mark.parametrize("fit", TILES, ids=lambda fit: fit.machine)
+def test_calls_on_tiles_are_predicted_within_a_fifth(fit: TileFit) -> None:
+    """Public measurements of Golden Cove and Redwood Cove, those that are held out of the fit."""
+    assert fit.rows >= 30 and fit.error <= 0.2
+    assert 50 < fit.call_ns < 100 and 10 < fit.block_ns < 40
+    assert 2600 < fit.clock < 3800
 
 
 def test_descriptions_state_what_was_fitted() -> None:
     found = [*fitted_numbers()]
-    assert {name for name, _, _ in found} == {"sapphirerapids", "znver4"}
+    assert {name for name, _, _ in found} == {"sapphirerapids", "graniterapids", "znver4"}
     for name, number, fitted in found:
         stated = describe(name).numbers[number]
         assert (stated.value, stated.kind, stated.source) == (fitted.value, "fitted", fitted.source)

@@ -6,36 +6,39 @@
 The public measurements are `microkernels/machines/measurements/xnnpack_dot.json`: one core,
 operands in L1, at a clock that nobody states. So the clock is fitted: the one at which the
 estimated cycles take the measured time, by the median over the rows of a CPU and a type. What the
-rows are off then is the error of the estimate itself. For tiles the clock is fitted to the cycles
-of their products alone, from the longest and the shortest call of a block: what a call costs
-besides is not the product's. Fitted are that clock, and how many products of bfloat16 start in a
-cycle, which is a multiple of a half.
+rows are off then is the error of the estimate itself. For tiles three numbers are
+fitted: what a call takes, what a block takes besides its instructions, and the clock; each half of
+the rows is predicted from the other. How many products of bfloat16 start in a cycle of vectors is
+fitted, too: a multiple of a half.
 
-Our own are `tile_products.json` there: whole products on tiles, operands in L2 or beyond. Their
-clock lies below the true one by what the prediction leaves out.
+Our own are `tile_products.json` there: whole products on tiles, operands in L2 or beyond. The
+clock at which the prediction is right by the median lies below the true one by what it leaves out.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil
-from operator import itemgetter
 from statistics import mean, median
 from typing import Any
 
 import click
 import msgspec
+import numpy as np
 
+from microkernels.amx.instructions import TileBlock
+from microkernels.amx.scoreboard import Core, block_cycles
 from microkernels.isa import isa_named
 from microkernels.machines.description import FOLDER, Number, describe
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.blocking import estimate_cycles
-from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.product_plan import PANELS_AHEAD, ProductPlan
 from tir_schedules.cost.amx_cost import Blocks
 from tir_schedules.cost.amx_prediction import TilePart, predict
 
@@ -49,7 +52,8 @@ ISAS = {
     "avx512bf16": "avx512_bf16",
 }
 DEPTHS = {"float32": 1, "bfloat16": 2, "uint8,int8": 4}
-TILES = {"amxint8": 64, "amxbf16": 32}
+TILES = ("amxint8", "amxbf16", "amxfp16")
+LAYOUT_OF = {(32, 32): "2x2", (16, 64): "1x4"}
 
 
 @dataclass(frozen=True)
@@ -95,31 +99,75 @@ def vector_fits() -> Iterator[Fit]:
         yield Fit(name, types, len(clocks), middle, machine.cycles_per_us, error)
 
 
-def tile_fits() -> Iterator[Fit]:
-    """Of AMX tiles: of every block the calls with the least and the largest K."""
-    rows = (row for row in measurements() if row["isa"] in TILES)
-    for (name, types, _), group in groupby(rows, key=_group):
+@dataclass(frozen=True)
+class TileFit:
+    """Calls of tile kernels on one CPU: time = call + blocks * block + cycles / clock.
+
+    Attributes
+    ----------
+    machine : str
+        Which.
+    rows : int
+        How many.
+    call_ns, block_ns : float
+        What a call and a block take besides the tile instructions.
+    clock : float
+        In MHz.
+    error : float
+        The largest relative error of a row that was held out: each half of the rows is predicted
+        from the other.
+    """
+
+    machine: str
+    rows: int
+    call_ns: float
+    block_ns: float
+    clock: float
+    error: float
+
+
+def tile_fits() -> Iterator[TileFit]:
+    """Of calls of AMX kernels whose blocks are laid out as ours."""
+    for name in ("sapphirerapids", "graniterapids"):
         core = Machine(name, isa_named("amx")).tile_core
-        clocks = []
-        rows_of_block = sorted(group, key=lambda row: (row["m"], row["n"], row["k"]))
-        for _, calls in groupby(rows_of_block, key=lambda row: (row["m"], row["n"])):
-            less, *others = calls
-            if others:
-                products = _tile_products(others[-1]) - _tile_products(less)
-                clocks.append(1e3 * core.tdp * products / (others[-1]["ns"] - less["ns"]))
-        if clocks:
-            middle = median(clocks)
-            error = max(abs(clock / middle - 1) for clock in clocks)
-            yield Fit(name, f"{types} tiles", len(clocks), middle, core.clock, error)
+        found = [row for row in measurements() if row["machine"] == name and row["isa"] in TILES]
+        calls = [row for row in found if tuple(row["tile"][:2]) in LAYOUT_OF]
+        terms = np.array([_terms(row, core) for row in calls])
+        times = np.array([row["ns"] for row in calls])
+        every, error = np.arange(len(calls)), 0.0
+        for half in (0, 1):
+            fitting, held = every % 2 == half, every % 2 != half
+            predicted = terms[held] @ _least_squares(terms[fitting], times[fitting])
+            error = max(error, float(np.abs(predicted / times[held] - 1).max()))
+        call, block, cycle = _least_squares(terms, times)
+        yield TileFit(name, len(calls), call, block, 1e3 / cycle, error)
+
+
+def _terms(row: dict[str, Any], core: Core) -> tuple[float, float, float]:
+    """A call, its blocks, and the cycles of their instructions."""
+    rows, columns, depth = row["tile"]
+    layout = LAYOUT_OF[rows, columns]
+    block = TileBlock(layout, rows // 16, columns // 16, row["k"] // depth)
+    blocks = row["n"] // columns
+    return 1.0, blocks, blocks * block_cycles(block, core)
+
+
+def _least_squares(terms: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The coefficients with the least relative errors."""
+    scaled = terms / times[:, None]
+    return np.linalg.lstsq(scaled, np.ones(len(times)), rcond=None)[0]
 
 
 def fitted_numbers() -> Iterator[tuple[str, str, Number]]:
     """Every number that is made here: the description that states it, its name, and itself."""
     source = "google/XNNPACK, by tools/machine_fit.py"
-    clocks = [fit.clock for fit in tile_fits() if fit.machine == "sapphirerapids"]
-    middle = median(clocks)
-    error = max(fit.error for fit in tile_fits() if fit.machine == "sapphirerapids")
-    yield "sapphirerapids", "clock_tiles", Number(_round(middle, 10), "fitted", source, error)
+    for fit in tile_fits():
+        clock = describe(fit.machine).at("clock_tiles")
+        if fit.machine == "sapphirerapids":
+            clock = _round(fit.clock, 10)
+            yield fit.machine, "clock_tiles", Number(clock, "fitted", source, fit.error)
+        block = _round(fit.block_ns * clock / 1e3, 1)
+        yield fit.machine, "tile_block", Number(block, "fitted", source, fit.error)
     found = {(fit.machine, fit.types): fit.clock for fit in vector_fits()}
     for name, likewise in (("sapphirerapids", ["graniterapids"]), ("znver4", [])):
         stated = describe(name).at("bf16_rate_512")
@@ -146,19 +194,39 @@ def write_numbers() -> None:
 
 
 def product_fits() -> Iterator[Fit]:
-    """Of whole products on tiles."""
+    """Of whole products on tiles; the error is that of each half at the clock of the other."""
     file = json.loads(TILE_PRODUCTS.read_text())
     machine = Machine(file["machine"], isa_named("amx"))
-    for types, group in groupby(file["rows"], key=itemgetter("types")):
-        clocks = []
-        for row in group:
-            sizes = {name: row[name] for name in ("m", "n", "k", *Blocks.__annotations__)}
-            plan = ProductPlan(kernel=microkernel_named(row["kernel"]), **sizes)
-            clocks.append(predict(TilePart(plan=plan, fetches=True), machine).cycles / row["us"])
-        middle = median(clocks)
-        error = max(abs(clock / middle - 1) for clock in clocks)
-        name, stated = f"{types} products", machine.tile_core.clock
-        yield Fit(machine.name, name, len(clocks), middle, stated, error)
+    clocks = [_clock_of_product(row, machine) for row in file["rows"]]
+    error = 0.0
+    for half in (0, 1):
+        middle = median(clocks[half::2])
+        error = max(error, *(abs(clock / middle - 1) for clock in clocks[1 - half :: 2]))
+    stated = machine.tile_core.clock
+    yield Fit(machine.name, "products on tiles", len(clocks), median(clocks), stated, error)
+
+
+def _clock_of_product(row: dict[str, Any], machine: Machine) -> float:
+    """In MHz, at which the prediction of a product is what was measured."""
+    sizes = {name: row[name] for name in ("m", "n", "k", *Blocks.__annotations__)}
+    plan = ProductPlan(kernel=microkernel_named(row["kernel"]), **sizes)
+    part = TilePart(plan=plan, fetches=True)
+    return predict(part, _fetching_twice(plan, machine)).cycles / float(row["us"])
+
+
+def _fetching_twice(plan: ProductPlan, machine: Machine) -> Machine:
+    """The machine as it was for the code that was measured.
+
+    Its tiles fetched whole lines for each step, so that three and four blocks of rows fetched the
+    next panel more than once.
+    """
+    blocks = ceil(plan.m / plan.rows)
+    times = blocks * ceil(plan.vectors / blocks) / plan.vectors
+    found, core = copy.copy(machine), machine.tile_core
+    near, l3, memory = core.rates
+    if blocks <= PANELS_AHEAD * plan.vectors:
+        found.__dict__["tile_core"] = replace(core, rates=(near, l3 / times, memory / times))
+    return found
 
 
 def _group(row: dict[str, Any]) -> tuple[str, str, str]:
@@ -173,18 +241,18 @@ def _cycles(row: dict[str, Any], machine: Machine) -> float:
     return estimate_cycles(*part, machine, rate)
 
 
-def _tile_products(row: dict[str, Any]) -> int:
-    return ceil(row["m"] / 16) * ceil(row["n"] / 16) * ceil(row["k"] / TILES[row["isa"]])
-
-
 @click.command()
 @click.option("--write", is_flag=True, help="Write the fitted numbers into the descriptions.")
 def main(write: bool) -> None:
     """Prints every fit, and the numbers that are made of them."""
     print(f"{'machine':<18}{'types':<21}{'rows':>5}{'fitted MHz':>12}{'stated':>8}{'error':>8}")
-    for fit in (*vector_fits(), *tile_fits(), *product_fits()):
+    for fit in (*vector_fits(), *product_fits()):
         numbers = f"{fit.rows:>5}{fit.clock:>12.0f}{fit.stated:>8.0f}{fit.error:>8.0%}"
         print(f"{fit.machine:<18}{fit.types:<21}{numbers}")
+    for calls in tile_fits():
+        numbers = f"call {calls.call_ns:.0f} ns, block {calls.block_ns:.0f} ns"
+        numbers += f", {calls.clock:.0f} MHz, {calls.error:.0%} off at most where held out"
+        print(f"{calls.machine}, {calls.rows} calls on tiles: {numbers}")
 
     for name, number, fitted in fitted_numbers():
         print(f"{name} {number}: {fitted.value:g}, {fitted.error:.0%} off at most")

@@ -19,16 +19,21 @@ ARCHITECTURES: dict[str, str] = {
     "spr": "sapphirerapids",
     "emr": "emeraldrapids",
     "gnr": "graniterapids",
+    "dmr": "diamondrapids",
     "zen3": "znver3",
     "zen4": "znver4",
 }
 
 # Nothing of ours computes in FP16 or needs the 256-bit encoding of VNNI, but LLVM uses both where
 # it may. Without them the code also runs on CPUs that have the rest of AVX-512 and no AMX, under
-# the emulator that our tests execute tiles with.
+# the emulator that our tests execute tiles with. AVX10 counts as the AVX-512 that it includes:
+# Linux does not list what it has besides, so that no guard could ask for it.
+_UNUSED = ["-avx512fp16", "-avxvnni"]
 _WITHOUT: dict[str, list[str]] = {
-    cpu: ["-avx512fp16", "-avxvnni"]
-    for cpu in ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
+    cpu: _UNUSED for cpu in ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
+} | {
+    cpu: [*_UNUSED, "-avx10.1", "-avxvnniint8", "-avxvnniint16"]
+    for cpu in ("diamondrapids", "novalake")
 }
 
 

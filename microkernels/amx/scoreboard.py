@@ -46,6 +46,8 @@ class Core:
         A tile store; the latency is until vector loads see it.
     configure, release : float
         `ldtilecfg` and `tilerelease`.
+    block : float
+        What every block takes besides its instructions, such as the jump at the end of its loop.
     rates : tuple of float
         Bytes a cycle from L2, L3 and memory.
     entries, entries_a_cycle : int
@@ -64,6 +66,7 @@ class Core:
     store_latency: float
     configure: float
     release: float
+    block: float
     rates: tuple[float, float, float]
     entries: int
     entries_a_cycle: int

@@ -12,7 +12,7 @@ of the task. The epilogue reads the accumulators from memory, where they are in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast as typed
 
@@ -25,6 +25,8 @@ from microkernels.amx.tile_shapes import FIRST_A, ROWS, accumulator, b_register,
 from microkernels.isa import isa_named
 from microkernels.microkernel import (
     Address,
+    Between,
+    Columns,
     LoadA,
     LoadB,
     Microkernel,
@@ -92,7 +94,8 @@ class AmxMicrokernel(Microkernel):
         into: Place | None = None,
         resume: bool = False,
         peel: bool = False,
-        between: Callable[[Expr | int], None] | None = None,
+        between: Between | None = None,
+        columns: Columns | None = None,
     ) -> Tile:
         """Emits one block; see `Microkernel.emit`.
 
@@ -110,8 +113,13 @@ class AmxMicrokernel(Microkernel):
             with I.serial(rows) as row:
                 for j in column_tiles:
                     self._put(into, row, j, init(row, j))
+        alike: list[Address] = []
+        if columns is not None:
+            alike = [self._alike(into, j, columns(j)) for j in column_tiles]
         for i, j, number in tiles:
-            if init is None and not resume:
+            if alike:
+                emit_tile("tileloadd64", number, *_pointer(alike[j]))
+            elif init is None and not resume:
                 emit_tile("tilezero", number)
             else:
                 emit_tile("tileloadd64", number, *self._stored(into, i, j))
@@ -122,16 +130,16 @@ class AmxMicrokernel(Microkernel):
             count = steps // DEPTH if isinstance(steps, int) else I.floordiv(steps, DEPTH)
 
             def multiply(number: Expr | int) -> None:
-                if between is not None:
-                    between(number)
                 at = [*loops, number * DEPTH]
-                for i in row_tiles:
-                    _load(FIRST_A + i, load_a(ROWS * i, at))
-                    for j in column_tiles:
-                        b = b_register(self.layout, j, vectors)
-                        if i == 0:
-                            _load(b, load_b(j, at))
-                        emit_tile(self.product, accumulator(self.layout, i, j), FIRST_A + i, b)
+                for product, (i, j, sums) in enumerate(tiles):
+                    if between is not None:
+                        between(number, product, len(tiles))
+                    if j == 0:
+                        _load(FIRST_A + i, load_a(ROWS * i, at))
+                    b = b_register(self.layout, j, vectors)
+                    if i == 0:
+                        _load(b, load_b(j, at))
+                    emit_tile(self.product, sums, FIRST_A + i, b)
 
             if not peel or count > 1:
                 with I.serial(count - 1 if peel else count) as block:
@@ -146,6 +154,13 @@ class AmxMicrokernel(Microkernel):
         """Address and stride of an accumulator tile in memory."""
         index = into.index(ROWS * i, self.lanes * j)
         return _pointer(_address(into.buffer, index, into.pitch or int(into.buffer.shape[-1])))
+
+    def _alike(self, into: Place, j: int, value: Expr | Address) -> Address:
+        """Where a tile loads the same row 16 times: at a stride of 0."""
+        if isinstance(value, Address):
+            return Address(value.pointer, 0)
+        self._put(into, 0, j, value)
+        return Address(I.address_of(into.buffer[tuple(into.index(0, self.lanes * j))]), 0)
 
     def _put(self, into: Place, row: Expr | int, j: int, value: Expr) -> None:
         *leading, column = into.index(row, j * self.lanes)

@@ -244,6 +244,7 @@ class Machine:
             store_latency=at("tile_store_latency"),
             configure=at("tile_configure"),
             release=at("tile_release"),
+            block=at("tile_block"),
             rates=(at("l2_rate"), at("l3_rate") / clock, at("memory_rate") / clock),
             entries=int(at("reorder_entries")),
             entries_a_cycle=int(at("entries_a_cycle")),

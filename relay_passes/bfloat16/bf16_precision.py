@@ -15,10 +15,10 @@ Both operands are rounded to nearest even, constants at compile time. A product 
 numbers is exact in f32 and sums are f32, so only these two roundings lose precision.
 Normalisations, softmax, residuals and biases stay f32. `raise_bf16_casts` moves the casts to where
 they cost least. These stay as they are: products of unknown shape, of a vector, or of a weight that
-is decoded from a smaller type (weight-only quantisation); convolutions whose channels are not last,
-and those of each channel alone whose weight is not a constant. Where there are no instructions for
-products of bfloat16, all convolutions do, and those of one pixel that have become products:
-widening operands would make them slower than those of f32.
+is decoded from a smaller type (their template may round, see `partition`); convolutions whose
+channels are not last, and those of each channel alone whose weight is not a constant. Where there
+are no instructions for products of bfloat16, all convolutions do, and those of one pixel that have
+become products: widening operands would make them slower than those of f32.
 """
 
 from __future__ import annotations

@@ -60,6 +60,8 @@ class DataflowGraph:
         What regions read; they may pass over the bindings between it and their own.
     weights : set of relax.Expr
         What is known before a run, though not at compile time.
+    rounds : bool
+        Whether products by weights of few bits may round their operands to bfloat16.
     """
 
     bindings: list[AnyBinding]
@@ -71,6 +73,7 @@ class DataflowGraph:
         self.taken: set[int] = set()
         self.read: set[relax.Expr] = set()
         self.weights: set[relax.Expr] = set()
+        self.rounds = False
         # Most passes change nothing: the next one reads the same block.
         known: tuple[Any, ...] = getattr(_last, "read", (None,))
         if not block.same_as(known[0]):

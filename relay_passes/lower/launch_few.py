@@ -40,6 +40,8 @@ from relay_passes.tvm_compat import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, paralle
 from tir_schedules.core.emission import ALONE
 from tir_schedules.core.statements import children, with_children
 
+from .check_first import checking_pipeline
+
 PIPELINE = "tvm_hybrid_launch_few"
 THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made
 _MARK = "tvm_hybrid_launch_few"
@@ -73,17 +75,17 @@ def made_for(kernel: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
 
 
 def pipeline_for(threads: int) -> str:
-    """The name of TVM's pipeline for kernels of so many threads."""
+    """The name of the pipeline for kernels of so many threads: TVM's, and passes of ours."""
     if threads < FEWEST:
-        return "default"
+        return checking_pipeline()
     if PIPELINE not in PIPELINE_MAP:
         register_tir_pipeline(PIPELINE, _pipeline)
     return PIPELINE
 
 
 def _pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
-    """TVM's own, with both halves of `launch_few` among the last passes."""
-    lower, finalize_host, finalize_device = get_tir_pipeline("default")
+    """TVM's own, with `check_first` and both halves of `launch_few` among the last passes."""
+    lower, finalize_host, finalize_device = get_tir_pipeline(checking_pipeline())
 
     def finalize() -> Pass:
         return Sequential([_ask_pool(), finalize_host(), _launch_few()])

@@ -26,7 +26,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import CompileError
-from microkernels.isa import Isa
+from microkernels.isa import Isa, isa_named
 from relay_passes.decisions import NOTES, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
@@ -53,13 +53,15 @@ def partition(
     strict: bool = False,
     fuse: bool = True,
     open_weights: bool = False,
+    rounds: bool = False,
 ) -> ir.transform.Pass:
     """The pass, for one instruction set; notes what it leaves and why.
 
     If `strict`, it raises CompileError when it leaves a call that a template is there for. Without
     `fuse` every region is an anchor alone: one operator, with what its operands mean (zero points,
     narrow weights) and in which order they are stored. With `open_weights`, parameters behind the
-    first `num_input` of a function are weights.
+    first `num_input` of a function are weights. If it `rounds`, products by weights of few bits may
+    round both operands to bfloat16, which AMX tiles multiply.
     """
 
     @module_pass(opt_level=0, name="tvm_hybrid.partition")
@@ -67,6 +69,7 @@ def partition(
         builder = relax.BlockBuilder(mod)
         weights = weights_of(mod) if open_weights else set()
         partitioner = _Partitioner(builder, isa, decisions, fuse, weights)
+        partitioner.rounds = rounds and isa.includes(isa_named("amx"))
         written = rewrite_blocks(builder, partitioner.block)
         left = [
             f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op not in NOTES
@@ -93,12 +96,13 @@ class _Partitioner:
         weights: set[relax.Expr],
     ) -> None:
         self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
-        self.weights = weights
+        self.weights, self.rounds = weights, False
 
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block, self.fuse)
         graph.weights = moved_weights(graph.bindings, self.weights)
+        graph.rounds = self.rounds
         if self.fuse:
             graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}

@@ -105,6 +105,8 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
     if common is not None:
         attrs["zero_point"] = common
         parameters = [scale]
+    if graph.rounds:
+        attrs["rounded"] = "bfloat16"
     inputs = (call.args[0], chain.expr, *parameters)
     absorbed = tuple(sorted(chain.passed))
     return Anchor(position, "weight_only_matmul", inputs, output, attrs, absorbed)

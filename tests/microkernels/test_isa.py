@@ -37,6 +37,8 @@ EXPECTED = {
     "cooperlake": "avx512_bf16",
     "znver4": "avx512_bf16",
     "sapphirerapids": "amx",
+    "diamondrapids": "amx",
+    "novalake": "avx512_bf16",
 }
 NAMES = [isa.name for isa in LADDER]
 
@@ -70,6 +72,12 @@ def permission_is(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(isa_module, "tile_permission", lambda: Permission(state, code))
 
     return pretend
+
+
+@pytest.mark.parametrize("feature", ["avx10.1", "avx10.1-512", "avx10.2"])
+def test_avx10_is_the_avx512_that_it_includes(feature: str) -> None:
+    target = Target({"kind": "llvm", "mcpu": "x86-64-v3", "mattr": [f"+{feature}"]})
+    assert target_isa(target).name == "avx512_bf16"
 
 
 @pytest.mark.parametrize(("cpu", "name"), EXPECTED.items())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm.target import Target
+from tvm.target import Target, codegen
 
 import tvm_hybrid
 from microkernels.amx.permission import Permission
@@ -39,7 +39,16 @@ def test_dictionaries_targets_and_tvm_names_are_taken() -> None:
     assert resolve_target("alderlake").attrs["mcpu"] == "alderlake"
 
 
-@pytest.mark.parametrize("cpu", ["sapphirerapids", "graniterapids"])
+@pytest.mark.parametrize("cpu", ["diamondrapids", "novalake"])
+def test_code_for_avx10_uses_nothing_that_no_guard_asks_for(cpu: str) -> None:
+    beyond = ("avx10.1", "avx10.2", "avxvnniint8", "avxvnniint16")
+    used = {str(name) for name in codegen.llvm_get_cpu_features(resolve_target(cpu))}
+    assert "avx512bf16" in used and not used.intersection(beyond)
+    everything = Target({"kind": "llvm", "mcpu": cpu})
+    assert set(map(str, codegen.llvm_get_cpu_features(everything))).issuperset(beyond)
+
+
+@pytest.mark.parametrize("cpu", ["sapphirerapids", "graniterapids", "diamondrapids"])
 def test_cpus_with_amx_use_no_fp16_and_no_narrow_vnni(cpu: str) -> None:
     register_tags()
     (short,) = (short for short, name in ARCHITECTURES.items() if name == cpu)

@@ -13,6 +13,7 @@ from microkernels.vector.expressions import Expr, constant, parameter, ramp
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import buffer_shape
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.row_distance import uncrowded
 from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import InPlace
@@ -50,12 +51,13 @@ def parts_kernel_name(region: Region, config: PartsConfig, isa: Isa) -> str:
 def row_pitch(made: Tensor, reader: Microkernel | None) -> int:
     """Elements from one row of a result to the next.
 
-    Where tiles multiply it as it is, its rows are padded to their steps of K.
+    Where tiles multiply it as it is, its rows are padded to their steps of K, and lie in different
+    sets of L1.
     """
     n = made.shape[-1]
     if reader is None or not reader.by_tiles or made.dtype != reader.a_dtype:
         return n
-    return reader.steps(n) * reader.kr
+    return uncrowded(reader.steps(n) * reader.kr, int(DataType(made.dtype).itemsize))
 
 
 def rows_between(made: Tensor, rows: int, pitch: int) -> Expr:
@@ -64,9 +66,10 @@ def rows_between(made: Tensor, rows: int, pitch: int) -> Expr:
     result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)
     if pitch > made.shape[-1]:
         # Later stores leave the padding as it is.
-        lanes = 64 // DataType(kept).itemsize
+        lanes = 64 // int(DataType(kept).itemsize)
         with opaque_block("pad"), I.serial(rows) as row:
-            I.buffer_store(result, constant(0, kept, lanes), [row, ramp(pitch - lanes, lanes)])
+            for start in range(made.shape[-1] // lanes * lanes, pitch, lanes):
+                I.buffer_store(result, constant(0, kept, lanes), [row, ramp(start, lanes)])
     return result
 
 

@@ -25,6 +25,7 @@ from .work import product_rate
 
 # Tiles have to be this much faster: the estimate cannot tell less, and they cost a thread's state.
 LEAST_GAIN = 1.1
+CONFIGURED = "so configured, although tiles are estimated faster"
 
 
 class Blocks(TypedDict):
@@ -76,7 +77,8 @@ def amx_blocks(
     One load for a product is as much as L2 can feed only if half of them come from L1. So K is cut
     until a panel's piece fills two thirds of L1, where it stays while A passes: pieces of 1024
     bytes of K were the best of 512 to 3072 on Granite Rapids, by up to 15%. A block of rows is up
-    to three quarters of L2: the weight passes from L3 once for each.
+    to three quarters of L2: the weight passes from L3 once for each. Where K is cut, it may be so
+    low that its sums fill a third of L1, where they rest from one piece to the next.
 
     Parameters
     ----------
@@ -94,15 +96,17 @@ def amx_blocks(
     tiles = machine.l1_bytes * 2 // 3 // (TILE_BYTES * vectors)
     # In pieces of equal size, as they will be.
     pieces = math.ceil(steps / (max(tiles, 1) * DEPTH))
+    in_l1 = machine.l1_bytes // 3 // (ROW_BYTES * vectors)
+    heights = {part // (4 * steps) for part in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)}
     found: list[Blocks] = [
         {
             "rows": rows,
             "vectors": vectors,
-            "m_block": max(rows, min(m, part_of_l2 // (4 * steps))),
+            "m_block": max(rows, min(m, height)),
             "k_block": k_block,
         }
-        for part_of_l2 in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)
         for k_block in (steps, math.ceil(steps / DEPTH / pieces) * DEPTH)
+        for height in sorted(heights | ({in_l1} if k_block < steps else set()))
     ]
 
     def cycles(blocks: Blocks) -> float:

@@ -10,13 +10,14 @@ used).
     C    again for every piece of K; in between the scratch, a piece of the panel and of A are read
 
 B that is prefetched (`TileLoops.fetch`) comes from L2; the part takes at least as long as the
-prefetch. The prefetch instructions themselves are not counted: at most sixteen for four dot
-products. The product is taken for one that is called repeatedly: B is first in the cache that holds
-the thread's part of the weight, A in L2 or beyond. In a model whose weights all come from memory,
-products of few rows take longer than predicted, on tiles and on vectors alike.
+prefetch. The prefetch instructions themselves are not counted: at most sixteen for a dot product,
+two for each with four blocks of rows. The product is taken for one that is called repeatedly: B is
+first in the cache that holds the thread's part of the weight, A in L2 or beyond. In a model whose
+weights all come from memory, products of few rows take longer than predicted, on tiles and on
+vectors alike.
 
-Of 22 products on Granite Rapids, half take 1.3 times as long as predicted or more, and all 1.07 to
-2.0 times (`measurements/tile_products.json`, `tools/machine_fit.py`).
+Of 22 products on Granite Rapids, half take 1.17 times as long as predicted or more, and all 1.02 to
+1.43 times (`measurements/tile_products.json`, `tools/machine_fit.py`).
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def predict(part: TilePart, machine: Machine) -> Prediction:
     for visit in _visits(part, machine):
         block, levels = visit.block, dict(zip("ABC", visit.levels, strict=True))
         epilogue = part.epilogue if visit.last else None
-        found.cycles += visit.count * block_cycles(block, core, levels, epilogue)
+        found.cycles += visit.count * (core.block + block_cycles(block, core, levels, epilogue))
         results = visit.rows * block.column_tiles * ROW_BYTES
         found.bytes_stored += visit.count * results
         fetched += visit.count * visit.fetch_cycles(core)

@@ -22,9 +22,7 @@ from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-from .amx_cost import why_not_amx
-
-CONFIGURED = "so configured, although tiles are estimated faster"
+from .amx_cost import CONFIGURED, why_not_amx
 
 
 def why_vectors(region: Region, config: Config, machine: Machine) -> str:

@@ -2,7 +2,8 @@
 
 A block of rows is staged where the kernel cannot multiply its elements as they are: f32 to be
 quantised or rounded to bfloat16, rows whose length is no multiple of kr (64 bytes for AMX tiles),
-elements that are not next to each other. Staging costs one pass over the block for all columns of
+elements that are not next to each other, rows of tiles so far apart that they would displace each
+other in L1 (`core.row_distance`). Staging costs one pass over the block for all columns of
 the weight. If only the last step of K is incomplete, AMX tiles need a copy of that step alone
 (`tail`). Signed 8-bit activations are shifted by 128 for kernels that multiply u8 by s8 (see
 zero_points.py).
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
 from microkernels.microkernel import Address, Microkernel
@@ -29,6 +30,7 @@ from microkernels.vector.expressions import (
     reinterpret,
 )
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.row_distance import uncrowded
 from tir_schedules.epilogue.epilogue import Columns, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
@@ -87,6 +89,8 @@ class Activations:
         Whether the caller has the last step of K multiplied by itself, where `tail` says so.
     wide : WideProduct or None
         What multiplies them, if they are staged in a wider type.
+    crowded : bool
+        Whether the rows lie at such a distance that tiles had better read a copy.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Activations:
         rows: InPlace | None = None,
         peels: bool = False,
         wide: WideProduct | None = None,
+        crowded: bool = False,
     ) -> None:
         self.wide, self.element = wide, kernel.operand_dtype if wide is None else wide.dtype
         self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
@@ -112,10 +117,12 @@ class Activations:
         whole = kernel.steps(k) * kernel.kr == k or self.padded
         matching = contiguous and quantize is None and not self._converts
         if kernel.by_tiles:
-            matching = matching and dtype == kernel.a_dtype and rows is not None
+            matching = matching and dtype == kernel.a_dtype and rows is not None and not crowded
         self.tail = kernel.by_tiles and matching and peels and not whole and k > vector
         self.staged = wide is not None or not (as_is or (matching and (whole or self.tail)))
         self.pitch = vector if self.tail else math.ceil(k / vector) * vector
+        if kernel.by_tiles:
+            self.pitch = uncrowded(self.pitch, int(DataType(kernel.a_dtype).itemsize))
         self.block: Expr = tirx.const(0, "int32")
         if self.staged or self.tail:
             self.buffer = I.sblock_alloc_buffer((most_rows, self.pitch), self.element, align=64)

@@ -385,6 +385,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 epilogue.cost,
                 begin=activations.begin,
                 start=start if start is not None and start.needed else None,
+                start_columns=start.columns if start is not None and start.by_column else None,
                 peel=activations.tail,
                 direct=direct_store(region, kernel, c, stored_row, problem.out_pitch),
             )

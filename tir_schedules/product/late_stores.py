@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Place, Tile
+from microkernels.microkernel import Between, Place, Tile
 from microkernels.vector.expressions import Expr
 
 Number = Expr | int
@@ -50,13 +50,15 @@ class LateStores:
     where: Callable[[Number], tuple[Expr, Expr]]
     store: Callable[[Expr, Expr, Expr, bool], None]
 
-    def between(self, block: Number, steps: int) -> Callable[[Number], None] | None:
-        """(step) -> None: emits, in each of so many steps, a part of what the block before left."""
+    def between(self, block: Number, steps: int) -> Between | None:
+        """Emits, in each of so many steps, a part of what the block before left."""
         if isinstance(block, int) and block == 0:
             return None
         height = math.ceil(self.rows / steps)
 
-        def part(step: Number) -> None:
+        def part(step: Number, product: int, _products: int) -> None:
+            if product:
+                return
             with I.If(block > 0), I.Then(), I.serial(height) as offset:
                 row = step * height + offset
                 if height * steps == self.rows:

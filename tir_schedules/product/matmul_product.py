@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel, Place
@@ -18,6 +19,7 @@ from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.extents import extent
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.core.row_distance import worth_copying
 from tir_schedules.core.size import is_open
 
 from .activations import Activations, InPlace, Read
@@ -95,6 +97,9 @@ class MatmulProduct:
             first = panels.size + vector * (4 * lanes)
             return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
 
+        def column_address(vector: Expr | int) -> Address:
+            return Address(I.address_of(weight[panels.size + vector * (4 * lanes)]), 0)
+
         inputs = dict(self.inputs)
         if self.find_range is not None:
             inputs["range"] = self.find_range()
@@ -103,7 +108,9 @@ class MatmulProduct:
         activations = self._activations(k, block, inputs, wide)
         start = None
         if is_integer(region):
-            start = Start(region, kernel, inputs, k, column_term, activations.row_sum)
+            start = Start(
+                region, kernel, inputs, k, column_term, activations.row_sum, column_address
+            )
         loops = TileLoops(
             plan,
             activations.load,
@@ -112,6 +119,7 @@ class MatmulProduct:
             self.epilogue_cost,
             begin=activations.begin if activations.begins else None,
             start=start if start is not None and start.needed else None,
+            start_columns=start.columns if start is not None and start.by_column else None,
             peel=activations.tail,
             direct=self.direct,
             fetch=fetch if in_line * step_bytes == _LINE else None,
@@ -150,7 +158,17 @@ class MatmulProduct:
             rows=self.rows,
             peels=True,
             wide=wide,
+            crowded=self._crowded,
         )
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether the rows of A lie at a distance at which tiles had better read a copy."""
+        plan = plan_of(self.region, self.config)
+        if self.rows is None or is_open((plan.m,)):
+            return False
+        item = int(DataType(self.kernel.a_dtype).itemsize)
+        return worth_copying(self.rows.pitch, item, plan.m, plan.n)
 
     def run(self, rows: int, tiles: TileTask) -> None:
         """The product of the first `rows` rows, in the calling thread."""

@@ -116,6 +116,9 @@ class ThreadGrid:
             first = tirx.EQ(splat(number, lanes), constant(0, "int32", lanes))
             return tirx.Select(first, start(row, vector), constant(0, dtype, lanes))
 
+        def all_start_first(vector: Expr) -> Expr:
+            return start_first(tirx.const(0, "int32"), vector)
+
         def store(row: Expr, vector: Expr, value: Expr, _last: bool) -> None:
             I.buffer_store(self.sums, value, [self._place(number, row, vector)])
 
@@ -124,6 +127,7 @@ class ThreadGrid:
             store=store,
             epilogue_cost=0,
             start=None if start is None else start_first,
+            start_columns=None if loops.start_columns is None else all_start_first,
             direct=None,
             fetch=None,
         )

@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
-from microkernels.microkernel import Address, Microkernel, Place, Tile
+from microkernels.microkernel import Address, Between, Columns, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
@@ -34,6 +35,7 @@ from tir_schedules.core.product_plan import (
 
 from .late_stores import LateStores
 from .streams import emit_streams
+from .tile_fetch import TileFetch, all_of
 from .tile_stores import rest, store_tile
 from .wide_product import WideProduct
 
@@ -102,7 +104,10 @@ class TileLoops:
         (first row, rows) of a block -> None; emits what has to be done before it is multiplied. The
         number of rows may be an expression.
     start : callable or None
-        (row, vector) -> what the accumulators start with; zero if None.
+        (row, vector) -> what the accumulators start with; zero if None. Tile registers start with
+        zero, and it is added when results are stored, unless all rows start with the same.
+    start_columns : callable or None
+        vector -> the same where it does not depend on the row, or where it is in memory.
     peel : bool
         As of `Microkernel.emit`, for the last block of K.
     direct : callable or None
@@ -130,6 +135,7 @@ class TileLoops:
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
     begin: Callable[[Expr, int | Expr], None] | None = None
     start: Callable[[Expr, Expr], Expr] | None = None
+    start_columns: Callable[[Expr], Expr | Address] | None = None
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
     fetch: Callable[[Expr, Expr | int], None] | None = None
@@ -161,8 +167,10 @@ class TileLoops:
         def emit_block(block: Expr | int, block_rows: int) -> None:
             if self.begin is not None:
                 self.begin(row + block, block_rows)
-            for group in balanced(vectors, plan.vectors):
-                self._panels(row + block, block_rows, vector, group, pieces, scratch)
+            groups = balanced(vectors, plan.vectors)
+            for group, after in zip(groups, [*groups[1:], None], strict=True):
+                following = 0 if after is None else after.size
+                self._panels(row + block, block_rows, vector, group, following, pieces, scratch)
 
         state = tiles or TileTask()
         if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
@@ -187,10 +195,14 @@ class TileLoops:
         rows: int,
         vector: Expr,
         group: Group,
+        following: int,
         pieces: Sequence[Piece],
         scratch: Expr | None,
     ) -> None:
-        """Panels of equal width; where K is not cut, stores are late across all of them."""
+        """Panels of equal width; where K is not cut, stores are late across all of them.
+
+        `following` is the width of the panel behind them; 0 if there is none.
+        """
         if len(pieces) == 1 and emit_streams(self, row, rows, vector, group, pieces[0]):
             return
         late = None
@@ -199,7 +211,12 @@ class TileLoops:
 
         def emit_panel(panel: Expr | int, size: int) -> None:
             before = (panel - group.start) // size
-            self._panel(row, rows, vector + panel, size, pieces, scratch, late, before)
+            after: Expr | int = following
+            if not isinstance(panel, int):
+                ends = group.start + (group.count - 1) * size
+                widths = (tirx.const(width, "int32") for width in (size, following))
+                after = tirx.Select(panel < ends, *widths)
+            self._panel(row, rows, vector + panel, size, after, pieces, scratch, late, before)
 
         for_groups([group], emit_panel)
         if late is not None:
@@ -221,8 +238,21 @@ class TileLoops:
             scratch,
             slot=lambda tile: tile % slots * height,
             where=lambda tile: (row + tile % tiles * height, vector + tile // tiles * vectors),
-            store=self.store,
+            store=self._store,
         )
+
+    @property
+    def _starts_late(self) -> bool:
+        """Whether what accumulators start with is added when they are stored."""
+        by_tiles = self.plan.kernel.by_tiles and self.direct is None
+        return by_tiles and self.start is not None and self.start_columns is None
+
+    def _store(self, row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+        """Stores a vector of accumulators."""
+        if self._starts_late:
+            assert self.start is not None
+            value = value + self.start(row, vector)
+        self.store(row, vector, value, last)
 
     def _panel(
         self,
@@ -230,12 +260,13 @@ class TileLoops:
         rows: int,
         vector: Expr,
         vectors: int,
+        after: Expr | int,
         pieces: Sequence[Piece],
         scratch: Expr | None,
         late: LateStores | None,
         before: Expr | int,
     ) -> None:
-        """One panel; there are so many of its width before it."""
+        """One panel; `before` of its width are before it, and the next has `after` vectors."""
         tiles_of_rows = math.ceil(rows / self.plan.rows)
         cut = len(pieces) > 1
         for number, piece in enumerate(pieces):
@@ -244,6 +275,7 @@ class TileLoops:
                 late = self._late(row, rows, vector, vectors, scratch, tiles_of_rows)
             load_b = self.load_b if self.stage_b is None else self.stage_b(vector, vectors, piece)
             groups = balanced(rows, self.plan.rows)
+            fetching = self._fetching(vector, vectors, after, groups)
             tiles = 0
             for group in groups:
                 ahead = self._ahead(vector, vectors, piece, groups, group, tiles)
@@ -258,6 +290,7 @@ class TileLoops:
                     first=number == 0,
                     last=last,
                     ahead=ahead,
+                    fetching=fetching,
                     late=late,
                     before=0 if cut else before * tiles_of_rows,
                     passing=self.plan.passing(rows, piece[1]),
@@ -266,6 +299,32 @@ class TileLoops:
                 tiles += group.count
             if cut and late is not None:
                 late.finish(tiles_of_rows - 1)
+
+    def _fetching(
+        self, vector: Expr, vectors: int, after: Expr | int, groups: Sequence[Group]
+    ) -> TileFetch | None:
+        """What the tiles of a panel fetch between products on tile registers: the next panel."""
+        fetch, kernel = self.fetch, self.plan.kernel
+        if fetch is None or not kernel.by_tiles or self._few(vectors, groups, groups[-1]):
+            return None
+        if isinstance(after, int) and not after:
+            return None
+        lines = kernel.depth // self.line_vectors
+        blocks = sum(group.count for group in groups)
+        return TileFetch(
+            lambda line: fetch(vector + vectors, line),
+            self.plan.steps // kernel.depth,
+            TileFetch.shared(lines * vectors, blocks),
+            self.plan.steps // self.line_vectors * after,
+        )
+
+    def _few(self, vectors: int, groups: Sequence[Group], group: Group) -> bool:
+        """Whether a panel has too few products to fetch the next one, or too many."""
+        tiles = sum(each.count for each in groups)
+        lines_of_panel = vectors // self.line_vectors
+        lines = math.ceil(lines_of_panel / tiles)
+        few = lines * PRODUCTS_PER_FETCH > group.size * vectors
+        return few or tiles > PANELS_AHEAD * lines_of_panel
 
     def _ahead(
         self,
@@ -281,20 +340,19 @@ class TileLoops:
         `before` counts the tiles before the group.
         """
         tiles = sum(each.count for each in groups)
-        fetch, lines_of_panel = self.fetch, vectors // self.line_vectors
-        if fetch is not None and self.plan.fetches_evenly:
+        fetch = self.fetch
+        if fetch is None or self.plan.kernel.by_tiles:
+            return None
+        if self.plan.fetches_evenly:
             return self._evenly(fetch, vector, vectors, piece, group, before, tiles)
-        lines = math.ceil(lines_of_panel / tiles)
-        few = lines * PRODUCTS_PER_FETCH > group.size * vectors
-        if fetch is None or vectors % self.line_vectors:
+        if vectors % self.line_vectors or self._few(vectors, groups, group):
             return None
-        if few or tiles > PANELS_AHEAD * lines_of_panel:
-            return None
+        lines = math.ceil(vectors // self.line_vectors / tiles)
 
         def ahead(tile: Expr | int, step: Expr | int) -> None:
             number = before + (tile - group.start) // group.size
             first = (number * self.plan.steps + piece[0] + step) * lines
-            for line in range(lines * self.plan.kernel.depth):
+            for line in range(lines):
                 fetch(vector + vectors, first + line)
 
         return ahead
@@ -325,6 +383,12 @@ class TileLoops:
 
         return ahead
 
+    def _columns(self, vector: Expr) -> Columns:
+        """What all rows of a tile start with."""
+        found = self.start_columns
+        assert found is not None
+        return lambda j: found(vector + j)
+
     def _tile(
         self,
         block: Expr,
@@ -338,6 +402,7 @@ class TileLoops:
         first: bool,
         last: bool,
         ahead: Callable[[Expr | int, Expr | int], None] | None,
+        fetching: TileFetch | None,
         passing: str,
         late: LateStores | None,
         before: Expr | int,
@@ -372,7 +437,10 @@ class TileLoops:
                     return replace(loaded, passing=True)
                 return loaded
 
-            into, between, resume = None, None, kernel.by_tiles and not first
+            into, resume = None, kernel.by_tiles and not first
+            others: list[Between | None] = []
+            if fetching is not None:
+                others.append(fetching.between(tile // self.plan.rows, piece, kernel.depth))
             if self.direct is not None:
                 into = self.direct(block + tile, vector)
             elif kernel.by_tiles:
@@ -381,8 +449,13 @@ class TileLoops:
                 if late is not None:
                     number = before + tile // rows
                     into = Place(scratch, late.slot(number))
-                    between = late.between(number, k_size // kernel.depth)
-            init = None if resume or (first and self.start is None) else start
+                    others.append(late.between(number, k_size // kernel.depth))
+            init: Start | None = start
+            columns = None
+            if resume or self._starts_late or (first and self.start is None):
+                init = None
+            elif kernel.by_tiles and self.start_columns is not None:
+                init, columns = None, self._columns(vector)
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
             elif self.wide is not None:
@@ -398,7 +471,8 @@ class TileLoops:
                     into,
                     resume,
                     self.peel and last,
-                    between,
+                    all_of(others),
+                    columns,
                 )
             if not last and result.place is None:
                 assert scratch is not None
@@ -409,5 +483,5 @@ class TileLoops:
                 result,
                 kernel,
                 self.epilogue_cost,
-                lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
+                lambda i, j, value, ends: self._store(block + tile + i, vector + j, value, ends),
             )

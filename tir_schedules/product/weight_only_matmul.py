@@ -6,6 +6,9 @@ Inputs are A [.., K], Wq [K, N] (int8 or uint8, constant), S and perhaps Z (f32,
 to [blocks, N]). Attributes: "bits" (the low bits of Wq that count), "block", and "zero_point" if it
 is one number for all. Wq may have more rows than A has columns: padding of the last block.
 
+With the attribute "rounded", "bfloat16", A and the weight may be rounded to that type. AMX tiles
+then multiply many rows: a block of a panel is expanded to bfloat16 in cache, see rounded_panels.py.
+
 With few rows the weight is decoded in registers, directly before the multiplication, and the sum of
 a block is scaled once. The limits are memory, and decoding one vector per step. With many rows
 (`staged`) a block of a panel is expanded to f32 in cache once per block of rows; the f32
@@ -24,9 +27,16 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
+from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
+from microkernels.microkernel import (
+    Microkernel,
+    kernels_for,
+    microkernel_named,
+    tile_kernels_for,
+)
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, cast, parameter, ramp, splat
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
@@ -38,19 +48,29 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.extents import as_expr, extent, read_extents
 from tir_schedules.core.flat_rows import as_matrix, flat_view, open_view, row_itself
 from tir_schedules.core.loop_nest import LoopNest
+from tir_schedules.core.panels import Panels
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.cost.amx_cost import CONFIGURED, why_not_amx
 from tir_schedules.cost.product_nest import product_nest
-from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns, unflatten
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    rows_and_columns,
+    unflatten,
+)
 
+from .activations import Activations
 from .best_grid import best_grid, open_grid
 from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
 from .few_decoded_rows import MOST_ROWS, FewDecodedRows
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .open_rows import OpenRows, share_open
+from .rounded_panels import RoundedPanels
 from .thread_grid import ThreadGrid
 from .tile_config import (
     RESULT_DTYPES,
@@ -67,6 +87,8 @@ from .weight_only_tiles import WeightOnlyTiles
 Store = Callable[[Expr, Expr, Expr, bool], None]
 
 MOST_STAGED_ROWS = 128
+# For a vector of the weight that is rounded and paired with another; counted, not measured.
+ROUNDING_CYCLES = 2.0
 
 
 class WeightOnlyConfig(MatmulConfig, frozen=True, kw_only=True):
@@ -165,6 +187,17 @@ def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
     for kernel in kernels_for(machine.isa, "float32", "float32"):
         for staged in (False, True):
             yield _config(region, machine, _tile(region, machine, kernel, staged), staged)
+    for kernel in _tile_kernels(region, machine.isa):
+        yield _config(region, machine, _tile(region, machine, kernel, True), True)
+
+
+def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    """The kernels by tiles that may multiply a region's operands, rounded to bfloat16."""
+    if region.attrs.get("rounded") != "bfloat16" or region.is_open:
+        return ()
+    if region.inputs[0].dtype not in ACTIVATION_DTYPES["bfloat16"]:
+        return ()
+    return tile_kernels_for(isa, "bfloat16", "bfloat16")
 
 
 def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
@@ -204,6 +237,8 @@ def _open_configs(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig
 def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
     m, n, k = dimensions(region)
     tile = default_tile(kernel, m, n, k, machine)
+    if kernel.by_tiles:
+        return tile
     if staged:
         # Expanding a block is worth many rows, even if their part of A leaves L2.
         tile["m_block"] = max(tile["m_block"], min(m, MOST_STAGED_ROWS))
@@ -239,13 +274,16 @@ def _config(
     """A tile with its grid of threads."""
     m, n, k = dimensions(region)
     weight = weight_format(region, microkernel_named(tile["kernel"]).lanes)
-    grid = best_grid(tile, m, n, k, machine, flops(region), _k_unit(weight, staged))
+    kernel = microkernel_named(tile["kernel"])
+    k_unit = None if kernel.by_tiles else _k_unit(weight, staged)
+    grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr, k_unit)
     return WeightOnlyConfig(**tile, **grid, staged=staged)
 
 
 def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    lanes = microkernel_named(config.kernel).lanes
+    kernel = microkernel_named(config.kernel)
+    lanes = kernel.lanes
     whole = _plan(region, config, weight_format(region, lanes))
     plan = whole.busiest
     times = math.ceil(plan.m / (config.m_block if config.staged else config.rows))
@@ -253,6 +291,8 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     # to them, for every tile, or staged, for every block of rows.
     beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
+    if kernel.by_tiles:
+        decoding += ROUNDING_CYCLES
     return (
         tile_cycles(plan, machine)
         + sum_cycles(whole, machine)
@@ -268,13 +308,29 @@ def nests(region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:
 
 def why_vectors(region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
     """Why the product stays on vectors."""
-    bits = region.attrs["bits"]
-    return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
+    if microkernel_named(config.kernel).by_tiles:
+        return ""
+    if not _tile_kernels(region, machine.isa):
+        bits = region.attrs["bits"]
+        return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
+    tiles = min(
+        estimated_cycles(region, each, machine)
+        for each in _defaults(region, machine)
+        if microkernel_named(each.kernel).by_tiles
+    )
+    m, _, k = dimensions(region)
+    vectors = estimated_cycles(region, config, machine)
+    return why_not_amx(m, tiles, vectors, config.kernel, 2 * k) or CONFIGURED
 
 
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    return check_tile(region, config, isa, None, "threads_m", "threads_n", "threads_k")
+    kernel = check_tile(region, config, isa, None, "threads_m", "threads_n", "threads_k")
+    if kernel.by_tiles and kernel not in _tile_kernels(region, isa):
+        raise ConfigError(f"{kernel.name} does not multiply {region.key}, which is not rounded")
+    if kernel.by_tiles and not (config.staged and config.threads_k == 1):
+        raise ConfigError(f"{kernel.name} needs staged=True and threads_k=1")
+    return kernel
 
 
 def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
@@ -308,6 +364,7 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
             return splat(cast("float32", a[indices]), lanes)
 
         store = row_store(region, lanes, c, epilogue, leading_of)
+        kernel.admit()
         zeros = per_block[1] if len(per_block) > 1 else None
         tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
         digits = (
@@ -320,10 +377,14 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
             share_open(plan, rows, config.whole_rows, config.alone_rows, OpenRows(loops, few))
         else:
             grid = ThreadGrid(plan)
-            with grid.task() as task:
+            with grid.task() as task, llvm_functions(kernel.llvm_ir):
                 if digits is not None:
                     tiles = dataclasses.replace(tiles, digits=digits())
-                grid.emit(task, _loops(plan, config.staged, tiles, store, epilogue.cost))
+                if kernel.by_tiles:
+                    loops = _loops_on_tiles(region, plan, tiles, a, grid.most_rows, store)
+                else:
+                    loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
+                grid.emit(task, loops)
     return builder.get()
 
 
@@ -360,7 +421,7 @@ def _plan(region: Region, config: WeightOnlyConfig, weight: NarrowWeight) -> Pro
         threads_m=config.threads_m,
         threads_n=config.threads_n,
         threads_k=config.threads_k,
-        k_align=_k_unit(weight, config.staged),
+        k_align=1 if microkernel_named(config.kernel).by_tiles else _k_unit(weight, config.staged),
     )
 
 
@@ -388,6 +449,28 @@ def _loops(
     return dataclasses.replace(loops, stage_b=stage)
 
 
+def _loops_on_tiles(
+    region: Region, plan: ProductPlan, tiles: WeightOnlyTiles, a: Expr, most_rows: int, store: Store
+) -> TileLoops:
+    """The loops of one thread where both operands are rounded to bfloat16 in cache."""
+    dtype, k = region.inputs[0].dtype, plan.k
+
+    def read_a(row: Expr, columns: Columns) -> Expr:
+        return load_vector(a, dtype, unflatten(row, region.inputs[0].shape[:-1]), columns)
+
+    block = min(max(plan.m_block, plan.rows), most_rows)
+    activations = Activations(plan.kernel, dtype, k, block, read_a)
+    panels = RoundedPanels(tiles, plan)
+    return TileLoops(
+        plan,
+        activations.load,
+        _no_panel,
+        store,
+        begin=activations.begin if activations.begins else None,
+        stage_b=panels.stage,
+    )
+
+
 def _no_panel(_panel: Expr | int, _width: int, _step: Expr | int, _j: int) -> Expr:
     raise AssertionError("the weight is not read without being decoded")
 
@@ -396,10 +479,18 @@ def pack(
     region: Region, config: WeightOnlyConfig, isa: Isa, index: int, array: np.ndarray
 ) -> np.ndarray:
     """The weight, scales or zero points as `build` reads them."""
-    kernel = check(region, config, isa)
-    weight = weight_format(region, kernel.lanes)
-    panels = _plan(region, config, weight).panels
+    weight = weight_format(region, check(region, config, isa).lanes)
+    panels = _panels(region, config, weight, isa)
     return weight.pack(array, panels) if index == 1 else weight.pack_per_block(array, panels)
+
+
+def _panels(region: Region, config: WeightOnlyConfig, weight: NarrowWeight, isa: Isa) -> Panels:
+    """The panels of the weight as one of f32, whatever multiplies it."""
+    panels = _plan(region, config, weight).panels
+    if panels.kernel.by_tiles:
+        f32 = kernels_for(isa, "float32", "float32")
+        panels = dataclasses.replace(panels, kernel=f32[0])
+    return panels
 
 
 def unpack(
@@ -407,7 +498,7 @@ def unpack(
 ) -> relax.Expr:
     """The original constant as a Relax expression of its packed form."""
     weight = weight_format(region, check(region, config, isa).lanes)
-    panels = _plan(region, config, weight).panels
+    panels = _panels(region, config, weight, isa)
     shape = region.inputs[index].shape
     if index > 1:
         return weight.unpack_per_block(expr, panels, shape)

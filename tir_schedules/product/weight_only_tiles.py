@@ -177,16 +177,11 @@ class WeightOnlyTiles:
         first = k_start // weight.unit
 
         def unit(number: Expr | int, steps: int) -> None:
-            first_step = (first + number) * weight.unit
-            block = 0 if weight.blocks == 1 else first_step // weight.block
             for j in range(width):
-                vectors = weight.emit_unit(self.packed, panel, width, first + number, j)
-                scale = bind(self._per_block(self.scales, panel, width, block, j))
-                zero = self._zero(panel, width, block, j)
-                for step, value in enumerate(vectors[:steps]):
+                row = (first + number) * weight.unit
+                for step, value in enumerate(self.expanded(panel, width, row, j)[:steps]):
                     position = ((number * weight.unit + step) * width + j) * lanes
-                    value = value if zero is None else value - zero
-                    I.buffer_store(expanded, value * scale, [ramp(position, lanes)])
+                    I.buffer_store(expanded, value, [ramp(position, lanes)])
 
         whole, rest = divmod(k_size, weight.unit)
         if whole:
@@ -199,6 +194,15 @@ class WeightOnlyTiles:
             return expanded[ramp(((step - k_start) * width + j) * lanes, lanes)]
 
         return load_b
+
+    def expanded(self, panel: Expr, width: int, row: Expr | int, j: int) -> list[Expr]:
+        """The f32 vectors of a unit of the weight that begins with a row, scaled."""
+        weight = self.weight
+        block = 0 if weight.blocks == 1 else row // weight.block
+        vectors = weight.emit_unit(self.packed, panel, width, row // weight.unit, j)
+        scale = bind(self._per_block(self.scales, panel, width, block, j))
+        zero = self._zero(panel, width, block, j)
+        return [(value if zero is None else value - zero) * scale for value in vectors]
 
     def _accumulators(self, rows: int, width: int) -> tuple[Expr, ...]:
         # One small buffer a row: a larger one would become a heap allocation.

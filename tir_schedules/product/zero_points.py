@@ -18,7 +18,7 @@ import numpy as np
 from tvm import tirx
 
 from microkernels.integers import RANGES, SHIFT
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Address, Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
 from microkernels.vector.placeholders import Placeholder, as_real
 from tir_schedules.core.integer_product import is_dynamic, quantized_dtype, zero_point_inputs
@@ -185,6 +185,8 @@ class Start:
         constant.
     row_sum : callable
         Row -> int32 sum of A's elements.
+    column_address : callable or None
+        Where the term of a constant B is in memory.
     """
 
     def __init__(
@@ -195,17 +197,31 @@ class Start:
         k: int | Expr,
         column_term: Callable[[Expr | int], Expr],
         row_sum: Callable[[Any], Expr],
+        column_address: Callable[[Expr | int], Address] | None = None,
     ) -> None:
         self.zero_points = ZeroPoints.of(region, kernel)
         self.shift = a_shift_of(region, kernel)
         self.inputs = inputs
         self.region, self.k, self.lanes = region, k, kernel.lanes
         self.column_term, self.row_sum = column_term, row_sum
+        self.column_address = column_address
 
     @property
     def needed(self) -> bool:
         """Whether the accumulators start with anything but zeros."""
         return self.zero_points.needed
+
+    @property
+    def by_column(self) -> bool:
+        """Whether all rows start with the same, which is not zero."""
+        return self.needed and not self.zero_points.needs_row_sums
+
+    def columns(self, vector: Expr | int) -> Expr | Address:
+        """What all rows of one vector of columns start with, or where that is in memory."""
+        known = not self.zero_points.a_runtime and self.region.inputs[1].constant
+        if known and self.column_address is not None:
+            return self.column_address(vector)
+        return self(tirx.const(0, "int32"), vector)
 
     def a_zero_point(self) -> Expr:
         """A's shifted zero point; int32."""

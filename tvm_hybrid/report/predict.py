@@ -250,7 +250,7 @@ def _products(
         plan, part, kernel = product.plan, product.part, product.plan.kernel
         if not isinstance(kernel, AmxMicrokernel) or not product.copies:
             continue
-        started = starts_loaded(part, kernel)
+        started = starts_loaded(part, kernel, region.op == "attention")
         operations = operations_of(part, kernel) if epilogue is None else epilogue
         tiles = TilePart(
             plan=plan, started=started, epilogue=operations, fetches=part.op == "matmul"

@@ -10,12 +10,18 @@ from tir_schedules.product.tile_stores import stores_in_place
 from tir_schedules.product.zero_points import ZeroPoints
 
 
-def starts_loaded(part: Region, kernel: AmxMicrokernel) -> bool:
-    """Whether zero points make the accumulators start with something other than zero."""
+def starts_loaded(part: Region, kernel: AmxMicrokernel, attention: bool = False) -> bool:
+    """Whether zero points make the accumulators start with something other than zero.
+
+    What differs by row is added when results are stored, unless tiles are stored as they are, or
+    the product is one of an attention.
+    """
     if not is_integer(part):
         return False
     zero_points = ZeroPoints.of(part, kernel)
-    return zero_points.needs_column_sums or zero_points.needs_row_sums
+    if zero_points.needs_row_sums:
+        return attention or stores_in_place(part, kernel)
+    return zero_points.needs_column_sums
 
 
 def operations_of(part: Region, kernel: AmxMicrokernel) -> int | None:

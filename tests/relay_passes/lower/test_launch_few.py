@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.script import tirx as T
 
 import tvm_hybrid
+from relay_passes.lower.check_first import checking_pipeline
 from relay_passes.lower.launch_few import FEWEST, busy_threads, made_for, pipeline_for
 from tests.relay_passes.graphs import TARGET
 from tir_schedules.core.emission import ALONE
@@ -105,7 +106,7 @@ def test_loops_ask_for_the_threads_that_they_keep_busy() -> None:
 
 def test_on_two_threads_loops_wake_both() -> None:
     assert launched(compiled(two_loops, 2)) == [0, 0]
-    assert FEWEST == 2 and pipeline_for(1) == "default"
+    assert FEWEST == 2 and pipeline_for(1) == checking_pipeline()
     assert made_for(two_loops, 1).same_as(two_loops)
 
 

@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.pipeline import Phase, PipelineOptions, phases
+from relay_passes.pipeline import Phase, PipelineOptions, collect_regions, phases
 from relay_passes.regions.anchor import Anchor
 from relay_passes.regions.partition import partition
 from relay_passes.regions.weight_only_anchor import match_weight_only
@@ -190,3 +190,18 @@ def test_the_region_computes_what_the_chain_says(options: dict[str, Any]) -> Non
     magnitudes = np.abs(x).astype(np.float64) @ np.abs(w) + np.abs(bias.value.numpy())
     bound = (K + 5) * np.finfo(np.float32).eps * magnitudes  # K products, a bias, roundings of w
     assert (np.abs(result - np.maximum(product, 0)) <= bound).all()
+
+
+@pytest.mark.parametrize(("precision", "cpu", "rounded"), [
+    ("bf16", "sapphirerapids", True),
+    ("bf16", "cooperlake", False),
+    ("auto", "sapphirerapids", False),
+])  # fmt: skip
+def test_operands_may_be_rounded_for_tiles_if_the_user_says_so(
+    precision: str, cpu: str, rounded: bool
+) -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+    mod = module(lambda x: op.matmul(x, weight_of(zero=ZERO)))
+    (region,) = collect_regions(mod, PipelineOptions(target, precision=precision))
+    assert region.op == "weight_only_matmul"
+    assert region.attrs.get("rounded") == ("bfloat16" if rounded else None)

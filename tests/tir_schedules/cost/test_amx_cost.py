@@ -138,3 +138,12 @@ def test_many_rows_fetch_half_of_the_loads_from_l1() -> None:
     assert 1024 * 2 * piece <= SPR.l1_bytes * 2 / 3
     # One block of rows visits a panel once.
     assert amx_blocks(TILES["2x2"], 16, 1024, 2048, SPR)["k_block"] == 512
+
+
+def test_sums_rest_in_l1_where_k_is_cut() -> None:
+    """512 rows of two vectors would be 64 KB: more than L1. The weight is fetched ahead."""
+    found = amx_blocks(TILES["2x2"], 512, 1024, 2048, SPR, fetches=True)
+    assert found["m_block"] * found["vectors"] * 64 <= SPR.l1_bytes // 3
+    plan = ProductPlan(kernel=TILES["2x2"], m=512, n=1024, k=2048, **found)
+    whole = replace(plan, m_block=512)
+    assert amx_cycles(plan, SPR, True) < 0.98 * amx_cycles(whole, SPR, True)

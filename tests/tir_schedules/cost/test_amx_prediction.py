@@ -110,7 +110,7 @@ def test_levels_hold_what_fits() -> None:
 
 @pytest.mark.parametrize(("rows", "vectors", "layout"), [(32, 2, "2x2"), (16, 4, "1x4")])
 @pytest.mark.parametrize("k_bytes", [1024, 2048])
-def test_full_blocks_from_1024_on_reach_nine_tenths(
+def test_full_blocks_from_1024_on_reach_five_sixths(
     rows: int, vectors: int, layout: str, k_bytes: int
 ) -> None:
     """Of the product alone, weight in L2, a block of K that leaves the panel's piece in L1."""
@@ -125,7 +125,7 @@ def test_full_blocks_from_1024_on_reach_nine_tenths(
         k_block=8 * DEPTH,
     )
     part = TilePart(plan=plan, epilogue=None)
-    assert predict(part, SPR).share >= 0.9
+    assert predict(part, SPR).share >= 0.83
     # Where the whole panel does not stay, one load for a product comes from L2: 1024 bytes in 21
     # cycles, not in 16.
     whole = replace(part, plan=replace(plan, k_block=plan.steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
+import tvm
 from tvm import tirx
 
 from microkernels.microkernel import microkernel_named
@@ -12,7 +13,8 @@ from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE
+from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE, ProductPlan
+from tir_schedules.product import tile_fetch
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
 from tir_schedules.product.tile_loops import TileLoops
@@ -73,3 +75,62 @@ def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> N
     assert asked[-1] < lines
     if min(group.size for group in groups) * vectors >= PRODUCTS_PER_SHARE * -(-vectors // in_line):
         assert set(asked) == set(range(lines))
+
+
+@pytest.mark.parametrize("kernel", ["amx_u8s8s32_32x32", "amx_u8s8s32_16x64", "amx_bf16_32x32"])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4])
+@pytest.mark.parametrize(("n", "pieces"), [(256, 1), (160, 1), (256, 3)])
+def test_tile_registers_fetch_the_next_panel_once(
+    kernel: str, blocks: int, n: int, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that the tiles of all panels ask for lie in the next one, each once but for rounding.
+
+    Behind the last panel they ask for lines of that one, which are there.
+    """
+    monkeypatch.setattr(tile_fetch, "bind", lambda number: number)
+    tile = microkernel_named(kernel)
+    m, steps = tile.mr * blocks, 4 * tile.depth * pieces
+    vectors = tile.nr // tile.lanes
+    config = MatmulConfig(
+        kernel=kernel, rows=tile.mr, vectors=vectors, m_block=m, k_block=steps // pieces
+    )
+    plan = ProductPlan.of(config, m, n, steps * tile.kr)
+    asked: list[tuple[int, int]] = []
+    never = functools.partial(pytest.fail, "nothing is multiplied")
+    simplify = tvm.sym.Analyzer().simplify
+    loops = TileLoops(
+        plan,
+        never,
+        never,
+        never,
+        fetch=lambda panel, line: asked.append((int(panel), int(simplify(line)))),
+    )
+    widths, groups, first = plan.panels.widths, balanced(m, tile.mr), 0
+    products = min(tile.mr, 32) // 16 * vectors
+    for width, after in zip(widths, (*widths[1:], 0), strict=True):
+        asked.clear()
+        place, number = (tirx.const(each, "int32") for each in (first, after))
+        assert after or loops._fetching(place, width, 0, groups) is None
+        fetching = loops._fetching(place, width, number, groups)
+        if fetching is None:
+            assert blocks > 2 * width
+            continue
+        for piece in plan.pieces:
+            for block in range(blocks):
+                part = fetching.between(block, piece, tile.depth)
+                for step in range(piece[1] // tile.depth):
+                    sizes = []
+                    for product in range(products):
+                        before = len(asked)
+                        part(tirx.const(step, "int32"), product, products)
+                        sizes.append(len(asked) - before)
+                    assert max(sizes) <= max(16 * width // blocks // products + 1, 1)
+        first += width
+        assert {panel for panel, _ in asked} == {first}
+        lines = [line for _, line in asked]
+        if after:
+            assert set(lines) == set(range(after * steps))
+            if after == width:
+                assert len(lines) <= after * steps * 1.1
+        else:
+            assert -steps * width <= min(lines) and max(lines) < 0

@@ -49,11 +49,11 @@ def wide_layer(m: int = 64, k: int = 256, n: int = 96) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_every_amx_kernel_is_predicted_to_reach_nine_tenths(shapes: dict[str, Any]) -> None:
+def test_every_amx_kernel_is_predicted_to_reach_five_sixths(shapes: dict[str, Any]) -> None:
     names = [kernel.name for kernel in all_microkernels() if isinstance(kernel, AmxMicrokernel)]
     assert [row["kernel"] for row in shapes["kernels"]] == names and len(names) >= 10
     for row in shapes["kernels"]:
-        assert row["k"] == 1024 and 0.9 <= row["predicted_share_of_peak"] <= 1
+        assert row["k"] == 1024 and 0.83 <= row["predicted_share_of_peak"] <= 1
 
 
 def test_the_table_has_every_shape_on_tiles(shapes: dict[str, Any]) -> None:

@@ -153,14 +153,22 @@ class ProductTiles:
                     place = running[1].place(at + r0, panel * lanes)
                 elif self.scratch is not None:
                     place = self.scratch.place()
+                columns = None
+                if starts is not None and starts.by_column and kernel.by_tiles:
+                    alike = starts
+
+                    def columns(j: int) -> Expr | Address:
+                        return alike.columns(panel + j)
+
                 result = kernel.emit(
                     size,
                     width,
                     (steps,),
                     lambda i, ks: self._probabilities(r0 + i, ks[0]),
                     lambda j, ks: self.v.load(panel, width, first_step + ks[0], j),
-                    init if running is not None or starts is not None else None,
+                    None if columns is not None or (running is None and starts is None) else init,
                     place,
+                    columns=columns,
                 )
                 if place is None:
                     for i in range(size):

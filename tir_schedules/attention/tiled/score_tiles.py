@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel, Tile
+from microkernels.microkernel import Address, Microkernel, Tile
 from microkernels.vector.expressions import Expr, bind, cast, constant, reinterpret
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group
@@ -98,8 +98,14 @@ class ScoreTiles:
         def tile(first: Expr | int, width: int, r0: Expr | int, size: int) -> None:
             with opaque_block("scores"):
                 at = block.start + first
-                init = None
-                if start is not None and start.needed:
+                init, columns = None, None
+                if start is not None and start.by_column and kernel.by_tiles:
+                    starts = start
+
+                    def columns(j: int) -> Expr | Address:
+                        return starts.columns(at + j)
+
+                elif start is not None and start.needed:
                     starts = start
 
                     def init(i: Expr | int, j: int) -> Expr:
@@ -115,6 +121,7 @@ class ScoreTiles:
                     init,
                     into,
                     peel=self.q.tail,
+                    columns=columns,
                 )
                 if into is None or self.fused is not None:
                     self._for_rows(size, lambda i: self._keep(result, i, row, r0 + i, first, block))

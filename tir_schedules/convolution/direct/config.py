@@ -35,7 +35,8 @@ class ConvConfig(Config, frozen=True, kw_only=True):
     rows : int
         Most pixels of a register tile in one line of the image.
     lines : int
-        Lines of the image that a register tile spans; more than 1 only if `staged`.
+        Lines of the image that a register tile spans; more than 1 only if `staged`. Tiles of AMX
+        then go on from line to line of a band, which has so many (`across_of`).
     vectors : int
         Most vectors of channels of a register tile.
     band : int
@@ -129,6 +130,49 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     return geometry.group_channels % kernel.kr == 0
 
 
+class Across(NamedTuple):
+    """Tiles of AMX that go on from one line to the next.
+
+    A line of the copy is followed by the next one, so that windows of both are equally far apart.
+    What begins at the end of a line and ends in the next is multiplied, too, but not stored.
+
+        3x3, padding 1: 9 positions for 7 pixels, 61 for 7 lines: four tiles in the place of seven
+
+    Attributes
+    ----------
+    distance : int
+        Positions from one line to the next.
+    total : int
+        From the first pixel to the last one of a band.
+    """
+
+    distance: int
+    total: int
+
+
+def positions_across(geometry: ConvGeometry, lines: int) -> Across:
+    """The positions of so many lines of a result of three axes."""
+    width, stride = geometry.outputs[2], geometry.strides[2]
+    span = (geometry.kernel[2] - 1) * geometry.dilation[2] + 1
+    distance = math.ceil(((width - 1) * stride + span) / stride)
+    return Across(distance, (lines - 1) * distance + width)
+
+
+def across_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> Across | None:
+    """How tiles go on from line to line; None if each line has its own."""
+    if not kernel.by_tiles or config.lines == 1:
+        return None
+    return positions_across(geometry.as_volume(), config.lines)
+
+
+def tiles_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[int, int]:
+    """Most pixels of a register tile, and tiles of a line, or of all lines that they go on over."""
+    across = across_of(geometry, config, kernel)
+    positions = geometry.outputs[-1] if across is None else across.total
+    rows = min(config.rows, positions)
+    return rows, math.ceil(positions / rows)
+
+
 class Grid(NamedTuple):
     """Threads along bands, along channels and along the tiles of a line."""
 
@@ -197,11 +241,21 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
             raise ConfigError(f"lines and threads_x are 1 for open sizes, {region.key}")
         return kernel
     width = geometry.outputs[-1]
-    if config.threads_x > 1 and kernel.by_tiles and width % min(config.rows, width):
+    by_line = kernel.by_tiles and config.lines == 1
+    if config.threads_x > 1 and by_line and width % min(config.rows, width):
         raise ConfigError(f"threads_x={config.threads_x}: tiles overlap, for {region.key}")
     if config.lines > 1:
         height = geometry.as_volume().outputs[1]
-        if not config.staged or kernel.by_tiles or config.band < height:
+        if kernel.by_tiles:
+            if not config.staged or config.band != config.lines or height % config.band:
+                raise ConfigError(
+                    f"lines={config.lines}: of tiles, only of bands of as many, all alike, "
+                    f"{region.key}"
+                )
+            if config.threads_x > 1:
+                raise ConfigError(f"threads_x={config.threads_x}: tiles have no line of their own")
+            return kernel
+        if not config.staged or config.band < height:
             raise ConfigError(f"lines={config.lines}: only of staged whole images, {region.key}")
         if config.rows * config.lines > kernel.mr:
             raise ConfigError(f"{config.lines} lines of {config.rows} pixels exceed {kernel.name}")

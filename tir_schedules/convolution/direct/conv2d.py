@@ -22,6 +22,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.microkernel import Address
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
 from tir_schedules.core.emission import (
@@ -103,7 +104,10 @@ def _zero_point(
         lanes = kernel.lanes
         return reinterpret_group("int32", weight[ramp(layout.size + 4 * first, 4 * lanes)], lanes)
 
-    start = Start(region, kernel, inputs, 0, term, lambda row: row)
+    def address(first: Expr | int) -> Address:
+        return Address(I.address_of(weight[layout.size + 4 * first]), 0)
+
+    start = Start(region, kernel, inputs, 0, term, lambda row: row, address)
     outside: Expr | int = points.a
     if points.a_runtime:
         outside = start.a_zero_point()
@@ -111,9 +115,9 @@ def _zero_point(
         return None, outside
     columns = layout.geometry.groups * layout.columns
 
-    def begin(number: Expr | int, group: Expr | int, vector: Expr | int) -> Expr:
+    def begin(number: Expr | int, group: Expr | int, vector: Expr | int) -> Expr | Address:
         place = number * columns + group * layout.columns + vector * kernel.lanes
-        return start(tirx.const(0, "int32"), place)
+        return start.columns(place) if kernel.by_tiles else start(tirx.const(0, "int32"), place)
 
     return begin, outside
 

@@ -39,8 +39,10 @@ from .config import (
     column_shares,
     form_of,
     grid_of,
+    positions_across,
     product_types,
     reads_in_place,
+    tiles_of,
     vectors_of,
     wide_of,
 )
@@ -132,12 +134,15 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
     for staged in stagings:
         tiles = [(kernel.mr, 1)] if opened else _tiles(geometry, kernel, staged)
         for rows, lines in tiles:
+            if kernel.by_tiles and lines > _lines_in_l2(region, geometry, machine, wide):
+                continue  # they would go on over more lines than stay near
+            whole = lines if kernel.by_tiles else height
             serial = ConvConfig(
                 kernel=kernel.name,
                 rows=rows,
                 lines=lines,
                 vectors=min(kernel.vectors, vectors),
-                band=height if lines > 1 else _band(region, geometry, machine, 1, wide),
+                band=_band(region, geometry, machine, 1, wide) if lines == 1 else whole,
                 staged=staged,
             )
             grids = _grids(estimate, kernel, serial)
@@ -148,7 +153,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
                 bands = {_band(region, geometry, machine, grid.bands, wide)}
                 if every:
                     bands |= {max(1, band // 2) for band in bands} | {height}
-                for band in {height} if lines > 1 else bands:
+                for band in {whole} if lines > 1 else bands:
                     yield msgspec.structs.replace(
                         serial,
                         band=band,
@@ -164,10 +169,11 @@ def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list
     if threads_worth(machine, flops_us(geometry.flops / kernel.kr, machine)) == 1:
         return [Grid(1, 1, 1)]
     depth, height, width = geometry.outputs
-    lines = geometry.batch * depth * (1 if serial.lines > 1 else height)
+    bands = height // serial.band if serial.lines > 1 else height
+    lines = geometry.batch * depth * bands
     parts, tiles = channel_parts(geometry, kernel), math.ceil(width / serial.rows)
-    if kernel.by_tiles and width % serial.rows:
-        tiles = 1  # the last one overlaps the one before
+    if kernel.by_tiles and (serial.lines > 1 or width % serial.rows):
+        tiles = 1  # the last one overlaps the one before, or they have no line of their own
     found = []
     for high, wide in grids_of(halves(machine.threads)):
         bands, channels = busy_grid(lines, parts, min(high, lines), wide)
@@ -181,6 +187,8 @@ def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterato
     _, height, width = geometry.outputs
     if kernel.by_tiles:
         yield min(kernel.mr, width), 1
+        for lines in (each for each in range(2, height + 1) if height % each == 0):
+            yield min(kernel.mr, positions_across(geometry, lines).total), lines
         return
     fewest = math.ceil(width / kernel.mr)
     sizes = {math.ceil(width / pieces) for pieces in range(fewest, min(width, 2 * fewest + 1) + 1)}
@@ -200,9 +208,7 @@ def _band(
     Where panels of the weight are widened for each band, it has some pixels.
     """
     height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
-    item = 2 if wide else DataType(region.inputs[0].dtype).itemsize
-    line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
-    most = max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
+    most = _lines_in_l2(region, geometry, machine, wide)
     if wide:
         most = max(most, math.ceil(WIDE_PIXELS / geometry.outputs[2]))
     counts = range(math.ceil(height / most), height)
@@ -214,6 +220,13 @@ def _band(
     alike = (n for n in counts if (planes * n) % threads == 0 and unevenness(n) <= MOST_UNEVEN)
     bands = next((n for n in (*alike, *counts) if unevenness(n) <= NEARLY_EVEN), height)
     return math.ceil(height / bands)
+
+
+def _lines_in_l2(region: Region, geometry: ConvGeometry, machine: Machine, wide: bool) -> int:
+    """Lines of the result whose lines of x half of L2 holds; at least 1."""
+    item = 2 if wide else DataType(region.inputs[0].dtype).itemsize
+    line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
+    return max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
 
 
 def _most_lines(geometry: ConvGeometry, band: int, threads: int) -> int:
@@ -311,7 +324,7 @@ def _line_cycles(
     outer = taps_z * taps_y * (1 if config.staged else _inside(geometry, 1))
     runs = 1 if form == "fused" else taps_x
     if kernel.by_tiles:
-        rows = min(config.rows, width)
+        rows, tiles = tiles_of(geometry, config, kernel)
         taps = taps_z * taps_y * runs
         plan = ProductPlan(
             kernel=kernel,
@@ -325,7 +338,7 @@ def _line_cycles(
             runs=taps,
         )
         once = amx_cycles(plan, machine)
-        return math.ceil(width / rows) * once
+        return tiles * once
     pitch = geometry.strides[2] * geometry.channels * DataType(region.inputs[0].dtype).itemsize
     shares = not config.staged and pitch % SET_BYTES == 0
     cycles = LINE_CYCLES

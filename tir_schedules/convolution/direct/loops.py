@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast as typed
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -30,12 +31,13 @@ from tir_schedules.product.tile_loops import LoadPanel, TileTask
 from tir_schedules.product.tile_stores import rest, store_tile
 from tir_schedules.product.wide_panels import WidePanels
 
-from .config import ConvConfig, Grid, grid_of
+from .config import Across, ConvConfig, Grid, across_of, grid_of
 from .weight import WeightLayout
 from .windows import Windows
 
-# (class of positions, group, vector of its columns) -> what accumulators start with
-Start = Callable[["Expr | int", "Expr | int", "Expr | int"], Expr]
+# (class of positions, group, vector of its columns) -> what accumulators start with; or, for tiles,
+# where that is
+Start = Callable[["Expr | int", "Expr | int", "Expr | int"], "Expr | Address"]
 # (flat pixel, group, vector of its columns, accumulators, whether it ends its panel)
 Store = Callable[[Expr, "Expr | int", "Expr | int", Expr, bool], None]
 
@@ -107,7 +109,7 @@ class ConvLoops:
             index = first + band
             plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
             lines: Expr | int = config.band
-            if height % config.band:
+            if height % config.band:  # never where tiles go on from line to line
                 lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
             self._band(I.floordiv(task, grid.bands), plane, line, lines, scratch)
         state.release()
@@ -158,7 +160,14 @@ class ConvLoops:
         """Pixels of the largest tile in a line."""
         if self._opened:
             return self.config.rows
+        if self._across is not None:
+            return min(self.config.rows, self._across.total)
         return min(self.config.rows, self.windows.geometry.outputs[2])
+
+    @property
+    def _across(self) -> Across | None:
+        """How tiles go on from line to line."""
+        return across_of(self.windows.geometry, self.config, self.layout.kernel)
 
     def _band(
         self, share: Expr, plane: Expr, line: Expr, lines: Expr | int, scratch: Expr | None
@@ -249,7 +258,15 @@ class ConvLoops:
                     _for_some(group, first - before, first + count - before, body)
                 before += group.count
 
-        if config.lines > 1:
+        def going_on(position: Expr | int, positions: int) -> None:
+            with opaque_block("tile"):
+                emitter = _TileEmitter(self, group, vector, vectors, plane, line, position, load_b)
+                emitter.emit(1, positions, True, scratch)
+
+        across = self._across
+        if across is not None:
+            for_groups(_overlapping(across.total, self._rows), going_on)
+        elif config.lines > 1:
             assert isinstance(lines, int)
             for_groups(balanced(lines, config.lines), in_lines)
         else:
@@ -314,13 +331,18 @@ class _TileEmitter:
         loops, kernel = self.loops, self.loops.layout.kernel
         windows = loops.windows
         rows = height * columns
-        init = None
-        if loops.start is not None:
+        init, alike, begin = None, None, loops.start
+        if begin is not None:
             classes = loops.layout.classes
 
-            def init(i: Expr | int, j: int) -> Expr:
-                assert loops.start is not None
-                return loops.start(self._class(classes, i, columns), self.group, self.vector + j)
+            def start(i: Expr | int, j: int) -> Expr:
+                kind = self._class(classes, i, columns)
+                return typed(Expr, begin(kind, self.group, self.vector + j))
+
+            if kernel.by_tiles:  # they read a copy, in which every window is whole
+                alike = functools.partial(self._of_all_rows, begin)
+            else:
+                init = start
 
         outer = self._outer()
         taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
@@ -336,11 +358,23 @@ class _TileEmitter:
                 return self._load_b(j, self._run(outer, ks, taps), ks[-1])
 
             into = None if scratch is None else Place(scratch)
-            result = kernel.emit(rows, self.vectors, (*extents, steps), load_a, load_b, init, into)
+            result = kernel.emit(
+                rows,
+                self.vectors,
+                (*extents, steps),
+                load_a,
+                load_b,
+                init,
+                into,
+                columns=alike,
+            )
         else:
             result = kernel.begin(rows, self.vectors, init)
             for tap in range(windows.geometry.kernel[2]):
                 self._one_tap(result, outer, columns, tap)
+        if loops._across is not None:
+            self._store_pixels(result, loops._across)
+            return
         if stored is None:
             store_tile(result, kernel, loops.epilogue_cost, self._store(columns))
             return
@@ -350,6 +384,10 @@ class _TileEmitter:
         with I.serial(stored) as i:
             for j in range(self.vectors):
                 store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
+
+    def _of_all_rows(self, begin: Start, j: int) -> Expr | Address:
+        """What all pixels of a tile start with in one vector."""
+        return begin(0, self.group, self.vector + j)
 
     def _one_tap(
         self, result: Tile, outer: Sequence[tuple[Expr | int, Expr | int]], columns: int, tap: int
@@ -425,6 +463,20 @@ class _TileEmitter:
         if not isinstance(self.column, int):  # a tile of whole windows: any of them
             position[2] = next(c for c in range(width) if self.loops.windows.whole(c, 1))
         return classes.number(position[3 - len(classes.axes) :])
+
+    def _store_pixels(self, result: Tile, across: Across) -> None:
+        """Stores the positions of a tile that are pixels of the result."""
+        _, height, width = self.loops.windows.geometry.outputs
+        with I.serial(result.rows) as i:
+            position = self.column + i
+            line = I.floordiv(position, across.distance)
+            column = position - line * across.distance
+            with I.If(column < width), I.Then():
+                pixel = (self.plane * height + self.line + line) * width + column
+                for j in range(result.vectors):
+                    last = j == result.vectors - 1
+                    vector = self.vector + j
+                    self.loops.store(pixel, self.group, vector, result.value(i, j), last)
 
     def _store(self, columns: int) -> Callable[[Expr | int, int, Expr, bool], None]:
         _, height, width = map(extent, self.loops.windows.geometry.outputs)

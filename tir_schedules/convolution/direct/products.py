@@ -28,11 +28,13 @@ from tir_schedules.core.region import Region
 
 from .config import (
     ConvConfig,
+    across_of,
     channel_parts,
     column_shares,
     form_of,
     grid_of,
     panels_of,
+    tiles_of,
     vectors_of,
 )
 from .cost import candidates, estimated_cycles
@@ -55,12 +57,15 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     runs = math.prod(geometry.kernel) if split else taps_z * taps_y
     steps = kernel.steps(channels) if split else kernel.steps(taps_x * channels)
     x_item = 4 / kernel.kr if config.staged else DataType(region.inputs[0].dtype).itemsize
-    tiles = pieces(width, config.rows)
-    # Tiles of tile registers are alike: the last one overlaps the one before.
-    columns = min(config.rows, width) if kernel.by_tiles else width / tiles
     average = planes * height / bands
     line_tiles = pieces(average, config.lines)
     lines = average / line_tiles
+    most, tiles = tiles_of(geometry, config, kernel)
+    # Tiles of tile registers are alike: the last one overlaps the one before.
+    columns = most if kernel.by_tiles else width / tiles
+    high, rows = lines, columns * lines
+    if across_of(geometry, config, kernel) is not None:
+        high, rows, columns = lines / tiles, most, width
 
     def touched(
         planes: float, lines: float, columns: float, vectors: float, groups: float
@@ -74,7 +79,6 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     share_groups = groups / threads_n if groups > 1 else 1.0
     share_panels = panels if groups > 1 else panels / threads_n
     share_vectors = vectors * share_panels
-    rows = columns * lines
     mine = share_vectors, share_groups
     of_all = touched(planes, height, width, n_vectors, groups)
     wide = width / threads_x
@@ -86,10 +90,11 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
         Loop("panel", share_panels * share_groups, "serial", of_band),
         Loop("line", line_tiles, "serial", touched(1, average, wide, vectors, 1)),
         Loop("tile", tiles / threads_x, "serial", touched(1, lines, wide, vectors, 1)),
-        Loop("tap", runs, "reduction", touched(1, lines, columns, vectors, 1)),
+        Loop("tap", runs, "reduction", touched(1, high, columns, vectors, 1)),
         *register_tile(rows, vectors, steps, kernel.lanes, ("pixel", "vector", "channel")),
     ]
-    useful = geometry.group_out_channels / (n_vectors * kernel.lanes) * width / (tiles * columns)
+    useful = geometry.group_out_channels / (n_vectors * kernel.lanes)
+    useful *= width * lines / (tiles * rows)
     useful *= math.prod(geometry.kernel) * channels / (runs * steps * kernel.kr)
     balance = balance_of(bands, threads_m) * balance_of(parts, threads_n)
     balance *= balance_of(tiles, threads_x)
@@ -97,14 +102,16 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
 
 
 def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[Product]:
-    """Tiles of pixels of a line; what overlaps at its end is computed twice."""
+    """Tiles of pixels of a line, or of several; what overlaps at their end is computed twice."""
     line = ConvGeometry.of(region)
     geometry, kernel = line.as_volume(), microkernel_named(config.kernel)
     depth, height, width = geometry.outputs
-    rows, k = min(config.rows, width), math.prod(geometry.kernel) * geometry.group_channels
+    rows, tiles = tiles_of(geometry, config, kernel)
+    k = math.prod(geometry.kernel) * geometry.group_channels
     bands = geometry.batch * depth * math.ceil(height / config.band)
     lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
     share = column_shares(geometry, config, kernel)[0].size * kernel.lanes
+    lines_of_tiles = 1 if across_of(geometry, config, kernel) is None else config.lines
     yield Product(
         part=region,
         plan=ProductPlan(
@@ -117,11 +124,11 @@ def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[P
             m_block=rows,
             k_block=kernel.steps(k),
         ),
-        copies=lines * math.ceil(math.ceil(width / rows) / config.threads_x) * geometry.groups,
+        copies=lines // lines_of_tiles * math.ceil(tiles / config.threads_x) * geometry.groups,
         cycles=estimated_cycles(region, config, machine),
         others=lambda: [
             (other.kernel, estimated_cycles(region, other, machine))
             for other in candidates(region, machine)
         ],
-        filled=(line.outputs[-1], line.kernel[-1] * line.group_channels),
+        filled=(height * width, line.kernel[-1] * line.group_channels),
     )

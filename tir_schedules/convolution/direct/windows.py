@@ -21,14 +21,14 @@ from microkernels.vector.expressions import Expr, cast, constant, materialise, r
 from microkernels.vector.placeholders import Placeholder
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import allocated, extent
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
 from tir_schedules.product.activations import as_operand, converts
 
-from .config import ConvConfig, wide_of
+from .config import ConvConfig, across_of, wide_of
 from .weight import WeightLayout
 
 Bounds = tuple[Expr | int, Expr | int]
@@ -84,11 +84,17 @@ class Windows:
         self.pixel = geometry.groups * self.group
         span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
         self.most_lines = (config.band - 1) * geometry.strides[1] + span[1]
+        across = across_of(geometry, config, self.kernel)
+        # Where tiles go on from line to line, those of consecutive results follow each other.
+        self.phases = 1 if across is None else geometry.strides[1]
+        self.phase = math.ceil(self.most_lines / self.phases)
         vector = self.kernel.lanes * self.kernel.kr
         # What a padded run reads behind the last window belongs to the line.
         beyond = layout.steps * self.kernel.kr - layout.run
 
         def pitch(outputs: Expr | int) -> Expr | int:
+            if across is not None:
+                return across.distance * geometry.strides[2] * self.pixel
             width = (outputs - 1) * geometry.strides[2] + span[2]
             if isinstance(width, int):
                 return math.ceil((width * self.pixel + beyond) / vector) * vector
@@ -103,7 +109,8 @@ class Windows:
         self.width: Expr | int = (extent(outputs) - 1) * geometry.strides[2] + span[2]
         found = pitch(columns(extent(outputs)))
         self.pitch: Expr | int = found if isinstance(found, int) else materialise(found)
-        size = pitch(columns(allocated(outputs))) * (geometry.kernel[0] * self.most_lines)
+        lines = geometry.kernel[0] * self.phases * self.phase
+        size = pitch(columns(allocated(outputs))) * lines + (0 if across is None else beyond)
         self.copy = I.sblock_alloc_buffer((size,), self.element_dtype, align=64)
 
     def bounds(self, axis: int, output: Expr | int) -> Bounds:
@@ -159,9 +166,20 @@ class Windows:
                 geometry.extents[2] * self.pixel
             )
             return place + x * self.pixel + group * self.group
-        y = (line - self.first) * geometry.strides[1] + height * geometry.dilation[1]
+        tap_y = height * geometry.dilation[1]
+        if self.phases == 1:
+            y = self._place(depth, (line - self.first) * geometry.strides[1] + tap_y)
+        else:
+            y = self._place(depth, as_expr(tap_y)) + (line - self.first)
         x = column * geometry.strides[2] + width * geometry.dilation[2]
-        return (depth * self.most_lines + y) * self.pitch + x * self.pixel + group * self.group
+        return y * self.pitch + x * self.pixel + group * self.group
+
+    def _place(self, plane: Expr | int, line: Expr) -> Expr:
+        """Where a line of the band is in the copy."""
+        if self.phases > 1:
+            turn = line // self.phases
+            line = (line - turn * self.phases) * self.phase + turn
+        return plane * (self.phases * self.phase) + line
 
     def load(self, start: Expr, step: Expr | int) -> Expr | Address:
         """kr elements of a run, as the kernel's `emit` takes them."""
@@ -191,7 +209,7 @@ class Windows:
             planes, lines_of_x, columns = map(extent, geometry.extents)
             number = (sample * planes + source_z) * lines_of_x + source_y
             start = number * (columns * geometry.channels)
-            to = (z * self.most_lines + y) * self.pitch
+            to = self._place(z, y) * self.pitch
             self._stage(to, start, source_z, source_y)
 
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:

@@ -122,3 +122,77 @@ def test_large_layers_choose_tiles_and_others_say_why_not() -> None:
 
 def kernel_is_by_tiles(config: ConvConfig) -> bool:
     return config.kernel.startswith("amx")
+
+
+# Image, channels, kernel, strides, padding, lines of a band.
+ACROSS = [
+    ((7, 7), 64, (3, 3), (1, 1), (1, 1, 1, 1), 7),
+    ((7, 7), 20, (3, 3), (1, 1), (1, 1, 1, 1), 7),  # 64 bytes of K reach over a line's end
+    ((14, 14), 32, (3, 3), (2, 2), (1, 1, 1, 1), 7),  # lines of either parity follow each other
+    ((12, 9), 8, (5, 2), (3, 2), (2, 0, 2, 1), 2),
+    ((10, 5), 6, (1, 3), (1, 1), (0, 1, 0, 1), 5),
+]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
+@pytest.mark.parametrize("case", ACROSS, ids=lambda case: "x".join(map(str, case[0])))
+def test_tiles_go_on_from_line_to_line(case: tuple, dtype: str) -> None:
+    extents, channels, kernel, strides, padding, lines = case
+    zero = {} if dtype == "bfloat16" else {"a_zero_point": 5}
+    region = conv_region(
+        extents, channels, 35, kernel, strides=strides, padding=padding, dtype=dtype, **zero
+    )
+    block = BLOCKS[channels % 3 % 2]
+    rows = 16 if block == "16x64" else 32
+    config = on_tiles(region, block, lines=lines, band=lines, rows=rows)
+    run_on_tiles(region, config, at_end=channels > 20)
+
+
+def test_lines_of_groups_and_planes() -> None:
+    region = conv_region(
+        (3, 6, 5), 8, 36, (2, 3, 3), padding=(0, 1, 1, 1, 1, 1), groups=2, batch=2, dtype="uint8",
+        dilation=(1, 2, 1),
+    )  # fmt: skip
+    lines = ConvGeometry.of(region).outputs[1]
+    run_on_tiles(region, on_tiles(region, "32x32", lines=lines, band=lines, rows=32, threads_m=2))
+
+
+def test_a_7x7_image_takes_4_tiles_of_pixels_in_the_place_of_7() -> None:
+    """And each tile of the weight is loaded twice, not for each line."""
+    region = conv_region((7, 7), 64, 32, (3, 3), padding=(1,) * 4, dtype="uint8")
+    found = []
+    for fields in ({}, {"lines": 7, "rows": 32}):
+        run_on_tiles(region, on_tiles(region, "32x32", **fields))
+        executed = emulator.counts()
+        if executed is None:
+            return
+        found.append((executed["tdpbusd"], executed["tileloadd"]))
+    steps, columns = 9, 2
+    assert found[0] == (7 * columns * steps, 7 * (1 + columns) * steps)
+    assert found[1] == (4 * columns * steps, 2 * (2 + columns) * steps)
+
+
+def test_small_images_choose_to_go_on() -> None:
+    machine, template = machine_for("amx"), template_for("conv2d")
+    small = conv_region((7, 7), 512, 512, (3, 3), padding=(1,) * 4, dtype="uint8")
+    config = template.default_config(small, machine)
+    assert kernel_is_by_tiles(config) and config.lines == 7
+    wide = conv_region((32, 32), 128, 128, (3, 3), padding=(1,) * 4, dtype="uint8")
+    assert template.default_config(wide, machine).lines == 1
+    large = conv_region((300, 300), 64, 64, (3, 3), padding=(1,) * 4, dtype="uint8")
+    lines = max(config.lines for config in template.space(large, machine))
+    assert 1 < lines * 300 * 64 <= machine.l2_bytes // 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lines": 3}, "only of bands of as many"),
+        ({"lines": 7, "threads_x": 2}, "no line of their own"),
+        ({"lines": 2, "band": 2}, "all alike"),
+    ],
+)
+def test_what_does_not_go_on_is_refused(fields: dict[str, int], message: str) -> None:
+    region = conv_region((7, 7), 8, 16, (3, 3), padding=(1,) * 4, dtype="uint8")
+    with pytest.raises(ConfigError, match=message):
+        template_for("conv2d").build(region, on_tiles(region, "32x32", **fields), isa_named("amx"))
