@@ -87,6 +87,8 @@ class Activations:
         Whether the caller has the last step of K multiplied by itself, where `tail` says so.
     wide : WideProduct or None
         What multiplies them, if they are staged in a wider type.
+    vectors : bool
+        Whether rows have to be whole vectors of lanes * kr elements.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Activations:
         rows: InPlace | None = None,
         peels: bool = False,
         wide: WideProduct | None = None,
+        vectors: bool = False,
     ) -> None:
         self.wide, self.element = wide, kernel.operand_dtype if wide is None else wide.dtype
         self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
@@ -109,7 +112,7 @@ class Activations:
         vector = kernel.lanes * kernel.kr
         as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
         self.padded = kernel.by_tiles and rows is not None and rows.padded
-        whole = kernel.steps(k) * kernel.kr == k or self.padded
+        whole = k % vector == 0 if vectors else kernel.steps(k) * kernel.kr == k or self.padded
         matching = contiguous and quantize is None and not self._converts
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None
@@ -147,7 +150,21 @@ class Activations:
             assert self.rows is not None
             index = self.rows.index(row, step * kr)
             return self.kernel.a_operand(self.rows.buffer, index, self.rows.pitch)
-        return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
+        return self.load_from(row, step * kr)
+
+    def load_from(self, row: Expr, column: Expr | int) -> Expr:
+        """kr elements of a row from a column on, in every lane; of rows without tiles."""
+        kr = self.kernel.kr
+        if self.staged:
+            return self.kernel.spread(self.buffer[self._within(row), ramp(column, kr)])
+        return self.kernel.spread(self._as_operand(self.read(row, Columns(column, kr, kr))))
+
+    def vector_of(self, row: Expr, number: Expr) -> Expr:
+        """lanes * kr elements of a row of whole vectors."""
+        lanes = self.kernel.lanes * self.kernel.kr
+        if self.staged:
+            return self.buffer[self._within(row), ramp(number * lanes, lanes)]
+        return self._as_operand(self.read(row, Columns(number * lanes, lanes, lanes)))
 
     def begin(self, block: Expr, rows: int | Expr) -> None:
         """What happens before a block of rows is multiplied: staging, sums."""

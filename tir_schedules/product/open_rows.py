@@ -379,8 +379,9 @@ class OpenRows:
             return begins(row + i, vector + j)
 
         def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
-            if ahead is not None and j == 0 and loops.begins(ks):
-                ahead(ks[0])
+            if ahead is not None and j == 0:
+                for begun in loops.begun(ks):
+                    ahead(begun)
             return read_b(vector, vectors, loops.place(piece[0], ks), j)
 
         def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:

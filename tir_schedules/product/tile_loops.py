@@ -35,6 +35,7 @@ from tir_schedules.core.product_plan import (
 from .late_stores import LateStores
 from .streams import emit_streams
 from .tile_stores import rest, store_tile
+from .byte_product import ByteProduct
 from .wide_product import WideProduct
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
@@ -114,11 +115,13 @@ class TileLoops:
         Vectors of one step of packed B that a line holds.
     share : tuple or None
         First step and number of steps of the K that is multiplied; all of it if None.
-    wide : WideProduct or None
-        How tiles multiply operands that `begin` and `stage_b` have widened; `load_a` and the
-        panel's load_b then count its parts of steps.
+    wide : WideProduct or ByteProduct or None
+        How tiles multiply operands that `begin` and `stage_b` have made for it; `load_a` and the
+        panel's load_b then get what its `place` says.
     narrow : TileLoops or None
         What fewer than FEWEST_ROWS rows of an open number run; the same if None.
+    shortcut : Shortcut or None
+        Other loops for those blocks of rows that they are right for.
     """
 
     plan: ProductPlan
@@ -135,8 +138,9 @@ class TileLoops:
     fetch: Callable[[Expr, Expr | int], None] | None = None
     line_vectors: int = 1
     share: Piece | None = None
-    wide: WideProduct | None = None
+    wide: WideProduct | ByteProduct | None = None
     narrow: TileLoops | None = None
+    shortcut: Shortcut | None = None
 
     def emit(
         self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
@@ -158,11 +162,21 @@ class TileLoops:
             height = bands[0][1][0].size if len(pieces) > 1 else 2 * bands[0][0]
             scratch = I.sblock_alloc_buffer((height, width), kernel.acc_dtype, align=64)
 
-        def emit_block(block: Expr | int, block_rows: int) -> None:
-            if self.begin is not None:
-                self.begin(row + block, block_rows)
+        def multiply(loops: TileLoops, block: Expr | int, block_rows: int) -> None:
+            if loops.begin is not None:
+                loops.begin(row + block, block_rows)
             for group in balanced(vectors, plan.vectors):
-                self._panels(row + block, block_rows, vector, group, pieces, scratch)
+                loops._panels(row + block, block_rows, vector, group, pieces, scratch)
+
+        def emit_block(block: Expr | int, block_rows: int) -> None:
+            if self.shortcut is None:
+                multiply(self, block, block_rows)
+                return
+            with I.If(self.shortcut.fits(row + block, block_rows)):
+                with I.Then():
+                    multiply(self.shortcut.loops, block, block_rows)
+                with I.Else():
+                    multiply(self, block, block_rows)
 
         state = tiles or TileTask()
         if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
@@ -177,9 +191,9 @@ class TileLoops:
         """The step of K of a tile's loop variables in a block of K that begins at `first`."""
         return first + ks[0] if self.wide is None else self.wide.place(first, ks)
 
-    def begins(self, ks: Sequence[Expr | int]) -> bool:
-        """Whether a step of the plan begins with these loop variables of a tile."""
-        return self.wide is None or ks[1] == 0
+    def begun(self, ks: Sequence[Expr | int]) -> list[Expr | int]:
+        """The steps of the plan, within a block of K, that begin with a tile's loop variables."""
+        return [ks[0]] if self.wide is None else self.wide.begun(ks)
 
     def _panels(
         self,
@@ -360,8 +374,9 @@ class TileLoops:
                 return self.start(block + tile + i, vector + j)
 
             def read_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
-                if ahead is not None and j == 0 and self.begins(ks):
-                    ahead(tile, ks[0])
+                if ahead is not None and j == 0:
+                    for begun in self.begun(ks):
+                        ahead(tile, begun)
                 return passes("B", load_b(vector, vectors, self.place(k_start, ks), j))
 
             def read_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
@@ -411,3 +426,19 @@ class TileLoops:
                 self.epilogue_cost,
                 lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
             )
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """Loops for blocks of rows that turn out to be right for them.
+
+    Attributes
+    ----------
+    fits : callable
+        (first row, rows) -> condition; emits what has to be done to know it.
+    loops : TileLoops
+        Of the same plan.
+    """
+
+    fits: Callable[[Expr, int], Expr]
+    loops: TileLoops

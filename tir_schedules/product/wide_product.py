@@ -67,6 +67,10 @@ class WideProduct:
                 )
         return tile
 
+    def begun(self, ks: Sequence[Expr | int]) -> list[Expr | int]:
+        """The plan's steps that begin with these loop variables."""
+        return [ks[0]] if ks[1] == 0 else []
+
     def place(self, first: Expr | int, ks: Sequence[Expr | int]) -> Expr | int:
         """The tile's step of K for loop variables of `emit`, in a block from `first` on."""
         return (first + ks[0]) * self.parts + ks[1]
