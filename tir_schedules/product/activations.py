@@ -150,14 +150,7 @@ class Activations:
             assert self.rows is not None
             index = self.rows.index(row, step * kr)
             return self.kernel.a_operand(self.rows.buffer, index, self.rows.pitch)
-        return self.load_from(row, step * kr)
-
-    def load_from(self, row: Expr, column: Expr | int) -> Expr:
-        """kr elements of a row from a column on, in every lane; of rows without tiles."""
-        kr = self.kernel.kr
-        if self.staged:
-            return self.kernel.spread(self.buffer[self._within(row), ramp(column, kr)])
-        return self.kernel.spread(self._as_operand(self.read(row, Columns(column, kr, kr))))
+        return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
 
     def vector_of(self, row: Expr, number: Expr) -> Expr:
         """lanes * kr elements of a row of whole vectors."""

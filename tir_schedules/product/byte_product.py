@@ -1,70 +1,96 @@
-"""Products of 8-bit integers that take three instructions instead of four where nothing saturates.
+"""Products of 8-bit integers that take fewer instructions where nothing saturates, without VNNI.
 
     a block of rows, at run time
-        all of A at most 127, or the weight's pairs small     vpmaddubsw on bytes
-        else                                                  vpmaddwd on widened words
+        all of A at most 127, or the weight's pairs small    bytes
+        else                                                 widened words; digits of few rows
 
-The weight's pairs are looked at when it is packed; the answer lies behind it. A is looked at by each
-block: one pass of ORs. Both give the same integers (see `microkernels.kernels.byte_pairs`). Weights
-that were quantised to 7 bits for CPUs without VNNI (`reduce_range`), and activations of 7 bits, are
-such; so are many blocks of others.
+All give the same integers (see `microkernels.kernels.byte_pairs`). The weight's pairs are looked at
+when it is packed; the answer lies behind it. A is looked at block by block: one pass of ORs. Weights
+of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits always fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
-from microkernels.kernels.byte_pairs import byte_tile
-from microkernels.microkernel import LoadA, LoadB, Microkernel, Start, Tile
-from microkernels.vector.expressions import Expr
+from microkernels.kernels.byte_pairs import byte_tile, has_pairs
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr, constant, ramp, reinterpret_group
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import ProductPlan
-from tir_schedules.core.size import is_open
 
-from .wide_product import wide_product_of
+from .activations import Activations
+
+_HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
 
 
-@dataclass(frozen=True)
-class ByteProduct:
-    """How a tile multiplies bytes of a weight whose steps are pairs; as `WideProduct`.
+def byte_tile_of(plan: ProductPlan) -> Microkernel | None:
+    """What multiplies blocks that fit; None if nothing is faster for them."""
+    return byte_tile(plan.kernel) if has_pairs(plan.kernel) else None
 
-    Attributes
+
+class HighBits:
+    """Searches bytes for one beyond 127; emits the search.
+
+    Parameters
     ----------
-    kernel : Microkernel
-        The tile by pairs of bytes. Each of its steps is two of the plan's.
+    lanes : int
+        Bytes that are looked at together, a multiple of four.
     """
 
-    kernel: Microkernel
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.seen = I.sblock_alloc_buffer((lanes,), "uint8", align=64)
 
-    def emit(
-        self,
-        rows: int,
-        vectors: int,
-        steps: int,
-        load_a: LoadA,
-        load_b: LoadB,
-        init: Start | None,
-    ) -> Tile:
-        """As `Microkernel.emit`, for so many steps of the plan."""
-        return self.kernel.emit(rows, vectors, (-(-steps // 2),), load_a, load_b, init)
+    def clear(self) -> None:
+        """Begins a search."""
+        I.buffer_store(self.seen, constant(0, "uint8", self.lanes), [ramp(0, self.lanes)])
 
-    def place(self, first: Expr | int, ks: Sequence[Expr | int]) -> Expr | int:
-        """The plan's step at which a step of the tile begins, in a block from `first` on."""
-        return first + ks[0] * 2
+    def add(self, value: Expr) -> None:
+        """Looks at some bytes."""
+        everything = [ramp(0, self.lanes)]
+        I.buffer_store(self.seen, self.seen[tuple(everything)] | value, everything)
 
-    def begun(self, ks: Sequence[Expr | int]) -> list[Expr | int]:
-        """The plan's steps, within the block, that a step of the tile takes."""
-        return [ks[0] * 2, ks[0] * 2 + 1]
+    def none(self) -> Expr:
+        """Whether there was none."""
+        fours = [
+            reinterpret_group("int32", self.seen[ramp(start, 4)], 1)
+            for start in range(0, self.lanes, 4)
+        ]
+        while len(fours) > 1:
+            fours = [a | b for a, b in zip(fours[::2], fours[1::2], strict=True)]
+        return tirx.EQ(fours[0] & tirx.const(_HIGH, "int32"), tirx.const(0, "int32"))
 
 
-def byte_product_of(plan: ProductPlan) -> ByteProduct | None:
-    """How a plan's tiles multiply bytes that fit; None if they never do.
+def weight_fits(weight: Expr, answer: int) -> Expr:
+    """What packing found about a weight; the int32 lies at `answer` of the flat buffer."""
+    return tirx.NE(reinterpret_group("int32", weight[ramp(answer, 4)], 1), tirx.const(0, "int32"))
 
-    Where operands are widened in cache, rows are of a known number, and blocks of K are whole steps.
+
+class Fits:
+    """Whether bytes of a block of rows can be multiplied in pairs; emits the search.
+
+    Parameters
+    ----------
+    rows : Activations
+        In whole vectors.
+    weight : Buffer
+        Packed, flat.
+    answer : int
+        As of `weight_fits`.
     """
-    tile = byte_tile(plan.kernel)
-    cut = len(plan.pieces) > 1 and any(steps % 2 for _, steps in plan.pieces)
-    shared = len(plan.k_shares) > 1 or plan.k_shares[0].count > 1
-    if tile is None or wide_product_of(plan) is None or is_open((plan.m,)) or cut or shared:
-        return None
-    return ByteProduct(tile)
+
+    def __init__(self, rows: Activations, weight: Expr, answer: int) -> None:
+        self.rows, self.weight, self.answer = rows, weight, answer
+        self.search = HighBits(rows.kernel.lanes * rows.kernel.kr)
+
+    def find(self, first: Expr, count: int | Expr) -> Expr:
+        """Begins a block of rows, and is the condition."""
+        self.rows.begin(first, count)
+        vectors = -(-self.rows.k // self.search.lanes)
+        with opaque_block("find_high_bits"):
+            self.search.clear()
+            with I.serial(count) as row, I.serial(vectors) as vector:
+                self.search.add(self.rows.vector_of(first + row, vector))
+        return tirx.Or(self.search.none(), weight_fits(self.weight, self.answer))

@@ -21,8 +21,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 
 from .activations import Activations, InPlace, Read
-from .byte_panels import BytePanels, Fits
-from .byte_product import ByteProduct, byte_product_of
+from .byte_product import Fits, byte_tile_of
 from .matmul_config import MatmulConfig, plan_of
 from .matmul_weight import answer_at
 from .open_rows import OpenRows, share_open
@@ -30,7 +29,7 @@ from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
 from .tile_loops import Shortcut, TileLoops, TileTask
 from .wide_panels import WidePanels
-from .wide_product import FEWEST_ROWS, WideProduct, wide_product_of
+from .wide_product import WideProduct, wide_product_of
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
 _LINE = 64  # bytes of a cache line
@@ -103,13 +102,14 @@ class MatmulProduct:
             inputs["range"] = self.find_range()
         wide, vectors = wide_product_of(plan), min(config.vectors, plan.n_vectors)
         block = min(max(config.m_block, config.rows), most_rows)
-        by_bytes = byte_product_of(plan) if is_integer(region) else None
-        summed = activations = self._activations(k, block, inputs, wide, by_bytes is None)
-        if by_bytes is not None:
-            summed = self._activations(k, block, inputs, kernel=by_bytes.kernel)
+        tile = byte_tile_of(plan) if is_integer(region) else None
+        activations = self._activations(k, block, inputs, wide, sums=tile is None)
+        first = activations
+        if tile is not None:
+            first = self._activations(k, block, inputs, tile=tile)
         start = None
         if is_integer(region):
-            start = Start(region, kernel, inputs, k, column_term, summed.row_sum)
+            start = Start(region, kernel, inputs, k, column_term, first.row_sum)
         loops = TileLoops(
             plan,
             activations.load,
@@ -125,42 +125,28 @@ class MatmulProduct:
         )
         if wide is not None:
             narrow = None
-            if is_open((plan.m,)) and wide.parts > 1:
-                few = self._activations(k, FEWEST_ROWS - 1, inputs)
+            if is_open((plan.m,)):
+                few = self._activations(k, wide.fewest_rows - 1, inputs, sums=tile is None)
                 low = replace(plan, rows=min(plan.rows, kernel.mr))
                 narrow = replace(loops, plan=low, load_a=few.load, begin=few.begin)
             stage = WidePanels(panels, weight, wide, plan.longest_piece, vectors).stage
-            shortcut = None
-            if by_bytes is not None:
-                shortcut = self._by_bytes(loops, by_bytes, summed, vectors)
-            return replace(loops, stage_b=stage, wide=wide, narrow=narrow, shortcut=shortcut)
+            loops = replace(loops, stage_b=stage, wide=wide, narrow=narrow)
+        if tile is not None:
+            search = Fits(first, weight, answer_at(region, kernel, panels))
+            in_bytes = replace(
+                loops,
+                plan=replace(plan, kernel=tile),
+                load_a=first.load,
+                stage_b=None,
+                begin=None,
+                wide=None,
+                narrow=None,
+            )
+            loops = replace(loops, shortcut=Shortcut(search.find, in_bytes))
         if "scale" not in inputs:
             return loops
         scaled = ScaledPanels(kernel, weight, inputs["scale"], k, plan.longest_piece, vectors)
         return replace(loops, stage_b=scaled.stage)
-
-    def _by_bytes(
-        self, loops: TileLoops, product: ByteProduct, rows: Activations, vectors: int
-    ) -> Shortcut:
-        """Loops that multiply bytes, where a block of rows or the weight is small enough."""
-        plan = loops.plan
-        panels = BytePanels(plan.panels, self.weight, plan.longest_piece, vectors)
-        search = Fits(rows, self.weight, answer_at(self.region, self.kernel, plan.panels))
-
-        def fits(first: Expr, count: int) -> Expr:
-            rows.begin(first, count)
-            return search.find(first, count)
-
-        return Shortcut(
-            fits,
-            replace(
-                loops,
-                load_a=lambda row, step: rows.load_from(row, step * self.kernel.kr),
-                stage_b=panels.stage,
-                begin=None,
-                wide=product,
-            ),
-        )
 
     def _activations(
         self,
@@ -169,16 +155,16 @@ class MatmulProduct:
         inputs: Mapping[str, Expr],
         wide: WideProduct | None = None,
         sums: bool = True,
-        kernel: Microkernel | None = None,
+        tile: Microkernel | None = None,
     ) -> Activations:
         """A, at most so many rows of it at a time; `inputs` hold a range that was found.
 
-        Of a byte tile as `kernel`, rows are whole vectors.
+        For a `tile` by bytes, rows are whole vectors.
         """
         region = self.region
         needed = is_integer(region) and ZeroPoints.of(region, self.kernel).needs_row_sums
         return Activations(
-            kernel or self.kernel,
+            tile or self.kernel,
             region.inputs[0].dtype,
             k,
             most_rows,
@@ -188,7 +174,7 @@ class MatmulProduct:
             rows=self.rows,
             peels=True,
             wide=wide,
-            vectors=kernel is not None,
+            vectors=tile is not None,
         )
 
     def run(self, rows: int, tiles: TileTask) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
-from microkernels.kernels.byte_pairs import byte_tile, pairs_fit
+from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
 from microkernels.microkernel import Microkernel
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.panels import Panels
@@ -35,14 +35,12 @@ def pack(
         return np.pad(shifted_columns(region, kernel, array), (0, padding))
     matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
     packed = plan_of(region, config).panels.pack(matrix)
+    answer = [pairs_fit(packed)] if has_answer(region, kernel) else []
     if has_column_term(region, kernel):
         term = ZeroPoints.of(region, kernel).column_term(matrix)
         padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
         packed = np.concatenate([packed, np.pad(term, (0, padding)).view(packed.dtype)])
-    if is_integer(region) and byte_tile(kernel) is not None:
-        answer = np.array([pairs_fit(matrix)], "int32")
-        packed = np.concatenate([packed, answer.view(packed.dtype)])
-    return packed
+    return np.concatenate([packed, np.array(answer, "int32").view(packed.dtype)])
 
 
 def unpack(
@@ -76,13 +74,17 @@ def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> 
     kernel, panels = check(region, config, isa), plan_of(region, config).panels
     if index > 1:
         return (panels.columns,)
-    answer = 4 if is_integer(region) and byte_tile(kernel) is not None else 0
-    return (answer_at(region, kernel, panels) + answer,)
+    return (answer_at(region, kernel, panels) + 4 * has_answer(region, kernel),)
 
 
 def has_column_term(region: Region, kernel: Microkernel) -> bool:
     """Whether an int32 for each column follows the panels."""
     return is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums
+
+
+def has_answer(region: Region, kernel: Microkernel) -> bool:
+    """Whether packing says if pairs of bytes fit."""
+    return is_integer(region) and has_pairs(kernel)
 
 
 def answer_at(region: Region, kernel: Microkernel, panels: Panels) -> int:

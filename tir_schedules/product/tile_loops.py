@@ -35,7 +35,6 @@ from tir_schedules.core.product_plan import (
 from .late_stores import LateStores
 from .streams import emit_streams
 from .tile_stores import rest, store_tile
-from .byte_product import ByteProduct
 from .wide_product import WideProduct
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
@@ -115,11 +114,11 @@ class TileLoops:
         Vectors of one step of packed B that a line holds.
     share : tuple or None
         First step and number of steps of the K that is multiplied; all of it if None.
-    wide : WideProduct or ByteProduct or None
-        How tiles multiply operands that `begin` and `stage_b` have made for it; `load_a` and the
-        panel's load_b then get what its `place` says.
+    wide : WideProduct or None
+        How tiles multiply operands that `begin` and `stage_b` have widened; `load_a` and the
+        panel's load_b then count its parts of steps.
     narrow : TileLoops or None
-        What fewer than FEWEST_ROWS rows of an open number run; the same if None.
+        What fewer than `wide.fewest_rows` rows of an open number run; the same if None.
     shortcut : Shortcut or None
         Other loops for those blocks of rows that they are right for.
     """
@@ -138,7 +137,7 @@ class TileLoops:
     fetch: Callable[[Expr, Expr | int], None] | None = None
     line_vectors: int = 1
     share: Piece | None = None
-    wide: WideProduct | ByteProduct | None = None
+    wide: WideProduct | None = None
     narrow: TileLoops | None = None
     shortcut: Shortcut | None = None
 
@@ -191,9 +190,9 @@ class TileLoops:
         """The step of K of a tile's loop variables in a block of K that begins at `first`."""
         return first + ks[0] if self.wide is None else self.wide.place(first, ks)
 
-    def begun(self, ks: Sequence[Expr | int]) -> list[Expr | int]:
-        """The steps of the plan, within a block of K, that begin with a tile's loop variables."""
-        return [ks[0]] if self.wide is None else self.wide.begun(ks)
+    def begins(self, ks: Sequence[Expr | int]) -> bool:
+        """Whether a step of the plan begins with these loop variables of a tile."""
+        return self.wide is None or ks[1] == 0
 
     def _panels(
         self,
@@ -374,9 +373,8 @@ class TileLoops:
                 return self.start(block + tile + i, vector + j)
 
             def read_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
-                if ahead is not None and j == 0:
-                    for begun in self.begun(ks):
-                        ahead(tile, begun)
+                if ahead is not None and j == 0 and self.begins(ks):
+                    ahead(tile, ks[0])
                 return passes("B", load_b(vector, vectors, self.place(k_start, ks), j))
 
             def read_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
@@ -435,10 +433,10 @@ class Shortcut:
     Attributes
     ----------
     fits : callable
-        (first row, rows) -> condition; emits what has to be done to know it.
+        (first row, rows) -> condition; begins the rows, and emits what has to be done to know it.
     loops : TileLoops
         Of the same plan.
     """
 
-    fits: Callable[[Expr, int], Expr]
+    fits: Callable[[Expr, int | Expr], Expr]
     loops: TileLoops

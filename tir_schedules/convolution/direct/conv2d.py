@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -82,11 +83,13 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
         kernel.admit()
         with task_loop(math.prod(grid_of(layout.geometry, config, kernel))) as task:
             start, outside = _zero_point(region, layout, inputs, w)
-            windows = Windows(
-                region, config, layout, x, quantize_parameters(region, kernel, inputs), outside
-            )
+            source = region, config, layout, x, quantize_parameters(region, kernel, inputs), outside
             store = _store(flat, layout, y, epilogue, leading_of)
-            ConvLoops(config, layout, windows, w, start, store, epilogue.cost).emit(task)
+            loops = ConvLoops(config, layout, Windows(*source), w, start, store, epilogue.cost)
+            if loops.windows.wide is not None and layout.has_answer:
+                fitting = replace(loops, windows=Windows(*source, widens=False), by_bytes=True)
+                loops = replace(loops, fitting=fitting)
+            loops.emit(task)
     return builder.get()
 
 
