@@ -18,7 +18,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Microkernel, MultiplyAdd
-from microkernels.vector.expressions import Expr, constant, lanes_of, vector_type
+from microkernels.vector.expressions import Expr, cast, constant, lanes_of, vector_type
 
 KR = 4  # elements of K in a lane
 LARGEST_PAIR = 128  # |w0| + |w1|
@@ -46,6 +46,16 @@ def word_tile(kernel: Microkernel) -> Microkernel:
     """The tile by words of a kernel that has pairs; two of its steps are one of the kernel's."""
     name = kernel.name.replace("u8s8s32", "s16s16s32")
     return replace(kernel, name=name, kr=2, multiply_add=_by_words(kernel.isa_name))
+
+
+def widening_tile(kernel: Microkernel) -> Microkernel:
+    """As `word_tile`, for bytes that it widens itself: where A is a vector of its own each time."""
+    by_words = _by_words(kernel.isa_name)
+
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        return by_words(accumulator, cast("int16", a), cast("int16", b))
+
+    return replace(kernel, kr=2, multiply_add=multiply_add)
 
 
 def pairs_fit(packed: np.ndarray) -> bool:

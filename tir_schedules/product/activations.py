@@ -29,7 +29,7 @@ from microkernels.vector.expressions import (
     reinterpret,
 )
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.epilogue.epilogue import Columns, store_vector
+from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
 from .wide_product import WideProduct
@@ -152,12 +152,11 @@ class Activations:
             return self.kernel.a_operand(self.rows.buffer, index, self.rows.pitch)
         return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
 
-    def vector_of(self, row: Expr, number: Expr) -> Expr:
-        """lanes * kr elements of a row of whole vectors."""
-        lanes = self.kernel.lanes * self.kernel.kr
+    def operand(self, row: Expr, columns: Columns) -> Expr:
+        """Elements of a row of the block as the kernel multiplies them."""
         if self.staged:
-            return self.buffer[self._within(row), ramp(number * lanes, lanes)]
-        return self._as_operand(self.read(row, Columns(number * lanes, lanes, lanes)))
+            return load_vector(self.buffer, self.element, [self._within(row)], columns)
+        return self._as_operand(self.read(row, columns))
 
     def begin(self, block: Expr, rows: int | Expr) -> None:
         """What happens before a block of rows is multiplied: staging, sums."""
@@ -214,7 +213,7 @@ class Activations:
     def _sum(self, row: Expr, to: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
         assert self.sums is not None
-        kernel = self.kernel
+        kernel = self.kernel if self.wide is None else self.wide.kernel
         lanes = kernel.lanes * kernel.kr
         total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
         index = [ramp(0, kernel.lanes)]
@@ -225,7 +224,12 @@ class Activations:
                 value = self.buffer[to, ramp(start, lanes)]
             else:
                 value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
-            I.buffer_store(total, kernel.add_up(total[tuple(index)], value), index)
+            before = total[tuple(index)]
+            if self.wide is None:
+                added = kernel.add_up(before, value)
+            else:
+                added = kernel.multiply_add(before, value, like(1, value))
+            I.buffer_store(total, added, index)
 
         filled = self.staged or self.padded
         rest = 0 if filled else self.k % lanes

@@ -19,10 +19,17 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, constant, ramp, reinterpret_group
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.epilogue.epilogue import Columns
 
 from .activations import Activations
 
+SEARCHED_COLUMNS = 128
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
+
+
+def searches(plan: ProductPlan) -> bool:
+    """Whether A is looked at; with few columns that takes longer than it saves."""
+    return plan.n >= SEARCHED_COLUMNS
 
 
 def byte_tile_of(plan: ProductPlan) -> Microkernel | None:
@@ -68,29 +75,13 @@ def weight_fits(weight: Expr, answer: int) -> Expr:
     return tirx.NE(reinterpret_group("int32", weight[ramp(answer, 4)], 1), tirx.const(0, "int32"))
 
 
-class Fits:
-    """Whether bytes of a block of rows can be multiplied in pairs; emits the search.
-
-    Parameters
-    ----------
-    rows : Activations
-        In whole vectors.
-    weight : Buffer
-        Packed, flat.
-    answer : int
-        As of `weight_fits`.
-    """
-
-    def __init__(self, rows: Activations, weight: Expr, answer: int) -> None:
-        self.rows, self.weight, self.answer = rows, weight, answer
-        self.search = HighBits(rows.kernel.lanes * rows.kernel.kr)
-
-    def find(self, first: Expr, count: int | Expr) -> Expr:
-        """Begins a block of rows, and is the condition."""
-        self.rows.begin(first, count)
-        vectors = -(-self.rows.k // self.search.lanes)
-        with opaque_block("find_high_bits"):
-            self.search.clear()
-            with I.serial(count) as row, I.serial(vectors) as vector:
-                self.search.add(self.rows.vector_of(first + row, vector))
-        return tirx.Or(self.search.none(), weight_fits(self.weight, self.answer))
+def find_high_bits(rows: Activations, first: Expr, count: int | Expr) -> Expr:
+    """Whether no byte of a block of rows that have begun, in whole vectors, is beyond 127."""
+    search = HighBits(rows.kernel.lanes * rows.kernel.kr)
+    vectors = -(-rows.k // search.lanes)
+    with opaque_block("find_high_bits"):
+        search.clear()
+        with I.serial(count) as row, I.serial(vectors) as vector:
+            columns = Columns(vector * search.lanes, search.lanes, search.lanes)
+            search.add(rows.operand(first + row, columns))
+    return search.none()

@@ -67,7 +67,8 @@ def share_open(plan: ProductPlan, rows: Expr, whole: int, alone: int, loops: Ope
     """
     columns = plan.column_shares
     threads_m, threads_n = plan.threads_m, sum(group.count for group in columns)
-    tasks, claimed = threads_m * threads_n, loops.loops.begin is None
+    tasks = threads_m * threads_n
+    claimed = loops.loops.begin is None and loops.loops.shortcut is None
     with (
         _tasks(tasks, claimed, rows <= alone if alone else None) as (task, claims),
         llvm_functions(PREFETCH_LLVM_IR),
