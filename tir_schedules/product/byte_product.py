@@ -5,8 +5,9 @@
         else                                                 widened words; digits of few rows
 
 All give the same integers (see `microkernels.kernels.byte_pairs`). The weight's pairs are looked at
-when it is packed; the answer lies behind it. A is looked at block by block: one pass of ORs. Weights
-of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits always fit.
+when it is packed; the answer lies behind it. A is looked at block by block: one pass of ORs.
+Weights of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits always
+fit.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ _HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
 def searches(plan: ProductPlan) -> bool:
     """Whether A is looked at; with few columns that takes longer than it saves."""
     return plan.n >= SEARCHED_COLUMNS
+
+
+def by_values(searched: bool) -> str:
+    """What is decided by the values that are multiplied, for `explain`."""
+    small = "no element of x is beyond 127 or " if searched else ""
+    return f"pairs of bytes where {small}the weight's pairs are small, else words or digits"
 
 
 def byte_tile_of(plan: ProductPlan) -> Microkernel | None:

@@ -28,11 +28,11 @@ from .open_rows import OpenRows, share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
 from .tile_loops import Shortcut, TileLoops, TileTask
-from .tile_loops import Start as StartOf
 from .wide_panels import WidePanels
 from .wide_product import WideProduct, wide_product_of
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
+Begin = Callable[[Expr, Expr], Expr]  # as of `TileLoops.start`
 _LINE = 64  # bytes of a cache line
 
 
@@ -113,7 +113,7 @@ class MatmulProduct:
         else:
             exact = Activations(kernel, "uint8", k, block, rows.operand, wide=wide)
 
-        def start_of(found: Activations | None) -> StartOf | None:
+        def start_of(found: Activations | None) -> Begin | None:
             if found is None or not is_integer(region):
                 return None
             start = Start(region, kernel, inputs, k, column_term, found.row_sum)
@@ -154,7 +154,11 @@ class MatmulProduct:
         return replace(loops, stage_b=scaled.stage)
 
     def _by_bytes(
-        self, loops: TileLoops, rows: Activations, searched: bool, start: StartOf | None
+        self,
+        loops: TileLoops,
+        rows: Activations,
+        searched: bool,
+        start: Begin | None,
     ) -> Shortcut:
         """Loops by bytes, of rows that are begun to be searched or only where the weight fits."""
         answer = answer_at(self.region, self.kernel, loops.plan.panels)
@@ -168,9 +172,7 @@ class MatmulProduct:
 
         plan = replace(loops.plan, kernel=rows.kernel)
         begin = None if searched or not rows.begins else rows.begin
-        return Shortcut(
-            fits, replace(loops, plan=plan, load_a=rows.load, begin=begin, start=start)
-        )
+        return Shortcut(fits, replace(loops, plan=plan, load_a=rows.load, begin=begin, start=start))
 
     def _activations(
         self,

@@ -75,9 +75,8 @@ class WidePanels:
         """A vector of the weight as the tile multiplies it, part by part."""
         if self.wide.dtype == "int16":  # of four bytes of a column, two in each part
             fours = bind(reinterpret_group("int32", value, self.group // 4))
-            halves = [fours, fours >> like(16, fours)]
-            pairs = [cast("int16", half) for half in halves]
-            return [cast("int16", reinterpret_group("int8", pair, self.part)) for pair in pairs]
+            halves = [cast("int16", half) for half in (fours, fours >> like(16, fours))]
+            return [cast("int16", reinterpret_group("int8", half, self.part)) for half in halves]
         # Two bfloat16 in a word; each is the upper half of a f32.
         pairs = I.reinterpret(vector_type("int32", self.part), bfloat16.bits_of(value))
         words = bind(pairs)

@@ -23,6 +23,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.kernels.byte_pairs import has_pairs
+from microkernels.microkernel import microkernel_named
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
 from tir_schedules.core.emission import (
@@ -38,11 +40,12 @@ from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
+from tir_schedules.product.byte_product import by_values
 from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_stores import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
-from .config import ConvConfig, check, grid_of, reject_operands
+from .config import ConvConfig, check, grid_of, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
@@ -185,6 +188,12 @@ def at_run_time(region: Region, config: ConvConfig) -> str:
     return f"{tiles}, three quarters or all of these for the rest"
 
 
+def values_choose(region: Region, config: ConvConfig) -> str:
+    """What values decide, for `explain`."""
+    kernel = microkernel_named(config.kernel)
+    return by_values(True) if has_pairs(kernel) and wide_of(region, kernel) else ""
+
+
 def _register(name: str) -> None:
     register_template(
         Template(
@@ -200,6 +209,7 @@ def _register(name: str) -> None:
             reject=reject,
             opens=opens,
             at_run_time=at_run_time,
+            by_values=values_choose,
             packing=Packing(pack, unpack, packed_shape, express),
             nests=nests,
             estimate=estimated_cycles,

@@ -27,9 +27,9 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.open_loops import ceil_div, choose, for_blocks
+from tir_schedules.product.byte_product import weight_fits
 from tir_schedules.product.tile_loops import LoadPanel, TileTask
 from tir_schedules.product.tile_stores import rest, store_tile
-from tir_schedules.product.byte_product import weight_fits
 from tir_schedules.product.wide_panels import WidePanels
 
 from .config import ConvConfig, Grid, grid_of

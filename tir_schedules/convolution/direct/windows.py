@@ -194,9 +194,7 @@ class Windows:
             search.clear()
             with I.serial(depth) as z, I.serial(count) as y:
                 line = (z * self.most_lines + y) * self.pitch
-                self._vectors(
-                    self.width * self.pixel, search.lanes, functools.partial(look, line)
-                )
+                self._vectors(self.width * self.pixel, search.lanes, functools.partial(look, line))
         return search.none()
 
     def enter(self, sample: Expr, plane: Expr, first: Expr, lines: Expr | int) -> None:
