@@ -1,12 +1,8 @@
-"""AVX2 int8 tiles: operands are widened to 16 bits; one instruction does two products per lane."""
+"""AVX2 int8 tiles: products of two digits of A (see `byte_pairs`)."""
 
 from microkernels.isa import isa_named
 
-from .int8_family import dot_by_words, register_int8_tiles
+from .byte_pairs import KR, by_digits
+from .int8_family import register_int8_tiles
 
-register_int8_tiles(
-    isa_named("avx2"),
-    2,
-    [(4, 16), (2, 32), (1, 48)],
-    dot_by_words("llvm.x86.avx2.pmadd.wd"),
-)
+register_int8_tiles(isa_named("avx2"), KR, [(4, 16), (2, 24), (1, 48)], by_digits("avx2"))

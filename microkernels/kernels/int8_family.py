@@ -1,7 +1,7 @@
 """What the int8 families of all ISAs share: u8 x s8 -> s32, exact.
 
-No kernel saturates: products are widened to 32 bits before anything can overflow, so that every ISA
-gives the same integers. Signed activations are shifted by 128 before they come here;
+No kernel saturates: no sum is kept in fewer bits than it can have, so that every ISA gives the same
+integers. Signed activations are shifted by 128 before they come here;
 `tir_schedules` corrects the sums (`zero_points`).
 """
 
@@ -13,7 +13,7 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, MultiplyAdd, register_microkernel
-from microkernels.vector.expressions import Expr, cast, vector_type
+from microkernels.vector.expressions import Expr
 
 
 def dot_by_vnni(intrinsic: str) -> MultiplyAdd:
@@ -22,18 +22,6 @@ def dot_by_vnni(intrinsic: str) -> MultiplyAdd:
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
         dtype = str(accumulator.ty.dtype)
         return I.call_llvm_pure_intrin(dtype, intrinsic, accumulator, a, b)
-
-    return multiply_add
-
-
-def dot_by_words(intrinsic: str) -> MultiplyAdd:
-    """vpmaddwd on operands widened to 16 bits: two products and their exact 32-bit sum."""
-
-    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
-        lanes = int(accumulator.ty.dtype.lanes)
-        dtype = vector_type("int32", lanes)
-        pairs = I.call_llvm_pure_intrin(dtype, intrinsic, cast("int16", a), cast("int16", b))
-        return accumulator + pairs
 
     return multiply_add
 

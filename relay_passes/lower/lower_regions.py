@@ -122,7 +122,7 @@ def decision_of(
         kernel=template.kernel_name(region, config, machine.isa),
         config=msgspec.to_builtins(config),
         source=str(callee.attrs[SOURCE]),
-        reason=f"{reason}; {fewer}" if fewer else reason,
+        reason="; ".join(filter(None, [reason, fewer, template.by_values(region, config)])),
         on_vectors=why_vectors(region, config, machine),
         at_run_time=template.at_run_time(region, config) if region.is_open else "",
         flops=int(template.flops(region)),

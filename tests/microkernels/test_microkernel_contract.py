@@ -12,6 +12,7 @@ import tvm
 
 from microkernels.errors import IsaError
 from microkernels.isa import LADDER, Isa, isa_named
+from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.microkernel import (
     Microkernel,
     all_microkernels,
@@ -162,7 +163,7 @@ def multiplication(kernel: Microkernel) -> tuple[str, int]:
     if kernel.a_dtype == "float32":
         return "vfmadd", 1
     if kernel.a_dtype == "uint8":
-        return {4: "vpdpbusd", 2: "vpmaddwd"}[kernel.kr], 1
+        return ("vpmaddubsw", 2) if has_pairs(kernel) else ("vpdpbusd", 1)
     return ("vdpbf16ps", 1) if kernel.isa_name == "avx512_bf16" else ("vfmadd", 2)
 
 

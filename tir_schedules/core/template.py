@@ -89,6 +89,9 @@ class Template(Generic[C]):
     at_run_time : callable
         (region, config) -> what the kernel of a region with such sizes decides when it runs, in
         words.
+    by_values : callable
+        (region, config) -> what its kernel decides by the values that it gets, in words; "" if
+        nothing.
     packing : Packing or None
         How constant inputs are laid out; None if they are read as they are.
     nests : callable
@@ -122,6 +125,7 @@ class Template(Generic[C]):
     reject: Callable[[Region, Isa], str | None]
     opens: Callable[[Region, Isa], str | None] | None = None
     at_run_time: Callable[[Region, C], str] = lambda _region, _config: ""
+    by_values: Callable[[Region, C], str] = lambda _region, _config: ""
     packing: Packing[C] | None = None
     nests: Callable[[Region, C], Iterator[LoopNest]] = _none
     estimate: Callable[[Region, C, Machine], float] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from microkernels.isa import isa_named
+from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 
@@ -16,8 +17,15 @@ def has_tiles(machine: Machine) -> bool:
 
 def product_rate(kernel: Microkernel, machine: Machine) -> float:
     """Products of vectors that a vector kernel starts in a cycle."""
+    if has_pairs(kernel):  # two of words take as many instructions as a product of f32, and more
+        return machine.fma_rate / 2
     dots = kernel.isa.name == "avx512_bf16" and kernel.kr == 2
     return machine.bf16_rate if dots else machine.fma_rate
+
+
+def elements_a_product(kernel: Microkernel) -> int:
+    """Elements of K that are multiplied in about the time of one of f32, of a whole vector."""
+    return kernel.kr // 2 if has_pairs(kernel) else kernel.kr
 
 
 def norm_us(vectors: float, machine: Machine) -> float:

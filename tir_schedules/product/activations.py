@@ -31,7 +31,7 @@ from microkernels.vector.expressions import (
 )
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.row_distance import uncrowded
-from tir_schedules.epilogue.epilogue import Columns, store_vector
+from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
 from .wide_product import WideProduct
@@ -91,6 +91,8 @@ class Activations:
         What multiplies them, if they are staged in a wider type.
     crowded : bool
         Whether the rows lie at such a distance that tiles had better read a copy.
+    vectors : bool
+        Whether rows have to be whole vectors of lanes * kr elements.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Activations:
         peels: bool = False,
         wide: WideProduct | None = None,
         crowded: bool = False,
+        vectors: bool = False,
     ) -> None:
         self.wide, self.element = wide, kernel.operand_dtype if wide is None else wide.dtype
         self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
@@ -114,7 +117,7 @@ class Activations:
         vector = kernel.lanes * kernel.kr
         as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
         self.padded = kernel.by_tiles and rows is not None and rows.padded
-        whole = kernel.steps(k) * kernel.kr == k or self.padded
+        whole = k % vector == 0 if vectors else kernel.steps(k) * kernel.kr == k or self.padded
         matching = contiguous and quantize is None and not self._converts
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None and not crowded
@@ -155,6 +158,12 @@ class Activations:
             index = self.rows.index(row, step * kr)
             return self.kernel.a_operand(self.rows.buffer, index, self.rows.pitch)
         return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
+
+    def operand(self, row: Expr, columns: Columns) -> Expr:
+        """Elements of a row of the block as the kernel multiplies them."""
+        if self.staged:
+            return load_vector(self.buffer, self.element, [self._within(row)], columns)
+        return self._as_operand(self.read(row, columns))
 
     def begin(self, block: Expr, rows: int | Expr) -> None:
         """What happens before a block of rows is multiplied: staging, sums."""
@@ -211,7 +220,7 @@ class Activations:
     def _sum(self, row: Expr, to: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
         assert self.sums is not None
-        kernel = self.kernel
+        kernel = self.kernel if self.wide is None else self.wide.kernel
         lanes = kernel.lanes * kernel.kr
         total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
         index = [ramp(0, kernel.lanes)]
@@ -222,7 +231,12 @@ class Activations:
                 value = self.buffer[to, ramp(start, lanes)]
             else:
                 value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
-            I.buffer_store(total, kernel.add_up(total[tuple(index)], value), index)
+            before = total[tuple(index)]
+            if self.wide is None:
+                added = kernel.add_up(before, value)
+            else:
+                added = kernel.multiply_add(before, value, like(1, value))
+            I.buffer_store(total, added, index)
 
         filled = self.staged or self.padded
         rest = 0 if filled else self.k % lanes

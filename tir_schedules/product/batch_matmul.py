@@ -48,7 +48,7 @@ from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.packed_work import PackedWork, share_packed_work
 from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.cost.product_nest import kind_of, product_nest
-from tir_schedules.cost.work import flops_us
+from tir_schedules.cost.work import elements_a_product, flops_us
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
 from . import open_batch_matmul
@@ -194,7 +194,7 @@ def _open_config(region: Region, machine: Machine, kernel: Microkernel) -> Batch
     """The configuration of a kernel for open sizes, by their samples."""
     problem = BatchProblem(region.sampled())
     tile = default_tile(kernel, problem.m, problem.n, problem.k, machine)
-    us = flops_us(2 / kernel.kr, machine)
+    us = flops_us(2 / elements_a_product(kernel), machine)
     return BatchMatmulConfig(
         **{**tile, "rows": kernel.mr},
         parallel=machine.threads > 1,
@@ -214,7 +214,7 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
     problem = BatchProblem(region)
     tile = default_tile(kernel, problem.m, problem.n, problem.k, machine)
     alone = BatchMatmulConfig(**tile)
-    alone_us = flops_us(flops(region) / kernel.kr, machine)
+    alone_us = flops_us(flops(region) / elements_a_product(kernel), machine)
     if threads_worth(machine, alone_us) == 1:
         return alone
     elements = problem.k * problem.n

@@ -45,6 +45,7 @@ from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
 from .activations import InPlace
 from .best_grid import best_grid, open_grid
+from .byte_product import by_values, byte_tile_of, searches
 from .matmul_config import (
     ACTIVATION_DTYPES,
     MatmulConfig,
@@ -307,6 +308,14 @@ def at_run_time(region: Region, config: MatmulConfig) -> str:
     return tile_choices(plan_of(region, config), config.whole_rows, config.alone_rows)
 
 
+def values_choose(region: Region, config: MatmulConfig) -> str:
+    """What values decide, for `explain`."""
+    plan = plan_of(region, config)
+    if not is_integer(region) or byte_tile_of(plan) is None:
+        return ""
+    return by_values(searches(plan))
+
+
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:
     """The microkernel's name."""
     return config.kernel
@@ -343,6 +352,7 @@ MATMUL = register_template(
         reject=reject,
         opens=opens,
         at_run_time=at_run_time,
+        by_values=values_choose,
         packing=Packing(pack, unpack, packed_shape, express),
         nests=nests,
         estimate=estimated_cycles,

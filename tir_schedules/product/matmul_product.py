@@ -23,15 +23,18 @@ from tir_schedules.core.row_distance import worth_copying
 from tir_schedules.core.size import is_open
 
 from .activations import Activations, InPlace, Read
+from .byte_product import byte_tile_of, find_high_bits, searches, weight_fits
 from .matmul_config import MatmulConfig, plan_of
+from .matmul_weight import answer_at
 from .open_rows import OpenRows, share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
-from .tile_loops import TileLoops, TileTask
+from .tile_loops import Shortcut, TileLoops, TileTask
 from .wide_panels import WidePanels
-from .wide_product import FEWEST_ROWS, WideProduct, wide_product_of
+from .wide_product import WideProduct, wide_product_of
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
+Begin = Callable[[Expr, Expr], Expr]  # as of `TileLoops.start`
 _LINE = 64  # bytes of a cache line
 
 
@@ -105,32 +108,52 @@ class MatmulProduct:
             inputs["range"] = self.find_range()
         wide, vectors = wide_product_of(plan), min(config.vectors, plan.n_vectors)
         block = min(max(config.m_block, config.rows), most_rows)
-        activations = self._activations(k, block, inputs, wide)
-        start = None
-        if is_integer(region):
-            start = Start(
-                region, kernel, inputs, k, column_term, activations.row_sum, column_address
-            )
+        tile = byte_tile_of(plan) if is_integer(region) else None
+        rows = None if tile is None else self._activations(k, block, inputs, tile=tile)
+        searched = rows is not None and searches(plan)
+        if rows is None or not searched:
+            exact = self._activations(k, block, inputs, wide)
+        elif wide is None:
+            exact = rows
+        else:
+            exact = Activations(kernel, "uint8", k, block, rows.operand, wide=wide)
+
+        def start_of(found: Activations | None) -> Start | None:
+            if found is None or not is_integer(region):
+                return None
+            start = Start(region, kernel, inputs, k, column_term, found.row_sum, column_address)
+            return start if start.needed else None
+
+        start = start_of(rows if searched else exact)
+
         loops = TileLoops(
             plan,
-            activations.load,
+            exact.load,
             load_b,
             self.store,
             self.epilogue_cost,
-            begin=activations.begin if activations.begins else None,
-            start=start if start is not None and start.needed else None,
+            begin=exact.begin if exact.begins and exact is not rows else None,
+            start=start,
             start_columns=start.columns if start is not None and start.by_column else None,
-            peel=activations.tail,
+            peel=exact.tail,
             direct=self.direct,
             fetch=fetch if in_line * step_bytes == _LINE else None,
             line_vectors=in_line,
         )
+        if rows is not None:
+            loops = replace(loops, shortcut=self._by_bytes(loops, rows, searched, start_of(rows)))
         if wide is not None:
             narrow = None
-            if is_open((plan.m,)) and wide.parts > 1:
-                few = self._activations(k, FEWEST_ROWS - 1, inputs)
-                low = replace(plan, rows=min(plan.rows, kernel.mr))
-                narrow = replace(loops, plan=low, load_a=few.load, begin=few.begin)
+            if is_open((plan.m,)):
+                few = rows if searched else self._activations(k, wide.fewest_rows - 1, inputs)
+                assert few is not None
+                narrow = replace(
+                    loops,
+                    plan=replace(plan, rows=min(plan.rows, kernel.mr)),
+                    load_a=few.load,
+                    begin=None if searched else few.begin,
+                    start=start_of(few),
+                )
             stage = WidePanels(panels, weight, wide, plan.longest_piece, vectors).stage
             return replace(loops, stage_b=stage, wide=wide, narrow=narrow)
         if "scale" not in inputs:
@@ -138,27 +161,53 @@ class MatmulProduct:
         scaled = ScaledPanels(kernel, weight, inputs["scale"], k, plan.longest_piece, vectors)
         return replace(loops, stage_b=scaled.stage)
 
+    def _by_bytes(
+        self,
+        loops: TileLoops,
+        rows: Activations,
+        searched: bool,
+        start: Begin | None,
+    ) -> Shortcut:
+        """Loops by bytes, of rows that are begun to be searched or only where the weight fits."""
+        answer = answer_at(self.region, self.kernel, loops.plan.panels)
+
+        def fits(first: Expr, count: int | Expr) -> Expr:
+            weight = weight_fits(self.weight, answer)
+            if not searched:
+                return weight
+            rows.begin(first, count)
+            return tirx.Or(find_high_bits(rows, first, count), weight)
+
+        plan = replace(loops.plan, kernel=rows.kernel)
+        begin = None if searched or not rows.begins else rows.begin
+        return Shortcut(fits, replace(loops, plan=plan, load_a=rows.load, begin=begin, start=start))
+
     def _activations(
         self,
         k: int,
         most_rows: int,
         inputs: Mapping[str, Expr],
         wide: WideProduct | None = None,
+        tile: Microkernel | None = None,
     ) -> Activations:
-        """A, at most so many rows of it at a time; `inputs` hold a range that was found."""
-        region, kernel = self.region, self.kernel
+        """A, at most so many rows of it at a time; `inputs` hold a range that was found.
+
+        For a `tile` by bytes, rows are whole vectors, and are not widened.
+        """
+        region = self.region
         return Activations(
-            kernel,
+            tile or self.kernel,
             region.inputs[0].dtype,
             k,
             most_rows,
             self.read_a,
-            quantize=quantize_parameters(region, kernel, inputs),
-            sums=is_integer(region) and ZeroPoints.of(region, kernel).needs_row_sums,
+            quantize=quantize_parameters(region, self.kernel, inputs),
+            sums=is_integer(region) and ZeroPoints.of(region, self.kernel).needs_row_sums,
             rows=self.rows,
             peels=True,
-            wide=wide,
+            wide=None if tile else wide,
             crowded=self._crowded,
+            vectors=tile is not None,
         )
 
     @property

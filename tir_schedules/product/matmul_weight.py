@@ -1,6 +1,8 @@
 """The constant inputs of a matmul region as its kernel reads them.
 
-    panels [N/nr][K/kr][nr][kr], then, where zero points ask for it, one int32 for each column
+    panels [N/nr][K/kr][nr][kr]
+    where zero points ask for it, one int32 for each column
+    where bytes may be multiplied in pairs, one int32: whether that is exact for any A
 
 All of it lies in one flat array of the weight's type; columns are padded to whole vectors.
 """
@@ -13,7 +15,10 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
+from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
+from microkernels.microkernel import Microkernel
 from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 
 from .matmul_config import MatmulConfig, check, plan_of
@@ -30,11 +35,12 @@ def pack(
         return np.pad(shifted_columns(region, kernel, array), (0, padding))
     matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
     packed = plan_of(region, config).panels.pack(matrix)
-    if packed_shape(region, config, isa, index)[0] > packed.size:
+    answer = [pairs_fit(packed)] if has_answer(region, kernel) else []
+    if has_column_term(region, kernel):
         term = ZeroPoints.of(region, kernel).column_term(matrix)
         padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
         packed = np.concatenate([packed, np.pad(term, (0, padding)).view(packed.dtype)])
-    return packed
+    return np.concatenate([packed, np.array(answer, "int32").view(packed.dtype)])
 
 
 def unpack(
@@ -64,12 +70,26 @@ def express(
 
 
 def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of a packed constant: the weight, then four bytes for each column if needed."""
+    """Shape of a packed constant: the weight, and what follows it."""
     kernel, panels = check(region, config, isa), plan_of(region, config).panels
     if index > 1:
         return (panels.columns,)
-    term = is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums
-    return (panels.size + (4 * panels.columns if term else 0),)
+    return (answer_at(region, kernel, panels) + 4 * has_answer(region, kernel),)
+
+
+def has_column_term(region: Region, kernel: Microkernel) -> bool:
+    """Whether an int32 for each column follows the panels."""
+    return is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums
+
+
+def has_answer(region: Region, kernel: Microkernel) -> bool:
+    """Whether packing says if pairs of bytes fit."""
+    return is_integer(region) and has_pairs(kernel)
+
+
+def answer_at(region: Region, kernel: Microkernel, panels: Panels) -> int:
+    """Where the answer lies whether pairs of bytes fit."""
+    return panels.size + (4 * panels.columns if has_column_term(region, kernel) else 0)
 
 
 def parameter_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ from .open_fetch import Ahead, OpenFetch
 from .streams import FEW_ROWS
 from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import LONG_EPILOGUE, rest
-from .wide_product import FEWEST_ROWS, wide_product_of
+from .wide_product import wide_product_of
 
 # Pieces of a thread's share, which others may take: about so many, if rows are not few. With one,
 # a thread takes the whole share of another that is only late (0.87 of the speed in some runs).
@@ -67,7 +67,8 @@ def share_open(plan: ProductPlan, rows: Expr, whole: int, alone: int, loops: Ope
     """
     columns = plan.column_shares
     threads_m, threads_n = plan.threads_m, sum(group.count for group in columns)
-    tasks, claimed = threads_m * threads_n, loops.loops.begin is None
+    tasks = threads_m * threads_n
+    claimed = loops.loops.begin is None and loops.loops.shortcut is None
     with (
         _tasks(tasks, claimed, rows <= alone if alone else None) as (task, claims),
         llvm_functions(PREFETCH_LLVM_IR),
@@ -113,10 +114,10 @@ def tile_choices(plan: ProductPlan, whole: int = 0, alone: int = 0) -> str:
 
 def _heights(plan: ProductPlan) -> str:
     wide = wide_product_of(plan)
-    if wide is None or wide.kernel is plan.kernel:
+    if wide is None:
         return _few_and_more(plan.rows, f"; more: {{}}, in blocks of {plan.m_block}")
-    some = _few_and_more(plan.kernel.mr, f"; {FEW_ROWS + 1} to {FEWEST_ROWS - 1}: {{}}")
-    least = smallest_piece(FEWEST_ROWS, plan.rows)
+    some = _few_and_more(plan.kernel.mr, f"; {FEW_ROWS + 1} to {wide.fewest_rows - 1}: {{}}")
+    least = smallest_piece(wide.fewest_rows, plan.rows)
     tiles = f"tiles of {least} to {plan.rows} rows, in blocks of {plan.m_block}"
     return f"{some}; more: widened operands, {tiles}"
 
@@ -162,21 +163,36 @@ class OpenRows:
         plan, loops = self.loops.plan, self.loops
         groups = balanced(vectors, plan.vectors)
         few = self.few_rows(loops.narrow or loops, groups)
+        fitting = None if loops.shortcut is None else replace(self, loops=loops.shortcut.loops)
         cut = len(plan.pieces) > 1
         height = max(plan.m_block if cut else plan.rows, few.most)
         width = max(groups[0].size, few.widest) * plan.kernel.lanes
         scratch = I.sblock_alloc_buffer((height, width), plan.kernel.acc_dtype, align=64)
 
-        def block(start: Expr, size: Expr, share: PanelShare | None = share) -> None:
+        def exact(start: Expr, size: Expr, share: PanelShare | None) -> None:
             if loops.narrow is None:
                 self._block(row + start, size, vector, groups, few, scratch, share)
                 return
-            narrow = replace(self, loops=loops.narrow)
-            with I.If(size < FEWEST_ROWS):
+            assert loops.wide is not None
+            narrow, fewest = replace(self, loops=loops.narrow), loops.wide.fewest_rows
+            with I.If(size < fewest):
                 with I.Then():
                     narrow._block(row + start, size, vector, groups, few, scratch, share)
                 with I.Else():
-                    self._many(row + start, size, vector, groups, scratch, FEWEST_ROWS, share)
+                    self._many(row + start, size, vector, groups, scratch, fewest, share)
+
+        def block(start: Expr, size: Expr, share: PanelShare | None = share) -> None:
+            if fitting is None:
+                exact(start, size, share)
+                return
+            assert loops.shortcut is not None
+            few_fitting = self.few_rows(fitting.loops, groups)
+            with I.If(loops.shortcut.fits(row + start, size)):
+                with I.Then():
+                    where = (row + start, size, vector, groups, few_fitting, scratch, share)
+                    fitting._block(*where)
+                with I.Else():
+                    exact(start, size, share)
 
         if claims is None:
             for_balanced_blocks(rows, plan.m_block, plan.rows, block)

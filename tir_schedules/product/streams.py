@@ -8,6 +8,7 @@ up to a quarter.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from microkernels.microkernel import Microkernel, kernels_for
@@ -45,7 +46,8 @@ def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[in
         ),
         key=lambda each: each.vectors,
     )
-    return max(1, min(panels, widest.vectors // width)), widest
+    same = replace(widest, multiply_add=kernel.multiply_add)  # of a byte tile: not registered
+    return max(1, min(panels, widest.vectors // width)), same
 
 
 def known_streams(plan: ProductPlan, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:

@@ -123,7 +123,9 @@ class TileLoops:
         How tiles multiply operands that `begin` and `stage_b` have widened; `load_a` and the
         panel's load_b then count its parts of steps.
     narrow : TileLoops or None
-        What fewer than FEWEST_ROWS rows of an open number run; the same if None.
+        What fewer than `wide.fewest_rows` rows of an open number run; the same if None.
+    shortcut : Shortcut or None
+        Other loops for those blocks of rows that they are right for.
     """
 
     plan: ProductPlan
@@ -143,6 +145,7 @@ class TileLoops:
     share: Piece | None = None
     wide: WideProduct | None = None
     narrow: TileLoops | None = None
+    shortcut: Shortcut | None = None
 
     def emit(
         self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
@@ -164,13 +167,23 @@ class TileLoops:
             height = bands[0][1][0].size if len(pieces) > 1 else 2 * bands[0][0]
             scratch = I.sblock_alloc_buffer((height, width), kernel.acc_dtype, align=64)
 
-        def emit_block(block: Expr | int, block_rows: int) -> None:
-            if self.begin is not None:
-                self.begin(row + block, block_rows)
+        def multiply(loops: TileLoops, block: Expr | int, block_rows: int) -> None:
+            if loops.begin is not None:
+                loops.begin(row + block, block_rows)
             groups = balanced(vectors, plan.vectors)
             for group, after in zip(groups, [*groups[1:], None], strict=True):
                 following = 0 if after is None else after.size
-                self._panels(row + block, block_rows, vector, group, following, pieces, scratch)
+                loops._panels(row + block, block_rows, vector, group, following, pieces, scratch)
+
+        def emit_block(block: Expr | int, block_rows: int) -> None:
+            if self.shortcut is None:
+                multiply(self, block, block_rows)
+                return
+            with I.If(self.shortcut.fits(row + block, block_rows)):
+                with I.Then():
+                    multiply(self.shortcut.loops, block, block_rows)
+                with I.Else():
+                    multiply(self, block, block_rows)
 
         state = tiles or TileTask()
         if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
@@ -485,3 +498,19 @@ class TileLoops:
                 self.epilogue_cost,
                 lambda i, j, value, ends: self._store(block + tile + i, vector + j, value, ends),
             )
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """Loops for blocks of rows that turn out to be right for them.
+
+    Attributes
+    ----------
+    fits : callable
+        (first row, rows) -> condition; begins the rows, and emits what has to be done to know it.
+    loops : TileLoops
+        Of the same plan.
+    """
+
+    fits: Callable[[Expr, int | Expr], Expr]
+    loops: TileLoops

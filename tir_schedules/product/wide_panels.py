@@ -6,7 +6,16 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Address
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, bind, cast, like, ramp, reinterpret, vector_type
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    like,
+    ramp,
+    reinterpret,
+    reinterpret_group,
+    vector_type,
+)
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr
 from tir_schedules.core.panels import Panels
@@ -64,8 +73,10 @@ class WidePanels:
 
     def _widened(self, value: Expr) -> list[Expr]:
         """A vector of the weight as the tile multiplies it, part by part."""
-        if self.wide.dtype == "int16":
-            return [cast("int16", value)]
+        if self.wide.dtype == "int16":  # of four bytes of a column, two in each part
+            fours = bind(reinterpret_group("int32", value, self.group // 4))
+            halves = [cast("int16", half) for half in (fours, fours >> like(16, fours))]
+            return [cast("int16", reinterpret_group("int8", half, self.part)) for half in halves]
         # Two bfloat16 in a word; each is the upper half of a f32.
         pairs = I.reinterpret(vector_type("int32", self.part), bfloat16.bits_of(value))
         words = bind(pairs)

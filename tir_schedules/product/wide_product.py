@@ -1,6 +1,6 @@
 """Which products multiply operands that were widened in cache before, and how.
 
-    8-bit integers   vpmaddwd multiplies words
+    8-bit integers   vpmaddwd multiplies words, where bytes may saturate (see `byte_pairs`)
     bfloat16         without instructions for it, or with slow ones, a product is one of f32
 
 To widen both operands next to every product takes as many instructions as the products. A panel of
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
+from microkernels.kernels.byte_pairs import word_tile
 from microkernels.microkernel import LoadA, LoadB, Microkernel, Start, Tile, kernels_for
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, ramp, splat, vector_type
@@ -67,6 +68,11 @@ class WideProduct:
                 )
         return tile
 
+    @property
+    def fewest_rows(self) -> int:
+        """Rows from which on it pays."""
+        return FEWEST_INTEGER_ROWS if self.dtype == "int16" else FEWEST_ROWS
+
     def place(self, first: Expr | int, ks: Sequence[Expr | int]) -> Expr | int:
         """The tile's step of K for loop variables of `emit`, in a block from `first` on."""
         return (first + ks[0]) * self.parts + ks[1]
@@ -102,7 +108,7 @@ def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WidePr
     if not is_open((m,)) and m < (FEWEST_INTEGER_ROWS if integers else FEWEST_ROWS):
         return None
     if integers:
-        return WideProduct(kernel, "int16")
+        return WideProduct(word_tile(kernel), "int16", 2)
     tiles = float_tiles(kernel)
     fitting = (each for each in tiles if rows <= each.mr and vectors <= each.vectors)
     tile = min(fitting, key=lambda each: each.mr * each.vectors, default=None)

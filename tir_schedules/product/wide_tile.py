@@ -39,7 +39,7 @@ def default_wide_tile(
     wide = wide_product(kernel, m, 1, 1)
     if wide is None:
         return None
-    highest = kernel if wide.parts == 1 else _highest(float_tiles(kernel))
+    highest = kernel if wide.dtype == "int16" else _highest(float_tiles(kernel))
     tile = default_tile(highest, sample, n, k, machine, fetches=True)
     block = min(WIDE_ROWS, WIDE_BYTES // (4 * highest.steps(k)))
     rows = max(tile["m_block"], block if is_open((m,)) else min(m, block))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.kernels.byte_pairs import has_pairs, widening_tile
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for
 from tir_schedules.convolution.geometry import one_image
@@ -53,7 +54,8 @@ def dot_kernel(region: Region, isa: Isa) -> Microkernel | None:
     """The kernel whose multiply-add takes kr taps at once; None for f32, which has kr = 1."""
     if region.inputs[1].dtype == "float32":
         return None
-    return kernels_for(isa, *KERNEL_TYPES[region.inputs[1].dtype])[0]
+    kernel = kernels_for(isa, *KERNEL_TYPES[region.inputs[1].dtype])[0]
+    return widening_tile(kernel) if has_pairs(kernel) else kernel
 
 
 def check(region: Region, config: DepthwiseConfig, isa: Isa) -> DepthwiseProblem:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Address
+from microkernels.kernels.byte_pairs import has_pairs
+from microkernels.microkernel import Address, microkernel_named
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
 from tir_schedules.core.emission import (
@@ -38,11 +40,12 @@ from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
+from tir_schedules.product.byte_product import by_values
 from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_stores import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
-from .config import ConvConfig, check, grid_of, reject_operands
+from .config import ConvConfig, check, grid_of, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
@@ -83,11 +86,13 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
         kernel.admit()
         with task_loop(math.prod(grid_of(layout.geometry, config, kernel))) as task:
             start, outside = _zero_point(region, layout, inputs, w)
-            windows = Windows(
-                region, config, layout, x, quantize_parameters(region, kernel, inputs), outside
-            )
+            source = region, config, layout, x, quantize_parameters(region, kernel, inputs), outside
             store = _store(flat, layout, y, epilogue, leading_of)
-            ConvLoops(config, layout, windows, w, start, store, epilogue.cost).emit(task)
+            loops = ConvLoops(config, layout, Windows(*source), w, start, store, epilogue.cost)
+            if loops.windows.wide is not None and layout.has_answer:
+                fitting = replace(loops, windows=Windows(*source, widens=False), by_bytes=True)
+                loops = replace(loops, fitting=fitting)
+            loops.emit(task)
     return builder.get()
 
 
@@ -186,6 +191,12 @@ def at_run_time(region: Region, config: ConvConfig) -> str:
     return f"{tiles}, three quarters or all of these for the rest"
 
 
+def values_choose(region: Region, config: ConvConfig) -> str:
+    """What values decide, for `explain`."""
+    kernel = microkernel_named(config.kernel)
+    return by_values(True) if has_pairs(kernel) and wide_of(region, kernel) else ""
+
+
 def _register(name: str) -> None:
     register_template(
         Template(
@@ -201,6 +212,7 @@ def _register(name: str) -> None:
             reject=reject,
             opens=opens,
             at_run_time=at_run_time,
+            by_values=values_choose,
             packing=Packing(pack, unpack, packed_shape, express),
             nests=nests,
             estimate=estimated_cycles,

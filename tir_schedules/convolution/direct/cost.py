@@ -28,7 +28,7 @@ from tir_schedules.cost.parallel import (
     halves,
     threads_worth,
 )
-from tir_schedules.cost.work import flops_us, product_rate
+from tir_schedules.cost.work import elements_a_product, flops_us, product_rate
 from tir_schedules.product.tile_config import fewest_cycles, product_kernels
 from tir_schedules.product.tile_space import PIECES, register_tiles
 
@@ -166,7 +166,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
 def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list[Grid]:
     """Grids of all threads and of halves of them; one thread if there is little work."""
     geometry, machine = estimate.geometry, estimate.machine
-    if threads_worth(machine, flops_us(geometry.flops / kernel.kr, machine)) == 1:
+    if threads_worth(machine, flops_us(geometry.flops / elements_a_product(kernel), machine)) == 1:
         return [Grid(1, 1, 1)]
     depth, height, width = geometry.outputs
     bands = height // serial.band if serial.lines > 1 else height

@@ -19,7 +19,8 @@ from typing import cast as typed
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Place, Tile
+from microkernels.kernels.byte_pairs import byte_tile
+from microkernels.microkernel import Address, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
@@ -27,6 +28,7 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.open_loops import ceil_div, choose, for_blocks
+from tir_schedules.product.byte_product import weight_fits
 from tir_schedules.product.tile_loops import LoadPanel, TileTask
 from tir_schedules.product.tile_stores import rest, store_tile
 from tir_schedules.product.wide_panels import WidePanels
@@ -64,6 +66,10 @@ class ConvLoops:
         As of `store_tile`.
     wide_panels : WidePanels or None
         Widens the panels; `emit` makes it.
+    by_bytes : bool
+        Whether pairs of bytes are multiplied.
+    fitting : ConvLoops or None
+        Loops by bytes, for bands where no pair of products saturates (see `byte_product`).
     """
 
     config: ConvConfig
@@ -74,6 +80,15 @@ class ConvLoops:
     store: Store
     epilogue_cost: int
     wide_panels: WidePanels | None = None
+    by_bytes: bool = False
+    fitting: ConvLoops | None = None
+
+    @property
+    def tile(self) -> Microkernel:
+        """What multiplies."""
+        if self.windows.wide is not None:
+            return self.windows.wide.kernel
+        return byte_tile(self.layout.kernel) if self.by_bytes else self.layout.kernel
 
     def emit(self, task: Expr) -> None:
         """The share of one thread of the grid."""
@@ -172,10 +187,28 @@ class ConvLoops:
     def _band(
         self, share: Expr, plane: Expr, line: Expr, lines: Expr | int, scratch: Expr | None
     ) -> None:
+        """Lines of a plane, from `line` on."""
         depth = extent(self.windows.geometry.outputs[0])
-        groups = self.windows.geometry.groups
-        self.windows.enter(I.floordiv(plane, depth), I.floormod(plane, depth), line, lines)
-        grid = self._grid
+        where = I.floordiv(plane, depth), I.floormod(plane, depth), line, lines
+        if self.fitting is None:
+            self.windows.enter(*where)
+            self._multiply(share, plane, line, lines, scratch)
+            return
+        fitting, layout = self.fitting, self.layout
+        fitting.windows.enter(*where)
+        small = tirx.Or(weight_fits(self.weight, layout.answer), fitting.windows.small(lines))
+        with I.If(small):
+            with I.Then():
+                fitting._multiply(share, plane, line, lines, scratch)
+            with I.Else():
+                self.windows.enter(*where)
+                self._multiply(share, plane, line, lines, scratch)
+
+    def _multiply(
+        self, share: Expr, plane: Expr, line: Expr, lines: Expr | int, scratch: Expr | None
+    ) -> None:
+        """A band whose lines are there."""
+        groups, grid = self.windows.geometry.groups, self._grid
         piece = I.floordiv(share, grid.channels)
         share = I.floormod(share, grid.channels)
 
@@ -328,7 +361,7 @@ class _TileEmitter:
         stored: Expr | None = None,
     ) -> None:
         """Multiplies and stores `height` lines of `columns` pixels, of one line perhaps fewer."""
-        loops, kernel = self.loops, self.loops.layout.kernel
+        loops, kernel = self.loops, self.loops.tile
         windows = loops.windows
         rows = height * columns
         init, alike, begin = None, None, loops.start
@@ -346,7 +379,7 @@ class _TileEmitter:
 
         outer = self._outer()
         taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
-        steps = loops.layout.steps
+        steps = loops.layout.steps * self._parts
         if whole:
             extents = [*(high - low for low, high in outer), taps]
 
@@ -393,7 +426,7 @@ class _TileEmitter:
         self, result: Tile, outer: Sequence[tuple[Expr | int, Expr | int]], columns: int, tap: int
     ) -> None:
         """One column of all windows of a tile, for the pixels where it lies inside."""
-        loops, kernel = self.loops, self.loops.layout.kernel
+        loops, kernel = self.loops, self.loops.tile
         windows = loops.windows
         assert isinstance(self.column, int)
         inside = windows.inside(self.column, columns, tap)
@@ -414,6 +447,12 @@ class _TileEmitter:
             return self._load_b(j, self._run(outer, ks, 1) * taps + tap, ks[-1])
 
         kernel.accumulate(result, inside, (*extents, steps), load_a, load_b)
+
+    @property
+    def _parts(self) -> int:
+        """Steps of the tile in one of the weight."""
+        wide = self.loops.windows.wide
+        return 1 if wide is None else wide.parts
 
     def _outer(self) -> list[tuple[Expr | int, Expr | int]]:
         """Bounds of the loops over planes and lines of a window."""
@@ -445,7 +484,7 @@ class _TileEmitter:
         return self.loops.windows.element(line, column, self.group, tap)
 
     def _load_b(self, j: int, run: Expr | int, step: Expr | int) -> Expr | Address:
-        step = run * self.loops.layout.steps + step
+        step = run * (self.loops.layout.steps * self._parts) + step
         return self.load_b(self.vector, self.vectors, step, j)
 
     def _class(self, classes: PositionClasses | None, i: Expr | int, columns: int) -> Expr | int:

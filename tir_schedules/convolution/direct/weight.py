@@ -2,6 +2,7 @@
 
     for each group, each panel of channels: [runs][K of a run / kr][columns][kr]
     then, where a zero point asks for it, int32 for each class of positions and each column
+    then, where bytes may be multiplied in pairs, one int32: whether that is exact for any x
 
 A run is the part of a window that is contiguous in memory (`convolution.direct.config.form_of`). It
 is padded with zeros to whole steps, and the columns of a group are padded to whole vectors.
@@ -16,6 +17,7 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
+from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
 from microkernels.microkernel import Microkernel
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.convolution.positions import PositionClasses
@@ -106,11 +108,22 @@ class WeightLayout:
     @property
     def shape(self) -> tuple[int]:
         """Shape of the packed array."""
-        return (self.size + 4 * self.terms,)
+        return (self.answer + (4 if self.has_answer else 0),)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether it says if pairs of bytes fit."""
+        return is_integer(self.region) and has_pairs(self.kernel)
+
+    @property
+    def answer(self) -> int:
+        """Where it says so."""
+        return self.size + 4 * self.terms
 
     def pack(self, array: np.ndarray) -> np.ndarray:
         """The weight [*kernel, IC, OC] as the kernel reads it."""
         parts = [self.packed.pack(group) for group in np.split(array, self.geometry.groups, -1)]
+        answer = self.has_answer and all(map(pairs_fit, parts))
         if self.classes is not None:
             points = ZeroPoints.of(self.region, self.kernel)
             found = np.stack([points.column_term(taps) for taps in self.classes.taps(array)])
@@ -118,6 +131,8 @@ class WeightLayout:
             padding = self.columns - grouped.shape[-1]
             terms = np.pad(grouped, ((0, 0), (0, 0), (0, padding)))
             parts.append(terms.reshape(-1).view(array.dtype))
+        if self.has_answer:
+            parts.append(np.array([answer], "int32").view(array.dtype))
         return np.concatenate(parts)
 
     def express(self, expr: relax.Expr) -> relax.Expr:

@@ -9,6 +9,7 @@ at the left and right edges by tiles with code of their own.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
 from tir_schedules.product.activations import as_operand, converts
+from tir_schedules.product.byte_product import HighBits
 
 from .config import ConvConfig, across_of, wide_of
 from .weight import WeightLayout
@@ -51,6 +53,8 @@ class Windows:
         Scale and zero point with which f32 elements become the kernel's type.
     outside : Expr or int
         What lies outside of x, as the kernel multiplies it.
+    widens : bool
+        Whether elements are widened where tiles of the region may multiply such.
     """
 
     def __init__(
@@ -61,12 +65,13 @@ class Windows:
         x: Expr,
         quantize: tuple[Number, Number] | None,
         outside: Expr | int,
+        widens: bool = True,
     ) -> None:
         self.geometry = geometry = ConvGeometry.of(region).as_volume()
         self.kernel: Microkernel = layout.kernel
         self.dtype, self.staged = region.inputs[0].dtype, config.staged
         self.quantize, self.outside = quantize, outside
-        self.wide = wide_of(region, self.kernel)
+        self.wide = wide_of(region, self.kernel) if widens else None
         self.element_dtype = self.kernel.operand_dtype if self.wide is None else self.wide.dtype
         item = int(DataType(self.dtype).itemsize)
         self.x = I.decl_buffer(
@@ -183,15 +188,32 @@ class Windows:
 
     def load(self, start: Expr, step: Expr | int) -> Expr | Address:
         """kr elements of a run, as the kernel's `emit` takes them."""
+        if self.wide is not None:
+            return self.wide.spread(self.copy, [start + step * self.wide.kernel.kr])
         kr, kernel = self.kernel.kr, self.kernel
         index = start + step * kr
-        if self.wide is not None:
-            return self.wide.spread(self.copy, [index])
         if self.staged:
             pitch = self.geometry.strides[2] * self.pixel
             return kernel.a_operand(self.copy, [index], pitch)
         value = self.x[ramp(index, kr)]
         return kernel.spread(as_operand(value, self.dtype, kernel))
+
+    def small(self, lines: Expr | int) -> Expr:
+        """Whether no byte of a copy of so many lines of the result is beyond 127."""
+        geometry, (depth, taps, _) = self.geometry, self.geometry.kernel
+        count = (lines - 1) * geometry.strides[1] + (taps - 1) * geometry.dilation[1] + 1
+        search = HighBits(4 * self.kernel.lanes)
+
+        def look(line: Expr, offset: Expr | int, valid: Expr | int) -> None:
+            columns = Columns(line + offset, search.lanes, valid)
+            search.add(load_vector(self.copy, "uint8", [], columns))
+
+        with opaque_block("find_high_bits"):
+            search.clear()
+            with I.serial(depth) as z, I.serial(count) as y:
+                line = (z * self.most_lines + y) * self.pitch
+                self._vectors(self.width * self.pixel, search.lanes, functools.partial(look, line))
+        return search.none()
 
     def enter(self, sample: Expr, plane: Expr, first: Expr, lines: Expr | int) -> None:
         """What happens before a band is multiplied: `lines` lines of a plane from `first` on."""

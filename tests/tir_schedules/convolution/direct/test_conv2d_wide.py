@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from microkernels.microkernel import microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
 from tests.tir_schedules.conv_regions import check, conv_region
-from tests.tir_schedules.run_region import machine_for
+from tests.tir_schedules.run_region import compiled, expected, machine_for, packed, run
 from tir_schedules.convolution.direct.config import ConvConfig, wide_of
 from tir_schedules.convolution.direct.cost import WIDE_PIXELS
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
+from tvm_hybrid.dlpack import tensor_of
 
 WITHOUT_VNNI = pytest.mark.parametrize("isa", ["avx2", "avx512"])
 WIDENING = "vpmovsxbw", "vpmovzxbw"
+DIGITS = "vpsrlw"
 PRODUCT = "vpmaddwd"
 
 
@@ -38,13 +41,42 @@ def loops_of(region: Region, isa: str) -> list[str]:
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_nothing_is_widened_next_to_the_products(isa: str, dtype: str) -> None:
     loops = loops_of(conv_region((14, 14), 64, 64, (3, 3), padding=(1,) * 4, dtype=dtype), isa)
-    assert loops and not any(word in loop for loop in loops for word in WIDENING)
+    assert not any(word in loop for loop in loops for word in (*WIDENING, DIGITS))
+    assert {"vpmaddubsw" in loop for loop in loops} == {True, False}
 
 
 @WITHOUT_VNNI
-def test_a_few_pixels_are_widened_next_to_the_products(isa: str) -> None:
+def test_a_few_pixels_are_cut_into_digits_next_to_the_products(isa: str) -> None:
     loops = loops_of(conv_region((2, 2), 64, 64, (3, 3), padding=(1,) * 4, dtype="uint8"), isa)
-    assert loops and all(any(word in loop for word in WIDENING) for loop in loops)
+    assert loops and all(DIGITS in loop for loop in loops)
+
+
+@WITHOUT_VNNI
+@pytest.mark.parametrize("kind", ["small x", "small weight", "neither"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_bands_are_exact_whether_bytes_fit_or_not(isa: str, kind: str, groups: int) -> None:
+    """The answer behind the weight decides, even where it is wrong; then sums saturate."""
+    region = conv_region((9, 11), 12, 20, (3, 3), padding=(1,) * 4, groups=groups, dtype="uint8")
+    rng = np.random.default_rng(0)
+    most = 127 if kind == "small x" else 255
+    low, high = (-64, 64) if kind == "small weight" else (-128, 127)
+    x, weight = (each.shape for each in region.inputs)
+    arrays = [
+        rng.choice([0, most], x, p=[0.1, 0.9]).astype(np.uint8),
+        rng.choice([low, high], weight).astype(np.int8),
+    ]
+    machine, config = machine_for(isa), default(region, isa)
+    template = template_for(region.op)
+    exact = expected(region, arrays)
+    np.testing.assert_array_equal(run(region, arrays, isa), exact)
+    kernel = compiled(template.build(region, config, machine.isa), isa)
+    x, w = packed(region, config, machine.isa, arrays)
+    assert w[-4:].view(np.int32)[0] == (kind == "small weight")
+    for answer in (0, 1):
+        w[-4:].view(np.int32)[0] = answer
+        result = tensor_of(np.zeros(region.output.shape, np.int32))
+        kernel(tensor_of(x), tensor_of(w), result)
+        assert (result.numpy() == exact).all() == (kind != "neither" or not answer)
 
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2_vnni", "avx512_vnni"])

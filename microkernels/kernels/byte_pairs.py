@@ -1,0 +1,103 @@
+"""u8 x s8 -> s32 without VNNI: by digits, by bytes, by words. One packed weight serves all three.
+
+    digits   of four bits of A: vpmaddubsw and vpmaddwd for each; exact, 6 instructions
+    bytes    vpmaddubsw, vpmaddwd by ones; exact where no sum of two products leaves 16 bits, 3
+    words    vpmaddwd on operands that were widened in cache before; exact, 4
+
+Instructions are those for 4 products in each lane, with additions. Bytes do not saturate if all of
+A is at most 127 (2 * 127 * 128 = 32512), or if |w0| + |w1| <= 128 for every pair of weights that
+are added first (255 * 128 = 32640). Only digits are registered: whoever takes another tile has to
+know one of the two, or has widened the operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.microkernel import Microkernel, MultiplyAdd
+from microkernels.vector.expressions import Expr, cast, constant, lanes_of, vector_type
+
+KR = 4  # elements of K in a lane
+LARGEST_PAIR = 128  # |w0| + |w1|
+
+# Sums of pairs of bytes, and of words.
+_INSTRUCTIONS = {
+    "avx2": ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
+    "avx512": ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
+}
+
+
+def has_pairs(kernel: Microkernel) -> bool:
+    """Whether a kernel adds products of bytes in pairs, and so has the other two forms."""
+    integers = kernel.b_dtype == "int8" and not kernel.by_tiles
+    return integers and kernel.isa_name in _INSTRUCTIONS
+
+
+def byte_tile(kernel: Microkernel) -> Microkernel:
+    """The tile by bytes of a kernel that has pairs."""
+    name = kernel.name.replace("u8s8s32", "u8s8s32_bytes")
+    return replace(kernel, name=name, multiply_add=_by_bytes(kernel.isa_name))
+
+
+def word_tile(kernel: Microkernel) -> Microkernel:
+    """The tile by words of a kernel that has pairs; two of its steps are one of the kernel's."""
+    name = kernel.name.replace("u8s8s32", "s16s16s32")
+    return replace(kernel, name=name, kr=2, multiply_add=_by_words(kernel.isa_name))
+
+
+def widening_tile(kernel: Microkernel) -> Microkernel:
+    """As `word_tile`, for bytes that it widens itself: where A is a vector of its own each time."""
+    by_words = _by_words(kernel.isa_name)
+
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        return by_words(accumulator, cast("int16", a), cast("int16", b))
+
+    return replace(kernel, kr=2, multiply_add=multiply_add)
+
+
+def pairs_fit(packed: np.ndarray) -> bool:
+    """Whether no pair of weights can saturate, whatever A is; s8, packed for such a kernel."""
+    pairs = np.abs(packed.reshape(-1, 2).astype(np.int16)).sum(axis=1)
+    return bool(pairs.max(initial=0) <= LARGEST_PAIR)
+
+
+def by_digits(isa_name: str) -> MultiplyAdd:
+    """Products of the lower and of the upper digits of A, which have four bits each."""
+
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        low, high = a & constant(15, "uint8", lanes_of(a)), a >> constant(4, "uint8", lanes_of(a))
+        lower = _sums(isa_name, _pairs(isa_name, low, b), 1)
+        return accumulator + lower + _sums(isa_name, _pairs(isa_name, high, b), 16)
+
+    return multiply_add
+
+
+def _by_bytes(isa_name: str) -> MultiplyAdd:
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        return accumulator + _sums(isa_name, _pairs(isa_name, a, b), 1)
+
+    return multiply_add
+
+
+def _by_words(isa_name: str) -> MultiplyAdd:
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        dtype = vector_type("int32", lanes_of(accumulator))
+        return accumulator + I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], a, b)
+
+    return multiply_add
+
+
+def _pairs(isa_name: str, a: Expr, b: Expr) -> Expr:
+    """Sums of two products of u8 by s8, as words that saturate."""
+    dtype = vector_type("int16", lanes_of(a) // 2)
+    return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][0], a, b)
+
+
+def _sums(isa_name: str, words: Expr, factor: int) -> Expr:
+    """Sums of two words in 32 bits, times a factor."""
+    dtype = vector_type("int32", lanes_of(words) // 2)
+    factors = constant(factor, "int16", lanes_of(words))
+    return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], words, factors)
