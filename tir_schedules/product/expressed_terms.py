@@ -1,4 +1,4 @@
-"""Column terms of a weight of 8-bit integers that is no constant, as Relax expressions.
+"""What follows a weight of 8-bit integers that is no constant, as Relax expressions.
 
     w: int8 [taps, IC, N]  ->  int32 [classes, N]  ->  int8 [classes * N * 4], as stored behind w
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 from tvm import relax
+
+from microkernels.kernels.byte_pairs import LARGEST_PAIR
 
 from .zero_points import ZeroPoints
 
@@ -33,6 +35,14 @@ def expressed_terms(points: ZeroPoints, weight: relax.Expr, counted: np.ndarray)
     sums = relax.op.sum(relax.op.astype(weight, "int32"), axis=1)
     chosen = relax.const(counted.astype(np.int32) * np.int32(factor))
     return relax.op.matmul(chosen, sums, out_dtype="int32")
+
+
+def expressed_answer(packed: relax.Expr, count: int) -> relax.Expr:
+    """int32 [1]: whether pairs of so many packed bytes fit, as `byte_pairs.pairs_fit` says."""
+    op = relax.op
+    pairs = op.reshape(op.abs(op.astype(packed, "int32")), (count // 2, 2))
+    largest = op.max(op.sum(pairs, axis=1), axis=0, keepdims=True)
+    return op.astype(op.less_equal(largest, relax.const(LARGEST_PAIR, "int32")), "int32")
 
 
 def expressed_bytes(numbers: relax.Expr, count: int, dtype: str) -> relax.Expr:

@@ -25,7 +25,7 @@ from tir_schedules.core.blocking import Group
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
-from tir_schedules.product.expressed_terms import expressed_bytes, expressed_terms
+from tir_schedules.product.expressed_terms import expressed_answer, expressed_bytes, expressed_terms
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .config import ConvConfig, Form, check, column_shares, form_of, panels_of
@@ -149,6 +149,10 @@ class WeightLayout:
             for start in range(0, channels, width)
         ]
         parts = groups if self.classes is None else [*groups, self._expressed_terms(expr)]
+        if self.has_answer:
+            whole = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=0)
+            answer = expressed_answer(whole, self.size)
+            parts = [*parts, expressed_bytes(answer, 1, self.region.inputs[1].dtype)]
         return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=0)
 
     def _expressed_terms(self, expr: relax.Expr) -> relax.Expr:
