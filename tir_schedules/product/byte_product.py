@@ -40,8 +40,9 @@ def by_values(searched: bool) -> str:
 
 
 def byte_tile_of(plan: ProductPlan) -> Microkernel | None:
-    """What multiplies blocks that fit; None if nothing is faster for them."""
-    return byte_tile(plan.kernel) if has_pairs(plan.kernel) else None
+    """What multiplies blocks that fit; None if nothing is faster for them, or threads share K."""
+    shared = sum(group.count for group in plan.k_shares) > 1
+    return byte_tile(plan.kernel) if has_pairs(plan.kernel) and not shared else None
 
 
 class HighBits:

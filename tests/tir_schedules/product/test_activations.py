@@ -40,8 +40,8 @@ def narrow(dtype: str, k: int) -> Region:
     [
         (matmul_region((4,), 16, 16, U8), VNNI, False),
         (matmul_region((4,), 16, 16, I8), VNNI, False),  # shifted as it is loaded
-        (matmul_region((4,), 18, 16, U8), VNNI, True),  # no whole words
-        (matmul_region((4,), 18, 16, U8), PLAIN, False),  # words of two
+        (matmul_region((4,), 18, 16, U8), VNNI, True),  # no whole words of four
+        (matmul_region((4,), 18, 16, U8), PLAIN, True),
         (matmul_region((4,), 17, 16, U8), PLAIN, True),
         (matmul_region((4,), 16, 16, U8, quantized=0.1), VNNI, True),
         (narrow(B, 16), BF16, False),
