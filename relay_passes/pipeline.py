@@ -41,6 +41,7 @@ from .canonicalize.fold_weights import fold_weights
 from .canonicalize.inline_functions import inline_functions
 from .canonicalize.isolate_casts import isolate_casts
 from .canonicalize.merge_clips import merge_clips
+from .canonicalize.merge_stacks import merge_stacks
 from .canonicalize.outline_branches import outline_branches
 from .canonicalize.plain_indices import plain_indices
 from .canonicalize.plain_products import plain_products
@@ -55,6 +56,7 @@ from .canonicalize.safe_softmax import safe_softmax
 from .canonicalize.sink_concat import sink_concat
 from .canonicalize.sink_permutes import sink_permutes
 from .canonicalize.sink_scale import sink_scale
+from .canonicalize.slice_flips import slice_flips
 from .canonicalize.slice_takes import slice_takes
 from .check_option import check_option
 from .decisions import DecisionLog
@@ -256,11 +258,11 @@ def phases(
             fold_empty(),
             plain_products(),
             *only_if(narrow, narrow_products()),
+            widen_bf16(products, convolutions),
+            evaluate_constants(),
             merge_clips(),
             recognize_norms(),
             recognize_gelu(),
-            widen_bf16(products, convolutions),
-            evaluate_constants(),
             widen_f16(activations),
             plain_products(),
             fold_weights(),
@@ -269,6 +271,8 @@ def phases(
             clip_indices(),
             evaluate_constants(),
             slice_takes(),
+            slice_flips(),
+            merge_stacks(),
             drop_views(),
             compose_views(),
             decompose_batch_norm(),

@@ -29,7 +29,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.call_axes import view_of
 from relay_passes.ir.constants import array_of, constant_of
-from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, scalar_constant, static_tensor
 from relay_passes.ir.rewrite import block_pass
 from relay_passes.ir.traits import RESHAPES
 
@@ -89,6 +89,8 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     for binding in graph.bindings:
         bindings.append(binding)
         array = _value(binding.value, known)
+        if isinstance(binding.value, relax.TupleGetItem):
+            array = _piece(graph, binding.value, known)
         if array is None or not isinstance(binding, relax.VarBinding):
             continue
         known[binding.var] = array
@@ -124,6 +126,23 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
         return None
     found = _computed(expr, [each for each in operands if each is not None], result.shape)
     return None if found is None else found.astype(dtype, copy=False)
+
+
+def _piece(
+    graph: DataflowGraph, item: relax.TupleGetItem, known: dict[relax.Expr, Array]
+) -> Array | None:
+    """One of the pieces that a constant is split into."""
+    split, tensor = graph.definition(item.tuple_value), static_tensor(item)
+    if tensor is None or not is_call(split, "relax.split"):
+        return None
+    array = _operand(split.args[0], known, exact=True)
+    if array is None or not 0 < tensor.size <= _MOST:
+        return None
+    axis = int(split.attrs.axis) % array.ndim
+    begin = sum(int(ty.shape.values[axis]) for ty in split.ty.fields[: item.index])
+    cut = [slice(None)] * array.ndim
+    cut[axis] = slice(begin, begin + tensor.shape[axis])
+    return array[tuple(cut)]
 
 
 def _computed(call: relax.Call, arrays: list[Array], shape: tuple[int, ...]) -> Array | None:

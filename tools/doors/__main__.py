@@ -52,7 +52,6 @@ def _compare(
     console: Console, name: str, dtype: str, small: bool, threads: int, speed: bool
 ) -> None:
     from .compare import differences, error, kernels, least_times, ran, reference
-    from .known import reason_of
     from .through import DOORS
     from .torch_models import torch_model
 
@@ -83,8 +82,6 @@ def _compare(
     for door, executable in executables.items():
         own = kernels(executable.explain())
         lines = differences(own, base) if base is not None else []
-        reason = reason_of(name, door)
-        notes += [f"{door}: known: {reason}"] if lines and reason else []
         notes += [f"{door}: {line}" for line in lines]
         cells = [f"{error(ran(executable, model), wanted):.1e}"]
         if speed:

@@ -56,6 +56,21 @@ def test_a_tensor_without_dimensions_keeps_its_shape() -> None:
     assert_structural_equal(evaluate_constants()(before), after)
 
 
+def test_pieces_of_a_constant() -> None:
+    """Gates of a bias, as the first step of a recurrent layer has them."""
+    bias = constant(3, 9)
+
+    def gates(x: relax.Expr) -> relax.Expr:
+        pieces = op.split(bias, [2, 6], axis=-1)
+        return op.add(x, relax.TupleGetItem(pieces, 1))
+
+    result = evaluate_constants()(module(gates, ((3, 4), "float32")))
+    after = module(
+        lambda x: op.add(x, relax.const(array_of(bias.value)[:, 2:6].copy())), ((3, 4), "float32")
+    )
+    assert_structural_equal(without_dead_code(result), after)
+
+
 def test_rows_of_a_table() -> None:
     table = constant(5, 4)
     rows = op.take(table, op.arange(1, 4, 1, "int32"), axis=0, mode="clip")

@@ -14,7 +14,6 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
 from tools.doors.compare import differences, error, kernels, ran, reference
-from tools.doors.known import reason_of
 from tools.doors.through import DOORS
 from tools.doors.torch_models import NAMES, TorchModel, torch_model
 
@@ -45,8 +44,7 @@ def test_the_doors_agree(name: str, dtype: str) -> None:
         if program is None:
             continue
         assert error(ran(program, model), wanted) <= allowed
-        if reason_of(name, door) is None:
-            assert differences(kernels(program.explain()), kernels(base.explain())) == [], door
+        assert differences(kernels(program.explain()), kernels(base.explain())) == [], door
 
 
 def onnx_program(name: str, model: TorchModel, dtype: str) -> Executable:

@@ -102,12 +102,17 @@ def _join(layer: Recurrent, sequences: list[list[str]]) -> None:
     if not layer.steps:
         nothing = build.constant(0, layer.dtype)
         build.add("Expand", nothing, build.shape(full), output=output)
-    elif layer.directions == 1 or len(sequences[0]) == layer.steps:
-        rows = [value for step in zip(*sequences, strict=True) for value in step]
-        stacked = build.add("Concat", *rows, axis=0) if len(rows) > 1 else rows[0]
-        build.reshape(stacked, full, output=output)
+    elif layer.directions == 1:
+        build.reshape(_rows(layer, sequences[0]), full, output=output)
     else:
-        build.stack([build.add("Concat", *made, axis=0) for made in sequences], 1, output)
+        of_direction = [layer.steps, layer.batch, layer.hidden]
+        parts = [build.reshape(_rows(layer, made), of_direction) for made in sequences]
+        build.stack(parts, 1, output)
+
+
+def _rows(layer: Recurrent, made: list[str]) -> str:
+    """The hidden states of all steps, one behind the other."""
+    return layer.build.add("Concat", *made, axis=0) if len(made) > 1 else made[0]
 
 
 def _full_lengths(graph: Graph, name: str, steps: Extent) -> bool:
