@@ -31,7 +31,9 @@ def _sliced(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.E
     if not is_call(call, "relax.strided_slice"):
         return None
     flip, cut = graph.definition(call.args[0]), static_tensor(call)
-    source = static_tensor(flip.args[0]) if is_call(flip, "relax.flip") else None
+    if not is_call(flip, "relax.flip"):
+        return None
+    source = static_tensor(flip.args[0])
     axes, begins = (_numbers(arg) for arg in call.args[1:3])
     if source is None or cut is None or axes is None or begins is None or len(axes) != 1:
         return None

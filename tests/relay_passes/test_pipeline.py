@@ -128,8 +128,9 @@ def test_the_order_of_the_passes() -> None:
     ]
     chain = [
         "lift_programs",  # first, so that all others see operators
-        "recognize_norms",  # those between casts, which are an operator of a narrow type then
         "widen_bf16",  # before weights are folded in the type that they stay in
+        "recognize_norms",  # those between casts, which are an operator of float16 then
+        "widen_f16",
         "recognize_norms",
         "sink_permutes",
         "sink_dequantize",
