@@ -5,7 +5,7 @@
 
 torch decomposes it so for float32, and for other types between casts to float32 and back, which no
 pass could tell from those of a user. Programs with products of float16 are computed in float32
-(`relax_passes.bfloat16.widen_bf16`), so that nothing is lost.
+(`relay_passes.bfloat16.widen_bf16`), so that nothing is lost.
 """
 
 from __future__ import annotations
