@@ -210,8 +210,9 @@ def test_tune_writes_what_compile_reads(tmp_path: Path, threads: int) -> None:
     store = RecordStore(path)
     for region in replayed.regions:
         newest = [located.record for located in latest(store.of_workload(region.region.key))]
-        fastest = min(newest, key=lambda record: record.relative or math.inf)
-        assert region.best == fastest.config
+        times = [record.relative or math.inf for record in newest]
+        chosen = [record.config for record in newest].index(region.best)
+        assert times[chosen] == min(times)  # equally fast ones are as good
     assert {region.region.key for region in again.regions} == set(best)
     assert not (tmp_path / "none").exists()
 
