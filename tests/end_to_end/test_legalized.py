@@ -30,6 +30,7 @@ def kernels(executable: tvm_hybrid.Executable) -> Counter[tuple[str, str]]:
     return Counter((d.op, d.kernel) for d in executable.explain() if d.taken and d.kernel)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stage", ["legalised", "fused"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_kernels(name: str, stage: str) -> None:

@@ -91,6 +91,7 @@ MODELS: dict[str, tuple[Callable[..., relax.Expr], tuple[Shape, ...], list[str],
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", MODELS)
 def test_legalised_operators_come_back(name: str, stage: str) -> None:

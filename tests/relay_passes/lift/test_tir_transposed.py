@@ -16,6 +16,7 @@ op = relax.op
 F = "float32"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(
     ("strides", "padding", "further", "taps"),
@@ -100,6 +101,7 @@ def of_bytes(groups: int, taps: int, zero_point: int) -> Body:
     return body
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("route", ["ordinary", "legalised"])
 @pytest.mark.parametrize("data", ["uint8", "int8"])
 @pytest.mark.parametrize(

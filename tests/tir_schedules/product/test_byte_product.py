@@ -37,6 +37,7 @@ def by_saturating_pairs(a: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.clip(pairs.sum(axis=2), -32768, 32767).sum(axis=1)
 
 
+@pytest.mark.sampled
 @every_isa
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", [50, SEARCHED_COLUMNS + 22])
@@ -63,6 +64,7 @@ def test_blocks_of_rows_are_told_apart(isa: str) -> None:
     np.testing.assert_array_equal(run(region, [a, w], isa, config), product(region, [a, w]))
 
 
+@pytest.mark.sampled
 @every_isa
 @pytest.mark.parametrize("kind", KINDS)
 def test_open_rows(isa: str, kind: str) -> None:

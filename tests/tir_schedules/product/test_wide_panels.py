@@ -173,6 +173,7 @@ def test_other_instruction_sets_do_not_for_bfloat16(isa: str) -> None:
     assert plan.kernel.isa_name == isa and wide_product_of(plan) is None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize(("a", "w"), TYPES)
 def test_results_are_exact(a: str, w: str, isa: str) -> None:

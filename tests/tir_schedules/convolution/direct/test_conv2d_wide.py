@@ -51,6 +51,7 @@ def test_a_few_pixels_are_cut_into_digits_next_to_the_products(isa: str) -> None
     assert loops and all(DIGITS in loop for loop in loops)
 
 
+@pytest.mark.sampled
 @WITHOUT_VNNI
 @pytest.mark.parametrize("kind", ["small x", "small weight", "neither"])
 @pytest.mark.parametrize("groups", [1, 2])
@@ -102,6 +103,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled
 @WITHOUT_VNNI
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("case", CASES)
