@@ -32,8 +32,9 @@ test: lint types $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 	$(PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, two notebooks, two thirds of random examples, and seven
-# eighths of the sizes and forms of tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins.
+# With what `test` leaves out: tests marked slow, two notebooks, four fifths of random examples, and of tests
+# marked sampled and, on CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms; of templates'
+# tests for each instruction set two thirds.
 test-all: lint types $(TORCH_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)

@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
@@ -84,6 +85,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.user_properties.append((ISAS, ran))
     if "amx" in [*_isas(item), *(isa for isa, _ in ran)]:
         emulator.check()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps the garbage collector from what is collected, which stays to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,6 +5,9 @@ itself, beginning with another one from test to test. So it is with each test of
 instruction sets that the CPU lacks, all of these together: code by stand-ins compiles and runs more
 slowly. But tests of
 microkernels stay, where a parameter is a kernel, and those of the AMX emulator, which are quick.
+
+A file of templates runs many tests for each instruction set, its parameter `isa`. Every third one
+stays, another one from test to test, so that each still runs each of its instruction sets.
 """
 
 from __future__ import annotations
@@ -20,23 +23,67 @@ from tests.microkernels.isa_targets import target_of
 from .building import lacks
 
 _EVERY = 8
+_EVERY_ISA = 3
 _NAMES = {isa.name for isa in LADDER}
 _WHOLE = ("tests/microkernels/", "tests/amx_emulator/")
+_TEMPLATES = "tests/tir_schedules/"
 
 
 def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of the tests that a run without slow tests can do without."""
     lacking = {name for name in _NAMES if lacks(target_of(name))}
     groups: dict[tuple[str, str], list[pytest.Item]] = {}
+    of_templates: list[pytest.Item] = []
     for item in items:
         isa = _isa_of(item)
         by_stand_ins = isa in lacking and not item.nodeid.startswith(_WHOLE)
         if by_stand_ins or item.get_closest_marker("sampled"):
-            key = (item.nodeid.split("[")[0], "stand-ins" if by_stand_ins else isa)
+            key = (_name(item), "stand-ins" if by_stand_ins else isa)
             groups.setdefault(key, []).append(item)
+        if not by_stand_ins and item.nodeid.startswith(_TEMPLATES) and isa_parameter(item):
+            of_templates.append(item)
+    kept = kept_isas((_name(item), isa_parameter(item)) for item in of_templates)
+    yield from (item for item in of_templates if (_name(item), isa_parameter(item)) not in kept)
     for key, group in groups.items():
         first = zlib.crc32(" ".join(key).encode()) % min(_EVERY, len(group))
         yield from (item for n, item in enumerate(group) if n % _EVERY != first)
+
+
+def kept_isas(pairs: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Of names of tests and the ISAs that they run for, those that stay.
+
+    Each test keeps one ISA or more, and each file every one that its tests have.
+    """
+    tests: dict[str, list[str]] = {}
+    for name, isa in pairs:
+        if isa not in tests.setdefault(name, []):
+            tests[name].append(isa)
+    files: dict[str, list[str]] = {}
+    for name in tests:
+        files.setdefault(name.split("::")[0], []).append(name)
+    kept = set()
+    for names in files.values():
+        left = {isa: name for name in reversed(names) for isa in tests[name]}
+        for turn, name in enumerate(names):
+            step = min(_EVERY_ISA, len(tests[name]))
+            for isa in tests[name][turn % step :: step]:
+                kept.add((name, isa))
+                left.pop(isa, None)
+        kept.update((name, isa) for isa, name in left.items())
+    return kept
+
+
+def isa_parameter(item: pytest.Item) -> str:
+    """What a test has for its parameter `isa`; "" if it has none, or no name of an ISA."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return ""
+    isa = item.callspec.params.get("isa")
+    return isa if isinstance(isa, str) and isa in _NAMES else ""
+
+
+def _name(item: pytest.Item) -> str:
+    """A test's name without its parameters."""
+    return item.nodeid.split("[")[0]
 
 
 def _isa_of(item: pytest.Item) -> str:
