@@ -18,19 +18,25 @@ WORKERS ?= 2
 
 SECONDS ?= 600
 
-.PHONY: demo test test-all fuzz lint types format clean
+.PHONY: demo test test-torch test-all fuzz lint types format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
 
 # Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
+# Files run in order, notebooks first: what takes long must not begin last, when only one process is left to work.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) \
+	--dist loadfile --no-loadscope-reorder
 
 TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
 
-test: lint types $(TORCH_STAMP)
-	$(TORCH_PYTEST) -m "not slow"
+# mypy is one process: tests use the other CPUs meanwhile.
+test: $(TORCH_STAMP)
+	$(MAKE) --jobs=2 test-torch types lint
 	$(PYTEST) -m "not slow"
+
+test-torch: $(TORCH_STAMP)
+	$(TORCH_PYTEST) -m "not slow"
 
 # With what `test` leaves out: tests marked slow, two notebooks, four fifths of random examples, and of tests
 # marked sampled and, on CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms; of templates'

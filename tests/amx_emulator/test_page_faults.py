@@ -26,6 +26,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("what", "then"),
     list(itertools.product(["load", "store", "cut"], ["returns", "jumps", "zeroes"])),

@@ -9,8 +9,7 @@ from .cases import all_cases, passing, run
 from .survey import REFUSED, refused
 
 VERSION, PASSING = passing()
-# Cases of operators that are written as the nodes which define them; test_expanded.py has them, so
-# that two processes share the work.
+# Cases of operators that are written as the nodes which define them.
 EXPANDED = [name for name in PASSING if name.endswith("_expanded")]
 
 
@@ -23,6 +22,13 @@ def skip_unless_known(name: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in PASSING if name not in EXPANDED])
 def test_passes(name: str) -> None:
+    skip_unless_known(name)
+    run(all_cases()[name])
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", EXPANDED)
+def test_passes_expanded(name: str) -> None:
     skip_unless_known(name)
     run(all_cases()[name])
 

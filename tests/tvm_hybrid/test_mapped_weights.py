@@ -131,6 +131,7 @@ def test_small_constants_stay_in_the_program(exported: Path) -> None:
     assert place < weights_start(exported)
 
 
+@pytest.mark.slow
 def test_weights_may_lie_beyond_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights_file, "ALIGNMENT", 1 << 32)  # the file has a hole
     library = compiled().export(tmp_path / "m.so")

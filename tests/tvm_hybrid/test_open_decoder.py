@@ -113,7 +113,11 @@ def bound_of(keys: int) -> float:
     return float(2 * 8 * (2 * WIDTH + SIZE + keys) * np.finfo(np.float32).eps)
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one thread", "two threads"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.slow), 2],
+    ids=["one thread", "two threads"],
+)
 def session(request: pytest.FixtureRequest) -> tvm_hybrid.InferenceSession:
     return tvm_hybrid.InferenceSession(decoder(), num_threads=request.param)
 

@@ -8,6 +8,7 @@ import pytest
 
 import tvm_hybrid
 from relay_passes.decisions import Decision
+from tests.examples import some
 from tests.onnx_builder import OnnxBuilder
 
 WIDTH = 48
@@ -57,6 +58,7 @@ def one_program(
     return session, [d for d in program.executable.manifest.decisions if d.taken and d.kernel]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2])
 def test_dynamic_quantisation(threads: int) -> None:
     model = gated()
@@ -67,7 +69,7 @@ def test_dynamic_quantisation(threads: int) -> None:
     assert sum("range" in d.op for d in decisions if d.op.startswith("matmul")) == 1
     assert sum("item" in d.op for d in decisions if d.op.startswith("matmul")) == 2
     rng = np.random.default_rng(1)
-    for sizes in SIZES:
+    for sizes in some(SIZES):
         x = rng.standard_normal((*sizes, WIDTH)).astype(np.float32)
         known = tvm_hybrid.compile(model, shapes={"x": x.shape}, num_threads=threads)
         (found,) = session.run(None, {"x": x})
@@ -121,6 +123,7 @@ def attending() -> onnx.ModelProto:
     return build.model()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2])
 def test_quantised_attention(threads: int) -> None:
     model = attending()
@@ -129,7 +132,7 @@ def test_quantised_attention(threads: int) -> None:
     assert ops == ["matmul", "matmul", "matmul", "attention", "matmul"]
     assert all("s32" in d.kernel for d in decisions if d.op.startswith(("matmul", "attention")))
     rng = np.random.default_rng(4)
-    for batch, n in [(1, 17), (2, 33), (1, 64)]:
+    for batch, n in some([(1, 17), (2, 33), (1, 64)]):
         feeds = {
             "x": rng.standard_normal((batch, n, WIDTH)).astype(np.float32),
             "mask": np.where(rng.random((batch, 1, 1, n)) < 0.2, -1e4, 0).astype(np.float32),
@@ -174,7 +177,7 @@ def test_depthwise_convolutions_of_images_of_any_size() -> None:
     session, decisions = one_program(images(), 1)
     assert [d.kernel for d in decisions if "depthwise" in d.kernel]
     rng = np.random.default_rng(2)
-    for size in [(1, 3, 3), (2, 8, 29), (0, 5, 5), (1, 17, 40)]:
+    for size in some([(1, 3, 3), (2, 8, 29), (0, 5, 5), (1, 17, 40)]):
         x = rng.uniform(-2.5, 2.5, (size[0], 40, *size[1:])).astype(np.float32)
         known = tvm_hybrid.InferenceSession(images(), shapes={"x": x.shape}, num_threads=1)
         (result,) = session.run(None, {"x": x})
@@ -194,6 +197,7 @@ def residual() -> onnx.ModelProto:
     return build.model()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_of_quantised_images(threads: int) -> None:
     model = residual()
@@ -202,7 +206,7 @@ def test_sums_of_quantised_images(threads: int) -> None:
     assert (decisions[0].kernel or "").endswith("elementwise")
     assert "side by side" in decisions[0].at_run_time
     rng = np.random.default_rng(5)
-    for sizes in ((1, 1, 1), (2, 3, 5), (3, 64, 50)):
+    for sizes in some([(1, 1, 1), (2, 3, 5), (3, 64, 50)]):
         shape = (sizes[0], 6, *sizes[1:])
         feeds = {name: rng.integers(0, 256, shape).astype(np.uint8) for name in ("x", "y")}
         known = tvm_hybrid.compile(model, shapes=dict.fromkeys("xy", shape), num_threads=threads)

@@ -62,7 +62,15 @@ def essence(decisions: Iterable[Decision]) -> list[tuple[str, ...]]:
     return [(each.node, each.op, each.function, each.kernel, each.reason) for each in decisions]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "defaults",
+        pytest.param("bf16", marks=pytest.mark.slow),
+        pytest.param("alone", marks=pytest.mark.slow),
+        "bf16 alone",
+    ],
+)
 def test_routes_agree(name: str) -> None:
     options = {"num_threads": 1, **OPTIONS[name]}
     target = tvm_hybrid.resolve_target(None)

@@ -284,6 +284,7 @@ QUANTISED: dict[str, tuple[Body, tuple[Tensor, ...], str]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", QUANTISED)
 def test_widened_bytes_are_multiplied_as_bytes(name: str, stage: str) -> None:

@@ -114,6 +114,7 @@ def test_bfloat16(isa: str) -> None:
     check(kind, IMAGE, isa, IMAGES[::3])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [2, 7])
 @pytest.mark.parametrize("kind", ["3x3", "depthwise 3x3"])
 def test_threads_share_images(threads: int, kind: str) -> None:
@@ -134,6 +135,7 @@ def test_small_windows_take_two_lines_at_once() -> None:
         assert config.to_dict()["blocks"] == 5  # all channels, before the next pixels
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["depthwise 3x3", "depthwise stride 2", "depthwise uneven"])
 def test_tiles_of_several_rows(kind: str) -> None:
     isa = highest_native(ISAS)

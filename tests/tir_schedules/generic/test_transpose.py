@@ -82,6 +82,7 @@ def test_bfloat16_is_moved_as_bits() -> None:
     np.testing.assert_array_equal(result.view(np.uint16), x.T.view(np.uint16))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "scalar"])
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 @pytest.mark.parametrize("planes", [2, 3, 4])
@@ -119,6 +120,7 @@ def test_elements_are_repeated_by_shuffles(times: int, dtype: str) -> None:
     np.testing.assert_array_equal(result, x.repeat(times, 1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", [2, 3, 4])
 @pytest.mark.parametrize("count", [4, 16, 33])
 def test_every_nth_element(step: int, count: int) -> None:

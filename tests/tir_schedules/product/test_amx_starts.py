@@ -56,6 +56,7 @@ def stored_before(region: Region, config: TileConfig) -> int:
     return counts[0]
 
 
+@pytest.mark.sampled
 @pytest.mark.isa("amx")
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(("zeros", "stores", "zeroed"), CASES)

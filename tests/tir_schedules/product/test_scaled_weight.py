@@ -113,6 +113,7 @@ def chain(rows: int, first: bool) -> Region:
     return builder.region()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("first", [True, False])
 def test_within_a_chain(first: bool) -> None:
     region = chain(23, first)

@@ -111,6 +111,7 @@ def test_few_tiles_do_not_cut_k(a: str, w: str, out: str) -> None:
     assert plan(400, 256).m_block > 100
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(
@@ -134,6 +135,7 @@ def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(
         np.testing.assert_array_equal(product(0, m), np.concatenate(parts))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("cuts", [{}, {"m_block": 20, "k_block": 13}, {"threads_m": 2}])
 def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int], isa: str) -> None:

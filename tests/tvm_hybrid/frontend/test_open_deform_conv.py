@@ -66,6 +66,7 @@ def fed(arrays: dict[str, NDArray]) -> dict[str, NDArray]:
     return {name: array for name, array in arrays.items() if name not in "wb"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_one_program_for_all_sizes(name: str) -> None:
     form, batch, extents = CASES[name]

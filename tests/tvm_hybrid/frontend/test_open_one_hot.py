@@ -55,6 +55,7 @@ def feeds_of(model: onnx.ModelProto, n: int, m: int, depth: int = DEPTH) -> Feed
     return {item.name: every[item.name] for item in model.graph.input}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_any_axis(depth: str) -> None:
     model = chosen(depth, -1, 0, -2)
@@ -76,6 +77,7 @@ def test_results_are_those_of_known_sizes() -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("depth", ["size", "data"])
 def test_no_classes(depth: str) -> None:
     """ONNX Runtime refuses them."""
@@ -92,6 +94,7 @@ def test_fewer_classes_than_none_are_refused() -> None:
         session.run(None, feeds)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("index", "dtype"), [("uint64", "bool"), ("float32", "float16"), ("int8", "int64")]
 )

@@ -50,6 +50,7 @@ def test_places_of_maxima(shape: tuple[int, ...], attributes: dict[str, Any], dt
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_places_of_special_floats(dtype: str) -> None:
     """The first NaN, as the maximum is; -inf before the padding."""
@@ -64,6 +65,7 @@ def test_places_of_special_floats(dtype: str) -> None:
     np.testing.assert_array_equal(places, [[[0, 1, 3]]])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("size", "pads", "extra"),
     [((7, 8), [0] * 4, 0), ((6, 7), [1, 0, 0, 1], 0), ((6, 7), [1, 0, 0, 1], 3)],

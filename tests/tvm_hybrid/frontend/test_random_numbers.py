@@ -116,6 +116,7 @@ def test_fresh_numbers_without_a_seed() -> None:
     assert len({x.tobytes() for x in arrays}) == len(arrays)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_the_end_is_excluded(dtype: str) -> None:
     """However it is rounded; the input gives its shape and, unless it is stated, its type."""
@@ -147,6 +148,7 @@ def test_numbers_like_integers_need_a_type() -> None:
         import_onnx(model)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_bernoulli(dtype: str) -> None:
     """1 with the probability p; never for 0, always for 1."""
@@ -160,6 +162,7 @@ def test_bernoulli(dtype: str) -> None:
     assert np.all(np.abs(rates - wanted) <= 5 * np.sqrt(wanted * (1 - wanted) / COUNT))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "made"), [("float32", "int32"), ("float64", "int64")])
 def test_multinomial(dtype: str, made: str) -> None:
     """By exp(x), whatever it adds up to; what has no probability is never drawn."""

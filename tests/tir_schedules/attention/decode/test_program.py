@@ -101,6 +101,7 @@ def test_many_rows_share_keys_and_values(kind: str) -> None:
     check(small(kind, m=4, heads=8, group=8, n=70, d=128, residual=True))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "types", [("uint8", "int8", "uint8", "uint8"), SIGNED, ("int8", "uint8", "int8", "int8")]
 )
@@ -122,6 +123,7 @@ def test_masks(mask: str) -> None:
     check(small("f32", m=3, heads=4, group=2, n=33, d=16, mask=mask, batch=2, layout="bshd"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("causal", [-2, 0, 29, 60])
 def test_causal(causal: int) -> None:
     """Also rows of which all keys are hidden, which are NaN."""
@@ -160,6 +162,7 @@ def test_heads_stored_side_by_side(kind: str, shares: int) -> None:
     check(attention, shares=Shares(shares > 1, shares))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("together", [1, 2, 4])
 def test_some_of_the_heads_side_by_side(together: int) -> None:
     attention = small("f32", batch=1, heads=4, n=1030, d=64, layout="bshd")
@@ -167,6 +170,7 @@ def test_some_of_the_heads_side_by_side(together: int) -> None:
     check(attention, shares=Shares(True, 3, key_sets=together))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["f32", "int8"])
 @pytest.mark.parametrize("threads", [3, 7, 53, 112])
 def test_any_number_of_threads(kind: str, threads: int) -> None:

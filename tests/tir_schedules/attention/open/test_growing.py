@@ -121,6 +121,7 @@ def test_one_query_and_any_past(isa: str) -> None:
         kernel.check(1 + number % 3, 1, past, number % 2 == 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("at_end", [False, True])
 def test_a_cache_that_is_streamed(at_end: bool) -> None:
     isa = highest_native(ISAS)

@@ -55,6 +55,7 @@ def check(kernel: OpenKernel, length: int, keys: int, seen: list[int]) -> None:
         assert np.abs(result - wanted).max() <= bound
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("mask", [(BATCH, 1, LENGTH, KEYS), (BATCH, 1, 1, KEYS)])
 def test_keys_up_to_the_last_one_that_is_seen(mask: tuple[int, ...], isa: str) -> None:

@@ -76,6 +76,7 @@ def test_hot_loops_leave_the_stack_alone(kind: str) -> None:
         assert not [line for line in loop if re.search(traffic, line)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_memory_does_not_grow_with_the_square_of_the_length(kind: str) -> None:
     """16k queries and 16k keys are computed in what a packed head takes, and a block of scores."""
@@ -90,6 +91,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length(kind: str) -> None:
     assert bytes_of[8192, 16384] == bytes_of[16384, 16384]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["f32", "int8"])
 def test_sixteen_thousand_keys(kind: str) -> None:
     attention = of_kind(case(batch=1, heads=1, m=16, n=16384, d=16, mask="keys"), kind)

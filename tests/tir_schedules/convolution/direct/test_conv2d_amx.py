@@ -58,6 +58,7 @@ def run_on_tiles(region: Region, config: ConvConfig, **options: bool) -> None:
     assert executed is None or executed[COUNTED[kind]] > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_padding_and_tails(dtype: str, block: str) -> None:
@@ -134,6 +135,7 @@ ACROSS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
 @pytest.mark.parametrize("case", ACROSS, ids=lambda case: "x".join(map(str, case[0])))
 def test_tiles_go_on_from_line_to_line(case: tuple, dtype: str) -> None:
