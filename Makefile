@@ -18,10 +18,14 @@ WORKERS ?= 2
 
 SECONDS ?= 600
 
-.PHONY: demo test test-all fuzz lint types format clean
+.PHONY: demo docs test test-all fuzz lint types format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
+
+# The documentation as pages to read without a network: build/site/index.html.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
