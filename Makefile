@@ -18,10 +18,14 @@ WORKERS ?= 2
 
 SECONDS ?= 600
 
-.PHONY: demo test test-torch test-all fuzz lint types format clean
+.PHONY: demo docs test test-torch test-all fuzz lint types format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
+
+# The documentation as pages to read without a network: build/site/index.html.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
 # Files run in order, notebooks first: what takes long must not begin last, when only one process is left to work.

@@ -23,7 +23,7 @@ T = TypeVar("T")
 LARGEST = 1e4
 MOST_ELEMENTS = 60_000
 OPSETS = (13, 15, 17, 18, 19, 20, 21, 22)
-# Results of 32 or 64 bits that do not fit have no defined value: see "Numbers" in the README.
+# Results of 32 or 64 bits that do not fit have no defined value: see docs/numerics.md.
 OVERFLOWING = ("Abs", "Add", "CumSum", "Mul", "Neg", "Pow", "ReduceSum", "Sub")
 
 

@@ -104,7 +104,7 @@ SUMS = PRODUCTS.union(
 # Operators with products inside, whose operands `precision="bf16"` rounds too.
 ROUNDED = PRODUCTS.union(["Attention", "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits"])
 
-# They may give 0 for less than 2^-126: see "Numbers" in the README.
+# They may give 0 for less than 2^-126: see docs/numerics.md.
 EXPONENTIALS = frozenset(
     [
         "Celu",

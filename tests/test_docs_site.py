@@ -1,0 +1,75 @@
+"""The documentation site builds with every link whole, and its pictures fit their tables."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.docs_site import page_of, with_links
+from tools.speed_picture import PAGE, PICTURE, Row, draw, fingerprint, table_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+README_LINES = 160
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. mkdocs is strict: a link or anchor that leads nowhere fails."""
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def test_every_page_is_built(site: Path) -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"contributing", "changelog"}
+    assert pages <= {path.stem for path in site.glob("*.html")}
+    notebooks = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert notebooks <= {path.stem for path in (site / "notebooks").glob("*.html")}
+
+
+def test_reading_needs_no_network(site: Path) -> None:
+    """Scripts, styles, fonts and pictures come with the page."""
+    loaded = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=[\"'](?:https?:)?//[^\"']+[^>]*>")
+    for path in site.rglob("*.html"):
+        found = [tag for tag in loaded.findall(path.read_text()) if 'rel="canonical"' not in tag]
+        assert not found, (path.name, found)
+
+
+def test_links_lead_to_pages() -> None:
+    text = "[a](fusion.md#x) [b](../CHANGELOG.md) [`c.py`](../tools/c.py) ![p](speed.svg) [w](http://x/y)"
+    mended = with_links(text, "docs/page.md", "page.md")
+    assert mended == "[a](fusion.md#x) [b](changelog.md) `c.py` ![p](speed.svg) [w](http://x/y)"
+    assert page_of("notebooks/quickstart.ipynb") == "notebooks/quickstart.ipynb"
+    assert page_of("setup.cfg") is None
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
+
+
+def test_speed_picture_is_of_the_table() -> None:
+    """`python -m tools.speed_picture` draws it anew."""
+    assert fingerprint(table_rows(PAGE.read_text())) in PICTURE.read_text()
+
+
+def test_speed_picture_shows_each_model(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [Row("one", 1.5, 2.0), Row("two", 0.5, 1.0)]
+    draw(rows, tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    assert "one" in text and "two" in text and fingerprint(rows) in text
+    assert fingerprint(rows) != fingerprint(rows[:1])
+    with pytest.raises(ValueError, match="no table of models"):
+        table_rows("# Speed\n")
