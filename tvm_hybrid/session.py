@@ -194,7 +194,7 @@ class InferenceSession(AsyncRuns):
         self._local = threading.local()
         with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
             self.executable.make_code()
-        self._limit_runs("run", "run_with_iobinding")
+        self._limit_runs()
 
     def _leave_open(
         self,
@@ -225,7 +225,7 @@ class InferenceSession(AsyncRuns):
             return session.run(output_names, input_feed, run_options)
 
         self.__dict__["run"] = run
-        self._limit_runs("run", "run_with_iobinding")
+        self._limit_runs()
 
     def __getattr__(self, name: str) -> Any:
         if name == "executable":

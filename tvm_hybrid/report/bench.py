@@ -20,19 +20,13 @@ from .compare import Tolerance
 from .contestants import SessionContestant, StockTvm, onnx_runtime_contestant
 from .judge import Judge
 from .openvino_peer import OpenVino
+from .peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING, STOCK_TVM
 from .timing import ContestantError, Timing, interleave
 
 if TYPE_CHECKING:
     from ..session import InferenceSession
 
 logger = logging.getLogger("tvm_hybrid")
-
-OURS = "tvm_hybrid"
-ONNX_RUNTIME = "ONNX Runtime"
-STOCK_TVM = "stock TVM"
-OPENVINO = "OpenVINO"
-_SATURATING = (ONNX_RUNTIME, OPENVINO)
-PEERS = {"ort": ONNX_RUNTIME, "openvino": OPENVINO, "stock": STOCK_TVM}
 
 
 class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +175,7 @@ def bench(
             Timing.of(times[name]),
             ours,
             flops,
-            judge.complaint(contestants[name].outputs, name in _SATURATING),
+            judge.complaint(contestants[name].outputs, name in SATURATING),
             kernels.get(name, ()),
         )
         for name in times

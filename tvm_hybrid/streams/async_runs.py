@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from microkernels.errors import FeedError, TargetError
+from microkernels.errors import FeedError, SessionClosedError, TargetError
 
 from ..logs import logger
 from ..threads import ThreadsLike
 from .requests import Callback, CallbackRequest, FutureRequest, Results
-from .slots import Slots
-from .stream_threads import StreamThreads
+from .stream_threads import CLOSED, StreamThreads
 
 QUEUED_PER_STREAM = 4
 MOST_STREAMS = 1024
+_RUNS = ("run", "run_with_iobinding")
 
 Self = TypeVar("Self", bound="AsyncRuns")
 
@@ -46,6 +47,7 @@ class AsyncRuns:
                 "num_threads, and bind the whole process, by taskset or os.sched_setaffinity"
             )
         self._streams = streams
+        self._direct: dict[str, Callable[..., Any]] = {}
         self._threads_of_all = 0
         count = streams or 1
         self._requests = StreamThreads(count, queue_size or QUEUED_PER_STREAM * count)
@@ -73,11 +75,16 @@ class AsyncRuns:
             text += f", more than the {self._threads_of_all} threads asked for"
         return text
 
-    def _limit_runs(self, *names: str) -> None:
-        """Lets methods run at most once for each stream at a time, all of them together."""
+    def _limit_runs(self) -> None:
+        """Lets runs that are called wait for their turn, if there are streams."""
         if self._streams is not None:
-            slots = Slots(self._streams)
-            self.__dict__.update({name: slots.limited(getattr(self, name)) for name in names})
+            call = self._requests.call
+            self._direct = {name: getattr(self, name) for name in _RUNS}
+            self.__dict__.update({name: partial(call, self._direct[name]) for name in _RUNS})
+
+    def _direct_run(self) -> Callable[..., Results]:
+        """What runs without waiting for a turn."""
+        return self._direct.get("run", self.run)
 
     def submit(
         self,
@@ -111,7 +118,8 @@ class AsyncRuns:
         SessionClosedError
             If the session is closed.
         """
-        request = FutureRequest(self, output_names, input_feed, run_options)
+        run = self._direct_run()
+        request = FutureRequest(run, output_names, input_feed, run_options)
         self._requests.put(request, timeout)
         return request.future
 
@@ -151,11 +159,11 @@ class AsyncRuns:
             raise FeedError(
                 f"callback must be a function of results, user_data and error, not {callback!r}"
             )
-        what = self, output_names, input_feed, run_options
+        what = self._direct_run(), output_names, input_feed, run_options
         self._requests.put(CallbackRequest(callback, user_data, *what), None)
 
     def close(self, cancel: bool = False) -> None:
-        """Ends the threads of `run_async` and `submit`; `run` needs none of them and still works.
+        """Ends the session's threads; it takes no more requests, nor calls of `run`.
 
         A session that is collected, or left as a context manager, is closed as well.
 
@@ -165,6 +173,7 @@ class AsyncRuns:
             Whether requests that wait fail with SessionClosedError; else they are served first.
         """
         self._requests.stop(cancel)
+        self.__dict__.update(dict.fromkeys(_RUNS, _refuse))
         self._requests.join()
 
     def __enter__(self: Self) -> Self:
@@ -172,6 +181,10 @@ class AsyncRuns:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def _refuse(*_arguments: Any, **_named: Any) -> NoReturn:
+    raise SessionClosedError(CLOSED)
 
 
 def _require_count(name: str, value: Any, most: int | None = None) -> None:

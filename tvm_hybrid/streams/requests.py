@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..logs import logger
-
-if TYPE_CHECKING:
-    from .async_runs import AsyncRuns
 
 Results = list[np.ndarray]
 Callback = Callable[[Results, Any, str], object]
 
 
 class Request:
-    """What to run, and where the results go.
+    """What to call, and where the results go.
 
     It holds the session: what waits is served, even if nobody else has the session any more.
 
     Parameters
     ----------
-    session : AsyncRuns
-        The session.
-    output_names, input_feed, run_options
-        As for `InferenceSession.run`.
+    call : callable
+        A method of the session.
+    *arguments
+        What it is called with.
+
+    Attributes
+    ----------
+    bounded : bool
+        Whether the queue's size counts it.
     """
 
-    def __init__(
-        self,
-        session: AsyncRuns,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: Any,
-    ) -> None:
-        self._session = session
-        self._arguments = output_names, input_feed, run_options
+    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
+        self._call, self._arguments = call, arguments
+        self.bounded = False
 
     def serve(self) -> None:
-        """Runs it, and hands over the results or the error; raises nothing."""
+        """Makes the call, and hands over its results or its error; raises nothing."""
         if not self.begins():
             return
         try:
-            results = self._session.run(*self._arguments)
+            results = self._call(*self._arguments)
         except BaseException as error:  # the stream goes on; whoever asked is told
             self.fail(error)
         else:
@@ -55,7 +51,7 @@ class Request:
         """Whether it is still wanted; nobody can take it back any more."""
         return True
 
-    def finish(self, results: Results) -> None:
+    def finish(self, results: Any) -> None:
         """Hands over the results."""
         raise NotImplementedError
 
@@ -73,15 +69,15 @@ class FutureRequest(Request):
         Gets the results.
     """
 
-    def __init__(self, *what: Any) -> None:
-        super().__init__(*what)
-        self.future: Future[Results] = Future()
+    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__(call, *arguments)
+        self.future: Future[Any] = Future()
 
     def begins(self) -> bool:
         """False if the future was cancelled."""
         return self.future.set_running_or_notify_cancel()
 
-    def finish(self, results: Results) -> None:
+    def finish(self, results: Any) -> None:
         """Results of the future."""
         self.future.set_result(results)
 
@@ -100,23 +96,25 @@ class CallbackRequest(Request):
         Takes results, `user_data` and an error's text.
     user_data : Any
         Handed on to it.
-    *what
+    call, *arguments
         As for `Request`.
     """
 
-    def __init__(self, callback: Callback, user_data: Any, *what: Any) -> None:
-        super().__init__(*what)
+    def __init__(
+        self, callback: Callback, user_data: Any, call: Callable[..., Any], *arguments: Any
+    ) -> None:
+        super().__init__(call, *arguments)
         self._callback, self._user_data = callback, user_data
 
-    def finish(self, results: Results) -> None:
+    def finish(self, results: Any) -> None:
         """Results, and no error."""
-        self._call(results, "")
+        self._tell(results, "")
 
     def fail(self, error: BaseException) -> None:
         """No results, and the error's text."""
-        self._call([], str(error) or type(error).__name__)
+        self._tell([], str(error) or type(error).__name__)
 
-    def _call(self, results: Results, error: str) -> None:
+    def _tell(self, results: Results, error: str) -> None:
         try:
             self._callback(results, self._user_data, error)
         except Exception:
