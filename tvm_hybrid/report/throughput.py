@@ -1,8 +1,8 @@
 """Throughput of one model: several callers at once, by streams, beside ONNX Runtime and OpenVINO.
 
-Every contestant has the same threads in all. ONNX Runtime has no streams: its users call one session
+Every contestant has the same threads in all. ONNX Runtime has no streams: its users call a session
 from several threads, each run with threads // streams threads, which is what is done here. OpenVINO
-runs in throughput mode with so many streams, as its asynchronous queue does.
+runs in throughput mode with so many streams, through its asynchronous queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .judge import Judge
 from .load import LoadTurn, load_turn, total_rate
 from .onnx_runtime import last_line, optimised_session
 from .openvino_peer import OpenVino
-from .peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING
+from .peers import ONNX_RUNTIME, OURS, PEERS, SATURATING
 from .timing import ContestantError, Progress, Timing, take_turns
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ class ThroughputRow(msgspec.Struct, frozen=True, kw_only=True):
         Our requests a second over this contestant's, with as many streams: above 1, we are faster.
     agrees : bool
         Whether its outputs are right, within the tolerance.
+    max_rel : float or None
+        How far they are from the right ones, as `Distance.max_rel`.
     note : str
-        Why it is missing, or what is odd.
+        Why it is missing, or by how much it differs, where and why.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ThroughputRow(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_second: float | None = None
     ratio: float | None = None
     agrees: bool = True
+    max_rel: float | None = None
     note: str = ""
 
 
@@ -130,6 +133,7 @@ def measure_throughput(
     rounds: int = 5,
     seconds: float = 1.0,
     warmup: float = 0.0,
+    precision: str = "auto",
     openvino_python: str | None = None,
     progress: Callable[[str], object] = lambda message: None,
     turns: Progress = lambda done, total: None,
@@ -156,6 +160,8 @@ def measure_throughput(
         "ort", "openvino".
     rounds, seconds, warmup
         As for `timing.take_turns`.
+    precision : str
+        What our sessions were compiled with; peers run the model as it is.
     openvino_python : str or None
         The Python that has OpenVINO.
     progress : callable
@@ -210,14 +216,16 @@ def measure_throughput(
             rows[key] = msgspec.structs.replace(row, note=failures[text])
         if text not in found:
             continue
-        complaint = judge.complaint(contestants[key].outputs, key[0] in SATURATING)
+        computed = precision if key[0] == OURS else "auto"
+        verdict = judge.verdict(contestants[key].outputs, key[0] in SATURATING, computed)
         rows[key] = msgspec.structs.replace(
             row,
             timing=Timing.of([time for turn in found[text] for time in turn.times]),
             requests_per_second=rates[text],
             ratio=rates[_text((OURS, row.streams))] / rates[text],
-            agrees=not complaint,
-            note=complaint,
+            agrees=not verdict.complaint,
+            max_rel=verdict.max_rel,
+            note=verdict.complaint,
         )
     return ThroughputReport(
         model=model.stem, threads=threads, rows=list(rows.values()), best_ratio=_best(rows.values())

@@ -48,7 +48,13 @@ class Timing:
     p95_us: float
     p99_us: float
     min_us: float
+    mean_us: float
     runs: int
+
+    @property
+    def runs_per_second(self) -> float:
+        """Of runs one after the other."""
+        return 1e6 / self.mean_us
 
     @staticmethod
     def of(seconds: list[float]) -> Timing:
@@ -68,6 +74,7 @@ class Timing:
             p95_us=_percentile(ordered, 95) * 1e6,
             p99_us=_percentile(ordered, 99) * 1e6,
             min_us=ordered[0] * 1e6,
+            mean_us=statistics.fmean(ordered) * 1e6,
             runs=len(ordered),
         )
 
@@ -140,9 +147,12 @@ def interleave(
     failures : dict
         Why, by contestant that failed.
     """
+    calls: dict[str, Callable[[float], list[float]]]
     calls = {name: contestant.run_for for name, contestant in contestants.items()}
     turns, failures = take_turns(calls, rounds, seconds, sum, pause, warmup, progress)
-    return {name: [time for turn in each for time in turn] for name, each in turns.items()}, failures
+    return {
+        name: [time for turn in each for time in turn] for name, each in turns.items()
+    }, failures
 
 
 def take_turns(

@@ -12,10 +12,11 @@ from onnx import TensorProto, helper
 
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.report import contestants, judge
-from tvm_hybrid.report.bench import ONNX_RUNTIME, OURS, STOCK_TVM, BenchReport, bench
+from tvm_hybrid.report.bench import BenchReport, bench
 from tvm_hybrid.report.compare import Tolerance
 from tvm_hybrid.report.contestants import ContestantError, StockTvm
 from tvm_hybrid.report.onnx_runtime import optimised_session
+from tvm_hybrid.report.peers import ONNX_RUNTIME, OURS, STOCK_TVM
 
 from ..onnx_models import reference, saved, two_layers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvm_hybrid.report.bench import OPENVINO, OURS, bench
+from tvm_hybrid.report.bench import bench
 from tvm_hybrid.report.compare import Tolerance
 from tvm_hybrid.report.openvino_peer import (
     PYTHON_VARIABLE,
@@ -16,6 +16,7 @@ from tvm_hybrid.report.openvino_peer import (
     openvino_python,
     openvino_version,
 )
+from tvm_hybrid.report.peers import OPENVINO, OURS
 from tvm_hybrid.report.timing import ContestantError
 
 # Gives twice its input, in bfloat16 three times. Its counters are means of all runs, as the real
