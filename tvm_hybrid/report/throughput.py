@@ -171,6 +171,7 @@ def measure_throughput(
     """
     contestants: dict[tuple[str, int], Any] = {}
     rows: dict[tuple[str, int], ThroughputRow] = {}
+    told: set[str] = set()
     ours = {name: feed for name, feed in feeds.items() if name not in known}
 
     def prepare(name: str, row: ThroughputRow) -> Any:
@@ -197,7 +198,9 @@ def measure_throughput(
                 try:
                     contestants[key] = prepare(name, rows[key])
                 except ContestantError as error:
-                    logger.warning("left out: %s", error)
+                    if str(error) not in told:
+                        logger.warning("left out: %s", error)
+                    told.add(str(error))
                     rows[key] = msgspec.structs.replace(rows[key], note=str(error))
                 else:
                     stack.callback(contestants[key].close)

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, TypeVar
 
 from microkernels.errors import TvmHybridError
@@ -147,12 +148,13 @@ def interleave(
     failures : dict
         Why, by contestant that failed.
     """
-    calls: dict[str, Callable[[float], list[float]]]
     calls = {name: contestant.run_for for name, contestant in contestants.items()}
-    turns, failures = take_turns(calls, rounds, seconds, sum, pause, warmup, progress)
-    return {
-        name: [time for turn in each for time in turn] for name, each in turns.items()
-    }, failures
+    turns, failures = take_turns(calls, rounds, seconds, _total, pause, warmup, progress)
+    return {name: list(chain.from_iterable(each)) for name, each in turns.items()}, failures
+
+
+def _total(times: list[float]) -> float:
+    return sum(times)
 
 
 def take_turns(

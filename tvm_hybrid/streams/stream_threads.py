@@ -215,6 +215,10 @@ class StreamThreads:
                 if thread is not threading.current_thread():
                     thread.join()
 
+    def alive(self) -> int:
+        """How many threads there are."""
+        return sum(thread.is_alive() for thread in list(self._threads.values()))
+
 
 @atexit.register
 def _end_all() -> None:
