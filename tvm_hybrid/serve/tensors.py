@@ -16,6 +16,7 @@ import numpy as np
 from microkernels.errors import FeedError
 
 from ..node_arg import NodeArg
+from ..tensors import numpy_dtype
 
 _TYPES = {
     "bool": "BOOL",
@@ -30,6 +31,7 @@ _TYPES = {
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",
+    "bfloat16": "BF16",
 }
 _DTYPES = {name: dtype for dtype, name in _TYPES.items()}
 
@@ -84,7 +86,7 @@ def array_of(tensor: InputTensor) -> np.ndarray:
             f"input {tensor.name!r}: datatype {tensor.datatype!r} is not one of "
             f"{', '.join(_DTYPES)}"
         )
-    dtype = np.dtype(_DTYPES[tensor.datatype])
+    dtype = numpy_dtype(_DTYPES[tensor.datatype])
     try:
         found = np.asarray(tensor.data)
         if found.size and not _holds(dtype, found):
@@ -99,7 +101,7 @@ def array_of(tensor: InputTensor) -> np.ndarray:
 
 def _holds(dtype: np.dtype[Any], values: np.ndarray) -> bool:
     """Whether a type holds numbers of JSON: no fractions among integers, none out of range."""
-    if dtype.kind == "f":
+    if "float" in dtype.name:
         return values.dtype.kind in "fiu"
     if dtype.kind == "b" or values.dtype.kind not in "iu":
         return values.dtype.kind == "b" == dtype.kind
@@ -115,8 +117,8 @@ def answer(
         {
             "name": name,
             "shape": list(array.shape),
-            "datatype": _TYPES.get(array.dtype.name, "FP32"),
-            "data": _numbers(array),
+            "datatype": _TYPES.get(array.dtype.name, array.dtype.name),
+            "data": _plain(array).ravel().tolist(),
         }
         for name, array in zip(names, arrays, strict=True)
     ]
@@ -124,11 +126,9 @@ def answer(
     return {**found, "id": request.id} if request.id else found
 
 
-def _numbers(array: np.ndarray) -> list[Any]:
-    """As JSON has them; of types that the protocol does not have, as float32."""
-    if array.dtype.name not in _TYPES:
-        array = array.astype(np.float32)
-    return array.ravel().tolist()
+def _plain(array: np.ndarray) -> np.ndarray:
+    """In a type that turns into Python's numbers."""
+    return array if array.dtype.kind in "biuf" else array.astype(np.float32)
 
 
 def metadata(args: Sequence[NodeArg]) -> list[Mapping[str, Any]]:
@@ -136,8 +136,8 @@ def metadata(args: Sequence[NodeArg]) -> list[Mapping[str, Any]]:
     return [
         {
             "name": arg.name,
-            "datatype": _TYPES.get(arg.dtype, "FP32"),
-            "shape": [size if isinstance(size, int) else -1 for size in arg.shape],
+            "datatype": _TYPES.get(arg.dtype or "", arg.dtype),
+            "shape": [size if isinstance(size, int) else -1 for size in arg.shape or [-1]],
         }
         for arg in args
     ]

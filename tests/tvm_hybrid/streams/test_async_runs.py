@@ -120,7 +120,7 @@ def test_no_more_run_at_once_than_there_are_streams_and_nobody_overtakes() -> No
         for number in range(2, 8):
             kind = session.submit if number % 2 else lambda *what: in_thread(session.run, *what)
             later.append(kind(None, {"x": number}))
-            until(lambda: len(session._requests._queue) == len(later))  # noqa: B023
+            until(lambda: len(session._requests._queue) == len(later))
         gate.open.set()
         for number, found in enumerate([*first, *later]):
             assert found.result(WAIT) == [np.asarray(number)]
@@ -360,9 +360,10 @@ def test_the_interpreter_ends_when_what_waits_is_served(tmp_path: Path) -> None:
     done = run_python(
         "import numpy as np, tvm_hybrid\n"
         f"session = tvm_hybrid.InferenceSession({str(library)!r}, streams=2)\n"
+        "def tell(results, number, error):\n"
+        "    print(f'done{number}{error}\\n', end='', flush=True)\n"
         "for number in range(6):\n"
-        "    session.run_async(None, {'x': np.ones((1, 16), 'f4')},\n"
-        "                      lambda r, n, e: print(f'done{n}{e}\\n', end='', flush=True), number)\n"
+        "    session.run_async(None, {'x': np.ones((1, 16), 'f4')}, tell, number)\n"
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == [f"done{number}" for number in range(6)]
