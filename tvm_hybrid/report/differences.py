@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from .compare import Distance, Tolerance, describe
@@ -39,12 +38,14 @@ def difference(
         return f"in shape: {what} has {result.shape} instead of {right.shape}"
     if result.dtype != right.dtype:
         return f"in type: {what} is {result.dtype} instead of {right.dtype}"
+    place = "[{}]" if result.ndim else ""
+    result, right = np.atleast_1d(result), np.atleast_1d(right)
     got, wanted = _numbers(result), _numbers(right)
-    odd = ~np.isclose(got, wanted, rtol=0, atol=np.inf, equal_nan=True)
-    odd |= (np.isinf(got) | np.isinf(wanted)) & (got != wanted)
+    odd = (got != wanted) & ~(np.isnan(got) & np.isnan(wanted))
+    odd &= ~(np.isfinite(got) & np.isfinite(wanted))
     if odd.any():
         where = tuple(int(each[0]) for each in np.nonzero(odd))
-        text = f"where it is finite: {_at(what, where, result, right)}"
+        text = f"where it is finite: {_at(what + place, where, result, right)}"
         text += f", one of {int(odd.sum())} such elements of {odd.size}"
         return _with_reasons(text, [*_overflow(result, where), *reasons])
     with np.errstate(invalid="ignore"):
@@ -53,7 +54,8 @@ def difference(
     where = tuple(map(int, np.unravel_index(int(np.argmax(distances)), distances.shape)))
     limit = _limit(apart, right, tolerance)
     many = int((distances > limit).sum())
-    text = f"{describe(apart)}; most at {_at(what, where, result, right)}; {many} of {odd.size} "
+    text = f"{describe(apart)}; most at {_at(what + place, where, result, right)}; {many} of "
+    text += f"{odd.size} "
     text += f"elements by more than the {_allowed(apart, tolerance)} that rounding explains"
     return _with_reasons(text, reasons)
 
@@ -64,15 +66,15 @@ def _numbers(array: np.ndarray) -> np.ndarray:
 
 
 def _at(what: str, where: tuple[int, ...], result: np.ndarray, right: np.ndarray) -> str:
-    place = ", ".join(map(str, where))
-    return f"{what}[{place}], which is {result[where]} instead of {right[where]}"
+    place = what.replace("{}", ", ".join(map(str, where)))
+    return f"{place}, which is {result[where]} instead of {right[where]}"
 
 
 def _overflow(result: np.ndarray, where: tuple[int, ...]) -> list[str]:
     """That an infinity is more than the type holds, if that is what it is."""
     if not np.isinf(float(result[where])) or result.dtype != np.float16:
         return []
-    return [f"numbers above {ml_dtypes.finfo(np.float16).max} do not fit into float16"]
+    return [f"numbers above {np.finfo(np.float16).max:.0f} do not fit into float16"]
 
 
 def _limit(apart: Distance, right: np.ndarray, tolerance: Tolerance) -> float:

@@ -106,8 +106,9 @@ class OpenVino(WorkerContestant):
                 feeds,
                 {},
             )
-        except ContestantError:
-            openvino_version(program)  # says how to get it, if that is what is wrong
+        except ContestantError as error:
+            if not isinstance(error.__cause__, OSError):
+                openvino_version(program)  # says how to get it, if that is what is wrong
             raise
 
     def load_for(self, seconds: float) -> LoadTurn:
