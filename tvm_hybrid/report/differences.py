@@ -38,14 +38,14 @@ def difference(
         return f"in shape: {what} has {result.shape} instead of {right.shape}"
     if result.dtype != right.dtype:
         return f"in type: {what} is {result.dtype} instead of {right.dtype}"
-    place = "[{}]" if result.ndim else ""
+    scalar = not result.ndim
     result, right = np.atleast_1d(result), np.atleast_1d(right)
     got, wanted = _numbers(result), _numbers(right)
     odd = (got != wanted) & ~(np.isnan(got) & np.isnan(wanted))
     odd &= ~(np.isfinite(got) & np.isfinite(wanted))
     if odd.any():
         where = tuple(int(each[0]) for each in np.nonzero(odd))
-        text = f"where it is finite: {_at(what + place, where, result, right)}"
+        text = f"where it is finite: {_at(what, where, scalar, result, right)}"
         text += f", one of {int(odd.sum())} such elements of {odd.size}"
         return _with_reasons(text, [*_overflow(result, where), *reasons])
     with np.errstate(invalid="ignore"):
@@ -54,7 +54,7 @@ def difference(
     where = tuple(map(int, np.unravel_index(int(np.argmax(distances)), distances.shape)))
     limit = _limit(apart, right, tolerance)
     many = int((distances > limit).sum())
-    text = f"{describe(apart)}; most at {_at(what + place, where, result, right)}; {many} of "
+    text = f"{describe(apart)}; most at {_at(what, where, scalar, result, right)}; {many} of "
     text += f"{odd.size} "
     text += f"elements by more than the {_allowed(apart, tolerance)} that rounding explains"
     return _with_reasons(text, reasons)
@@ -65,9 +65,11 @@ def _numbers(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _at(what: str, where: tuple[int, ...], result: np.ndarray, right: np.ndarray) -> str:
-    place = what.replace("{}", ", ".join(map(str, where)))
-    return f"{place}, which is {result[where]} instead of {right[where]}"
+def _at(
+    what: str, where: tuple[int, ...], scalar: bool, result: np.ndarray, right: np.ndarray
+) -> str:
+    place = "" if scalar else f"[{', '.join(map(str, where))}]"
+    return f"{what}{place}, which is {result[where]} instead of {right[where]}"
 
 
 def _overflow(result: np.ndarray, where: tuple[int, ...]) -> list[str]:
