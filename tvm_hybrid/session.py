@@ -94,8 +94,8 @@ class InferenceSession(AsyncRuns):
     Notes
     -----
     `run` may be called from several threads at once; without `streams` they do not wait for each
-    other. `with InferenceSession(...) as session` closes it. A session is
-    neither copied nor pickled: for processes of `multiprocessing`, export its executable once,
+    other. `with InferenceSession(...) as session` closes it at the end. A session is neither copied
+    nor pickled: for processes of `multiprocessing`, export its executable once,
     `session.executable.export("model.so")`, and make a session of the library in each of them.
     """
 
@@ -147,6 +147,7 @@ class InferenceSession(AsyncRuns):
                     "an Executable has its threads and weights where it was compiled or loaded "
                     "to; give threads and weights there"
                 )
+            self._require_unbound(model.setting.cpus)
             self.executable = model.for_host()
         else:
             asked = threads_of(target, num_threads, threads)
@@ -299,6 +300,8 @@ class InferenceSession(AsyncRuns):
             If a model with open shapes or parameters cannot be compiled for these inputs.
         IsaError
             If the model was compiled for a CPU that this one is not.
+        SessionClosedError
+            If the session is closed.
         """
         try:
             state = self._local.state

@@ -86,7 +86,7 @@ class Server:
         return _json({"name": "tvm_hybrid", "version": __version__, "extensions": ["statistics"]})
 
     async def live(self) -> Response:
-        """An empty answer: models are compiled before the server listens."""
+        """An empty answer: sessions are made before the server listens."""
         return Response()
 
     async def ready(self, name: str) -> Response:

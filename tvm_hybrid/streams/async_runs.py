@@ -18,6 +18,10 @@ from .stream_threads import CLOSED, StreamThreads
 QUEUED_PER_STREAM = 4
 MOST_STREAMS = 1024
 _RUNS = ("run", "run_with_iobinding")
+_NO_PLACE = (
+    "which streams do not share out; compile or load it with a number of threads, and bind the "
+    "whole process, by taskset or os.sched_setaffinity"
+)
 
 Self = TypeVar("Self", bound="AsyncRuns")
 
@@ -42,16 +46,18 @@ class AsyncRuns:
         _require_count("streams", streams, MOST_STREAMS)
         _require_count("queue_size", queue_size)
         if streams is not None and not isinstance(threads, int | None):
-            raise TargetError(
-                f"threads={threads!r} is a place, which streams do not share out; give "
-                "num_threads, and bind the whole process, by taskset or os.sched_setaffinity"
-            )
+            raise TargetError(f"threads={threads!r} is a place, {_NO_PLACE}")
         self._streams = streams
         self._direct: dict[str, Callable[..., Any]] = {}
         self._threads_of_all = 0
         count = streams or 1
         self._requests = StreamThreads(count, queue_size or QUEUED_PER_STREAM * count)
         weakref.finalize(self, self._requests.stop).atexit = False
+
+    def _require_unbound(self, cpus: tuple[int, ...]) -> None:
+        """Refuses streams of a program whose workers are bound: all would be bound to the same."""
+        if cpus and (self._streams or 1) > 1:
+            raise TargetError(f"this model's threads are bound to CPUs {cpus}, {_NO_PLACE}")
 
     def _share_of(self, threads: int) -> int:
         """Threads of one stream, if all have so many; the log says what that makes."""

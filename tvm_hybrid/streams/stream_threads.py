@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from microkernels.errors import QueueFullError, SessionClosedError
 
+from ..logs import logger
 from .requests import FutureRequest, Request
 
 CLOSED = "this session is closed and takes no more requests; make another one"
@@ -81,6 +82,8 @@ class StreamThreads:
             except BaseException:  # Ctrl-C, too
                 request.future.cancel()
                 raise
+            finally:
+                del request  # which holds the error, and by that this frame
         try:
             return function(*arguments, **named)
         finally:
@@ -107,6 +110,7 @@ class StreamThreads:
         if threading.get_ident() in self._threads:
             timeout = 0.0
         with self._lock:
+            self._require_open()
             if not self._wait_for_room(timeout):
                 raise QueueFullError(
                     f"{self._size} requests wait already, as many as queue_size allows; wait for "
@@ -150,10 +154,11 @@ class StreamThreads:
         _alive.add(self)
         try:
             thread.start()
-        except BaseException:
+        except RuntimeError as error:
             if not self._threads:  # nobody would serve it
                 self._drop(self._queue.pop())
                 raise
+            logger.warning("only %d streams of %d: %s", number - 1, self._count, error)
         else:
             self._threads[thread.ident or 0] = thread
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import threading
 import weakref
 from concurrent.futures import CancelledError, Future
@@ -342,6 +343,10 @@ def test_what_is_no_number_is_refused(options: dict[str, Any]) -> None:
 def test_a_place_is_not_shared_out(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="streams do not share out"):
         tvm_hybrid.InferenceSession(tmp_path / "no model", streams=2, threads="all")
+    cpus = sorted(os.sched_getaffinity(0))[:1]
+    bound = tvm_hybrid.compile(mlp_module(), threads=cpus)
+    with pytest.raises(TargetError, match=rf"bound to CPUs \({cpus[0]},\), which streams do not"):
+        tvm_hybrid.InferenceSession(bound, streams=2)
     with pytest.raises(TargetError, match="at most 1024"):
         tvm_hybrid.InferenceSession(tmp_path / "no model", streams=1025)
 
