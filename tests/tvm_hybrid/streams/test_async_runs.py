@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import tvm_hybrid
@@ -249,6 +250,30 @@ def test_callbacks_are_as_those_of_onnx_runtime(caplog: pytest.LogCaptureFixture
     assert "no value for input 'x'" in why
     with pytest.raises(FeedError, match="callback must be a function"):
         session.run_async(None, {"x": X}, "no function")  # type: ignore[arg-type]
+
+
+def test_callbacks_get_what_those_of_onnx_runtime_get(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    x = np.ones((4, 8), np.float32)
+    sessions: list[Any] = [
+        tvm_hybrid.InferenceSession(path, num_threads=1),
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]),
+    ]
+    seen = []
+    for session in sessions:
+        for feeds in ({"x": x}, {"x": x[:, :7]}):
+            done: Future[Any] = Future()
+            # A keyword for each argument, by ONNX Runtime's names.
+            session.run_async(
+                output_names=["y"],
+                input_feed=feeds,
+                callback=lambda *what, done=done: done.set_result(what),
+                user_data="mine",
+                run_options=None,
+            )
+            results, user_data, error = done.result(WAIT)
+            seen.append((type(results), len(results), user_data, type(error), bool(error)))
+    assert seen[:2] == seen[2:] == [(list, 1, "mine", str, False), (list, 0, "mine", str, True)]
 
 
 def test_a_callback_may_run_the_session_but_never_waits_for_room() -> None:
