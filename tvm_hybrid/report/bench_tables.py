@@ -12,7 +12,7 @@ from .bench import BenchReport, BenchRow
 from .throughput import ThroughputReport, ThroughputRow
 from .timing import Timing
 
-NARROW = 100
+NARROW, NARROW_WITH_NOTES = 100, 125
 """Columns of a terminal that rows of a benchmark need."""
 
 _TIMES = ("p50 us", "p95 us", "p99 us", "min us")
@@ -42,7 +42,8 @@ class BenchTable:
         self._noted = [(name, row) for name, _, row in members if row.note]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._rows() if options.max_width >= NARROW else self._columns()
+        needed = NARROW_WITH_NOTES if self._noted else NARROW
+        yield self._rows() if options.max_width >= needed else self._columns()
 
     def _rows(self) -> Table:
         """A row for each contestant."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -93,3 +96,34 @@ def load_turn(
             raise error
     times = [time for each, _ in found for time in each]
     return LoadTurn(times, sum(len(each) / spent for each, spent in found))
+
+
+class SessionLoad:
+    """Callers of one session with onnxruntime's interface, in this process.
+
+    Parameters
+    ----------
+    session : InferenceSession
+        Whose `run` is called.
+    feeds : mapping
+        The inputs, which all callers share.
+    callers : int
+        How many threads call.
+
+    Attributes
+    ----------
+    outputs : list of numpy.ndarray
+        Results of the first run.
+    """
+
+    def __init__(self, session: Any, feeds: Mapping[str, np.ndarray], callers: int) -> None:
+        self._session, self._feeds, self._callers = session, dict(feeds), callers
+        self.outputs: list[np.ndarray] = session.run(None, self._feeds)
+
+    def load_for(self, seconds: float) -> LoadTurn:
+        """Keeps all callers busy for about `seconds`."""
+        run, feeds = self._session.run, self._feeds
+        return load_turn(lambda: run(None, feeds), self._callers, seconds)
+
+    def close(self) -> None:
+        """Nothing to free."""

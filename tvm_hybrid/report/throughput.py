@@ -18,7 +18,7 @@ import numpy as np
 
 from .compare import Tolerance
 from .judge import Judge
-from .load import LoadTurn, load_turn, total_rate
+from .load import SessionLoad, total_rate
 from .onnx_runtime import last_line, optimised_session
 from .openvino_peer import OpenVino
 from .peers import ONNX_RUNTIME, OURS, PEERS, SATURATING
@@ -87,37 +87,6 @@ class ThroughputReport(msgspec.Struct, frozen=True, kw_only=True):
     def wrong(self) -> list[ThroughputRow]:
         """Our rows with wrong results."""
         return [row for row in self.rows if row.name == OURS and not row.agrees]
-
-
-class SessionLoad:
-    """Callers of one session with onnxruntime's interface, in this process.
-
-    Parameters
-    ----------
-    session : InferenceSession
-        Whose `run` is called.
-    feeds : mapping
-        The inputs, which all callers share.
-    callers : int
-        How many threads call.
-
-    Attributes
-    ----------
-    outputs : list of numpy.ndarray
-        Results of the first run.
-    """
-
-    def __init__(self, session: Any, feeds: Mapping[str, np.ndarray], callers: int) -> None:
-        self._session, self._feeds, self._callers = session, dict(feeds), callers
-        self.outputs: list[np.ndarray] = session.run(None, self._feeds)
-
-    def load_for(self, seconds: float) -> LoadTurn:
-        """Keeps all callers busy for about `seconds`."""
-        run, feeds = self._session.run, self._feeds
-        return load_turn(lambda: run(None, feeds), self._callers, seconds)
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 def measure_throughput(

@@ -20,7 +20,6 @@ PATIENCE = 4.0
 # Where only the mean of several runs is known: seconds of runs in a slice.
 SLICE_SECONDS = 2e-3
 
-
 T = TypeVar("T")
 # Of turns: how many are over, and how many there are.
 Progress = Callable[[int, int], object]
