@@ -79,5 +79,13 @@ class ServerError(TvmHybridError, ConnectionError):
     """A tracker or server of remote procedure calls is missing, unsuitable or lost."""
 
 
+class QueueFullError(TvmHybridError, RuntimeError):
+    """As many requests wait for a session's streams as its queue has room for."""
+
+
+class SessionClosedError(TvmHybridError, RuntimeError):
+    """A session is closed: it takes no more requests, or has dropped one that waited."""
+
+
 class VerifyError(TvmHybridError, RuntimeError):
     """Two runtimes disagree by more than the stated tolerance."""

@@ -31,6 +31,10 @@ class Explanation(Sequence[Decision]):
         self._decisions = tuple(decisions)
         self._program = program
 
+    def noting(self, text: str) -> Explanation:
+        """The same with a note in front of the summary."""
+        return Explanation(self._decisions, "; ".join(filter(None, [text, self._program])))
+
     @overload
     def __getitem__(self, index: int) -> Decision: ...
 

@@ -33,6 +33,7 @@ from .node_arg import NodeArg
 from .open_feeds import check_sizes
 from .programs import Program, Programs
 from .size_errors import raise_size_error
+from .streams.async_runs import AsyncRuns
 from .targets import MachineLike, TargetLike, threads_of
 from .tensors import (
     DeclaredInterface,
@@ -49,7 +50,7 @@ from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
 
 
-class InferenceSession:
+class InferenceSession(AsyncRuns):
     """A model ready to run on NumPy arrays.
 
     Parameters
@@ -74,16 +75,27 @@ class InferenceSession:
         Whether programs of an ONNX model are taken from a folder of the user's cache if the same
         was compiled before, and else kept there. The environment variable TVM_HYBRID_CACHE=0 keeps
         all sessions from it.
+    streams : int, optional
+        How many requests run at once, each on its share of `num_threads`, at least one; weights
+        are held once. Callers of `run` wait for their turn. A library, and an Executable, has the
+        number of threads of a stream. None: callers of `run` do not wait for each other,
+        `run_async` and `submit` have one stream.
+    queue_size : int, optional
+        How many requests of `run_async` and `submit` may wait; None: four for each stream.
 
     Raises
     ------
     TvmHybridError
         As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+    TargetError
+        If `streams` or `queue_size` is no such number, or `threads` is a place and there are
+        streams.
 
     Notes
     -----
-    `run` may be called from several threads at once; they do not wait for each other. A session is
-    neither copied nor pickled: for processes of `multiprocessing`, export its executable once,
+    `run` may be called from several threads at once; without `streams` they do not wait for each
+    other. `with InferenceSession(...) as session` closes it at the end. A session is neither copied
+    nor pickled: for processes of `multiprocessing`, export its executable once,
     `session.executable.export("model.so")`, and make a session of the library in each of them.
     """
 
@@ -104,7 +116,10 @@ class InferenceSession:
         weights: str | None = None,
         fallback: TargetLike = None,
         cache: bool = True,
+        streams: int | None = None,
+        queue_size: int | None = None,
     ) -> None:
+        self._make_streams(streams, queue_size, threads)
         self._programs: Programs | None = None
         declared: DeclaredInterface | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
@@ -120,6 +135,8 @@ class InferenceSession:
             threads = weights = None
         if isinstance(model, Executable):
             wanted = num_threads if threads is None else threads
+            if isinstance(wanted, int):
+                wanted = self._share_of(wanted)
             if isinstance(wanted, int) and wanted != model.num_threads:
                 raise ArtifactError(
                     f"this model is compiled for {model.num_threads} threads, not {wanted}; "
@@ -130,9 +147,13 @@ class InferenceSession:
                     "an Executable has its threads and weights where it was compiled or loaded "
                     "to; give threads and weights there"
                 )
+            self._require_unbound(model.setting.cpus)
             self.executable = model.for_host()
         else:
-            resolve_setting(threads, threads_of(target, num_threads, threads), here=True)
+            asked = threads_of(target, num_threads, threads)
+            setting = resolve_setting(threads, asked, here=True)
+            if streams is not None:
+                num_threads, threads = self._share_of(setting.count), None
             options = {
                 "target": target,
                 "machine": machine,
@@ -174,6 +195,7 @@ class InferenceSession:
         self._local = threading.local()
         with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
             self.executable.make_code()
+        self._limit_runs()
 
     def _leave_open(
         self,
@@ -204,6 +226,7 @@ class InferenceSession:
             return session.run(output_names, input_feed, run_options)
 
         self.__dict__["run"] = run
+        self._limit_runs()
 
     def __getattr__(self, name: str) -> Any:
         if name == "executable":
@@ -239,8 +262,9 @@ class InferenceSession:
         return list(self._outputs)
 
     def explain(self) -> Explanation:
-        """As `Executable.explain`; of what ran last if shapes or parameters were open."""
-        return self.executable.explain()
+        """As `Executable.explain`, of what ran last if shapes or parameters were open; streams."""
+        explained = self.executable.explain()
+        return explained.noting(self._stream_note(self.executable.num_threads))
 
     def run(
         self,
@@ -276,6 +300,8 @@ class InferenceSession:
             If a model with open shapes or parameters cannot be compiled for these inputs.
         IsaError
             If the model was compiled for a CPU that this one is not.
+        SessionClosedError
+            If the session is closed.
         """
         try:
             state = self._local.state
@@ -347,7 +373,8 @@ class InferenceSession:
     def _run_bound(self, feeds: Mapping[str, Any], bound: Bound) -> list[np.ndarray]:
         """All outputs, in bound arrays where there are such."""
         if not self.executable.manifest.bound_outputs:
-            return copy_to_bound(self.executable.outputs, self.run(None, feeds), bound)
+            arrays = InferenceSession.run(self, None, feeds)  # which waits for no other slot
+            return copy_to_bound(self.executable.outputs, arrays, bound)
         try:
             runner = self._local.bound
         except AttributeError:

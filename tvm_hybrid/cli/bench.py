@@ -1,6 +1,7 @@
 """`tvm-hybrid bench MODEL`: measures us, ONNX Runtime and stock TVM in one interleaved run.
 
-With `--layers` it measures the convolutions of a network instead. With `--predict` it runs nothing:
+With `--streams` it measures throughput under several callers, with `--layers` the convolutions of a
+network instead. With `--predict` it runs nothing:
 it shows what a model of AMX predicts.
 """
 
@@ -11,12 +12,18 @@ from pathlib import Path
 
 import click
 
-from ..report.console import output_console, print_json, working
+from microkernels.output_file import require_writable, write_whole
+
+from ..report.console import output_console, print_json, turns_bar, working
 from ..report.openvino_peer import PYTHON_VARIABLE
 from .bench_layers import bench_layers
+from .bench_streams import StreamCounts, bench_streams
+from .bench_turns import Turns, turn_options
 from .inputs import input_options, note_random
 from .models import session_of
 from .options import AT_LEAST_ONE, FILE, CompileSettings, compile_options, json_option
+
+TURN_SECONDS = 0.1
 
 
 @click.command("bench")
@@ -24,25 +31,34 @@ from .options import AT_LEAST_ONE, FILE, CompileSettings, compile_options, json_
 @input_options
 @click.option(
     "--peers",
-    show_default="ort,stock; for layers ort,openvino",
+    show_default="ort,stock; for layers and streams ort,openvino",
     help="Contestants besides us: ort (ONNX Runtime), openvino, stock (TVM without this plugin).",
 )
-@click.option(
-    "--repeat",
-    show_default="10; for layers 20",
-    type=AT_LEAST_ONE,
-    help="Turns of each contestant.",
-)
-@click.option(
-    "--seconds",
-    show_default="0.1; for layers 0.03",
-    type=click.FloatRange(min=0),
-    help="Length of a turn.",
-)
+@turn_options
 @click.option(
     "--openvino-python",
     metavar="PYTHON",
-    help=f"The Python that has OpenVINO. Default: {PYTHON_VARIABLE}, else this one.",
+    help=f"The Python that has OpenVINO (pip install openvino numpy). Default: {PYTHON_VARIABLE}, "
+    "else this one.",
+)
+@click.option(
+    "--streams",
+    metavar="N,N,...",
+    type=StreamCounts(),
+    help="Measure throughput: so many runs at once, which share --threads.",
+)
+@click.option(
+    "--callers",
+    show_default="as many as streams",
+    type=AT_LEAST_ONE,
+    help="Requests under way at once, with --streams.",
+)
+@click.option(
+    "--csv",
+    "table",
+    metavar="FILE",
+    type=FILE,
+    help="Write the results into this file, too, as comma-separated values.",
 )
 @click.option(
     "--layers",
@@ -72,9 +88,11 @@ def command(
     archive: Path | None,
     seed: int,
     peers: str | None,
-    repeat: int | None,
-    seconds: float | None,
+    turns: Turns,
     openvino_python: str | None,
+    streams: tuple[int, ...] | None,
+    callers: int | None,
+    table: Path | None,
     layers: str | None,
     markdown: Path | None,
     variants: bool,
@@ -82,14 +100,18 @@ def command(
     settings: CompileSettings,
     as_json: bool,
 ) -> int:
-    """Measures MODEL: median, 90th percentile and least time of a run, GFLOP/s, ratios.
+    """Measures MODEL: percentiles and least time of a run, requests a second, GFLOP/s, ratios.
 
     Results are compared with those of ONNX Runtime without optimisation. A row says by how much a
-    contestant differs; exit code 1 if we do.
+    contestant differs, where, and why if that is known; exit code 1 if we do.
 
     The contestants take turns; each runs with the same number of threads on the same inputs. Only
     ratios within one table mean anything. GFLOP/s count matrix products and convolutions, and
     refer to the least time. With --variants the ratio of such a row is what fusion gains.
+
+    With --streams callers send one request after the other, all at once: requests/s are those of
+    all callers, times include waiting, and the ratio is of requests/s. Each run has its share of
+    --threads; ONNX Runtime's session is called by as many threads, OpenVINO is in throughput mode.
 
     With --layers each convolution of a network is a model of its own. One table gives the time of
     such a model, whose input and output are NCHW, and that of its kernel alone. Without --threads
@@ -99,6 +121,14 @@ def command(
     instructions and bytes from each level of memory come from a performance model, and are labelled
     so. Without --target it is about Sapphire Rapids.
     """
+    if streams is None and callers is not None:
+        raise click.UsageError("--callers are those of --streams")
+    if table is not None and (predict or layers is not None):
+        raise click.UsageError("--csv writes results of a MODEL; --json has those of the others")
+    if streams is not None and (predict or layers is not None or variants):
+        raise click.UsageError(
+            "--streams is for a MODEL; leave --predict, --layers, --variants out"
+        )
     if settings.keep_open and (predict or layers is not None):
         raise click.UsageError("--predict and --layers are for known sizes; leave --keep-open out")
     if predict:
@@ -115,7 +145,7 @@ def command(
             )
         names = _names(peers, "ort,openvino")
         return bench_layers(
-            layers, settings, names, repeat, seconds, openvino_python, markdown, as_json
+            layers, settings, names, *turns.of_layers(), openvino_python, markdown, as_json
         )
     if markdown is not None:
         raise click.UsageError("--markdown writes the tables of --layers")
@@ -125,11 +155,30 @@ def command(
 
     from ..frontend import import_onnx
     from ..input_values import arrays_of
-    from ..report.bench import PEERS, bench
+    from ..report.bench import bench
+    from ..report.bench_csv import bench_csv
+    from ..report.bench_tables import bench_table
     from ..report.feeds import feeds_of, load_feeds
     from ..report.flops import ProductSums
-    from ..report.tables import bench_table
+    from ..report.peers import PEERS
 
+    if table is not None:
+        require_writable(table)
+    if streams is not None:
+        names = _names(peers, "ort,openvino")
+        return bench_streams(
+            model,
+            settings,
+            load_feeds(arrays, archive),
+            seed,
+            streams,
+            callers,
+            names,
+            turns,
+            openvino_python,
+            table,
+            as_json,
+        )
     names = _names(peers, "ort,stock")
     unknown = [name for name in names if name not in PEERS]
     if unknown:
@@ -149,7 +198,7 @@ def command(
         for level in (FUSION_LEVELS[1:] if variants else ())
     }
     note_random(drawn)
-    with working(f"measuring {model.name}"):
+    with turns_bar(f"measuring {model.name}") as (step, turned):
         report = bench(
             session,
             model,
@@ -161,14 +210,19 @@ def command(
             values=settings.values,
             target=settings.target,
             peers=names,
-            rounds=repeat or 10,
-            seconds=0.1 if seconds is None else seconds,
+            rounds=turns.rounds(10, TURN_SECONDS),
+            seconds=turns.length(TURN_SECONDS),
+            warmup=turns.warmup,
             openvino_python=openvino_python,
             precision=precision,
             fusion=fusion,
             fast_math=manifest.fast_math,
             variants=lower,
+            progress=step,
+            turns=turned,
         )
+    if table is not None:
+        write_whole(table, bench_csv(report))
     if as_json:
         print_json(report)
     else:

@@ -28,6 +28,7 @@ COMMANDS = (
     "compile",
     "run",
     "bench",
+    "serve",
     "verify",
     "explain",
     "check",

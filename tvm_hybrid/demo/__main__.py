@@ -16,8 +16,8 @@ from rich.text import Text
 from microkernels.errors import TvmHybridError, VerifyError
 
 from ..interruptible import interruptible
+from ..report.bench_tables import bench_table
 from ..report.console import error_console
-from ..report.tables import bench_table
 from . import file_types, perceptrons
 from .steps import Steps
 

@@ -18,21 +18,15 @@ import numpy as np
 
 from .compare import Tolerance
 from .contestants import SessionContestant, StockTvm, onnx_runtime_contestant
-from .judge import Judge
+from .judge import Judge, Verdict
 from .openvino_peer import OpenVino
-from .timing import ContestantError, Timing, interleave
+from .peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING
+from .timing import ContestantError, Progress, Timing, interleave
 
 if TYPE_CHECKING:
     from ..session import InferenceSession
 
 logger = logging.getLogger("tvm_hybrid")
-
-OURS = "tvm_hybrid"
-ONNX_RUNTIME = "ONNX Runtime"
-STOCK_TVM = "stock TVM"
-OPENVINO = "OpenVINO"
-_SATURATING = (ONNX_RUNTIME, OPENVINO)
-PEERS = {"ort": ONNX_RUNTIME, "openvino": OPENVINO, "stock": STOCK_TVM}
 
 
 class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +38,8 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
         The contestant.
     timing : Timing or None
         None if it could not run.
+    requests_per_second : float or None
+        One run after the other.
     gflops : float or None
         Matrix products' and convolutions' operations over the smallest time, in 1e9 a second;
         None if the model has none.
@@ -51,17 +47,21 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
         This contestant's smallest time over ours: above 1, we are faster.
     agrees : bool
         Whether its outputs are right, within the tolerance.
+    max_rel : float or None
+        How far they are from the right ones, as `Distance.max_rel`.
     note : str
-        Why it is missing, or what is odd.
+        Why it is missing, or by how much it differs, where and why.
     kernels : tuple of str
         What each kernel of one run computes, in the report of a run with variants; else empty.
     """
 
     name: str
     timing: Timing | None = None
+    requests_per_second: float | None = None
     gflops: float | None = None
     ratio: float | None = None
     agrees: bool = True
+    max_rel: float | None = None
     note: str = ""
     kernels: tuple[str, ...] = ()
 
@@ -104,12 +104,14 @@ def bench(
     peers: Sequence[str] = ("ort", "stock"),
     rounds: int = 10,
     seconds: float = 0.1,
+    warmup: float = 0.0,
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
     variants: Mapping[str, InferenceSession] | None = None,
     openvino_python: str | None = None,
     progress: Callable[[str], object] = lambda message: None,
+    turns: Progress = lambda done, total: None,
 ) -> BenchReport:
     """Measures a model.
 
@@ -132,7 +134,7 @@ def bench(
         As for `tvm_hybrid.compile`; stock TVM compiles with them too.
     peers : sequence of str
         Keys of `PEERS`.
-    rounds, seconds
+    rounds, seconds, warmup
         As for `timing.interleave`.
     precision, fusion, fast_math : str
         What our session was compiled with; peers run the model as it is.
@@ -142,6 +144,8 @@ def bench(
         The Python that has OpenVINO; see `openvino_peer.openvino_python`.
     progress : callable
         Gets a line for every step.
+    turns : callable
+        As `progress` of `timing.interleave`.
     """
     missing: list[BenchRow] = []
     known = list(values or {})
@@ -172,7 +176,7 @@ def bench(
         progress("judging")
         judge = Judge.of(model, feeds, tolerance, contestants[OURS].outputs)
         progress("measuring")
-        times, failures = interleave(contestants, rounds, seconds)
+        times, failures = interleave(contestants, rounds, seconds, warmup=warmup, progress=turns)
     missing += [BenchRow(name=name, note=note) for name, note in failures.items()]
     ours = Timing.of(times[OURS])
     rows = [
@@ -181,7 +185,11 @@ def bench(
             Timing.of(times[name]),
             ours,
             flops,
-            judge.complaint(contestants[name].outputs, name in _SATURATING),
+            judge.verdict(
+                contestants[name].outputs,
+                name in SATURATING,
+                precision if name.startswith(OURS) else "auto",
+            ),
             kernels.get(name, ()),
         )
         for name in times
@@ -212,15 +220,17 @@ def _row(
     timing: Timing,
     ours: Timing,
     flops: int,
-    complaint: str,
+    verdict: Verdict,
     kernels: tuple[str, ...],
 ) -> BenchRow:
     return BenchRow(
         name=name,
         timing=timing,
+        requests_per_second=timing.runs_per_second,
         gflops=flops / timing.min_us / 1e3 if flops else None,
         ratio=timing.min_us / ours.min_us,
-        agrees=not complaint,
-        note=complaint,
+        agrees=not verdict.complaint,
+        max_rel=verdict.max_rel,
+        note=verdict.complaint,
         kernels=kernels,
     )

@@ -68,3 +68,25 @@ def working(message: str) -> Iterator[Callable[[str], None]]:
 
         show(message)
         yield show
+
+
+@contextmanager
+def turns_bar(message: str) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Shows what goes on, as `working`; on a terminal also how much is done, and what is left.
+
+    What it gives shows another message, and takes how many turns are over and how many there are.
+    """
+    console = error_console()
+    if not console.is_terminal:
+        with working(message) as show:
+            yield show, lambda done, total: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(message, total=None)
+        yield (
+            lambda line: bar.update(task, description=line),
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )

@@ -20,13 +20,14 @@ import onnx
 from .. import InferenceSession
 from ..frontend import import_onnx
 from ..targets import cpu_name, host_target
-from .bench import ONNX_RUNTIME, OPENVINO, OURS, PEERS, BenchReport, bench
+from .bench import BenchReport, bench
 from .flops import ProductSums
 from .kernel_times import OnnxRuntimeKernels, OurKernels
 from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
 from .layer_report import LayerReport, LayerTimes
 from .onnx_runtime import import_runtime
 from .openvino_peer import OpenVino, openvino_python, openvino_version
+from .peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS
 from .roof import peak_gops
 from .timing import ContestantError, interleave
 

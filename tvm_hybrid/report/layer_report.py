@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from .bench import OURS
 from .layer_models import Layer
+from .peers import OURS
 
 
 class LayerTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ from itertools import groupby
 from rich.table import Table
 from rich.text import Text
 
-from .bench import OURS
 from .layer_report import LayerReport, LayerTimes, best_ratio, mean_ratio
 from .markdown import markdown_table
+from .peers import OURS
 
 _ABOUT = {
     "resnet18": (

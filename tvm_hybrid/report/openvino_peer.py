@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .load import LoadTurn
 from .timing import SLICE_SECONDS, ContestantError
 from .worker_process import WorkerContestant
 
@@ -43,14 +44,15 @@ def openvino_version(python: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         where = "" if python == sys.executable else f" for {python}"
         raise ContestantError(
-            f"OpenVINO is not installed{where}: pip install openvino there, or name a Python that "
-            f"has it with {PYTHON_VARIABLE} or --openvino-python"
+            f"OpenVINO is not installed{where}: give it a Python of its own, `python -m venv "
+            "openvino && openvino/bin/pip install openvino numpy`, and name that with "
+            f"--openvino-python openvino/bin/python or {PYTHON_VARIABLE}"
         ) from error
     return done.stdout.strip()
 
 
 class OpenVino(WorkerContestant):
-    """OpenVINO's CPU plugin: one stream, latency mode.
+    """OpenVINO's CPU plugin: one stream, latency mode; or throughput mode.
 
     Parameters
     ----------
@@ -67,6 +69,9 @@ class OpenVino(WorkerContestant):
         them: its mean of each slice of runs.
     precision : str
         "f32" or "bf16": what float operators compute in. Integers stay as the model says.
+    streams, callers : int
+        If there are callers: throughput mode with so many streams, which share the threads, for
+        `load_for`.
 
     Raises
     ------
@@ -82,16 +87,32 @@ class OpenVino(WorkerContestant):
         python: str | None = None,
         kernels: bool = False,
         precision: str = "f32",
+        streams: int = 1,
+        callers: int = 0,
     ) -> None:
-        super().__init__(
-            "OpenVINO",
-            [openvino_python(python), "-c", _RUN, str(_WORKER)],
-            {
-                "model": str(Path(model).resolve()),
-                "threads": threads,
-                "precision": precision,
-                "slice": SLICE_SECONDS if kernels else 0.0,
-            },
-            feeds,
-            {},
-        )
+        program = openvino_python(python)
+        try:
+            super().__init__(
+                "OpenVINO",
+                [program, "-c", _RUN, str(_WORKER)],
+                {
+                    "model": str(Path(model).resolve()),
+                    "threads": threads,
+                    "precision": precision,
+                    "slice": SLICE_SECONDS if kernels else 0.0,
+                    "streams": streams,
+                    "callers": callers,
+                },
+                feeds,
+                {},
+            )
+        except ContestantError as error:
+            if not isinstance(error.__cause__, OSError):
+                openvino_version(program)  # says how to get it, if that is what is wrong
+            raise
+
+    def load_for(self, seconds: float) -> LoadTurn:
+        """Keeps all callers' requests under way for about `seconds`."""
+        self._child.send(seconds)
+        load = self._answer("load")
+        return LoadTurn([float(time) for time in load["times"]], float(load["rate"]))

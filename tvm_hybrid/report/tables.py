@@ -10,7 +10,6 @@ from rich.text import Text
 
 from relay_passes.decisions import Decision
 
-from .bench import BenchReport
 from .kernel_speed import KernelReport
 from .verify import VerifyReport
 
@@ -27,42 +26,6 @@ def kernel_table(decisions: Sequence[Decision], title: str = "") -> Table:
     for (region, kernel), count in sorted(counts.items(), key=lambda item: item[0][0] == "(left)"):
         table.add_row(Text(region), Text(kernel), str(count))
     return table
-
-
-def bench_table(reports: Sequence[BenchReport], title: str = "") -> Table:
-    """Latencies, speeds and ratios of one or more models; ratios are others' time over ours."""
-    table = Table(title=title or None, title_justify="left")
-    table.add_column("model")
-    table.add_column("by", no_wrap=True)
-    counted = any(row.kernels for report in reports for row in report.rows)
-    for column in (
-        *(["kernels"] if counted else []),
-        *("median us", "p90 us", "min us", "GFLOP/s", "ratio"),
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
-    noted = any(row.note for report in reports for row in report.rows)
-    if noted:
-        table.add_column("note", overflow="fold")
-    for report in reports:
-        model = report.model
-        for row in report.rows:
-            times = row.timing and (row.timing.median_us, row.timing.p90_us, row.timing.min_us)
-            table.add_row(
-                Text(model),
-                Text(row.name),
-                *([str(len(row.kernels)) if row.kernels else "-"] if counted else []),
-                *(map(_microseconds, times) if times else "---"),
-                f"{row.gflops:.1f}" if row.gflops is not None else "-",
-                f"{row.ratio:.2f}" if row.ratio is not None else "-",
-                *([Text(row.note, "" if row.agrees else "red")] if noted else []),
-            )
-            model = ""
-        table.add_section()
-    return table
-
-
-def _microseconds(value: float) -> str:
-    return f"{value:.1f}" if value < 10_000 else f"{value:.0f}"
 
 
 def verify_table(report: VerifyReport, title: str = "") -> Table:

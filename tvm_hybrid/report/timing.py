@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
+from typing import Protocol, TypeVar
 
 from microkernels.errors import TvmHybridError
 
@@ -18,6 +19,10 @@ PAUSE_SECONDS = 0.02
 PATIENCE = 4.0
 # Where only the mean of several runs is known: seconds of runs in a slice.
 SLICE_SECONDS = 2e-3
+
+T = TypeVar("T")
+# Of turns: how many are over, and how many there are.
+Progress = Callable[[int, int], object]
 
 
 class ContestantError(TvmHybridError, RuntimeError):
@@ -33,12 +38,23 @@ class Contestant(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured of one contestant; times in microseconds of wall time."""
+    """What was measured of one contestant; times in microseconds of wall time.
+
+    `median_us`, the 50th percentile, lies between two runs if their number is even.
+    """
 
     median_us: float
     p90_us: float
+    p95_us: float
+    p99_us: float
     min_us: float
+    mean_us: float
     runs: int
+
+    @property
+    def runs_per_second(self) -> float:
+        """Of runs one after the other."""
+        return 1e6 / self.mean_us
 
     @staticmethod
     def of(seconds: list[float]) -> Timing:
@@ -52,14 +68,20 @@ class Timing:
         if not seconds:
             raise ValueError("no run was timed")
         ordered = sorted(seconds)
-        # Nearest rank: the smallest time that at least 90% of the runs do not exceed.
-        rank = -(-9 * len(ordered) // 10) - 1
         return Timing(
             median_us=statistics.median(ordered) * 1e6,
-            p90_us=ordered[rank] * 1e6,
+            p90_us=_percentile(ordered, 90) * 1e6,
+            p95_us=_percentile(ordered, 95) * 1e6,
+            p99_us=_percentile(ordered, 99) * 1e6,
             min_us=ordered[0] * 1e6,
+            mean_us=statistics.fmean(ordered) * 1e6,
             runs=len(ordered),
         )
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    """Nearest rank: the smallest time that at least so many percent of the runs do not exceed."""
+    return ordered[-(-percent * len(ordered) // 100) - 1]
 
 
 def time_calls(
@@ -106,22 +128,17 @@ def interleave(
     rounds: int,
     seconds: float,
     pause: float = PAUSE_SECONDS,
+    warmup: float = 0.0,
+    progress: Progress = lambda done, total: None,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """In every round every contestant runs for `seconds`.
-
-    One whose single run is much longer than that takes part in fewer rounds, but in at least one.
-    One that raises ContestantError is left out from there on.
 
     Parameters
     ----------
     contestants : mapping
         Contestants by name, in the order of their turns.
-    rounds : int
-        Number of turns of each.
-    seconds : float
-        Length of a turn.
-    pause : float
-        Seconds between two turns.
+    rounds, seconds, pause, warmup, progress
+        As for `take_turns`.
 
     Returns
     -------
@@ -130,21 +147,73 @@ def interleave(
     failures : dict
         Why, by contestant that failed.
     """
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    calls = {name: contestant.run_for for name, contestant in contestants.items()}
+    turns, failures = take_turns(calls, rounds, seconds, _total, pause, warmup, progress)
+    return {name: list(chain.from_iterable(each)) for name, each in turns.items()}, failures
+
+
+def _total(times: list[float]) -> float:
+    return sum(times)
+
+
+def take_turns(
+    contestants: Mapping[str, Callable[[float], T]],
+    rounds: int,
+    seconds: float,
+    cost: Callable[[T], float],
+    pause: float = PAUSE_SECONDS,
+    warmup: float = 0.0,
+    progress: Progress = lambda done, total: None,
+) -> tuple[dict[str, list[T]], dict[str, str]]:
+    """In every round every contestant has a turn of about `seconds`.
+
+    One whose turn is much longer than that takes part in fewer rounds, but in at least one. One
+    that raises ContestantError is left out from there on.
+
+    Parameters
+    ----------
+    contestants : mapping
+        What each does in a turn, by name, in the order of their turns.
+    rounds : int
+        Number of turns of each.
+    seconds : float
+        Length of a turn.
+    cost : callable
+        How many seconds a turn took.
+    pause : float
+        Seconds between two turns.
+    warmup : float
+        Length of a first turn that does not count; 0 for none.
+    progress : callable
+        Is told after each turn.
+
+    Returns
+    -------
+    turns : dict
+        What the turns gave, by contestant that did not fail.
+    failures : dict
+        Why, by contestant that failed.
+    """
+    turns: dict[str, list[T]] = {name: [] for name in contestants}
     used = dict.fromkeys(contestants, 0.0)
     budget = PATIENCE * rounds * seconds
     failures: dict[str, str] = {}
-    for _ in range(rounds):
-        for name, contestant in contestants.items():
-            if used[name] > budget or name in failures:
-                continue
-            time.sleep(pause)
-            try:
-                turn = contestant.run_for(seconds)
-            except ContestantError as error:
-                failures[name] = str(error)
-                del times[name]
-                continue
-            times[name] += turn
-            used[name] += sum(turn)
-    return times, failures
+    lengths = [warmup] * (warmup > 0) + [seconds] * rounds
+    done, total = 0, len(lengths) * len(contestants)
+    for number, length in enumerate(lengths):
+        counts = number >= len(lengths) - rounds
+        for name, turn in contestants.items():
+            if used[name] <= budget and name not in failures:
+                time.sleep(pause)
+                try:
+                    result = turn(length)
+                except ContestantError as error:
+                    failures[name] = str(error)
+                    del turns[name]
+                else:
+                    if counts:
+                        turns[name].append(result)
+                        used[name] += cost(result)
+            done += 1
+            progress(done, total)
+    return turns, failures

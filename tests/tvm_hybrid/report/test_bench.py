@@ -12,12 +12,18 @@ from onnx import TensorProto, helper
 
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.report import contestants, judge
-from tvm_hybrid.report.bench import ONNX_RUNTIME, OURS, STOCK_TVM, BenchReport, bench
+from tvm_hybrid.report.bench import BenchReport, bench
 from tvm_hybrid.report.compare import Tolerance
 from tvm_hybrid.report.contestants import ContestantError, StockTvm
 from tvm_hybrid.report.onnx_runtime import optimised_session
+from tvm_hybrid.report.peers import ONNX_RUNTIME, OURS, STOCK_TVM
 
 from ..onnx_models import reference, saved, two_layers
+
+DIFFERS = (
+    r"differs by .* of the largest value; most at output 'y'\[\d, \d\], which is .* instead of .*; "
+    "20 of 20 elements by more than the 1.0e-05 that rounding explains"
+)
 
 
 def feeds() -> dict[str, np.ndarray]:
@@ -41,6 +47,8 @@ def test_all_three_run_and_agree(tmp_path: Path) -> None:
     for row in report.rows:
         assert row.timing is not None and row.timing.runs >= 2
         assert 0 < row.timing.min_us <= row.timing.median_us <= row.timing.p90_us
+        assert row.requests_per_second == pytest.approx(1e6 / row.timing.mean_us)
+        assert row.max_rel is not None and row.max_rel <= 1e-5
         assert row.gflops == pytest.approx(1.0 / row.timing.min_us)
         assert row.agrees and not row.note
     ours, ort, _ = (row.timing.min_us for row in report.rows if row.timing)
@@ -71,7 +79,8 @@ def liars_report(path: Path) -> BenchReport:
 def test_wrong_results_of_ours_are_noticed(tmp_path: Path) -> None:
     report = liars_report(saved(tmp_path))
     (ours,) = report.wrong
-    assert ours.name == OURS and re.fullmatch(r"differs by .* of the largest value", ours.note)
+    assert ours.name == OURS and re.fullmatch(DIFFERS, ours.note)
+    assert ours.max_rel is not None and ours.max_rel > 1e-5
     row = report.row(ONNX_RUNTIME)
     assert row is not None and row.agrees and not row.note
     assert row.gflops is None
@@ -97,7 +106,7 @@ def test_wrong_results_of_others_are_told_with_the_reason(
     )
     row = report.row(ONNX_RUNTIME)
     assert row is not None and not row.agrees and not report.wrong
-    assert re.fullmatch(r"differs by .* of the largest value: a reason", row.note)
+    assert re.fullmatch(f"{DIFFERS}: a reason", row.note)
 
 
 def test_without_a_judge_ours_are_taken_for_right(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvm_hybrid.report.bench import OPENVINO, OURS, bench
+from tvm_hybrid.report.bench import bench
 from tvm_hybrid.report.compare import Tolerance
 from tvm_hybrid.report.openvino_peer import (
     PYTHON_VARIABLE,
@@ -16,6 +16,7 @@ from tvm_hybrid.report.openvino_peer import (
     openvino_python,
     openvino_version,
 )
+from tvm_hybrid.report.peers import OPENVINO, OURS
 from tvm_hybrid.report.timing import ContestantError
 
 # Gives twice its input, in bfloat16 three times. Its counters are means of all runs, as the real
@@ -53,6 +54,38 @@ class Request:
         ]
 
 
+class AsyncInferQueue:
+    # Each request is done when it is sent.
+
+    def __init__(self, compiled, jobs):
+        self.requests = [compiled.create_infer_request() for _ in range(jobs)]
+        self.next = 0
+
+    def __len__(self):
+        return len(self.requests)
+
+    def __iter__(self):
+        return iter(self.requests)
+
+    def __getitem__(self, place):
+        return self.requests[place]
+
+    def set_callback(self, callback):
+        self.callback = callback
+
+    def get_idle_request_id(self):
+        return self.next
+
+    def start_async(self, userdata):
+        self.requests[self.next].infer()
+        assert (self.requests[self.next].output_tensors[0].data == 2 * self[0].tensor.data).all()
+        self.callback(self.requests[self.next], userdata)
+        self.next = (self.next + 1) % len(self)
+
+    def wait_all(self):
+        pass
+
+
 class Core:
     def read_model(self, path):
         if open(path, "rb").read() != b"model":
@@ -61,6 +94,8 @@ class Core:
 
     def compile_model(self, model, device, options):
         assert (device, options["INFERENCE_NUM_THREADS"]) == ("CPU", 3)
+        mode = options["PERFORMANCE_HINT"], options["NUM_STREAMS"]
+        assert mode in (("LATENCY", 1), ("THROUGHPUT", 1), ("THROUGHPUT", 2))
         factor = {"f32": 2, "bf16": 3}[options["INFERENCE_PRECISION_HINT"]]
         return SimpleNamespace(create_infer_request=lambda: Request(options["PERF_COUNT"], factor))
 """
@@ -123,6 +158,28 @@ def test_a_python_that_is_not_there(model: Path, tmp_path: Path) -> None:
         OpenVino(model, FEEDS, 3, nowhere)
     with pytest.raises(ContestantError, match=f"not installed for .*{PYTHON_VARIABLE}"):
         openvino_version(nowhere)
+
+
+def test_throughput_mode(model: Path) -> None:
+    contestant = OpenVino(model, FEEDS, 3, streams=2, callers=4)
+    try:
+        turn = contestant.load_for(0.002)
+        assert len(turn.times) >= 4 and all(0 < time < 10 for time in turn.times)
+        assert turn.rate > 0
+    finally:
+        contestant.close()
+    alone = OpenVino(model, FEEDS, 3, streams=1, callers=1)
+    try:
+        turn = alone.load_for(0.0)
+        assert turn.rate == pytest.approx(1 / turn.times[0]) and len(turn.times) == 1
+    finally:
+        alone.close()
+
+
+def test_how_to_get_it_is_said(model: Path) -> None:
+    (model.parent / "openvino.py").write_text("raise ImportError('no openvino here')")
+    with pytest.raises(ContestantError, match=r"not installed: .*pip install openvino numpy"):
+        OpenVino(model, FEEDS, 3)
 
 
 class Doubling:

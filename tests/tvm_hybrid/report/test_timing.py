@@ -17,6 +17,9 @@ def test_statistics() -> None:
     timing = Timing.of([number * 1e-6 for number in (5, 1, 2, 3, 4, 6, 7, 8, 9, 10)])
     assert timing.median_us == pytest.approx(5.5)
     assert timing.p90_us == pytest.approx(9.0)
+    assert timing.p95_us == timing.p99_us == pytest.approx(10.0)
+    assert timing.mean_us == pytest.approx(5.5)
+    assert timing.runs_per_second == pytest.approx(1e6 / 5.5)
     assert timing.min_us == pytest.approx(1.0)
     assert timing.runs == 10
 
@@ -78,6 +81,24 @@ def test_contestants_take_turns() -> None:
     assert log == ["a", "b"] * 3
     assert times == {"a": [1.0] * 3, "b": [0.5] * 6}
     assert not failures
+
+
+def test_a_warm_up_does_not_count_and_progress_is_told() -> None:
+    log: list[str] = []
+    seconds: list[float] = []
+    told: list[tuple[int, int]] = []
+
+    class Asked(Scripted):
+        def run_for(self, length: float) -> list[float]:
+            seconds.append(length)
+            return super().run_for(length)
+
+    contestants = {"a": Asked(log, "a", [1.0]), "b": Asked(log, "b", [90.0], fails_at=1)}
+    times, failures = interleave(
+        contestants, 2, 1.0, pause=0, warmup=0.5, progress=lambda *what: told.append(what)
+    )
+    assert seconds == [0.5, 0.5, 1.0, 1.0, 1.0] and told == [(n, 6) for n in range(1, 7)]
+    assert times == {"a": [1.0, 1.0]} and failures == {"b": "worker ended"}
 
 
 def test_a_slow_contestant_sits_out_the_later_rounds() -> None:

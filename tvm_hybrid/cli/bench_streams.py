@@ -1,0 +1,117 @@
+"""What `tvm-hybrid bench MODEL --streams N,N` does: measures throughput under several callers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from microkernels.output_file import write_whole
+
+from ..report.console import output_console, print_json, turns_bar
+from .bench_turns import Turns
+from .inputs import note_random
+from .models import session_of
+from .options import CompileSettings
+
+TURNS, TURN_SECONDS = 5, 1.0
+
+
+class StreamCounts(click.ParamType["tuple[int, ...]"]):
+    """Numbers of streams with commas between them."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The numbers, each once, as they are given."""
+        if isinstance(value, tuple):
+            return value
+        words = str(value).split(",")
+        if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+            self.fail(f"{value!r} is not a list of numbers from 1 up, such as 1,2,4", param, ctx)
+        return tuple(dict.fromkeys(map(int, words)))
+
+
+def bench_streams(
+    model: Path,
+    settings: CompileSettings,
+    given: Mapping[str, np.ndarray],
+    seed: int,
+    streams: Sequence[int],
+    callers: int | None,
+    peers: Sequence[str],
+    turns: Turns,
+    openvino_python: str | None,
+    table: Path | None,
+    as_json: bool,
+) -> int:
+    """Measures each number of streams; returns the exit code: 1 if results of ours are wrong."""
+    from ..artifact import is_library
+    from ..frontend import import_onnx
+    from ..input_values import arrays_of
+    from ..report.bench_csv import bench_csv
+    from ..report.bench_tables import throughput_table
+    from ..report.feeds import feeds_of
+    from ..report.flops import ProductSums
+    from ..report.throughput import measure_throughput
+    from ..session import InferenceSession
+    from ..targets import threads_of
+    from ..threads import resolve_threads
+
+    unknown = [name for name in peers if name not in ("ort", "openvino")]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} has no streams; ort and openvino can be measured")
+    if settings.threads is not None or is_library(model):
+        raise click.UsageError(
+            "--streams shares out a number of --threads: it takes neither a place nor a library"
+        )
+    threads = resolve_threads(threads_of(settings.target, settings.num_threads), here=True)
+    programs: dict[int, Any] = {}
+    for count in streams:
+        share = max(1, threads // count)
+        if share not in programs:
+            own = replace(settings, num_threads=share, dump_ir=None)
+            programs[share] = session_of(model, own, given).executable
+    sessions = {
+        count: InferenceSession(programs[max(1, threads // count)], streams=count)
+        for count in streams
+    }
+    program = sessions[streams[0]].executable
+    feeds, drawn = feeds_of(program, given, seed)
+    values = arrays_of(program.values)
+    shapes = {info.name: feeds[info.name].shape for info in program.inputs}
+    precision = program.manifest.precision
+    note_random(drawn)
+    with turns_bar(f"measuring {model.name}") as (step, turned):
+        report = measure_throughput(
+            sessions,
+            model,
+            feeds,
+            threads=threads,
+            tolerance=ProductSums(import_onnx(model, shapes, values).mod).tolerance(precision),
+            known=list(values),
+            callers=callers,
+            peers=peers,
+            rounds=turns.rounds(TURNS, TURN_SECONDS),
+            seconds=turns.length(TURN_SECONDS),
+            warmup=turns.warmup,
+            precision=precision,
+            openvino_python=openvino_python,
+            progress=step,
+            turns=turned,
+        )
+    if table is not None:
+        write_whole(table, bench_csv(report))
+    if as_json:
+        print_json(report)
+    else:
+        ours = "" if precision == "auto" else f", our precision: {precision}"
+        title = f"{report.model}, threads: {threads}{ours}"
+        output_console().print(throughput_table(report, title))
+    return 1 if report.wrong else 0
