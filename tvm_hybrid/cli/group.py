@@ -29,6 +29,7 @@ COMMANDS = (
     "run",
     "bench",
     "verify",
+    "quantize",
     "explain",
     "check",
     "scale",
