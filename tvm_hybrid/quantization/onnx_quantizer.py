@@ -16,7 +16,7 @@ import onnx
 
 from microkernels.errors import QuantizeError
 
-from .settings import Settings
+from .settings import QUANTIZED, Settings
 
 HOW = "pip install 'tvm_hybrid[quantize]' brings it"
 LARGEST = 2**31 - 1
@@ -90,6 +90,12 @@ def write_quantized(
             raise
         except Exception as error:  # the quantiser's exceptions have no common base
             raise QuantizeError(f"onnxruntime cannot quantise the model: {_first(error)}") from error
+    written = onnx.load(path, load_external_data=False)
+    if not any(node.op_type in QUANTIZED for node in written.graph.node):
+        raise QuantizeError(
+            f"nothing was quantised: no {' or '.join(settings.operators)} of the model has a "
+            "constant float32 weight, or quantised inputs"
+        )
     return notes
 
 

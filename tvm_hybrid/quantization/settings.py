@@ -35,7 +35,7 @@ BETWEEN = (
     *("Concat", "Split", "Pad", "Resize", "Reshape", "Transpose", "Squeeze", "Unsqueeze"),
 )
 _VNNI = frozenset({"avx512vnni", "avxvnni"})
-_QUANTIZED = frozenset(
+QUANTIZED = frozenset(
     {
         *("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm"),
         *("MatMulInteger", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul"),
@@ -109,7 +109,7 @@ def settings_for(
     if block < 16 or block & (block - 1):
         raise QuantizeError(f"a block is a power of two from 16 up, not {block}")
     nodes = model.graph.node
-    done = next((node for node in nodes if node.op_type in _QUANTIZED), None)
+    done = next((node for node in nodes if node.op_type in QUANTIZED), None)
     if done is not None:
         raise QuantizeError(
             f"the model is quantised already: it has {done.op_type} {done.name!r}; give the "

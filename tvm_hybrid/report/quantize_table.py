@@ -51,7 +51,7 @@ def time_table(report: QuantizeReport) -> Table:
 
 def lines(report: QuantizeReport) -> Iterator[str]:
     """What there is to say besides."""
-    shrunk = f"{report.float_bytes / 1e6:.2f} MB -> {report.bytes / 1e6:.2f} MB"
+    shrunk = f"{_size(report.float_bytes)} -> {_size(report.bytes)}"
     yield f"{report.output}: {report.settings}; {shrunk}"
     samples = f"{report.samples} samples" if report.samples else "random inputs, no samples"
     yield (
@@ -63,3 +63,8 @@ def lines(report: QuantizeReport) -> Iterator[str]:
         yield f"our result of the quantised model differs from ONNX Runtime's {report.complaint}"
     else:
         yield "our result of the quantised model is that of ONNX Runtime"
+
+
+def _size(count: int) -> str:
+    """A number of bytes."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
