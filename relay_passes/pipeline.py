@@ -470,10 +470,15 @@ def lower_shared(
     return _run(mod, steps, options, keep)
 
 
-def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:
-    """The different regions of a module and how often it calls each; for tuning."""
-    lenient = replace(options, strict=False)
-    return region_counts(_run(mod, passes_through(Phase.FORM_REGIONS, lenient, []), options))
+def count_regions(
+    mod: IRModule, options: PipelineOptions, strict: bool = False
+) -> list[tuple[Region, int]]:
+    """The different regions of a module and how often it calls each; for tuning.
+
+    What no template takes is no region; a CompileError if `strict`.
+    """
+    asked = replace(options, strict=strict)
+    return region_counts(_run(mod, passes_through(Phase.FORM_REGIONS, asked, []), options))
 
 
 @without_full_collections()

@@ -23,7 +23,7 @@ class Stage:
     title : str
         What it makes.
     size : str
-        What the module has so far, such as "12 regions, 30 operators".
+        What the module has so far, such as "operators: 30, regions: 12".
     """
 
     number: int
@@ -67,7 +67,7 @@ def size_of(mod: IRModule) -> str:
         for binding in block.bindings
     )
     counts = {"operators": operators, "regions": regions, "kernels": kernels}
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return ", ".join(f"{what}: {count}" for what, count in counts.items() if count)
 
 
 def _blocks(function: relax.Function) -> list[relax.BindingBlock]:

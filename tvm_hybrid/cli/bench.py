@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from ..report.console import output_console, print_json, working
-from ..report.openvino_peer import PYTHON_VARIABLE
+from ..report.console import output_console, print_json, say, working
+from ..report.openvino_python import PYTHON_VARIABLE
 from .bench_layers import bench_layers
 from .inputs import input_options, note_random
 from .models import session_of
@@ -217,3 +217,5 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
     console = output_console()
     for table in predict_tables(report):
         console.print(table)
+    if report.advice:
+        say(report.advice)

@@ -24,7 +24,7 @@ from .graph import Graph, describe
 from .left_data import LARGE_BYTES
 from .loops import Loop, repeat
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
-from .supported import has_converter
+from .supported import has_converter, why_unsupported
 
 Shapes = dict[str, list[Expr]]  # of inputs, by name
 
