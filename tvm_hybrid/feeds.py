@@ -15,7 +15,7 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import FeedError
 
-from .dlpack import BFLOAT16, array_of, tensor_of
+from .dlpack import array_of, tensor_of
 from .tensors import TensorInfo, numpy_dtype
 
 ALIGNMENT = 64

@@ -49,7 +49,8 @@ def test_examples_are_what_the_command_takes(
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["tune", "--help"]])
 def test_help_and_version_import_no_compiler(arguments: list[str]) -> None:
     code = (
-        "import sys; from tvm_hybrid_command import main; sys.argv[0] = 'tvm-hybrid'; code = main();"
+        "import sys; from tvm_hybrid_command import main;"
+        "sys.argv[0] = 'tvm-hybrid'; code = main();"
         f"sys.exit(code or [name for name in {HEAVY!r} if name in sys.modules] or 0)"
     )
     done = run_python(code, *arguments)

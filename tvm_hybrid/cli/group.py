@@ -75,9 +75,10 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
-            if near and "mean" not in error.message:
-                error.message = f"{error.message.rstrip('.')}; did you mean {near[0]}?"
-            raise
+            if not near:
+                raise
+            message = f"No such command {args[0]!r}; did you mean {near[0]}?"
+            raise click.UsageError(message, ctx) from error
 
 
 def _module_of(name: str) -> str:

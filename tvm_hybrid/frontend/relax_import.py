@@ -188,7 +188,9 @@ class _Renaming(relax.PyExprMutator):
 def _import(graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> IRModule:
     for node in graph.nodes:
         if not has_converter(node):
-            raise UnsupportedOperatorError(f"{describe(node)}: {why_unsupported(node)}")
+            raise UnsupportedOperatorError(
+                f"{describe(node)}: {why_unsupported(node, graph.opset)}"
+            )
     nodes = {f"{index}": node for index, node in enumerate(graph.nodes)}
     proto = onnx.GraphProto(name=graph.name or "main")
     for item in graph.inputs:

@@ -38,15 +38,22 @@ def has_converter(node: onnx.NodeProto) -> bool:
     return node.op_type in _converters() - CONTRIB - REPLACED - OWN
 
 
-def why_unsupported(node: onnx.NodeProto) -> str:
+def why_unsupported(node: onnx.NodeProto, opset: int) -> str:
     """Why an operator without a converter has none, and what to do about it."""
     if not is_standard(node):
         return (
             f"{node.op_type} of domain {node.domain} is not known; export the model with standard "
             "operators, or put what it computes into the model as a function of ONNX"
         )
-    known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    schemas = [each for each in onnx.defs.get_all_schemas_with_history() if not each.domain]
+    known = {schema.name for schema in schemas}
     if node.op_type in known:
+        first = min(each.since_version for each in schemas if each.name == node.op_type)
+        if first > opset:
+            return (
+                f"{node.op_type} came with opset {first}, and the model asks for opset {opset}; "
+                "export it for a newer one"
+            )
         return (
             f"{node.op_type} is not supported; replace it by other operators when you export the "
             "model, or leave this part out"

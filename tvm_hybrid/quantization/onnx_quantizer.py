@@ -9,7 +9,6 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -75,8 +74,8 @@ def write_quantized(
     name = settings.mode
     if name != "weights" and model.ByteSize() > LARGEST:
         raise QuantizeError(
-            f"the model has {model.ByteSize() / 1e9:.1f} GB, and ONNX Runtime's {name} quantisation "
-            "takes 2 GB; --weights 4 takes any"
+            f"the model has {model.ByteSize() / 1e9:.1f} GB, and ONNX Runtime's {name} "
+            "quantisation takes 2 GB; mode weights takes any"
         )
     with tempfile.TemporaryDirectory() as folder, _quiet() as notes:
         try:
@@ -89,7 +88,9 @@ def write_quantized(
         except QuantizeError:
             raise
         except Exception as error:  # the quantiser's exceptions have no common base
-            raise QuantizeError(f"onnxruntime cannot quantise the model: {_first(error)}") from error
+            raise QuantizeError(
+                f"onnxruntime cannot quantise the model: {_first(error)}"
+            ) from error
     written = onnx.load(path, load_external_data=False)
     if not any(node.op_type in QUANTIZED for node in written.graph.node):
         raise QuantizeError(

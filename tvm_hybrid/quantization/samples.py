@@ -187,9 +187,7 @@ def _tensors(paths: list[Path], inputs: list[ModelInput]) -> Feeds:
         except Exception as error:  # protobuf's errors have no common base
             raise FeedError(f"{path} is no tensor of ONNX: {error}") from error
         if tensor.name not in known and place >= len(known):
-            raise FeedError(
-                f"{path} is one input too many: the model has inputs {_names(inputs)}"
-            )
+            raise FeedError(f"{path} is one input too many: the model has inputs {_names(inputs)}")
         found[tensor.name if tensor.name in known else known[place]] = array
     return found
 

@@ -30,8 +30,10 @@ CALIBRATIONS = ("minmax", "entropy", "percentile")
 BITS = (4, 8)
 PRODUCTS = ("MatMul", "Gemm")
 CONVOLUTIONS = ("Conv", "ConvTranspose")
+# They are part of the quantisation behind a product, whose range begins at 0 then.
+RECTIFIERS = ("Relu", "Clip")
 BETWEEN = (
-    *("Add", "Mul", "Relu", "Clip", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool"),
+    *("Add", "Mul", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool"),
     *("Concat", "Split", "Pad", "Resize", "Reshape", "Transpose", "Squeeze", "Unsqueeze"),
 )
 _VNNI = frozenset({"avx512vnni", "avxvnni"})
@@ -128,6 +130,8 @@ def settings_for(
             f"nothing to quantise: the model has no {' or '.join(wanted)} "
             f"(it has {', '.join(sorted(present)) or 'no nodes'})"
         )
+    if mode == "static" and not operators:
+        wanted += tuple(name for name in RECTIFIERS if name in present and name not in wanted)
     reduced = weight_range == "reduced" or (
         weight_range == "auto" and mode != "weights" and not _VNNI & {*isa.features}
     )
@@ -141,6 +145,4 @@ def _operators(mode: str, present: set[str]) -> tuple[str, ...]:
         return ("MatMul",)
     if mode == "dynamic" or not present & {*CONVOLUTIONS}:
         return PRODUCTS
-    return tuple(
-        name for name in (*CONVOLUTIONS, *PRODUCTS, *BETWEEN) if name in present
-    )
+    return tuple(name for name in (*CONVOLUTIONS, *PRODUCTS, *BETWEEN) if name in present)

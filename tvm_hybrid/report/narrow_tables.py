@@ -30,9 +30,7 @@ def _least_width(console: Console, column: Column) -> int:
     from rich.measure import Measurement
 
     wide = console.options.update(max_width=10_000)
-    measured = [
-        Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)
-    ]
+    measured = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
     if column.no_wrap:
         return max(each.maximum for each in measured)
     widest = max(each.minimum for each in measured)

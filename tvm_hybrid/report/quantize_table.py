@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..quantization.quantize import QuantizeReport
+    from ..quantization.quantize_model import QuantizeReport
 
 
 def accuracy_table(report: QuantizeReport) -> Table:
