@@ -94,7 +94,7 @@ def quantize(
     num_threads: int | None = None,
     seconds: float = 0.05,
     seed: int = 0,
-    progress: Callable[[str], object] = lambda message: None,
+    progress: Callable[[str], object] | None = None,
 ) -> QuantizeReport:
     """Quantises a float32 model by ONNX Runtime's quantiser, checks and measures the result.
 
@@ -135,7 +135,7 @@ def quantize(
         Length of each of ten turns of a contestant; 0: nothing is measured.
     seed : int
         Of inputs that are made up.
-    progress : callable
+    progress : callable, optional
         Gets a line for every step.
 
     Returns
@@ -155,6 +155,7 @@ def quantize(
     OutputError
         If the file cannot be written.
     """
+    tell = progress or (lambda message: None)
     require_writable(output)
     proto = read_model(model)
     isa = target_isa(resolve_target(target))
@@ -172,7 +173,7 @@ def quantize(
     require_quantizer(mode)
     inputs = inputs_of(proto)
     if data is not None:
-        progress("reading samples")
+        tell("reading samples")
         found = load_samples(data, inputs, samples)
     elif mode == "static":
         raise QuantizeError(
@@ -182,11 +183,11 @@ def quantize(
     else:
         found = [made_up(inputs, seed)]
     with replacing(output, what="the model to") as draft:
-        progress(f"quantising, {len(found)} samples" if data is not None else "quantising")
+        tell(f"quantising, {len(found)} samples" if data is not None else "quantising")
         notes = write_quantized(proto, draft, found, settings)
-        progress("compiling both models")
+        tell("compiling both models")
         pair = Pair(proto, draft, found[:COMPARED], num_threads)
-        progress("comparing")
+        tell("comparing")
         compared = accuracies(
             [item.name for item in proto.graph.output],
             found[:COMPARED],
@@ -195,7 +196,7 @@ def quantize(
         )
         complaint, tolerance = pair.complaint()
         if seconds:
-            progress("measuring")
+            tell("measuring")
         timings = pair.timings(seconds) if seconds else {}
         size = draft.stat().st_size
     narrow, others = pair.kernels()
