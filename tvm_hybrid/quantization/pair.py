@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .samples import Feeds
 OURS, THEIRS = "tvm_hybrid", "ONNX Runtime"
 FLOAT, QUANTISED = "float32", "quantised"
 _NARROW = ("u8s8", "+int", "+uint")  # parts of kernels' names
+_PRODUCT = re.compile(r"_\d+x\d+")  # the tile of a microkernel
 _ROUNDS = 10
 
 
@@ -117,7 +119,7 @@ class Pair:
         products = [
             decision.kernel
             for decision in self._ours[QUANTISED].explain()
-            if decision.taken and decision.flops
+            if _PRODUCT.search(decision.kernel)
         ]
         narrow = sum(any(word in kernel for word in _NARROW) for kernel in products)
         return narrow, len(products) - narrow

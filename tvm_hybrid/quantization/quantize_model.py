@@ -20,7 +20,7 @@ from ..targets import TargetLike, resolve_target
 from .accuracy import OutputAccuracy, accuracies
 from .onnx_quantizer import require_quantizer, write_quantized
 from .pair import Pair
-from .samples import inputs_of, load_samples, made_up
+from .samples import inputs_of, load_samples, made_up, require_one_shape
 from .settings import settings_for
 
 COMPARED = 16
@@ -182,6 +182,8 @@ def quantize(
         )
     else:
         found = [made_up(inputs, seed)]
+    if mode == "static" and calibration != "minmax":
+        require_one_shape(found, calibration)
     with replacing(output, what="the model to") as draft:
         tell(f"quantising, {len(found)} samples" if data is not None else "quantising")
         notes = write_quantized(proto, draft, found, settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,26 @@ def load_samples(data: Any, inputs: list[ModelInput], limit: int) -> list[Feeds]
     if not found:
         raise FeedError(f"there is no sample in {_named(data)}; it needs {ACCEPTED}")
     return found
+
+
+def require_one_shape(samples: Sequence[Feeds], calibration: str) -> None:
+    """Refuses samples of different shapes, which histograms of ONNX Runtime's do not take.
+
+    Raises
+    ------
+    FeedError
+        If they differ.
+    """
+    for name, first in samples[0].items():
+        other = next(
+            (each[name].shape for each in samples if each[name].shape != first.shape), None
+        )
+        if other is not None:
+            raise FeedError(
+                f"calibration {calibration!r} needs samples of one shape, but {name} is "
+                f"{first.shape} in the first and {other} in another; take minmax, or samples of "
+                "one shape"
+            )
 
 
 def made_up(inputs: list[ModelInput], seed: int) -> Feeds:

@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from microkernels.errors import FeedError
-from tvm_hybrid.quantization.samples import ModelInput, inputs_of, load_samples
+from tvm_hybrid.quantization.samples import ModelInput, inputs_of, load_samples, require_one_shape
 
 from ..onnx_models import two_layers
 
@@ -85,6 +85,13 @@ def test_test_data_of_onnx(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(data: Any, inputs: list[ModelInput], message: str) -> None:
     with pytest.raises(FeedError, match=message):
         load_samples(data, inputs, 9)
+
+
+def test_histograms_need_samples_of_one_shape() -> None:
+    samples = [{"x": X[0]}, {"x": X[0, :2]}]
+    require_one_shape(samples[:1] * 2, "entropy")
+    with pytest.raises(FeedError, match=r"'entropy' needs .* x is \(4, 8\) .* \(2, 8\) in"):
+        require_one_shape(samples, "entropy")
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
