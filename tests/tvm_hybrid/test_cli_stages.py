@@ -163,7 +163,7 @@ def test_predictions_of_float32_advise_bf16(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(saved(tmp_path))
-    advice = "1 regions multiply float32, which AMX tiles do not; with --precision bf16"
+    advice = "(regions with such products: 1); with --precision bf16 they do"
     assert main(["bench", path, "--predict"]) == 0
     assert advice in capsys.readouterr().out
     assert main(["bench", path, "--predict", "--json"]) == 0

@@ -33,7 +33,8 @@ from ..tuning.lookup.record_lookup import lookup_of
 from .predict_regions import operations_of, starts_loaded
 
 _ADVICE = (
-    "{} regions multiply float32, which AMX tiles do not; with --precision bf16 they do in bfloat16"
+    "products of float32 do not run on AMX tiles (regions with such products: {}); with "
+    "--precision bf16 they do, in bfloat16"
 )
 LABEL = "prediction, not measured"
 # Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
