@@ -18,7 +18,7 @@ WORKERS ?= 2
 
 SECONDS ?= 600
 
-.PHONY: demo docs test test-torch test-all fuzz lint types format clean
+.PHONY: demo docs test test-torch test-all fuzz lint types format wheel clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
@@ -81,6 +81,11 @@ $(TORCH_STAMP): $(STAMP)
 	$(TORCH)/bin/python -m pip install --disable-pip-version-check \
 		torch==2.13.0 torchao==0.18.0 transformers==5.23.0 onnxscript==0.7.2
 	touch $@
+
+# A wheel and a source distribution, in dist.
+wheel: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -75,6 +75,10 @@ class OutputError(TvmHybridError, OSError):
     """A file cannot be written: no such folder, no permission, a full disk."""
 
 
+class QuantizeError(TvmHybridError, RuntimeError):
+    """A model cannot be quantised: something is missing, or there is nothing to quantise."""
+
+
 class ServerError(TvmHybridError, ConnectionError):
     """A tracker or server of remote procedure calls is missing, unsuitable or lost."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -118,6 +119,7 @@ from .regions.partition import partition, region_counts
 from .regions.quantization_ranges import quantization_ranges
 from .regions.scale_weight import scale_weight
 from .regions.select_winograd import select_winograd
+from .stages import announce
 from .tvm_compat import separate_builders, separate_tags
 
 PRECISIONS = ("auto", "f32", "bf16")
@@ -231,6 +233,9 @@ class Phase(Enum):
     BUILD_LEFTOVERS = "kernels for everything that no template took"
     SHARE_KERNELS = "one kernel for those that differ in numbers only"
     LOWER_TO_VM = "TVM's own lowering, with memory planned"
+
+
+_STAGES = len(Phase) + 1  # the last makes machine code
 
 
 def phases(
@@ -458,13 +463,22 @@ def lower_shared(
     mod: IRModule, options: PipelineOptions, decisions: DecisionLog, keep: bool = True
 ) -> IRModule:
     """The module as calls of the TIR kernels that `compile_module` compiles; `keep` as of that."""
-    return _run(mod, passes_through(Phase.SHARE_KERNELS, options, decisions), options, keep)
+    table = phases(options, decisions)
+    steps: list[Pass | Phase] = []
+    for phase in list(Phase)[: list(Phase).index(Phase.LOWER_TO_VM)]:
+        steps += [phase, *table[phase]]
+    return _run(mod, steps, options, keep)
 
 
-def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:
-    """The different regions of a module and how often it calls each; for tuning."""
-    lenient = replace(options, strict=False)
-    return region_counts(_run(mod, passes_through(Phase.FORM_REGIONS, lenient, []), options))
+def count_regions(
+    mod: IRModule, options: PipelineOptions, strict: bool = False
+) -> list[tuple[Region, int]]:
+    """The different regions of a module and how often it calls each; for tuning.
+
+    What no template takes is no region; a CompileError if `strict`.
+    """
+    asked = replace(options, strict=strict)
+    return region_counts(_run(mod, passes_through(Phase.FORM_REGIONS, asked, []), options))
 
 
 @without_full_collections()
@@ -479,24 +493,33 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     """
     decisions: DecisionLog = []
     lowered = lower_shared(mod, options, decisions, keep)
+    _announce(Phase.LOWER_TO_VM, lowered)
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
+    announce(_STAGES, _STAGES, "machine code", calling)
     executable, code = compile_native(calling, options.target, options.threads)
     return CompiledModule(executable, lowered, code, decisions)
 
 
+def _announce(phase: Phase, mod: IRModule) -> None:
+    announce(list(Phase).index(phase) + 1, _STAGES, phase.value, mod)
+
+
 @without_full_collections()
 def _run(
-    mod: IRModule, passes: list[Pass], options: PipelineOptions, keep: bool = True
+    mod: IRModule, passes: Sequence[Pass | Phase], options: PipelineOptions, keep: bool = True
 ) -> IRModule:
-    """The passes under the target, dumping the IR after each if asked to."""
+    """The passes under the target, dumping the IR after each if asked to; phases are announced."""
     # Passes may take the functions out of their module.
     mod = copy_module(mod) if keep else move_functions(mod)
     instruments = [] if options.dump_ir is None else [DumpIR(options.dump_ir)]
     try:
         with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
             for each in passes:  # a Sequential would keep the first module until the end
-                mod = each(mod)
+                if isinstance(each, Phase):
+                    _announce(each, mod)
+                else:
+                    mod = each(mod)
             return mod
     finally:
         forget_block()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .executable import Executable, load
     from .frontend import import_onnx
     from .pytorch.programs import torch_programs
+    from .quantization import quantize
     from .session import InferenceSession
     from .targets import resolve_target
     from .tensorized import tensorize
@@ -38,6 +39,7 @@ __all__ = [
     "load",
     "metaschedule",
     "partition_for_tvm_hybrid",
+    "quantize",
     "resolve_target",
     "tensorize",
     "torch_programs",
@@ -51,6 +53,7 @@ _HOMES = {
     "import_onnx": "frontend",
     "load": "executable",
     "partition_for_tvm_hybrid": "byoc",
+    "quantize": "quantization",
     "resolve_target": "targets",
     "tensorize": "tensorized",
     "torch_programs": "pytorch.programs",

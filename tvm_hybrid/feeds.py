@@ -15,11 +15,12 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import FeedError
 
-from .dlpack import BFLOAT16, array_of, tensor_of
+from .dlpack import array_of, tensor_of
 from .tensors import TensorInfo, numpy_dtype
 
 ALIGNMENT = 64
 ZERO_COPY_BYTES = 1 << 13
+_SHAPE_HINT = "; give an array of the shape expected"
 
 
 def aligned_empty(info: TensorInfo) -> np.ndarray:
@@ -49,14 +50,16 @@ def to_array(value: Any, info: TensorInfo) -> np.ndarray:
     fits = array.dtype == numpy_dtype(info.dtype)
     if not fits or not info.fits(array.shape):
         found = TensorInfo(info.name, array.shape, str(array.dtype))
-        raise FeedError(f"input {info.name!r}: expected {info}, got {found}{_hint(array, info)}")
+        hint = _hint(array, info) if not fits else _SHAPE_HINT
+        raise FeedError(f"input {info.name!r}: expected {info}, got {found}{hint}")
     return array
 
 
 def _hint(array: np.ndarray, info: TensorInfo) -> str:
-    """What to do about an array of another type than bfloat16, which NumPy itself lacks."""
-    if info.dtype != "bfloat16" or array.dtype == BFLOAT16:
-        return ""
+    """What to do about an array of another type; NumPy itself lacks bfloat16."""
+    if info.dtype != "bfloat16":
+        known = array.dtype.kind in "biuf" and info.dtype in np.sctypeDict
+        return f"; array.astype({info.dtype!r}) converts it" if known else ""
     if array.dtype == np.uint16:
         return "; if these are the bits, give array.view(ml_dtypes.bfloat16)"
     return "; array.astype(ml_dtypes.bfloat16) rounds to it"

@@ -6,23 +6,9 @@ from typing import Any
 
 from tvm.target import register_tag
 
-TAG_PREFIX = "tvm_hybrid/"
+from .architectures import ARCHITECTURES
 
-# Short name -> LLVM's name; both are tags.
-ARCHITECTURES: dict[str, str] = {
-    "hsw": "haswell",
-    "adl": "alderlake",
-    "skx": "skylake-avx512",
-    "clx": "cascadelake",
-    "cpx": "cooperlake",
-    "icx": "icelake-server",
-    "spr": "sapphirerapids",
-    "emr": "emeraldrapids",
-    "gnr": "graniterapids",
-    "dmr": "diamondrapids",
-    "zen3": "znver3",
-    "zen4": "znver4",
-}
+TAG_PREFIX = "tvm_hybrid/"
 
 # Nothing of ours computes in FP16 or needs the 256-bit encoding of VNNI, but LLVM uses both where
 # it may. Without them the code also runs on CPUs that have the rest of AVX-512 and no AMX, under

@@ -16,8 +16,9 @@ from microkernels.errors import TargetError
 from microkernels.host_cpu import host_cpu, host_flags
 from microkernels.machines.host import describe_file
 
+from .architectures import ARCHITECTURES
 from .cpu_features import FEATURES
-from .target_tags import ARCHITECTURES, TAG_PREFIX, configuration
+from .target_tags import TAG_PREFIX, configuration
 from .threads import ThreadsLike, physical_cores
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None

@@ -158,3 +158,14 @@ def test_partition_groups_what_we_take() -> None:
     mod = tvm_hybrid.partition_for_tvm_hybrid(mlp_module())
     names = [var.name_hint for var in mod.get_global_vars()]
     assert len(names) == 2 and "main" in names
+
+
+def test_importing_us_imports_no_other_package() -> None:
+    """What is heavy is imported when a name is used."""
+    code = (
+        "import sys; before = set(sys.modules); import tvm_hybrid;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(new - sys.stdlib_module_names))"
+    )
+    done = run_python(code)
+    assert done.stdout.strip() == "['tvm_hybrid']", done.stderr

@@ -15,9 +15,10 @@ from microkernels.amx.permission import Permission
 from microkernels.host_cpu import host_cpu
 from microkernels.machines.machine import Machine
 from tvm_hybrid import cpu_features, targets
+from tvm_hybrid.architectures import ARCHITECTURES
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host, require_host, required_features
 from tvm_hybrid.errors import IsaError, TargetError
-from tvm_hybrid.target_tags import ARCHITECTURES, register_tags
+from tvm_hybrid.target_tags import register_tags
 from tvm_hybrid.targets import host_target, resolve_target
 
 

@@ -14,8 +14,8 @@ import click
 
 from microkernels.output_file import require_writable, write_whole
 
-from ..report.console import output_console, print_json, turns_bar, working
-from ..report.openvino_peer import PYTHON_VARIABLE
+from ..report.console import output_console, print_json, say, turns_bar, working
+from ..report.openvino_python import PYTHON_VARIABLE
 from .bench_layers import bench_layers
 from .bench_streams import StreamCounts, bench_streams
 from .bench_turns import Turns, turn_options
@@ -271,3 +271,5 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
     console = output_console()
     for table in predict_tables(report):
         console.print(table)
+    if report.advice:
+        say(report.advice)

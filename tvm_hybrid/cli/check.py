@@ -22,6 +22,8 @@ def command(library: Path, as_json: bool) -> int:
 
     from ..artifact import read_manifest
 
+    if not library.exists():
+        raise ArtifactError(f"there is no library {library}; check the path")
     try:
         manifest = read_manifest(library, verify=True)
     except ArtifactError as error:

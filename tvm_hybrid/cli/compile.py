@@ -11,8 +11,8 @@ from microkernels.errors import ArtifactError
 from microkernels.output_file import require_writable
 
 from ..report.console import print_json, say
-from .models import executable_of
 from .options import FILE, CompileSettings, compile_options, json_option, model_argument
+from .stages import stages_shown
 
 
 @click.command("compile")
@@ -35,8 +35,12 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
         raise click.UsageError(f"{model} is compiled already")
     require_writable(output, ArtifactError)
     start = time.perf_counter()
-    executable = executable_of(model, settings)
-    path = executable.export(output)
+    from .. import compile as compile_model
+
+    with stages_shown(f"compiling {model.name}") as begin:
+        executable = compile_model(model, **settings.keywords())
+        begin("writing the library")
+        path = executable.export(output)
     seconds = time.perf_counter() - start
     manifest = executable.manifest
     fallback = manifest.fallback

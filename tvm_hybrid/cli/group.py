@@ -5,6 +5,7 @@ Exit codes: 0 all went well, 1 a check failed, 2 wrong usage or bad input, 130 i
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import logging
@@ -19,8 +20,7 @@ from microkernels.errors import TvmHybridError, VerifyError
 from .. import __version__
 from ..interruptible import interruptible
 from ..logs import LOG_VARIABLE
-from ..report.console import error_console
-from .wording import in_options
+from .examples import add_examples
 
 INTERRUPTED = 130
 
@@ -30,6 +30,7 @@ COMMANDS = (
     "bench",
     "serve",
     "verify",
+    "quantize",
     "explain",
     "check",
     "scale",
@@ -41,6 +42,7 @@ COMMANDS = (
     "calibrate",
     "kernels",
     "doctor",
+    "completion",
 )
 
 
@@ -62,8 +64,22 @@ class LazyGroup(click.Group):
         module = importlib.import_module(_module_of(cmd_name))
         for value in vars(module).values():
             if isinstance(value, click.Command) and value.name == cmd_name:
+                add_examples(value, cmd_name)
                 return value
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As of any group; a name that is nearly one of a command gets that for advice."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            if not near:
+                raise
+            message = f"No such command {args[0]!r}; did you mean {near[0]}?"
+            raise click.UsageError(message, ctx) from error
 
 
 def _module_of(name: str) -> str:
@@ -86,6 +102,8 @@ def cli(context: click.Context, debug: bool) -> None:
 def _show_warnings() -> None:
     """Shows the library's warnings, unless the environment asked for a log of its own."""
     from rich.logging import RichHandler
+
+    from ..report.console import error_console
 
     logger = logging.getLogger("tvm_hybrid")
     if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
@@ -133,6 +151,9 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
             click.echo(context.get_usage(), err=True)
         return _failed(error.format_message(), 2)
     if isinstance(error, TvmHybridError):
+        from ..report.console import error_console
+        from .wording import in_options
+
         if "--debug" in arguments:
             error_console().print_exception()
         message = in_options(str(error), arguments)
@@ -142,6 +163,8 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
 
 def _failed(message: str, code: int) -> int:
     from rich.text import Text
+
+    from ..report.console import error_console
 
     line = Text.assemble(("Error: ", "bold red"), " ".join(message.split()))
     error_console().print(line, soft_wrap=True)

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
+
+from ..architectures import ARCHITECTURES
 
 Shapes = dict[str, "int | tuple[int, ...]"]
 
@@ -63,6 +66,13 @@ class TargetName(click.ParamType[Any]):
             return json.loads(value)
         except ValueError as error:
             self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Short names of CPUs, and LLVM's."""
+        names = [*ARCHITECTURES, *ARCHITECTURES.values()]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 class ThreadsChoice(click.ParamType["int | str"]):
@@ -176,10 +186,10 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=AT_LEAST_ONE,
         help="Threads of one run. Default: all that TVM would use.",
     )
-    return _with_model_options(count(command))
+    return with_model_options(count(command))
 
 
-def _with_model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def with_model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that say which code a model becomes, but for the number of threads."""
 
     @click.option(
@@ -247,6 +257,20 @@ threads_option = click.option(
 )
 
 
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse products, convolutions, norms and other operators that there is a template for "
+    "but that it does not take, as float64; operators without any template remain.",
+)
+dump_ir_option = click.option(
+    "--dump-ir",
+    metavar="DIR",
+    type=FOLDER,
+    help="Write the IR after every pass into this folder.",
+)
+
+
 def compile_options(
     command: Callable[..., Any], threads: Callable[..., Any] = threads_option
 ) -> Callable[..., Any]:
@@ -255,7 +279,7 @@ def compile_options(
     Another option in place of `threads` is the command's own; settings then have no threads.
     """
 
-    @_with_model_options
+    @with_model_options
     @click.option(
         "--keep-open",
         is_flag=True,
@@ -282,13 +306,8 @@ def compile_options(
         help="Tuning records to apply, before those that tvm_hybrid brings along.",
     )
     @click.option("--no-records", is_flag=True, help="Apply no tuning records at all.")
-    @click.option("--strict", is_flag=True, help="Refuse operators that no template takes.")
-    @click.option(
-        "--dump-ir",
-        metavar="DIR",
-        type=FOLDER,
-        help="Write the IR after every pass into this folder.",
-    )
+    @strict_option
+    @dump_ir_option
     @functools.wraps(command)
     def with_settings(
         *arguments: Any,
@@ -307,3 +326,16 @@ def compile_options(
         return command(*arguments, settings=settings, **others)
 
     return with_settings
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--threads`, a number or a place: the command receives `num_threads` and `threads`."""
+
+    @threads_option
+    @functools.wraps(command)
+    def with_place(*arguments: Any, where: int | str | None, **others: Any) -> Any:
+        number = where if isinstance(where, int) else None
+        place = where if isinstance(where, str) else None
+        return command(*arguments, num_threads=number, threads=place, **others)
+
+    return with_place

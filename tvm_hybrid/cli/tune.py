@@ -12,7 +12,17 @@ import click
 from microkernels.output_file import require_writable
 
 from ..report.console import output_console, print_json, say, working
-from .options import AT_LEAST_ONE, FILE, SECONDS, json_option, model_argument, model_options
+from .options import (
+    AT_LEAST_ONE,
+    FILE,
+    SECONDS,
+    dump_ir_option,
+    json_option,
+    model_argument,
+    place_options,
+    strict_option,
+    with_model_options,
+)
 from .tune_progress import shown
 
 if TYPE_CHECKING:
@@ -116,7 +126,10 @@ INTERRUPTED = 130
     type=click.Choice(["fixed", "joint"]),
     help="joint: search layouts together with loops first. fixed: those known to the file.",
 )
-@model_options
+@with_model_options
+@place_options
+@strict_option
+@dump_ir_option
 @json_option
 def command(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     """Measures configurations of the regions of MODEL into a record file.

@@ -27,6 +27,8 @@ _OPTIONS = {
     "fast_math": "--fast-math",
     "dump_ir": "--dump-ir",
     "time_limit": "--time-limit",
+    "strict: no template": "--strict: no template",
+    "without strict": "without --strict",
     "shapes names": "--shape or --dim names",
     "values names": "--value names",
 }

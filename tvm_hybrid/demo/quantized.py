@@ -13,13 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from microkernels.errors import TvmHybridError
+from microkernels.errors import QuantizeError
 
 from ..report.timing import ContestantError
-
-
-class QuantizeError(TvmHybridError, RuntimeError):
-    """The demonstration's model cannot be quantised."""
 
 
 def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]]) -> None:

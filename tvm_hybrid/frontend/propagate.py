@@ -215,8 +215,10 @@ class _Propagation:
             )
         except Exception as error:  # C++ inference raises several kinds
             shapes = ", ".join(f"{name!r} {self.graph.shape(name)}" for name in names)
+            reason = str(error).strip().removeprefix("[ShapeInferenceError] ").rstrip(".")
             raise ShapeError(
-                f"{describe(node)}: its inputs ({shapes}) do not fit the operator: {error}"
+                f"{describe(node)}: its inputs ({shapes}) do not fit the operator: {reason}; "
+                "mend the model, or the shapes given"
             ) from error
         types = complete_types(node, self.graph, types)
         for name, found in types.items():
@@ -275,8 +277,10 @@ def check_signature(node: onnx.NodeProto, opset: int) -> None:
         ("outputs", node.output, schema.min_output, schema.max_output),
     ):
         if not low <= len(values) <= high:
+            wanted = f"{low}" if low == high else f"{low} to {high}"
             raise ModelError(
-                f"{describe(node)} has {len(values)} {kind}; the operator has {low} to {high}"
+                f"{describe(node)} has {len(values)} {kind}, and the operator takes {wanted}; "
+                "export the model again"
             )
     for position, name in enumerate(node.input):
         declared = schema.inputs[min(position, len(schema.inputs) - 1)]

@@ -158,7 +158,7 @@ def _opened(path: Path) -> BufferedIOBase:
             raise ModelError(f"{path} is a directory; give the .onnx file inside it")
         return path.open("rb")
     except FileNotFoundError as error:
-        raise ModelError(f"there is no model file {path}") from error
+        raise ModelError(f"there is no model file {path}; check the path") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
 
@@ -198,7 +198,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     except Exception as error:  # protobuf's DecodeError, but also what its C library raises
         raise ModelError(
             f"{where}: not an ONNX model, or a damaged or truncated one "
-            f"({len(data)} bytes): {error}"
+            f"({len(data)} bytes): {error}; export it again"
         ) from error
     if not proto.HasField("graph"):
         raise ModelError(f"{where}: holds no graph, so it is not an ONNX model")

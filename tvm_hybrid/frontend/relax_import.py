@@ -24,7 +24,7 @@ from .graph import Graph, describe
 from .left_data import LARGE_BYTES
 from .loops import Loop, repeat
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
-from .supported import has_converter
+from .supported import has_converter, why_unsupported
 
 Shapes = dict[str, list[Expr]]  # of inputs, by name
 
@@ -188,7 +188,9 @@ class _Renaming(relax.PyExprMutator):
 def _import(graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> IRModule:
     for node in graph.nodes:
         if not has_converter(node):
-            raise UnsupportedOperatorError(f"{describe(node)}: this operator is not supported")
+            raise UnsupportedOperatorError(
+                f"{describe(node)}: {why_unsupported(node, graph.opset)}"
+            )
     nodes = {f"{index}": node for index, node in enumerate(graph.nodes)}
     proto = onnx.GraphProto(name=graph.name or "main")
     for item in graph.inputs:

@@ -11,12 +11,25 @@ from rich.console import Console
 _PLAIN_WIDTH = 140
 
 
+class FittingConsole(Console):
+    """A console on which no table is cut: it becomes a list where there is no room for it."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As of any console."""
+        from rich.table import Table
+
+        from .narrow_tables import shown_on
+
+        fitting = (shown_on(self, each) if isinstance(each, Table) else each for each in objects)
+        super().print(*fitting, **options)
+
+
 def output_console() -> Console:
     """Writes results; a file or a pipe gets lines that are not folded to a terminal's 80 columns.
 
     Made anew for each use, so that it follows a redirected `sys.stdout`.
     """
-    console = Console()
+    console = FittingConsole()
     if not console.is_terminal:
         console.width = max(console.width, _PLAIN_WIDTH)
     return console
@@ -24,7 +37,7 @@ def output_console() -> Console:
 
 def error_console() -> Console:
     """Writes progress, warnings and errors."""
-    return Console(stderr=True)
+    return FittingConsole(stderr=True)
 
 
 def say(*lines: object, to: Console | None = None) -> None:

@@ -26,7 +26,8 @@ from .kernel_times import OnnxRuntimeKernels, OurKernels
 from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
 from .layer_report import LayerReport, LayerTimes
 from .onnx_runtime import import_runtime
-from .openvino_peer import OpenVino, openvino_python, openvino_version
+from .openvino_peer import OpenVino, openvino_version
+from .openvino_python import openvino_python
 from .peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS
 from .roof import peak_gops
 from .timing import ContestantError, interleave

@@ -5,7 +5,6 @@ It is optional: without a Python that has it, benchmarks say so and continue wit
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,18 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from .load import LoadTurn
+from .openvino_python import PYTHON_VARIABLE, openvino_python
 from .timing import SLICE_SECONDS, ContestantError
 from .worker_process import WorkerContestant
 
-PYTHON_VARIABLE = "TVM_HYBRID_OPENVINO_PYTHON"
 # Run as a script it would have this folder, where a file is called bisect.py, before the libraries.
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 _WORKER = Path(__file__).with_name("openvino_worker.py")
-
-
-def openvino_python(path: str | None = None) -> str:
-    """The Python to run OpenVINO with: the given one, that of the environment, or this one."""
-    return path or os.environ.get(PYTHON_VARIABLE) or sys.executable
 
 
 def openvino_version(python: str) -> str:

@@ -32,6 +32,10 @@ from ..targets import cpu_name, resolve_target
 from ..tuning.lookup.record_lookup import lookup_of
 from .predict_regions import operations_of, starts_loaded
 
+_ADVICE = (
+    "products of float32 do not run on AMX tiles (regions with such products: {}); with "
+    "--precision bf16 they do, in bfloat16"
+)
 LABEL = "prediction, not measured"
 # Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
 SHAPES = (
@@ -118,6 +122,8 @@ class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
         The products of the model or of the table.
     without_prediction : list of Unpredicted
         The other regions of the model.
+    advice : str
+        What to do to have more of the model on tiles; "" if nothing is known.
     """
 
     label: str = LABEL
@@ -126,6 +132,7 @@ class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[PredictedProduct]
     products: list[PredictedProduct]
     without_prediction: list[Unpredicted] = []
+    advice: str = ""
 
 
 def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
@@ -198,10 +205,12 @@ def predict_model(
     )
     products: list[PredictedProduct] = []
     without: list[Unpredicted] = []
+    floats = 0
     for region in collect_regions(mod, options):
         config, _ = choose(region, machine, lookup)
         found = list(_products(region, config, machine))
         products += found
+        floats += _multiplies_f32(region, config, machine)
         if not found:
             reason = _reason(region, config, machine)
             without.append(Unpredicted(name=_name(region), workload=region.key, reason=reason))
@@ -211,7 +220,14 @@ def predict_model(
         kernels=predict_kernels(machine),
         products=products,
         without_prediction=without,
+        advice=_ADVICE.format(floats) if floats and precision != "bf16" else "",
     )
+
+
+def _multiplies_f32(region: Region, config: Config, machine: Machine) -> bool:
+    """Whether a region has products of float32, which tiles do not multiply."""
+    products = template_for(region.op).products(region, config, machine)
+    return any(each.plan.kernel.a_dtype == "float32" for each in products)
 
 
 def predict_kernels(machine: Machine) -> list[PredictedProduct]:

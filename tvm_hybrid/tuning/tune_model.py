@@ -15,6 +15,7 @@ from typing import Any
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
+from relay_passes.dump_ir import require_folder
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.pipeline import (
     PipelineOptions,
@@ -26,9 +27,10 @@ from relay_passes.regions.select_winograd import check_fast_math
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
+from ..affinity.on_cpus import on_cpus
 from ..model_input import import_model
 from ..targets import MachineLike, resolve_target, threads_of
-from ..threads import resolve_threads
+from ..threads import ThreadsLike, resolve_setting
 from .events import Callback
 from .lookup.arrangement_lookup import arrangements_of
 from .lookup.record_lookup import RecordLookup
@@ -68,6 +70,9 @@ def tune(
     min_gain: float = 0.005,
     records: str | os.PathLike[str] = "records.jsonl",
     num_threads: int | None = None,
+    threads: ThreadsLike = None,
+    strict: bool = False,
+    dump_ir: str | os.PathLike[str] | None = None,
     strategy: str = DEFAULT_STRATEGY,
     batch: int = 8,
     seed: int = 0,
@@ -126,6 +131,13 @@ def tune(
     num_threads : int or None
         As for `compile`; a record is used only with the number of threads it was measured with.
         With servers, None: as many as they have.
+    threads : int, str, sequence of int or None
+        As for `compile`: while it tunes, this process runs on the CPUs of a place alone. Not with
+        servers or a replay.
+    strict : bool
+        As for `compile`: refuses what could not be tuned, as no template takes it.
+    dump_ir : path-like or None
+        As for `compile`: the passes until regions are formed.
     strategy : str
         Which configuration is tried next: "model" learns what makes them fast, also from records
         of other regions; "evolutionary", "random", "grid".
@@ -198,12 +210,19 @@ def tune(
         if replay is not None:
             raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
         servers = find_servers(Address.parse(tracker or "", key))
+    here = servers is None and replay is None
+    if threads is not None and not isinstance(threads, int) and not here:
+        raise ConfigError("a place of threads is one of this machine: give servers a number")
+    if dump_ir is not None:
+        require_folder(Path(dump_ir))
+    if servers and num_threads is None and threads is None:
+        num_threads = servers.threads
+    setting = resolve_setting(threads, threads_of(target, num_threads, threads), here)
     options = PipelineOptions(
         target=resolve_target(servers.cpu if servers and target is None else target, machine),
-        threads=resolve_threads(
-            servers.threads if servers and num_threads is None else threads_of(target, num_threads),
-            here=servers is None and replay is None,
-        ),
+        threads=setting.count,
+        strict=strict,
+        dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
@@ -211,13 +230,16 @@ def tune(
     mod = import_model(model, shapes, values).mod
     tuned = options.machine
     if replay is not None:
-        counted = count_regions(mod, options)
+        counted = count_regions(mod, options, strict)
         return _replayed(counted, tuned, replay, plan, callbacks)
     store = RecordStore(records, must_exist=False)
     if servers is not None:
         tuned = replace(tuned, name=servers.cpu)
     footprint = sum(bytes_of(constant.value) for constant in constants_of(mod))
-    with make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer:
+    with (
+        on_cpus(setting.cpus),
+        make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer,
+    ):
         begin, found = time.monotonic(), None
         arrangements: list[ArrangementResult] = []
         try:
@@ -229,7 +251,7 @@ def tune(
                 found = joint_layouts(mod, options, store, measurer, plan, footprint, callbacks)
         except KeyboardInterrupt:
             return TuneResult([], True, "interrupted", time.monotonic() - begin)
-        counted = count_regions(mod, with_layouts(options, store))
+        counted = count_regions(mod, with_layouts(options, store), strict)
         regions, weights = [region for region, _ in counted], [count for _, count in counted]
         logger.info("%d distinct regions to tune", len(regions))
         plan = rest_of(plan, found, {region.key for region in regions}, time.monotonic() - begin)

@@ -14,7 +14,7 @@ from tvm_hybrid.report.conv_layers import measure_layers
 from tvm_hybrid.report.layer_models import DTYPES, FLOAT32, INT8, Layer
 from tvm_hybrid.report.layer_report import LayerReport, LayerTimes, best_ratio, mean_ratio
 from tvm_hybrid.report.layer_tables import layer_tables, markdown_page
-from tvm_hybrid.report.openvino_peer import PYTHON_VARIABLE
+from tvm_hybrid.report.openvino_python import PYTHON_VARIABLE
 from tvm_hybrid.report.peers import ONNX_RUNTIME, OPENVINO, OURS
 
 LAYER = Layer("S1", 8, 16, 16, 3, 2)

@@ -1,0 +1,212 @@
+"""Calls ONNX Runtime's quantiser, and keeps what it says out of the way."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from microkernels.errors import QuantizeError
+
+from .settings import QUANTIZED, Settings
+
+HOW = "pip install 'tvm_hybrid[quantize]' brings it"
+LARGEST = 2**31 - 1
+_MODULES = {
+    "static": ("onnxruntime.quantization", "sympy"),
+    "dynamic": ("onnxruntime.quantization", "sympy"),
+    "weights": ("onnxruntime.quantization.matmul_nbits_quantizer",),
+}
+
+
+def require_quantizer(mode: str) -> None:
+    """Finds out whether what a mode needs is installed.
+
+    Raises
+    ------
+    QuantizeError
+        If it is not, with the command that installs it.
+    """
+    for name in _MODULES[mode]:
+        try:
+            with _quiet():  # one of them configures the logging of the whole process
+                importlib.import_module(name)
+        except ImportError as error:
+            missing = (error.name or name).partition(".")[0]
+            raise QuantizeError(f"{missing} is not installed; {HOW}") from error
+
+
+def write_quantized(
+    model: onnx.ModelProto,
+    path: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    settings: Settings,
+) -> list[str]:
+    """Writes a model's quantised form.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        In float32, all weights inside it; it is not changed.
+    path : Path
+        The file to write.
+    samples : sequence of mapping
+        Inputs from which ranges are found; static mode alone.
+    settings : Settings
+
+    Returns
+    -------
+    list of str
+        What the quantiser could not do as asked.
+
+    Raises
+    ------
+    QuantizeError
+        If it fails, or nothing was quantised.
+    """
+    name = settings.mode
+    if name != "weights" and model.ByteSize() > LARGEST:
+        raise QuantizeError(
+            f"the model has {model.ByteSize() / 1e9:.1f} GB, and ONNX Runtime's {name} "
+            "quantisation takes 2 GB; mode weights takes any"
+        )
+    with tempfile.TemporaryDirectory() as folder, _quiet() as notes:
+        try:
+            if name == "weights":
+                _weights(model, path, settings)
+            else:
+                prepared = _prepared(model, Path(folder), optimise=name == "static")
+                write = _static if name == "static" else _dynamic
+                write(prepared, path, samples, settings)
+        except QuantizeError:
+            raise
+        except Exception as error:  # the quantiser's exceptions have no common base
+            raise QuantizeError(
+                f"onnxruntime cannot quantise the model: {_first(error)}"
+            ) from error
+    written = onnx.load(path, load_external_data=False)
+    if not any(node.op_type in QUANTIZED for node in written.graph.node):
+        raise QuantizeError(
+            f"nothing was quantised: no {' or '.join(settings.operators)} of the model has a "
+            "constant float32 weight, or quantised inputs"
+        )
+    return notes
+
+
+def _prepared(model: onnx.ModelProto, folder: Path, optimise: bool) -> Path:
+    """The model with all shapes that can be found, and with batch norms inside convolutions."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    source, path = folder / "model.onnx", folder / "prepared.onnx"
+    onnx.save(model, source)
+    try:
+        quant_pre_process(source, path, skip_optimization=not optimise)
+    except Exception as error:  # symbolic shape inference knows fewer operators than the rest
+        logging.getLogger().error("without symbolic shapes: %s", _first(error))
+        quant_pre_process(source, path, skip_optimization=not optimise, skip_symbolic_shape=True)
+    return path
+
+
+def _static(
+    source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]], settings: Settings
+) -> None:
+    from onnxruntime import quantization
+
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]  # has no types
+        """The samples, one after the other."""
+
+        def __init__(self) -> None:
+            self._rest = iter(samples)
+
+        def get_next(self) -> Mapping[str, np.ndarray] | None:
+            return next(self._rest, None)
+
+    methods = {
+        "minmax": quantization.CalibrationMethod.MinMax,
+        "entropy": quantization.CalibrationMethod.Entropy,
+        "percentile": quantization.CalibrationMethod.Percentile,
+    }
+    quantization.quantize_static(
+        source,
+        path,
+        Samples(),
+        quant_format=quantization.QuantFormat.QDQ,
+        op_types_to_quantize=list(settings.operators),
+        per_channel=True,
+        reduce_range=settings.reduced,
+        activation_type=quantization.QuantType.QUInt8,
+        weight_type=quantization.QuantType.QInt8,
+        nodes_to_exclude=list(settings.exclude),
+        calibrate_method=methods[settings.calibration],
+    )
+
+
+def _dynamic(source: Path, path: Path, _samples: object, settings: Settings) -> None:
+    from onnxruntime import quantization
+
+    quantization.quantize_dynamic(
+        source,
+        path,
+        op_types_to_quantize=list(settings.operators),
+        per_channel=True,
+        reduce_range=settings.reduced,
+        weight_type=quantization.QuantType.QInt8,
+        nodes_to_exclude=list(settings.exclude),
+    )
+
+
+def _weights(model: onnx.ModelProto, path: Path, settings: Settings) -> None:
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # it changes what it is given
+    quantizer = MatMulNBitsQuantizer(
+        copy,
+        bits=settings.bits,
+        block_size=settings.block,
+        is_symmetric=True,
+        nodes_to_exclude=list(settings.exclude),
+    )
+    quantizer.process()
+    found = quantizer.model.model
+    if found.ByteSize() > LARGEST:
+        raise QuantizeError(
+            f"the result has {found.ByteSize() / 1e9:.1f} GB, and one ONNX file holds 2 GB"
+        )
+    onnx.save(found, path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[list[str]]:
+    """Without the advice of the quantiser, which prints and logs; its errors become notes."""
+    notes: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            line = record.getMessage().strip().partition("\n")[0]
+            if not line.startswith("Traceback"):
+                notes.append(line)
+
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers
+    root.setLevel(logging.ERROR)
+    root.handlers = [Collect(logging.ERROR)]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield notes
+    finally:
+        root.setLevel(level)
+        root.handlers = handlers
+
+
+def _first(error: BaseException) -> str:
+    """The first line of an error's message."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,220 @@
+"""`quantize`: from a float32 model to a quantised one that is checked and measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import onnx
+
+from microkernels.errors import QuantizeError
+from microkernels.isa import target_isa
+from microkernels.output_file import replacing, require_writable
+
+from ..frontend.read_model import read_model
+from ..report.compare import Tolerance
+from ..report.timing import Timing
+from ..targets import TargetLike, resolve_target
+from .accuracy import OutputAccuracy, accuracies
+from .onnx_quantizer import require_quantizer, write_quantized
+from .pair import Pair
+from .samples import inputs_of, load_samples, made_up, require_one_shape
+from .settings import settings_for
+
+COMPARED = 16
+"""So many samples are compared at most."""
+
+
+class QuantizeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a model.
+
+    Attributes
+    ----------
+    output : str
+        The file that was written.
+    mode, settings : str
+        How it was quantised.
+    float_bytes, bytes : int
+        Size of both files, weights included.
+    samples : int
+        How many were read; 0 if inputs were made up.
+    notes : list of str
+        What the quantiser could not do as asked.
+    narrow_kernels, other_kernels : int
+        Kernels of products in our program: of 8-bit integers or narrow weights, and of floats.
+    accuracy : list of OutputAccuracy
+        Differences from the float32 model in ONNX Runtime.
+    complaint : str
+        By how much our results of the quantised model differ from ONNX Runtime's, if by more than
+        the tolerance; else "".
+    tolerance : Tolerance
+        That.
+    timings : dict of str to Timing
+        Times of a run on `threads` threads; empty if nothing was measured.
+    threads : int
+    """
+
+    output: str
+    mode: str
+    settings: str
+    float_bytes: int
+    bytes: int
+    samples: int
+    notes: list[str]
+    narrow_kernels: int
+    other_kernels: int
+    accuracy: list[OutputAccuracy]
+    complaint: str
+    tolerance: Tolerance
+    timings: dict[str, Timing]
+    threads: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether we compute the quantised model as ONNX Runtime does."""
+        return not self.complaint
+
+
+def quantize(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    output: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
+    mode: str = "static",
+    bits: int = 4,
+    block: int = 32,
+    weight_range: str = "auto",
+    calibration: str = "minmax",
+    operators: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    samples: int = 128,
+    target: TargetLike = None,
+    num_threads: int | None = None,
+    seconds: float = 0.05,
+    seed: int = 0,
+    progress: Callable[[str], object] | None = None,
+) -> QuantizeReport:
+    """Quantises a float32 model by ONNX Runtime's quantiser, checks and measures the result.
+
+    Parameters
+    ----------
+    model : path-like, bytes or onnx.ModelProto
+        The model.
+    output : path-like
+        The ONNX file to write; it appears whole or not at all.
+    data : path-like, mapping or iterable of mapping, optional
+        Samples for ranges of activations and for the comparison: a folder of .npz, .npy or
+        input_0.pb files, one .npz, the arrays of one, or arrays by input for each sample. Modes
+        without ranges make a random one up where there is none.
+    mode : {"static", "dynamic", "weights"}
+        "static": ranges of activations come from `data`. "dynamic": they are found at every run.
+        "weights": only weights are narrow, MatMulNBits.
+    bits : {4, 8}
+        Of a weight in mode "weights".
+    block : int
+        How many weights share a scale there.
+    weight_range : {"auto", "full", "reduced"}
+        Whether weights have 8 or 7 bits in the other modes. "auto": 7 for a CPU without VNNI, where
+        products are faster so.
+    calibration : {"minmax", "entropy", "percentile"}
+        How a range follows from the samples.
+    operators : sequence of str, optional
+        Types of nodes to quantise; None: products and convolutions, and with convolutions what lies
+        between them.
+    exclude : sequence of str
+        Names of nodes that stay float32.
+    samples : int
+        How many samples are read at most.
+    target : str, mapping, tvm.target.Target or None
+        The CPU that the model is meant for; see `weight_range`. It is checked and measured here.
+    num_threads : int or None
+        As for `compile`.
+    seconds : float
+        Length of each of ten turns of a contestant; 0: nothing is measured.
+    seed : int
+        Of inputs that are made up.
+    progress : callable, optional
+        Gets a line for every step.
+
+    Returns
+    -------
+    QuantizeReport
+        Settings, accuracy, times.
+
+    Raises
+    ------
+    QuantizeError
+        If onnxruntime or a package that it needs is missing, there is nothing to quantise, static
+        mode gets no data, or the quantiser fails.
+    FeedError
+        If data cannot be read or do not fit the model.
+    ModelError
+        If the model cannot be read.
+    OutputError
+        If the file cannot be written.
+    """
+    tell = progress or (lambda message: None)
+    require_writable(output)
+    proto = read_model(model)
+    isa = target_isa(resolve_target(target))
+    settings = settings_for(
+        proto,
+        isa,
+        mode=mode,
+        bits=bits,
+        block=block,
+        weight_range=weight_range,
+        calibration=calibration,
+        operators=operators,
+        exclude=exclude,
+    )
+    require_quantizer(mode)
+    inputs = inputs_of(proto)
+    if data is not None:
+        tell("reading samples")
+        found = load_samples(data, inputs, samples)
+    elif mode == "static":
+        raise QuantizeError(
+            "static quantisation needs data, samples from which the ranges of activations follow: "
+            "a folder or an .npz; mode dynamic and mode weights need none"
+        )
+    else:
+        found = [made_up(inputs, seed)]
+    if mode == "static" and calibration != "minmax":
+        require_one_shape(found, calibration)
+    with replacing(output, what="the model to") as draft:
+        tell(f"quantising, {len(found)} samples" if data is not None else "quantising")
+        notes = write_quantized(proto, draft, found, settings)
+        tell("compiling both models")
+        pair = Pair(proto, draft, found[:COMPARED], num_threads)
+        tell("comparing")
+        compared = accuracies(
+            [item.name for item in proto.graph.output],
+            found[:COMPARED],
+            pair.reference,
+            pair.runs(),
+        )
+        complaint, tolerance = pair.complaint()
+        if seconds:
+            tell("measuring")
+        timings = pair.timings(seconds) if seconds else {}
+        size = draft.stat().st_size
+    narrow, others = pair.kernels()
+    return QuantizeReport(
+        output=str(output),
+        mode=mode,
+        settings=str(settings),
+        float_bytes=proto.ByteSize(),
+        bytes=size,
+        samples=0 if data is None else len(found),
+        notes=notes,
+        narrow_kernels=narrow,
+        other_kernels=others,
+        accuracy=compared,
+        complaint=complaint,
+        tolerance=tolerance,
+        timings=timings,
+        threads=pair.threads,
+    )

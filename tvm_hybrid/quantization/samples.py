@@ -1,0 +1,258 @@
+"""Samples to calibrate with: arrays for the inputs of a model, from files or from the caller.
+
+A folder has one sample in each .npz file (arrays by the names of the inputs), in each .npy file
+(where the model has one input), or in all files input_0.pb, input_1.pb, ... of a folder, as ONNX's
+test data have them. One .npz file may have them all: arrays with one dimension more than the input,
+the first, or whose first dimension is a multiple of a known one.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from microkernels.errors import FeedError
+
+from ..report.feeds import as_saved, random_array
+
+Feeds = dict[str, np.ndarray]
+ACCEPTED = ".npz, .npy or input_0.pb, input_1.pb, ..."
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An input of an ONNX model.
+
+    Attributes
+    ----------
+    name : str
+    dtype : numpy.dtype
+    shape : tuple of int, str or None, or None
+        Sizes; a name or None where one is open. None if not even their number is stated.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def described(self) -> str:
+        """Such as float32[batch, 3, ?]."""
+        sizes = "..." if self.shape is None else ", ".join(str(s or "?") for s in self.shape)
+        return f"{self.dtype}[{sizes}]"
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape may be fed."""
+        return self.shape is None or (
+            len(shape) == len(self.shape)
+            and all(
+                not isinstance(size, int) or size == found
+                for size, found in zip(self.shape, shape, strict=True)
+            )
+        )
+
+
+def inputs_of(model: onnx.ModelProto) -> list[ModelInput]:
+    """The inputs that somebody has to feed."""
+    weights = {item.name for item in model.graph.initializer}
+    return [_input(item) for item in model.graph.input if item.name not in weights]
+
+
+def _input(item: onnx.ValueInfoProto) -> ModelInput:
+    tensor = item.type.tensor_type
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+            for dim in tensor.shape.dim
+        )
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return ModelInput(item.name, dtype, shape)
+
+
+def load_samples(data: Any, inputs: list[ModelInput], limit: int) -> list[Feeds]:
+    """The first samples that there are.
+
+    Parameters
+    ----------
+    data : path-like, mapping or iterable of mapping
+        A folder, an .npz file, the arrays of one, or arrays by input for each sample.
+    inputs : list of ModelInput
+        What each sample has to have.
+    limit : int
+        How many samples at most.
+
+    Raises
+    ------
+    FeedError
+        If there are none, a file cannot be read, or names, types or shapes do not fit.
+    """
+    found: list[Feeds] = []
+    for where, arrays in _sources(data, inputs):
+        found += _split(where, arrays, inputs)
+        if len(found) >= limit:
+            return found[:limit]
+    if not found:
+        raise FeedError(f"there is no sample in {_named(data)}; it needs {ACCEPTED}")
+    return found
+
+
+def require_one_shape(samples: Sequence[Feeds], calibration: str) -> None:
+    """Refuses samples of different shapes, which histograms of ONNX Runtime's do not take.
+
+    Raises
+    ------
+    FeedError
+        If they differ.
+    """
+    for name, first in samples[0].items():
+        other = next(
+            (each[name].shape for each in samples if each[name].shape != first.shape), None
+        )
+        if other is not None:
+            raise FeedError(
+                f"calibration {calibration!r} needs samples of one shape, but {name} is "
+                f"{first.shape} in the first and {other} in another; take minmax, or samples of "
+                "one shape"
+            )
+
+
+def made_up(inputs: list[ModelInput], seed: int) -> Feeds:
+    """One sample of random values; open sizes are 1."""
+    rng = np.random.default_rng(seed)
+    return {
+        each.name: random_array(
+            tuple(size if isinstance(size, int) else 1 for size in each.shape or ()),
+            str(each.dtype),
+            rng,
+        )
+        for each in inputs
+    }
+
+
+def _named(data: Any) -> str:
+    return str(data) if isinstance(data, str | Path) else "the data given"
+
+
+def _sources(data: Any, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds]]:
+    """Arrays by input, and where they come from."""
+    if isinstance(data, Mapping):
+        yield "data", dict(data)
+    elif isinstance(data, str) or hasattr(data, "__fspath__"):
+        path = Path(data)
+        if path.is_dir():
+            yield from _folder(path, inputs)
+        else:
+            yield str(path), _read(path, inputs)
+    elif isinstance(data, Iterable):
+        for number, arrays in enumerate(data):
+            yield f"sample {number}", dict(arrays)
+    else:
+        raise FeedError(
+            f"data is a path, a mapping or a list of mappings, not {type(data).__name__}"
+        )
+
+
+def _folder(folder: Path, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds]]:
+    """What the files of a folder and of those in it hold, in the order of their names."""
+    numbered: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = re.fullmatch(r"input_(\d+)\.pb", path.name)
+        if match:
+            numbered[int(match[1])] = path
+        elif path.is_dir():
+            yield from _folder(path, inputs)
+        elif path.suffix in (".npz", ".npy"):
+            yield str(path), _read(path, inputs)
+    if numbered:
+        yield str(folder), _tensors([numbered[key] for key in sorted(numbered)], inputs)
+
+
+def _read(path: Path, inputs: list[ModelInput]) -> Feeds:
+    if path.suffix == ".pb":
+        return _tensors([path], inputs)
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.ndarray):
+            with loaded:
+                return {name: as_saved(loaded[name]) for name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise FeedError(
+            f"{path} cannot be read as arrays: {error}; samples are {ACCEPTED}"
+        ) from error
+    if len(inputs) != 1:
+        raise FeedError(
+            f"{path} has one array without a name, but the model has inputs {_names(inputs)}; "
+            "write an .npz with an array for each"
+        )
+    return {inputs[0].name: as_saved(loaded)}
+
+
+def _tensors(paths: list[Path], inputs: list[ModelInput]) -> Feeds:
+    """Tensors by their own names if these are inputs, else by the order of the inputs."""
+    found: Feeds = {}
+    known = [each.name for each in inputs]
+    for place, path in enumerate(paths):
+        try:
+            tensor = onnx.TensorProto.FromString(path.read_bytes())
+            array = numpy_helper.to_array(tensor)
+        except Exception as error:  # protobuf's errors have no common base
+            raise FeedError(f"{path} is no tensor of ONNX: {error}") from error
+        if tensor.name not in known and place >= len(known):
+            raise FeedError(f"{path} is one input too many: the model has inputs {_names(inputs)}")
+        found[tensor.name if tensor.name in known else known[place]] = array
+    return found
+
+
+def _names(inputs: list[ModelInput]) -> str:
+    return ", ".join(each.name for each in inputs)
+
+
+def _split(where: str, arrays: Feeds, inputs: list[ModelInput]) -> list[Feeds]:
+    """One sample, or several that are stacked along the first axis."""
+    known = {each.name for each in inputs}
+    missing = [name for name in known if name not in arrays]
+    unknown = [name for name in arrays if name not in known]
+    if missing or unknown:
+        wrong = f"has no {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
+        raise FeedError(
+            f"{where} {wrong}, but a sample needs an array for each input and no other: "
+            f"{_names(inputs)}"
+        )
+    parts = {each.name: _parts(where, each, np.asarray(arrays[each.name])) for each in inputs}
+    counts = {len(part) for part in parts.values()}
+    if len(counts) > 1:
+        told = ", ".join(f"{len(part)} of {name}" for name, part in parts.items())
+        raise FeedError(f"{where} has not as many samples of each input: {told}")
+    return [{name: part[k] for name, part in parts.items()} for k in range(max(counts, default=0))]
+
+
+def _parts(where: str, wanted: ModelInput, array: np.ndarray) -> list[np.ndarray]:
+    """The samples of one input."""
+    if array.dtype != wanted.dtype:
+        raise FeedError(
+            f"{where}: {wanted.name} is {array.dtype}, the model takes {wanted.described}; "
+            f"convert it, for example with array.astype({str(wanted.dtype)!r})"
+        )
+    if wanted.fits(array.shape):
+        return [array]
+    if array.ndim and wanted.fits(array.shape[1:]):
+        return list(array)
+    size = wanted.shape[0] if wanted.shape else None
+    if isinstance(size, int) and size > 0 and array.ndim and array.shape[0] % size == 0:
+        pieces = np.split(array, array.shape[0] // size) if array.shape[0] else []
+        if pieces and wanted.fits(pieces[0].shape):
+            return pieces
+    sizes = ", ".join(map(str, array.shape))
+    raise FeedError(
+        f"{where}: {wanted.name} is {array.dtype}[{sizes}], the model takes {wanted.described}, or "
+        "several of them along a first axis"
+    )
