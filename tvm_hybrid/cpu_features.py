@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
-from microkernels.amx.permission import ADVICE, AMX_FEATURES, tile_permission
+from microkernels.amx.permission import ADVICE, ALL_AMX_FEATURES, tile_permission
 from microkernels.errors import IsaError
 from microkernels.host_cpu import host_flags
 from microkernels.isa import target_isa
@@ -129,7 +129,7 @@ def missing_on_host(names: tuple[str, ...]) -> list[str]:
         if feature is None:
             return False
         if feature.is_amx and permission.state == "emulated":
-            return name in AMX_FEATURES
+            return name in ALL_AMX_FEATURES
         return feature.flag in host_flags() and (permission.usable or not feature.is_amx)
 
     return [name for name in names if not present(name)]

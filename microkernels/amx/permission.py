@@ -24,7 +24,10 @@ from microkernels.host_cpu import host_flags
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr
 
-AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")  # in LLVM's spelling
+# In LLVM's spelling. All CPUs with AMX have the first ones.
+AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")
+AMX_FP16 = "amx-fp16"
+ALL_AMX_FEATURES = (*AMX_FEATURES, AMX_FP16)
 
 ARCH_PRCTL = 158  # number of the system call on x86-64
 REQUEST = 0x1023  # ARCH_REQ_XCOMP_PERM

@@ -191,9 +191,10 @@ def register_amx_blocks(
     product: str,
     multiply_add: MultiplyAdd,
     llvm_ir: str = "",
+    isa_name: str = "amx",
 ) -> None:
     """Registers the blocks of one pair of types."""
-    isa = isa_named("amx")
+    isa = isa_named(isa_name)
     for layout, (mr, nr) in _BLOCKS.items():
         register_microkernel(
             AmxMicrokernel(

@@ -64,7 +64,7 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     if (is_open or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
         if a.dtype == "int32":
             quantized_on_the_way(graph, left)
-        elif a.dtype == "bfloat16":
+        elif a.dtype in ("bfloat16", "float16"):
             rounded_on_the_way(graph, left)
         else:
             left.source, left.absorbed = _before_cast(graph, left.source)

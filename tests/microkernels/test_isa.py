@@ -37,7 +37,8 @@ EXPECTED = {
     "cooperlake": "avx512_bf16",
     "znver4": "avx512_bf16",
     "sapphirerapids": "amx",
-    "diamondrapids": "amx",
+    "graniterapids": "amx_fp16",
+    "diamondrapids": "amx_fp16",
     "novalake": "avx512_bf16",
 }
 NAMES = [isa.name for isa in LADDER]
