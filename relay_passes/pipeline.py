@@ -16,6 +16,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.tensorize.arrangement_problem import ArrangementProblem, ChooseArrangement
 
 from .bfloat16.bf16_precision import bf16_precision
+from .bfloat16.half_products import half_products
 from .bfloat16.narrow_products import narrow_products
 from .bfloat16.raise_bf16_casts import raise_bf16_casts
 from .bfloat16.uint16_entry import bits_entry
@@ -263,7 +264,7 @@ def phases(
             merge_clips(),
             recognize_norms(),
             recognize_gelu(),
-            widen_f16(activations),
+            widen_f16(activations, half_products(machine)),
             plain_products(),
             fold_weights(),
             drop_zero_biases(),
