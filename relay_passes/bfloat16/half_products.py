@@ -4,7 +4,8 @@
     Granite Rapids:      True      # R.matmul(x, const_w, out_dtype="float32") on tiles of fp16
     any other CPU:       False     # R.matmul(R.astype(x, "float32"), const_w', ...) as ever
 
-Only products of known sizes by constant weights are asked about.
+Only products of known sizes are asked about, by constant weights or of batches of two activations.
+Few rows of a batch stay f32: such an attention reads keys and values where they are stored.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from tvm import ir, relax
 from microkernels.machines.machine import Machine
 from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
 from relay_passes.ir.moving_operators import moves
-from tir_schedules.product.half_product import half_pays, multiplies_half
+from tir_schedules.attention.decode.program import MOST_QUERIES
+from tir_schedules.product.half_product import (
+    batched_half_pays,
+    multiplies_half,
+    weighted_half_pays,
+)
 
 KeepsHalf = Callable[[DataflowGraph, relax.Call], bool]
 
@@ -27,16 +33,20 @@ def half_products(machine: Machine) -> KeepsHalf:
     """Tells, for a machine, whether a product's operands stay float16."""
     if not multiplies_half(machine):
         return lambda graph, call: False
-    pays = functools.cache(lambda m, n, k: half_pays(m, n, k, machine))
+    weighted = functools.cache(lambda *sizes: weighted_half_pays(*sizes, machine))
+    batched = functools.cache(lambda *shapes: batched_half_pays(*shapes, machine))
 
     def keeps(graph: DataflowGraph, call: relax.Call) -> bool:
         if not is_call(call, "relax.matmul"):
             return False
-        a, b = map(static_tensor, call.args)
-        if a is None or b is None or len(a.shape) < 2 or len(b.shape) != 2:
+        tensors = [static_tensor(each) for each in (*call.args, call)]
+        shapes = [each.shape for each in tensors if each is not None]
+        if len(shapes) < 3 or any(len(shape) < 2 or 0 in shape for shape in shapes):
             return False
-        sizes = math.prod(a.shape[:-1]), b.shape[1], b.shape[0]
-        return min(sizes) > 0 and _is_constant(graph, call.args[1]) and pays(*sizes)
+        a, b, output = shapes
+        if len(b) > 2:
+            return a[-2] > MOST_QUERIES and batched(a, b, output)
+        return _is_constant(graph, call.args[1]) and weighted(math.prod(a[:-1]), b[1], b[0])
 
     return keeps
 

@@ -186,7 +186,8 @@ def _panels(n_vectors: int, most: int) -> set[int]:
 
 def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microkernel]:
     """The microkernels for one product; without the skinny ones, whose bands are too low."""
-    kernels = kernels_for(isa, *multiplied_on(isa, part))
+    types = multiplied_on(isa, part)
+    kernels = () if "float16" in types else kernels_for(isa, *types)
     high = [kernel for kernel in kernels if kernel.mr >= 6] or list(kernels)
     return [*high, *tile_kernels_for(isa, *_tile_types(problem, part))]
 

@@ -277,8 +277,5 @@ def as_operand(
         value = reinterpret("uint8", value)
         return value ^ like(_SIGN, value)
     if kernel.a_dtype == "bfloat16":
-        narrow = bfloat16.bits_of if dtype == "bfloat16" else kernel.narrow
-        return narrow(value)
-    if kernel.a_dtype == "float16":
-        return cast("float16", value)
-    return value
+        return bfloat16.bits_of(value) if dtype == "bfloat16" else kernel.rounded(value)
+    return kernel.rounded(value) if kernel.a_dtype == "float16" else value

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import tile_kernels_for
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 
-from . import matmul
+from . import batch_matmul, matmul
 
 HALF, WIDE = "float16", "float32"
 
@@ -21,7 +24,7 @@ def multiplies_half(machine: Machine) -> bool:
     return bool(tile_kernels_for(machine.isa, HALF, HALF))
 
 
-def half_pays(m: int, n: int, k: int, machine: Machine) -> bool:
+def weighted_half_pays(m: int, n: int, k: int, machine: Machine) -> bool:
     """Whether a product with a constant weight is estimated to be faster by tiles of float16.
 
     Parameters
@@ -31,16 +34,39 @@ def half_pays(m: int, n: int, k: int, machine: Machine) -> bool:
     machine : Machine
         Its tiles multiply float16 (`multiplies_half`).
     """
-    narrow, wide = (_cycles(dtype, m, n, k, machine) for dtype in (HALF, WIDE))
-    return narrow * LEAST_GAIN <= wide
+
+    def cycles(dtype: str) -> float:
+        inputs = Tensor((m, k), dtype), Tensor((k, n), dtype, True)
+        region = Region(op="matmul", inputs=inputs, output=Tensor((m, n), WIDE))
+        config = matmul.default_config(region, machine)
+        return matmul.estimated_cycles(region, config, machine)
+
+    return cycles(HALF) * LEAST_GAIN <= cycles(WIDE)
 
 
-def _cycles(dtype: str, m: int, n: int, k: int, machine: Machine) -> float:
-    """Estimated cycles of the best configuration."""
-    region = Region(
-        op="matmul",
-        inputs=(Tensor((m, k), dtype), Tensor((k, n), dtype, True)),
-        output=Tensor((m, n), WIDE),
-    )
-    config = matmul.default_config(region, machine)
-    return matmul.estimated_cycles(region, config, machine)
+def batched_half_pays(
+    a: Sequence[int], b: Sequence[int], output: Sequence[int], machine: Machine
+) -> bool:
+    """Whether products of two activations are estimated to be faster by tiles of float16.
+
+    Parameters
+    ----------
+    a, b, output : sequence of int
+        Shapes [..., M, K], [..., K, N] and [..., M, N].
+    machine : Machine
+        As of `weighted_half_pays`.
+    """
+    inputs = Tensor(tuple(a), WIDE), Tensor(tuple(b), WIDE)
+    axes = {"a_axes": tuple(range(len(a))), "b_axes": tuple(range(len(b)))}
+
+    def cycles(rounded: dict[str, Attribute]) -> float:
+        region = Region(
+            op="batch_matmul",
+            inputs=inputs,
+            output=Tensor(tuple(output), WIDE),
+            attrs={**axes, **rounded},
+        )
+        config = batch_matmul.default_config(region, machine)
+        return batch_matmul.busiest_cycles(region, config, machine)
+
+    return cycles({"rounded": HALF}) * LEAST_GAIN <= cycles({})
