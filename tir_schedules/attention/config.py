@@ -225,7 +225,7 @@ def _pairs(problem: AttentionProblem, isa: Isa) -> Iterator[tuple[Microkernel, M
 
 def _may_run_on(problem: AttentionProblem) -> bool:
     """Whether the softmax can go on from block to block: not if it is rounded to integers."""
-    return problem.softmax.output.dtype in ("float32", "bfloat16")
+    return problem.softmax.output.dtype in ("float32", "bfloat16", "float16")
 
 
 def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[AttentionConfig]:
