@@ -4,8 +4,9 @@
     Granite Rapids:      True      # R.matmul(x, const_w, out_dtype="float32") on tiles of fp16
     any other CPU:       False     # R.matmul(R.astype(x, "float32"), const_w', ...) as ever
 
-Only products of known sizes are asked about, by constant weights or of batches of two activations.
-Few rows of a batch stay f32: such an attention reads keys and values where they are stored.
+Only products of known sizes are asked about: those by constant weights, those of batches of two
+activations, and convolutions by constant weights in one group. Few rows of a batch stay f32: such
+an attention reads keys and values where they are stored.
 """
 
 from __future__ import annotations
@@ -17,10 +18,20 @@ from collections.abc import Callable
 from tvm import ir, relax
 
 from microkernels.machines.machine import Machine
-from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
+from relay_passes.ir.convolution import (
+    CHANNELS_LAST,
+    has_one_tap,
+    is_convolution,
+    is_transposed,
+    layouts_of,
+)
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.moving_operators import moves
 from tir_schedules.attention.decode.program import MOST_QUERIES
+from tir_schedules.convolution.direct.half import half_conv_pays
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.half_product import (
+    WIDE,
     batched_half_pays,
     multiplies_half,
     weighted_half_pays,
@@ -37,16 +48,24 @@ def half_products(machine: Machine) -> KeepsHalf:
     batched = functools.cache(lambda *shapes: batched_half_pays(*shapes, machine))
 
     def keeps(graph: DataflowGraph, call: relax.Call) -> bool:
-        if not is_call(call, "relax.matmul"):
-            return False
         tensors = [static_tensor(each) for each in (*call.args, call)]
         shapes = [each.shape for each in tensors if each is not None]
         if len(shapes) < 3 or any(len(shape) < 2 or 0 in shape for shape in shapes):
             return False
         a, b, output = shapes
-        if len(b) > 2:
+        if is_call(call, "relax.matmul") and len(b) > 2:
             return a[-2] > MOST_QUERIES and batched(a, b, output)
-        return _is_constant(graph, call.args[1]) and weighted(math.prod(a[:-1]), b[1], b[0])
+        if not _is_constant(graph, call.args[1]):
+            return False
+        if is_call(call, "relax.matmul"):
+            return weighted(math.prod(a[:-1]), b[1], b[0])
+        region = _region_of(call, a, b, output)
+        if region is None:
+            return False
+        if has_one_tap(call):  # a product of pixels
+            *_, inputs, outputs = region.inputs[1].shape
+            return weighted(math.prod(output) // outputs, outputs, inputs)
+        return half_conv_pays(region, machine)
 
     return keeps
 
@@ -59,3 +78,32 @@ def _is_constant(graph: DataflowGraph, expr: relax.Expr) -> bool:
             return False
         expr = call.args[0]
     return True
+
+
+def _region_of(
+    call: relax.Call, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]
+) -> Region | None:
+    """A convolution of one group as it will be, channels last; None if it is another one."""
+    attrs, name = call.attrs, op_name(call)
+    if not is_convolution(call) or is_transposed(call) or int(attrs.groups) != 1:
+        return None
+    if name not in CHANNELS_LAST:
+        return None
+    shapes = (
+        tuple(shape[layout.index(letter)] for letter in wanted)
+        for shape, layout, wanted in zip(
+            (x, w, y), layouts_of(call), CHANNELS_LAST[name], strict=True
+        )
+    )
+    image, kernel, result = shapes
+    return Region(
+        op=name.rpartition(".")[2],
+        inputs=(Tensor(image, WIDE), Tensor(kernel, WIDE, True)),
+        output=Tensor(result, WIDE),
+        attrs={
+            "strides": tuple(map(int, attrs.strides)),
+            "padding": tuple(map(int, attrs.padding)),
+            "dilation": tuple(map(int, attrs.dilation)),
+            "groups": 1,
+        },
+    )
