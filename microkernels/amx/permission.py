@@ -75,6 +75,25 @@ attributes #0 = {{ alwaysinline nounwind }}
 !0 = !{{!"branch_weights", i32 1000, i32 1}}
 """
 
+EMULATED = "tvm_hybrid_amx_emulated"
+# Returns whether the emulator is active, as the above asks.
+EMULATED_LLVM_IR = f"""
+@tvm_hybrid_amx_emulator_name = linkonce_odr hidden constant
+  [{len(EMULATOR) + 1} x i8] c"{EMULATOR}\\00"
+declare ptr @dlsym(ptr, ptr)
+
+define linkonce_odr hidden i32 @{EMULATED}() {{
+  %emulator = call ptr @dlsym(ptr null, ptr @tvm_hybrid_amx_emulator_name)
+  %none = icmp eq ptr %emulator, null
+  br i1 %none, label %no, label %ask
+ask:
+  %active = call i32 %emulator()
+  ret i32 %active
+no:
+  ret i32 0
+}}
+"""
+
 ADVICE = "run it where Linux grants them, or compile the model for a CPU without AMX"
 # Why Linux refuses, by errno; None for the rest.
 REFUSALS: dict[int | None, str] = {

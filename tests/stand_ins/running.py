@@ -60,9 +60,9 @@ def pretending(isa: str) -> Iterator[None]:
     """
     features = isa_module.cpu_features().union(isa_named(isa).features)
 
-    def needed(target: tvm.target.Target, tiles: bool = True) -> tuple[str, ...]:
+    def needed(target: tvm.target.Target, *uses: bool) -> tuple[str, ...]:
         missing = lacks(target)
-        return tuple(name for name in required_features(target, tiles) if name not in missing)
+        return tuple(name for name in required_features(target, *uses) if name not in missing)
 
     with (
         mock.patch.object(isa_module, "cpu_features", lambda: features),
