@@ -265,7 +265,7 @@ def phases(
             merge_clips(),
             recognize_norms(),
             recognize_gelu(),
-            widen_f16(activations, half_products(machine)),
+            widen_f16(activations, half_products(machine, decisions)),
             plain_products(),
             fold_weights(),
             drop_zero_biases(),

@@ -198,7 +198,7 @@ def register_amx_blocks(
     for layout, (mr, nr) in _BLOCKS.items():
         register_microkernel(
             AmxMicrokernel(
-                name=f"{isa.name}_{types}_{mr}x{nr}",
+                name=f"amx_{types}_{mr}x{nr}",
                 isa_name=isa.name,
                 a_dtype=a_dtype,
                 b_dtype=b_dtype,

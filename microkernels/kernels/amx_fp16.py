@@ -19,7 +19,7 @@ def _dot_by_widening(accumulator: Expr, a: Expr, b: Expr) -> Expr:
 
 
 register_amx_blocks(
-    "f16",
+    "fp16",
     "float16",
     "float16",
     "float32",

@@ -18,11 +18,10 @@ from collections.abc import Callable
 from tvm import ir, relax
 
 from microkernels.machines.machine import Machine
+from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.convolution import (
     CHANNELS_LAST,
     has_one_tap,
-    is_convolution,
-    is_transposed,
     layouts_of,
 )
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
@@ -37,37 +36,60 @@ from tir_schedules.product.half_product import (
     weighted_half_pays,
 )
 
+HALF_PRODUCT = "float16 product"  # the "operator" of a decision
+SLOWER = "they are not estimated to be enough faster for these sizes"
 KeepsHalf = Callable[[DataflowGraph, relax.Call], bool]
 
 
-def half_products(machine: Machine) -> KeepsHalf:
-    """Tells, for a machine, whether a product's operands stay float16."""
+def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
+    """Tells, for a machine, whether a product's operands stay float16; notes why others do not."""
     if not multiplies_half(machine):
         return lambda graph, call: False
-    weighted = functools.cache(lambda *sizes: weighted_half_pays(*sizes, machine))
-    batched = functools.cache(lambda *shapes: batched_half_pays(*shapes, machine))
+    reason_for = _Reasons(machine)
 
     def keeps(graph: DataflowGraph, call: relax.Call) -> bool:
+        reason = reason_for(graph, call)
+        if reason is not None:
+            name = op_name(call).removeprefix("relax.")
+            text = f"computed in float32, not on tiles of fp16: {reason}"
+            decisions.append(Decision(node=name, op=HALF_PRODUCT, taken=True, reason=text))
+        return reason is None
+
+    return keeps
+
+
+class _Reasons:
+    """Why a product of float16 is not for tiles; what is estimated is remembered."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.weighted = functools.cache(lambda *sizes: weighted_half_pays(*sizes, machine))
+        self.batched = functools.cache(lambda *shapes: batched_half_pays(*shapes, machine))
+        self.machine = machine
+
+    def __call__(self, graph: DataflowGraph, call: relax.Call) -> str | None:
+        """The reason; None if there is none."""
         tensors = [static_tensor(each) for each in (*call.args, call)]
         shapes = [each.shape for each in tensors if each is not None]
         if len(shapes) < 3 or any(len(shape) < 2 or 0 in shape for shape in shapes):
-            return False
+            return "a size is not known, or 0, or an operand is a vector"
         a, b, output = shapes
         if is_call(call, "relax.matmul") and len(b) > 2:
-            return a[-2] > MOST_QUERIES and batched(a, b, output)
+            if a[-2] <= MOST_QUERIES:
+                return "few rows of a batch"
+            return None if self.batched(a, b, output) else SLOWER
         if not _is_constant(graph, call.args[1]):
-            return False
+            return "a weight that is no constant"
         if is_call(call, "relax.matmul"):
-            return weighted(math.prod(a[:-1]), b[1], b[0])
+            return None if self.weighted(math.prod(a[:-1]), b[1], b[0]) else SLOWER
         region = _region_of(call, a, b, output)
         if region is None:
-            return False
+            return "a convolution in groups"
         if has_one_tap(call):  # a product of pixels
             *_, inputs, outputs = region.inputs[1].shape
-            return weighted(math.prod(output) // outputs, outputs, inputs)
-        return half_conv_pays(region, machine)
-
-    return keeps
+            pays = self.weighted(math.prod(output) // outputs, outputs, inputs)
+        else:
+            pays = half_conv_pays(region, self.machine)
+        return None if pays else SLOWER
 
 
 def _is_constant(graph: DataflowGraph, expr: relax.Expr) -> bool:
@@ -85,9 +107,7 @@ def _region_of(
 ) -> Region | None:
     """A convolution of one group as it will be, channels last; None if it is another one."""
     attrs, name = call.attrs, op_name(call)
-    if not is_convolution(call) or is_transposed(call) or int(attrs.groups) != 1:
-        return None
-    if name not in CHANNELS_LAST:
+    if name not in CHANNELS_LAST or int(attrs.groups) != 1:
         return None
     shapes = (
         tuple(shape[layout.index(letter)] for letter in wanted)
