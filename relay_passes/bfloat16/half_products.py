@@ -62,8 +62,8 @@ class _Reasons:
     """Why a product of float16 is not for tiles; what is estimated is remembered."""
 
     def __init__(self, machine: Machine) -> None:
-        self.weighted = functools.cache(lambda *sizes: weighted_half_pays(*sizes, machine))
-        self.batched = functools.cache(lambda *shapes: batched_half_pays(*shapes, machine))
+        self.weighted = functools.cache(functools.partial(weighted_half_pays, machine))
+        self.batched = functools.cache(functools.partial(batched_half_pays, machine))
         self.machine = machine
 
     def __call__(self, graph: DataflowGraph, call: relax.Call) -> str | None:

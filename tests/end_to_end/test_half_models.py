@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 import tvm_hybrid
 from tests.amx_emulator import emulator

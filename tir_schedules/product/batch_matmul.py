@@ -8,7 +8,8 @@ stored tensors to the logical ones; `out_axes` stores the result permuted. Batch
 broadcast. One parallel region runs over batches and, if they are too few, over blocks of rows.
 
 f32 operands are multiplied as they are or, with the attribute "rounded" = "bfloat16" or "float16",
-rounded to it while they are packed (float16 only on tiles); 8-bit integers as in matmul.py, with one zero point for all of B.
+rounded to it while they are packed (float16 only on tiles); 8-bit integers as in matmul.py, with
+one zero point for all of B.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Products of float16: on AMX tiles that multiply it, or in f32 as on every other CPU.
 
-    128x768x768 on Granite Rapids     tiles: 16 times the products of f32 vectors
-    the same on Sapphire Rapids       no tiles for float16: f32
+128x768x768 on Granite Rapids     tiles: 16 times the products of f32 vectors
+the same on Sapphire Rapids       no tiles for float16: f32
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def multiplies_half(machine: Machine) -> bool:
     return bool(tile_kernels_for(machine.isa, HALF, HALF))
 
 
-def weighted_half_pays(m: int, n: int, k: int, machine: Machine) -> bool:
+def weighted_half_pays(machine: Machine, m: int, n: int, k: int) -> bool:
     """Whether a product with a constant weight is estimated to be faster by tiles of float16.
 
     Parameters
     ----------
-    m, n, k : int
-        Rows, columns and K.
     machine : Machine
         Its tiles multiply float16 (`multiplies_half`).
+    m, n, k : int
+        Rows, columns and K.
     """
 
     def cycles(dtype: str) -> float:
@@ -45,16 +45,16 @@ def weighted_half_pays(m: int, n: int, k: int, machine: Machine) -> bool:
 
 
 def batched_half_pays(
-    a: Sequence[int], b: Sequence[int], output: Sequence[int], machine: Machine
+    machine: Machine, a: Sequence[int], b: Sequence[int], output: Sequence[int]
 ) -> bool:
     """Whether products of two activations are estimated to be faster by tiles of float16.
 
     Parameters
     ----------
-    a, b, output : sequence of int
-        Shapes [..., M, K], [..., K, N] and [..., M, N].
     machine : Machine
         As of `weighted_half_pays`.
+    a, b, output : sequence of int
+        Shapes [..., M, K], [..., K, N] and [..., M, N].
     """
     inputs = Tensor(tuple(a), WIDE), Tensor(tuple(b), WIDE)
     axes = {"a_axes": tuple(range(len(a))), "b_axes": tuple(range(len(b)))}

@@ -9,10 +9,11 @@ padded with zeros to whole vectors. One parallel region over a grid of threads; 
 blocks of rows, panels of columns, blocks of K, register tiles.
 
 The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32), float16
-likewise (on tiles only) or 8-bit integers, of which the product is exact in int32, zero points included (zero_points.py). With the
-attributes "a_quantize" (the 8-bit type), "a_scale" and "a_zero_point" a f32 A is quantised on the
-way in, with "dynamic" ones after its range has been found (DynamicQuantizeLinear). With
-"weight_scale" the rows of a f32 weight have factors (scaled_weight.py).
+likewise (on tiles only) or 8-bit integers, of which the product is exact in int32, zero points
+included (zero_points.py). With the attributes "a_quantize" (the 8-bit type), "a_scale" and
+"a_zero_point" a f32 A is quantised on the way in, with "dynamic" ones after its range has been
+found (DynamicQuantizeLinear). With "weight_scale" the rows of a f32 weight have factors
+(scaled_weight.py).
 """
 
 from __future__ import annotations

@@ -90,5 +90,5 @@ def test_other_cpus_refuse(region: Region, reject) -> None:
 
 
 def test_what_is_too_small_does_not_pay() -> None:
-    assert weighted_half_pays(128, 768, 768, MACHINE)
-    assert not weighted_half_pays(2, 2, 3, MACHINE)
+    assert weighted_half_pays(MACHINE, 128, 768, 768)
+    assert not weighted_half_pays(MACHINE, 2, 2, 3)
