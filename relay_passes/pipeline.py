@@ -260,6 +260,7 @@ def phases(
             fold_empty(),
             plain_products(),
             *only_if(narrow, narrow_products()),
+            *only_if(multiplies_half(machine), narrow_products("float16")),
             widen_bf16(products, convolutions),
             evaluate_constants(),
             merge_clips(),

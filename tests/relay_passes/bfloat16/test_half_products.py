@@ -11,6 +11,7 @@ from tvm.relax import op
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.bfloat16.half_products import HALF_PRODUCT, SLOWER, half_products
+from relay_passes.bfloat16.narrow_products import narrow_products
 from relay_passes.bfloat16.raise_bf16_casts import raise_f16_casts
 from relay_passes.bfloat16.widen_bf16 import widen_f16
 from relay_passes.decisions import DecisionLog
@@ -52,6 +53,18 @@ def test_two_products_round_what_is_between_once() -> None:
     found, reasons = kept(module(before, x))
     assert reasons == []
     assert_structural_equal(found, module(after, x))
+
+
+def test_products_that_torch_writes_in_float32_read_float16() -> None:
+    w, x = RNG.standard_normal((64, 96)).astype(np.float16), ((32, 64), "float16")
+    wide, narrow = (relax.const(w.astype(each)) for each in ("float32", "float16"))
+    mod = module(lambda x: op.matmul(op.astype(x, "float32"), wide), x)
+    wanted = module(lambda x: op.matmul(x, narrow, out_dtype="float32"), x)
+    found = narrow_products("float16")(mod)
+    assert_structural_equal(relax.transform.DeadCodeElimination()(found), wanted)
+    other = relax.const((w + np.float32(2.0**-20)).astype(np.float32))
+    kept_wide = module(lambda x: op.matmul(op.astype(x, "float32"), other), x)
+    assert_structural_equal(narrow_products("float16")(kept_wide), kept_wide)
 
 
 def test_without_tiles_of_fp16_nothing_changes() -> None:
