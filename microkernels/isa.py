@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
-from .amx.permission import AMX_FEATURES, tile_permission
+from .amx.permission import ALL_AMX_FEATURES, AMX_FEATURES, AMX_FP16, tile_permission
 from .errors import IsaError, TargetError
 from .host_cpu import cpu_features
 
@@ -87,6 +87,7 @@ LADDER: tuple[Isa, ...] = (
     Isa("avx512_vnni", _VNNI, 512),
     Isa("avx512_bf16", _BF16, 512),
     Isa("amx", (*_BF16, *AMX_FEATURES), 512),
+    Isa("amx_fp16", (*_BF16, *AMX_FEATURES, AMX_FP16), 512),
 )
 
 
@@ -123,7 +124,7 @@ def host_features() -> frozenset[str]:
     """
     permission = tile_permission()
     if permission.state == "emulated":
-        return cpu_features().union(AMX_FEATURES)
+        return cpu_features().union(ALL_AMX_FEATURES)
     if permission.usable:
         return cpu_features()
     return frozenset(name for name in cpu_features() if not name.startswith("amx-"))
@@ -145,7 +146,7 @@ def emulated_on_host(isa: Isa) -> bool:
 
 
 def _emulated_features() -> frozenset[str]:
-    return frozenset(AMX_FEATURES if tile_permission().state == "emulated" else ())
+    return frozenset(ALL_AMX_FEATURES if tile_permission().state == "emulated" else ())
 
 
 def target_isa(target: Target) -> Isa:
@@ -169,7 +170,7 @@ def target_isa(target: Target) -> Isa:
         )
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     if str(target.attrs.get("mcpu", "")).startswith(_RENAMES_TILES):
-        features.difference_update(AMX_FEATURES)
+        features.difference_update(ALL_AMX_FEATURES)
     return _highest(_under_cap(features))
 
 
@@ -187,7 +188,7 @@ def require_on_host(isa: Isa) -> None:
         return
     advice = f"compile for {_highest(present).name} or lower, or set {CAP_VARIABLE}"
     permission = tile_permission()
-    if permission.state == "denied" and set(missing) <= set(AMX_FEATURES):
+    if permission.state == "denied" and set(missing) <= set(ALL_AMX_FEATURES):
         raise IsaError(
             f"this process cannot run {isa.name} code: {permission.reason}; have it granted, or "
             f"{advice}"

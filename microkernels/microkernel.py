@@ -26,7 +26,7 @@ from .errors import IsaError
 from .isa import Isa, isa_named
 from .kernels import FAMILIES
 from .vector import bfloat16
-from .vector.expressions import Expr, bind, constant, element_of, lanes_of, ramp, splat
+from .vector.expressions import Expr, bind, cast, constant, element_of, lanes_of, ramp, splat
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,10 @@ class Microkernel:
     def narrow(self) -> Callable[[Expr], Expr]:
         """f32 -> bfloat16 (uint16 lanes), in the way that is fastest next to this kernel."""
         return bfloat16.narrow_by_instruction if self.llvm_ir else bfloat16.narrow
+
+    def rounded(self, value: Expr) -> Expr:
+        """f32 as lanes of a 16-bit operand: bfloat16 (uint16 lanes), or float16."""
+        return cast("float16", value) if self.a_dtype == "float16" else self.narrow(value)
 
     @property
     def by_tiles(self) -> bool:

@@ -69,3 +69,8 @@ NOTES = (LAYOUTS, TENSORIZE)  # that are no operators left without a template
 def uses_tiles(decisions: Sequence[Decision]) -> bool:
     """Whether one of the kernels multiplies on AMX tiles."""
     return any("amx_" in decision.kernel for decision in decisions)
+
+
+def uses_half_tiles(decisions: Sequence[Decision]) -> bool:
+    """Whether one of them multiplies float16, which not every CPU with AMX does."""
+    return any("amx_fp16_" in decision.kernel for decision in decisions)

@@ -14,11 +14,13 @@ from tvm.target import Target
 
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
+from tir_schedules.product.half_product import multiplies_half
 from tir_schedules.tensorize.arrangement_problem import ArrangementProblem, ChooseArrangement
 
 from .bfloat16.bf16_precision import bf16_precision
+from .bfloat16.half_products import half_products
 from .bfloat16.narrow_products import narrow_products
-from .bfloat16.raise_bf16_casts import raise_bf16_casts
+from .bfloat16.raise_bf16_casts import raise_bf16_casts, raise_f16_casts
 from .bfloat16.uint16_entry import bits_entry
 from .bfloat16.widen_bf16 import widen_bf16, widen_f16
 from .canonicalize.checks_first import checks_first
@@ -263,12 +265,13 @@ def phases(
             fold_empty(),
             plain_products(),
             *only_if(narrow, narrow_products()),
+            *only_if(multiplies_half(machine), narrow_products("float16")),
             widen_bf16(products, convolutions),
             evaluate_constants(),
             merge_clips(),
             recognize_norms(),
             recognize_gelu(),
-            widen_f16(activations),
+            widen_f16(activations, half_products(machine, decisions)),
             plain_products(),
             fold_weights(),
             drop_zero_biases(),
@@ -321,6 +324,7 @@ def phases(
             weight_only_matmul(),
             *only_if(bf16, bf16_precision(machine.isa.multiplies_bf16)),
             raise_bf16_casts(),
+            *only_if(multiplies_half(machine), raise_f16_casts()),
             common_values(),
             tidy(),
             *only_if(coarse, merge_projections(options.machine, decisions)),

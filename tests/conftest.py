@@ -60,7 +60,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     isas_run.taken()
     for name in _isas(item):
-        if name == "amx":
+        if name.startswith("amx"):
             emulator.install()
         allowed = allowed_on_host(isa_named(name))
         if not allowed or not isas_run.can_run(name):
@@ -83,7 +83,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     finally:
         ran = isas_run.taken()
         item.user_properties.append((ISAS, ran))
-    if "amx" in [*_isas(item), *(isa for isa, _ in ran)]:
+    if any(isa.startswith("amx") for isa in [*_isas(item), *(isa for isa, _ in ran)]):
         emulator.check()
 
 

@@ -16,7 +16,7 @@ from microkernels.errors import CompileError, ModelError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
-from relay_passes.decisions import Decision, uses_tiles
+from relay_passes.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.dump_ir import require_folder
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
@@ -291,13 +291,13 @@ def _manifest(
     fallback: Executable | None,
 ) -> Manifest:
     taken = sum(decision.taken for decision in compiled.decisions)
-    tiles = uses_tiles(compiled.decisions)
+    uses = uses_tiles(compiled.decisions), uses_half_tiles(compiled.decisions)
     return Manifest(
         versions=package_versions(),
         cpu=cpu_name(options.target),
         target=str(options.target),
         isa=target_isa(options.target).name,
-        features=required_features(options.target, tiles),
+        features=required_features(options.target, *uses),
         threads=options.threads,
         precision=options.precision,
         fusion=options.fusion,

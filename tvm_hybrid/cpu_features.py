@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
-from microkernels.amx.permission import ADVICE, AMX_FEATURES, tile_permission
+from microkernels.amx.permission import ADVICE, ALL_AMX_FEATURES, AMX_FP16, tile_permission
 from microkernels.errors import IsaError
 from microkernels.host_cpu import host_flags
 from microkernels.isa import target_isa
@@ -98,7 +98,7 @@ FEATURES: dict[str, CpuFeature] = {
 }
 
 
-def required_features(target: Target, tiles: bool = True) -> tuple[str, ...]:
+def required_features(target: Target, tiles: bool = True, half: bool = True) -> tuple[str, ...]:
     """What a CPU must have to run code that is compiled for a target.
 
     Parameters
@@ -107,9 +107,12 @@ def required_features(target: Target, tiles: bool = True) -> tuple[str, ...]:
         The target.
     tiles : bool
         Whether a kernel uses AMX, if the target has it; LLVM does not on its own account.
+    half : bool
+        Whether one of them multiplies float16 on tiles, if the target has that.
     """
     present = {str(name) for name in codegen.llvm_get_cpu_features(target)}
-    used_by_kernels = target_isa(target).features if tiles else ()
+    used = set(target_isa(target).features if tiles else ())
+    used_by_kernels = used if half else used - {AMX_FP16}
     return tuple(
         name
         for name, feature in FEATURES.items()
@@ -129,7 +132,7 @@ def missing_on_host(names: tuple[str, ...]) -> list[str]:
         if feature is None:
             return False
         if feature.is_amx and permission.state == "emulated":
-            return name in AMX_FEATURES
+            return name in ALL_AMX_FEATURES
         return feature.flag in host_flags() and (permission.usable or not feature.is_amx)
 
     return [name for name in names if not present(name)]

@@ -19,7 +19,12 @@ import tvm.tirx.script.builder.ir as I
 from tvm import IRModule, ir, relax, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.amx.permission import emit_permission_check
+from microkernels.amx.permission import (
+    AMX_FEATURES,
+    EMULATED,
+    EMULATED_LLVM_IR,
+    emit_permission_check,
+)
 from microkernels.tvm_compat import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.region_functions import is_region_function
@@ -168,14 +173,15 @@ def guard_function(
 ) -> tirx.PrimFunc:
     """A function without arguments that raises a RuntimeError where a feature is missing.
 
-    Of several, the message names the newest. Features of AMX are left to Linux, which knows whether
-    there are tiles to give.
+    Of several, the message names the newest. Tiles as such are left to Linux, which knows whether
+    there are some to give; an emulator also has what is asked of them.
     """
-    asked = [feature for feature in reversed(features) if not feature.is_amx]
+    asked = [feature for feature in reversed(features) if feature.name not in AMX_FEATURES]
     with IRBuilder() as builder, I.prim_func():
         I.func_name(name)
         I.func_attr({**NO_ALIAS, "global_symbol": name})
-        with llvm_functions(CPUID_LLVM_IR):
+        emulator = EMULATED_LLVM_IR if any(feature.is_amx for feature in asked) else ""
+        with llvm_functions(CPUID_LLVM_IR, emulator):
             unknown = I.call_extern("int32", "tvm_hybrid_cpu_known") == 0
             with I.If(unknown), I.Then():
                 _assert_features(asked, cpu)
@@ -205,7 +211,10 @@ def _assert_features(features: list[CpuFeature], cpu: str) -> None:
             f"this library was compiled by tvm_hybrid for {cpu} and needs {feature.name}, which "
             "this CPU lacks; run it on such a CPU, or compile the model for this one"
         )
-        with I.Assert(tirx.all(told, has, saved), message):
+        present = tirx.all(told, has, saved)
+        if feature.is_amx:
+            present = tirx.any(I.bind(I.call_extern("int32", EMULATED)) != 0, present)
+        with I.Assert(present, message):
             pass
 
 

@@ -11,7 +11,7 @@ from tvm.relax.analysis import definable_tir_vars_in_type
 
 from microkernels.errors import CompileError
 from microkernels.isa import target_isa
-from relay_passes.decisions import DecisionLog, uses_tiles
+from relay_passes.decisions import DecisionLog, uses_half_tiles, uses_tiles
 from relay_passes.dump_ir import require_folder
 from relay_passes.ir.rewrite import MAIN, is_relax
 from relay_passes.pipeline import PipelineOptions, check_fusion, check_precision
@@ -136,7 +136,7 @@ def _has_open_sizes(mod: IRModule) -> bool:
 def guard_for(options: PipelineOptions, decisions: DecisionLog) -> Guard:
     """What a guard of the code has to ask for."""
     tiles = uses_tiles(decisions)
-    features = required_features(options.target, tiles)
+    features = required_features(options.target, tiles, uses_half_tiles(decisions))
     return Guard(cpu_name(options.target), features, tiles)
 
 

@@ -24,7 +24,10 @@ from microkernels.host_cpu import host_flags
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr
 
-AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")  # in LLVM's spelling
+# In LLVM's spelling. All CPUs with AMX have the first ones.
+AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")
+AMX_FP16 = "amx-fp16"
+ALL_AMX_FEATURES = (*AMX_FEATURES, AMX_FP16)
 
 ARCH_PRCTL = 158  # number of the system call on x86-64
 REQUEST = 0x1023  # ARCH_REQ_XCOMP_PERM
@@ -70,6 +73,25 @@ no:
 }}
 attributes #0 = {{ alwaysinline nounwind }}
 !0 = !{{!"branch_weights", i32 1000, i32 1}}
+"""
+
+EMULATED = "tvm_hybrid_amx_emulated"
+# Returns whether the emulator is active, as the above asks.
+EMULATED_LLVM_IR = f"""
+@tvm_hybrid_amx_emulator_name = linkonce_odr hidden constant
+  [{len(EMULATOR) + 1} x i8] c"{EMULATOR}\\00"
+declare ptr @dlsym(ptr, ptr)
+
+define linkonce_odr hidden i32 @{EMULATED}() {{
+  %emulator = call ptr @dlsym(ptr null, ptr @tvm_hybrid_amx_emulator_name)
+  %none = icmp eq ptr %emulator, null
+  br i1 %none, label %no, label %ask
+ask:
+  %active = call i32 %emulator()
+  ret i32 %active
+no:
+  ret i32 0
+}}
 """
 
 ADVICE = "run it where Linux grants them, or compile the model for a CPU without AMX"

@@ -20,4 +20,5 @@ FAMILIES = (
     "scalar_bf16",
     "amx_int8",
     "amx_bf16",
+    "amx_fp16",
 )

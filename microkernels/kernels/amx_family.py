@@ -191,13 +191,14 @@ def register_amx_blocks(
     product: str,
     multiply_add: MultiplyAdd,
     llvm_ir: str = "",
+    isa_name: str = "amx",
 ) -> None:
     """Registers the blocks of one pair of types."""
-    isa = isa_named("amx")
+    isa = isa_named(isa_name)
     for layout, (mr, nr) in _BLOCKS.items():
         register_microkernel(
             AmxMicrokernel(
-                name=f"{isa.name}_{types}_{mr}x{nr}",
+                name=f"amx_{types}_{mr}x{nr}",
                 isa_name=isa.name,
                 a_dtype=a_dtype,
                 b_dtype=b_dtype,

@@ -26,7 +26,7 @@ connection often reads it again. It is stored as bfloat16 only, and all readers 
     lv2 = R.astype(lv1, "float32")                  # R.add reads this, in its registers
 
 Other libraries also keep values between convolutions in bfloat16. Results of the model are not
-rounded.
+rounded. `raise_f16_casts` does the same with casts to float16, whose convolutions are f32.
 """
 
 from __future__ import annotations
@@ -49,30 +49,35 @@ from relay_passes.ir.moving_operators import (
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.used_variables import variables
 
-NARROW, WIDE = "bfloat16", "float32"
+NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")
 
 
 def raise_bf16_casts() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.raise_bf16_casts", _rewrite)
+    return block_pass("tvm_hybrid.raise_bf16_casts", lambda graph: _rewrite(graph, NARROW))
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    if not any(_is_cast(binding.value) for binding in graph.bindings):
+def raise_f16_casts() -> ir.transform.Pass:
+    """The pass for casts to float16; it needs A-normal form."""
+    return block_pass("tvm_hybrid.raise_f16_casts", lambda graph: _rewrite(graph, HALF))
+
+
+def _rewrite(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
+    if not any(_is_cast(binding.value, kind) for binding in graph.bindings):
         return None
-    uses = _Uses(graph)
+    uses = _Uses(graph, kind)
     block = Bindings()
     narrow: dict[relax.Expr, relax.Expr] = {}
 
     def rounded(expr: relax.Expr) -> relax.Expr:
         if expr not in narrow:
-            narrow[expr] = block.emit(relax.op.astype(expr, NARROW))
+            narrow[expr] = block.emit(relax.op.astype(expr, kind))
         return narrow[expr]
 
     for binding in graph.bindings:
         var, value = binding.var, binding.value
-        if _is_cast(value):
+        if _is_cast(value, kind):
             block.bind(var, rounded(value.args[0]))
             continue
         if uses.passed(var, value):
@@ -82,7 +87,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
             if var not in uses.wide or var in uses.images:
                 continue
         if var in uses.images and var in uses.wide and var in uses.narrow:
-            narrow[var] = block.emit(relax.op.astype(block.emit(value, str(var.name)), NARROW))
+            narrow[var] = block.emit(relax.op.astype(block.emit(value, str(var.name)), kind))
             block.bind(var, relax.op.astype(narrow[var], WIDE))
             continue
         block.bindings.append(binding)
@@ -97,15 +102,18 @@ class _Uses:
 
     Attributes
     ----------
+    kind : str
+        The narrow type.
     narrow, wide : set
-        Variables needed as bfloat16, and as they are.
+        Variables needed in it, and as they are.
     images : set
-        Variables that convolutions read, and that are stored as bfloat16 alone.
+        Variables that convolutions read, and that are stored in it alone.
     split : set
-        Tuples out of R.split of which every part is needed as bfloat16 only.
+        Tuples out of R.split of which every part is needed in it only.
     """
 
     graph: DataflowGraph
+    kind: str
     narrow: set[relax.Expr] = field(default_factory=set)
     wide: set[relax.Expr] = field(default_factory=set)
     images: set[relax.Expr] = field(default_factory=set)
@@ -117,9 +125,9 @@ class _Uses:
             if not isinstance(var, relax.DataflowVar):
                 self.wide.add(var)
                 self.images.discard(var)
-            if _reads_image(value):
+            if self.kind == NARROW and _reads_image(value):
                 self.images.add(value.args[0])
-            if _is_cast(value):
+            if _is_cast(value, self.kind):
                 self.narrow.add(value.args[0])
                 self._same_image(var, value)
             elif self._is_part(value):
@@ -136,7 +144,7 @@ class _Uses:
                 self.wide.update(variables(value))
 
     def passed(self, var: relax.Var, value: relax.Expr) -> bool:
-        """Whether an operator moves bfloat16 elements; if its result is in `wide`, f32 ones too."""
+        """Whether an operator moves narrow elements; if its result is in `wide`, f32 ones too."""
         if self._is_part(value):
             return value.tuple_value in self.split
         if op_name(value) == "relax.split":
@@ -174,12 +182,12 @@ class _Uses:
         )
 
 
-def _is_cast(value: relax.Expr) -> bool:
-    """Whether an expression rounds a f32 variable to bfloat16."""
+def _is_cast(value: relax.Expr, kind: str) -> bool:
+    """Whether an expression rounds a f32 variable to a narrow type."""
     if op_name(value) != "relax.astype" or not isinstance(value.args[0], relax.Var):
         return False
     source = region_tensor(value.args[0])
-    return str(value.attrs.dtype) == NARROW and source is not None and source.dtype == "float32"
+    return str(value.attrs.dtype) == kind and source is not None and source.dtype == "float32"
 
 
 def _sources(value: relax.Expr) -> Sequence[relax.Expr]:
@@ -190,7 +198,7 @@ def _sources(value: relax.Expr) -> Sequence[relax.Expr]:
 
 
 def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
-    """The same movement of values as bfloat16."""
+    """The same movement of narrow values."""
     if isinstance(value, relax.TupleGetItem):
         return relax.TupleGetItem(rounded(value.tuple_value), value.index)
     if is_call(value, "relax.concat"):

@@ -23,9 +23,9 @@ operator that is no norm: importers write operators of bfloat16 so. With `produc
 operands of products are f32 too, with `convolutions` those of convolutions. Operators that only
 move elements move bfloat16 if the value is stored in it.
 
-`widen_f16` does the same for float16 models with products, whose operands become f32: no kernel of
-ours multiplies float16. There, casts around a norm do not round, nor those around an activation
-that is written out.
+`widen_f16` does the same for float16 models with products, whose operands become f32, but where
+AMX tiles multiply float16 and are faster (`half_products`). There, casts around a norm do not
+round, nor those around an activation that is written out.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _JOINS = ("relax.concat", "relax.split")
 # Products read the results of norms as bfloat16, and so does all else then.
 _NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
+KeepsHalf = Callable[[DataflowGraph, relax.Call], bool]
 FindActivations = Callable[[DataflowGraph], Mapping[relax.Var, Sequence[relax.Expr]]]
 _NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
 
@@ -66,17 +67,21 @@ def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transfo
     )
 
 
-def widen_f16(activations: FindActivations = lambda _: {}) -> ir.transform.Pass:
+def widen_f16(
+    activations: FindActivations = lambda _: {}, keeps: KeepsHalf = lambda graph, call: False
+) -> ir.transform.Pass:
     """The pass for float16; it leaves blocks without products of it as they are.
 
     Parameters
     ----------
     activations : callable
         A block -> each variable that is an activation, written out, and what it may be one of.
+    keeps : callable
+        (block, product) -> whether its operands stay float16.
     """
 
     def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-        widening = _Widening(WIDE, WIDE, HALF)
+        widening = _Widening(WIDE, WIDE, HALF, keeps=lambda call: keeps(graph, call))
 
         def comes_from_half(arg: relax.Expr) -> bool:
             cast = graph.definition(arg)
@@ -139,6 +144,8 @@ class _Widening:
         Variables that follow from constants alone.
     activations : dict
         Variable that is an activation, written out -> what it may be one of.
+    keeps : callable
+        Product -> whether its operands are narrow whatever the others' are.
     """
 
     products: str
@@ -151,6 +158,7 @@ class _Widening:
     widened: set[relax.Var] = field(default_factory=set)
     fixed: set[relax.Expr] = field(default_factory=set)
     activations: Mapping[relax.Var, Sequence[relax.Expr]] = field(default_factory=dict)
+    keeps: Callable[[relax.Call], bool] = lambda call: False
 
     def holds(self, expr: relax.Expr) -> bool:
         """Whether a value is a narrow tensor, or a tuple with one in it."""
@@ -269,7 +277,8 @@ class _Widening:
 
     def _product(self, var: relax.Var, call: relax.Call) -> None:
         operands = self.convolutions if is_convolution(call) else self.products
-        form = self._narrow if operands == self.kind else self._wide
+        narrow = operands == self.kind or self.keeps(call)
+        form = self._narrow if narrow else self._wide
         a, b = map(form, call.args)
         if is_convolution(call):
             product = convolution_of(call, a, b, WIDE)

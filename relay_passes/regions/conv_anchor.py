@@ -3,7 +3,7 @@
     lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
 
 A weight that is no constant is packed by operators on it (`pack_open_weights`). For 8-bit integers
-and bfloat16, `integer_anchor` finds the tensors that x and the weight come from.
+and 16-bit floats, `integer_anchor` finds the tensors that x and the weight come from.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         op, otherwise = "depthwise_conv2d", op
     if output.dtype == "int32":
         quantized_on_the_way(graph, x)
-    elif weight.dtype == "bfloat16":
+    elif weight.dtype in ("bfloat16", "float16"):
         rounded_on_the_way(graph, x)
     inputs = (x.source, w.source, *(x.inputs[n] for n in ("range", "a") if n in x.inputs))
     absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))

@@ -146,7 +146,7 @@ def _is_range_of(
 
 
 def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
-    """Lets the kernel round an operand to bfloat16 if that is done for this product alone."""
+    """Lets the kernel round an operand to 16 bits if that is done for this product alone."""
     call = graph.definition(found.source)
     if not is_call(call, "relax.astype") or not feeds_this_alone(graph, found.source):
         return

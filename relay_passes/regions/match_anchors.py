@@ -64,7 +64,7 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     if (is_open or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
         if a.dtype == "int32":
             quantized_on_the_way(graph, left)
-        elif a.dtype == "bfloat16":
+        elif a.dtype in ("bfloat16", "float16"):
             rounded_on_the_way(graph, left)
         else:
             left.source, left.absorbed = _before_cast(graph, left.source)
@@ -72,14 +72,15 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         product = _product(position, "matmul", left, right, output, attrs)
         return replace(product, open_weight=1) if is_open else product
     attrs = {**left.attrs, **right.attrs}
-    if a.dtype == "bfloat16":
-        attrs["rounded"] = "bfloat16"
+    rounds = a.dtype in ("bfloat16", "float16")
+    if rounds:
+        attrs["rounded"] = a.dtype
     for name, operand in (("a_axes", left), ("b_axes", right)):
-        if a.dtype == "bfloat16":  # rounded after the permutation, or before it
+        if rounds:  # rounded after the permutation, or before it
             rounded_on_the_way(graph, operand)
         operand.source, attrs[name], passed = _permuted(graph, operand.source)
         operand.absorbed += passed
-        if a.dtype == "bfloat16" and passed:
+        if rounds and passed:
             rounded_on_the_way(graph, operand)
     return _product(position, "batch_matmul", left, right, output, attrs)
 

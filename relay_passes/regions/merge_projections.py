@@ -14,7 +14,7 @@ After
 
 Elementwise operators that all products have in common are merged too, their constants side by side.
 One kernel instead of three saves calls and, with several threads, forks. And a tensor that is
-quantised dynamically or rounded to bfloat16 only for these products is converted by the one kernel;
+quantised dynamically or rounded to 16 bits only for these products is converted by the one kernel;
 no other kernel has to write the converted tensor.
 
 Only queries, keys and values of an attention are merged, because the merged attention reads slices
@@ -237,7 +237,7 @@ class _Merger:
         while keeps_order(call) and self.graph.only_user(call.args[0]) is not None:
             call = self.graph.definition(call.args[0])
         while is_call(call, "relax.subtract", "relax.astype"):
-            if str(call.ty.dtype) == "bfloat16":
+            if str(call.ty.dtype) in ("bfloat16", "float16"):
                 return saved + self.conversion_us(call, 1)
             call = self.graph.definition(call.args[0])
         if isinstance(call, relax.Call) and op_name(call) == "relax.quantize":

@@ -17,9 +17,10 @@ MCPU = {
     "avx512_vnni": "cascadelake",
     "avx512_bf16": "cooperlake",
     "amx": "sapphirerapids",
+    "amx_fp16": "graniterapids",
 }
 # What no ISA asks for, and CPUs lack on which AMX is emulated: LLVM would use it where it can.
-_WITHOUT = {"amx": ["-avx512fp16", "-avxvnni"]}
+_WITHOUT = {isa: ["-avx512fp16", "-avxvnni"] for isa in ("amx", "amx_fp16")}
 
 
 def target_of(isa: str, mcpu: str | None = None) -> Target:

@@ -35,6 +35,8 @@ def extremes(dtype: str) -> tuple[int, ...]:
 
 def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Every value of an integer type, ends included; standard normal floats."""
+    if dtype == "float16":
+        return rng.standard_normal(shape).astype(np.float16)
     if np.issubdtype(np.dtype(stored(dtype)), np.integer) and dtype != "bfloat16":
         ends = np.iinfo(dtype)
         values = rng.integers(ends.min, ends.max, shape, dtype, endpoint=True)
@@ -58,9 +60,10 @@ def assert_product(
     A sum of n f32 terms is off by at most n * eps * |A| |B|, whatever the order in which they are
     added and rounded (Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1): one
     after the other, or, by TDPBF16PS, the even and the odd ones of 32 each for themselves, then
-    both, then the accumulator. Products of bfloat16 are exact in f32. The instructions for bfloat16
-    take subnormal inputs for zero and flush subnormal results: of the n products and the n
-    additions each then loses at most the smallest normal f32 times the larger of 1, |a| and |b|.
+    both, then the accumulator. Products of bfloat16 are exact in f32, and those of float16. The
+    instructions for bfloat16 take subnormal inputs for zero and flush subnormal results: of the n
+    products and the n additions each then loses at most the smallest normal f32 times the larger of
+    1, |a| and |b|. TDPFP16PS flushes results alone, which sums of float16 products never are.
 
     Parameters
     ----------

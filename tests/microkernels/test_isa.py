@@ -37,7 +37,8 @@ EXPECTED = {
     "cooperlake": "avx512_bf16",
     "znver4": "avx512_bf16",
     "sapphirerapids": "amx",
-    "diamondrapids": "amx",
+    "graniterapids": "amx_fp16",
+    "diamondrapids": "amx_fp16",
     "novalake": "avx512_bf16",
 }
 NAMES = [isa.name for isa in LADDER]
@@ -98,6 +99,7 @@ def test_a_cpu_gets_the_highest_isa_that_it_has(cpu: str, name: str) -> None:
         ("alderlake", "avx2", "avx2"),
         ("haswell", "avx512_bf16", "avx2"),
         ("sapphirerapids", "scalar", "scalar"),
+        ("graniterapids", "amx", "amx"),
     ],
 )
 def test_a_cap_leaves_what_both_have(
@@ -153,6 +155,7 @@ def test_amx_needs_permission(
     assert allowed_on_host(amx) == allowed
     assert host_isa().name == chosen
     assert emulated_on_host(amx) == (state == "emulated")
+    assert allowed_on_host(isa_named("amx_fp16")) == (state == "emulated" and allowed)
     assert not emulated_on_host(isa_named("avx512_bf16"))
     assert (set(AMX_FEATURES) <= host_features()) == (state in ("granted", "emulated"))
     if allowed:

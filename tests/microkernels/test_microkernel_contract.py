@@ -35,6 +35,7 @@ from tests.stand_ins import running
 
 ALL = list(all_microkernels())
 BF16 = [kernel for kernel in ALL if kernel.a_dtype == "bfloat16"]
+HALF = [kernel for kernel in ALL if kernel.a_dtype == "float16"]
 INT8 = [kernel for kernel in ALL if kernel.acc_dtype == "int32"]
 # Scalar code promises no registers; test_amx_code.py reads that of tiles.
 VECTOR = [kernel for kernel in ALL if kernel.lanes > 1 and not kernel.by_tiles]
@@ -158,6 +159,24 @@ def test_infinity_and_nan_reach_the_result(kernel: Microkernel) -> None:
         np.testing.assert_array_equal(c[1:], 2.0 * k)
 
 
+@pytest.mark.parametrize("kernel", runnable(HALF))
+def test_the_ends_of_float16(kernel: Microkernel) -> None:
+    """Subnormal operands count; the largest ones overflow nothing; infinities and NaN pass."""
+    k = kernel.steps(kernel.kr) * kernel.kr
+    ones = np.ones((1, kernel.mr, k), np.float16)
+    for value in (2.0**-24, 1023 * 2.0**-24, 65504.0):
+        check(kernel, kernel.vectors, ones, np.full((1, k, kernel.nr), value, np.float16))
+    packed = guarded(pack_weight(np.ones((k, kernel.nr), np.float16), [kernel.vectors], kernel))
+    module = compiled(kernel, kernel.mr, kernel.vectors, 1, k // kernel.kr)
+    for value in (np.inf, -np.inf, np.nan):
+        a = ones.copy()
+        a[0, 0, 1] = value
+        c = guarded(np.zeros((kernel.mr, kernel.nr), np.float32))
+        module["tile"](guarded(a), packed, c)
+        np.testing.assert_array_equal(c[0], np.full(kernel.nr, value, np.float32))
+        np.testing.assert_array_equal(c[1:], float(k))
+
+
 def multiplication(kernel: Microkernel) -> tuple[str, int]:
     """The instruction that multiplies, and how many of them one accumulator takes in a step."""
     if kernel.a_dtype == "float32":
@@ -227,12 +246,13 @@ def test_tiles_are_selected_where_there_are_some(isa: Isa) -> None:
     tiles = [kernel for kernel in ALL if kernel.by_tiles]
     for dtypes in {(kernel.a_dtype, kernel.b_dtype) for kernel in ALL}:
         fitting = [kernel for kernel in tiles if (kernel.a_dtype, kernel.b_dtype) == dtypes]
-        expected = fitting if isa.name == "amx" else []
+        expected = [kernel for kernel in fitting if isa.includes(kernel.isa)]
         assert list(tile_kernels_for(isa, *dtypes)) == expected
     eight_bits = itertools.product(("uint8", "int8"), repeat=2)
     assert {(kernel.a_dtype, kernel.b_dtype) for kernel in tiles} == {
         *eight_bits,
         ("bfloat16", "bfloat16"),
+        ("float16", "float16"),
     }
 
 

@@ -37,7 +37,12 @@ def runs_itself(isa: str) -> bool:
 
 
 def can_run(isa: str) -> bool:
-    """Whether this CPU executes an ISA's code, by stand-ins or without: those need AVX2."""
+    """Whether this CPU executes an ISA's code, by stand-ins or without: those need AVX2.
+
+    Nothing is emulated on a CPU that has AMX, also where it has no tiles for fp16.
+    """
+    if isa == "amx_fp16" and _has("amx") and not _has(isa):
+        return False
     return runs_itself(isa) or runs_itself("avx2")
 
 

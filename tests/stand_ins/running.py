@@ -46,7 +46,7 @@ def made_for(isa: str) -> Iterator[None]:
         note_skipped(isa)
         pytest.skip(f"this CPU has no {isa}, and no stand-in runs its code")
     note(isa)
-    if isa == "amx":
+    if isa.startswith("amx"):
         emulator.install()
     with stand_ins():
         yield
@@ -60,9 +60,9 @@ def pretending(isa: str) -> Iterator[None]:
     """
     features = isa_module.cpu_features().union(isa_named(isa).features)
 
-    def needed(target: tvm.target.Target, tiles: bool = True) -> tuple[str, ...]:
+    def needed(target: tvm.target.Target, *uses: bool) -> tuple[str, ...]:
         missing = lacks(target)
-        return tuple(name for name in required_features(target, tiles) if name not in missing)
+        return tuple(name for name in required_features(target, *uses) if name not in missing)
 
     with (
         mock.patch.object(isa_module, "cpu_features", lambda: features),

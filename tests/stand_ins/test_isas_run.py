@@ -31,6 +31,7 @@ def test_a_table_of_isas_and_ways() -> None:
         "avx512_vnni": ["0", "0", "0"],
         "avx512_bf16": ["0", "0", "0"],
         "amx": ["0", "0", "1"],
+        "amx_fp16": ["0", "0", "0"],
     }
 
 
@@ -45,6 +46,8 @@ def test_ways_follow_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     has("avx2")
     assert isas_run.substitute_of("avx2_vnni") == "avx2_vnni"
     assert isas_run.can_run("avx512_bf16") and not isas_run.runs_itself("avx512_bf16")
+    has("amx")
+    assert isas_run.can_run("amx") and not isas_run.can_run("amx_fp16")
     has("scalar")
     assert isas_run.can_run("scalar") and not isas_run.can_run("avx512")
 

@@ -16,11 +16,12 @@ from tvm.support import cc
 from tvm.target import Target
 
 import tvm_hybrid
-from microkernels.amx.permission import REFUSALS
+from microkernels.amx.permission import EMULATED_LLVM_IR, EMULATOR, REFUSALS
 from relay_passes.lower.native_code import EXTERNAL
+from tests.amx_emulator import emulator
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import mlp, mlp_module, run_python
-from tvm_hybrid import route_options
+from tvm_hybrid import cpu_guard, route_options
 from tvm_hybrid.cpu_features import FEATURES, CpuFeature, missing_on_host
 from tvm_hybrid.cpu_guard import PREFIX, Guard
 
@@ -110,6 +111,20 @@ def call(*features: CpuFeature) -> None:
             patch.setitem(FEATURES, feature.name, feature)
         guard = Guard("some CPU", tuple(feature.name for feature in features), False)
         guard.code()[guard.name]()
+
+
+@pytest.mark.isa("amx_fp16")
+def test_fp16_tiles_are_asked_for_by_name_where_nothing_emulates_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call(FEATURES["amx-fp16"])  # on such a CPU, or emulated
+    if emulator.available():
+        missing = "needs amx-fp16, which this CPU lacks"
+        other = EMULATED_LLVM_IR.replace(EMULATOR, "z" * len(EMULATOR))  # not to be found
+        monkeypatch.setattr(cpu_guard, "EMULATED_LLVM_IR", other)
+        guard = Guard("another CPU", ("amx-fp16",), False)
+        with pytest.raises(RuntimeError, match=missing):
+            guard.code()[guard.name]()
 
 
 def test_what_every_cpu_has_is_found() -> None:

@@ -49,6 +49,22 @@ def test_float32_is_never_on_tiles() -> None:
     assert reasons == [FLOAT32] * 2
 
 
+def test_one_row_of_float16_is_computed_as_ever_and_says_so() -> None:
+    g, rng = OnnxBuilder(), np.random.default_rng(0)
+    for name, size in (("x", 64), ("y", 2)):
+        weight = g.constant(rng.standard_normal((size, size)), np.float16)
+        g.output(
+            g.node("MatMul", g.input(name, (size, size), np.float16), weight),
+            (size, size),
+            np.float16,
+        )
+    explanation = tvm_hybrid.compile(g.model(), target="gnr", num_threads=1).explain()
+    products = {each.kernel for each in explanation.taken if each.flops}
+    assert {name.split("_")[1] for name in products} == {"fp16", "f32"}
+    (note,) = (each for each in explanation if each.op == "float16 product")
+    assert note.reason.startswith("computed in float32, not on tiles of fp16: they are not")
+
+
 def test_nothing_is_said_without_tiles() -> None:
     for precision in ("bf16", "auto"):
         explanation = explained("cooperlake", precision)

@@ -124,6 +124,10 @@ def test_required_features_follow_target_and_cap(monkeypatch: pytest.MonkeyPatch
     assert "avx2" in haswell and "avx512f" not in haswell
     sapphire = resolve_target("spr")
     assert "amx-tile" in required_features(sapphire)
+    granite = resolve_target("gnr")
+    assert "amx-fp16" in required_features(granite)
+    assert "amx-fp16" not in required_features(granite, half=False)
+    assert "amx-int8" in required_features(granite, half=False)
     monkeypatch.setenv("TVM_HYBRID_ISA", "avx512")
     assert "amx-tile" not in required_features(sapphire)
     assert "avx512f" in required_features(sapphire)

@@ -91,6 +91,8 @@ def opens(region: Region, isa: Isa) -> str | None:
     alike = stored == [tensor.dtype for tensor in multiplicands]
     if not (known and alike) or any(len(_kinds(part)) > 1 for part in parts):
         return "attention of other types than floats or 8-bit integers over open sizes"
+    if any("float16" in multiplied(part) for part in parts):
+        return "products of float16, which only AMX tiles multiply"
     together = 2 if "bfloat16" in multiplied(problem.scores) else 1
     if is_integer(problem.scores):
         together = _BYTES

@@ -186,7 +186,8 @@ def _panels(n_vectors: int, most: int) -> set[int]:
 
 def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microkernel]:
     """The microkernels for one product; without the skinny ones, whose bands are too low."""
-    kernels = kernels_for(isa, *multiplied_on(isa, part))
+    types = multiplied_on(isa, part)
+    kernels = () if "float16" in types else kernels_for(isa, *types)
     high = [kernel for kernel in kernels if kernel.mr >= 6] or list(kernels)
     return [*high, *tile_kernels_for(isa, *_tile_types(problem, part))]
 
@@ -224,7 +225,7 @@ def _pairs(problem: AttentionProblem, isa: Isa) -> Iterator[tuple[Microkernel, M
 
 def _may_run_on(problem: AttentionProblem) -> bool:
     """Whether the softmax can go on from block to block: not if it is rounded to integers."""
-    return problem.softmax.output.dtype in ("float32", "bfloat16")
+    return problem.softmax.output.dtype in ("float32", "bfloat16", "float16")
 
 
 def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[AttentionConfig]:

@@ -197,7 +197,7 @@ def conv_reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     x, w = inputs[:2]
     if is_integer(region):
         x, w = centred_inputs(region, inputs)
-    elif region.inputs[1].dtype == "bfloat16":
+    elif region.inputs[1].dtype in ("bfloat16", "float16"):
         x = x.astype(w.dtype)
     x, w = x.astype(np.float64), w.astype(np.float64)
     result = _convolve(geometry, x, w)

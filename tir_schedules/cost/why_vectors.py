@@ -62,7 +62,10 @@ def _reason(product: Product, machine: Machine) -> str | None:
         return None
     if not tile_kernels_for(machine.isa, *types):
         multiplied = " by ".join(dict.fromkeys(types))
-        return f"AMX multiplies 8-bit integers and bfloat16, not {multiplied}"
+        floats = "bfloat16"
+        if tile_kernels_for(machine.isa, "float16", "float16"):
+            floats = "16-bit floats"
+        return f"AMX multiplies 8-bit integers and {floats}, not {multiplied}"
     tiles = min(cycles for kernel, cycles in product.others() if microkernel_named(kernel).by_tiles)
     m, k = product.filled or (plan.m, plan.k)
     k_bytes = k * DataType(types[0]).itemsize
@@ -70,7 +73,7 @@ def _reason(product: Product, machine: Machine) -> str | None:
 
 
 def _types(region: Region) -> tuple[str, str]:
-    """What a product multiplies; if one operand is bfloat16, an f32 one is rounded to it."""
+    """What a product multiplies; if one operand has 16 bits, an f32 one is rounded to it."""
     b = region.inputs[1]
     if is_integer(region):
         return quantized_dtype(region), b.dtype

@@ -1,7 +1,7 @@
 """Activations of a product: the kernel reads A directly, or from a staged copy of a block.
 
 A block of rows is staged where the kernel cannot multiply its elements as they are: f32 to be
-quantised or rounded to bfloat16, rows whose length is no multiple of kr (64 bytes for AMX tiles),
+quantised or rounded to 16 bits, rows whose length is no multiple of kr (64 bytes for AMX tiles),
 elements that are not next to each other, rows of tiles so far apart that they would displace each
 other in L1 (`core.row_distance`). Staging costs one pass over the block for all columns of
 the weight. If only the last step of K is incomplete, AMX tiles need a copy of that step alone
@@ -277,6 +277,5 @@ def as_operand(
         value = reinterpret("uint8", value)
         return value ^ like(_SIGN, value)
     if kernel.a_dtype == "bfloat16":
-        narrow = bfloat16.bits_of if dtype == "bfloat16" else kernel.narrow
-        return narrow(value)
-    return value
+        return bfloat16.bits_of(value) if dtype == "bfloat16" else kernel.rounded(value)
+    return kernel.rounded(value) if kernel.a_dtype == "float16" else value

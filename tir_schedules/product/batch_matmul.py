@@ -7,8 +7,9 @@ layout of attention costs a copy. The attributes `a_axes` and `b_axes` are the p
 stored tensors to the logical ones; `out_axes` stores the result permuted. Batch dimensions
 broadcast. One parallel region runs over batches and, if they are too few, over blocks of rows.
 
-f32 operands are multiplied as they are or, with the attribute "rounded" = "bfloat16", rounded to it
-while they are packed; 8-bit integers as in matmul.py, with one zero point for all of B.
+f32 operands are multiplied as they are or, with the attribute "rounded" = "bfloat16" or "float16",
+rounded to it while they are packed (float16 only on tiles); 8-bit integers as in matmul.py, with
+one zero point for all of B.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tvm import DataType, tirx
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Microkernel, tile_kernels_for
 from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import best_first, check_numbers_or_all
@@ -74,6 +75,7 @@ from .zero_points import Start, ZeroPoints, integer_reference, named_inputs
 OPERAND_DTYPES = {
     "float32": ("float32",),
     "bfloat16": ("bfloat16", "float32"),
+    "float16": ("float16", "float32"),
     "int8": ("uint8", "int8"),
 }
 
@@ -109,6 +111,8 @@ def reject(region: Region, isa: Isa) -> str | None:
     allowed = OPERAND_DTYPES.get(multiplied(region)[1], ())
     if not {a.dtype, b.dtype} <= {*allowed} or region.output.dtype not in RESULT_DTYPES:
         return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
+    if "float16" in multiplied(region) and not tile_kernels_for(isa, *multiplied(region)):
+        return "products of float16, which only AMX tiles multiply"
     if is_integer(region):
         reason = reject_zero_points(region)
         if reason or "b" in zero_point_inputs(region):
@@ -414,8 +418,10 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     a, b = inputs[0].transpose(problem.a_axes), inputs[1].transpose(problem.b_axes)
     if is_integer(region):
         return integer_reference(region, [a, b, *inputs[2:]])
-    if multiplied(region)[1] == "bfloat16":
-        a, b = (x.astype(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
+    rounded = multiplied(region)[1]
+    if rounded in ("bfloat16", "float16"):
+        kind = np.dtype(getattr(ml_dtypes, rounded, rounded))
+        a, b = (x.astype(np.float32).astype(kind) for x in (a, b))
     return np.matmul(a.astype(np.float64), b.astype(np.float64))
 
 

@@ -8,11 +8,12 @@ is packed at compile time, panel by panel: [N/nr][K/kr][nr][kr], the columns of 
 padded with zeros to whole vectors. One parallel region over a grid of threads; inside a thread:
 blocks of rows, panels of columns, blocks of K, register tiles.
 
-The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32) or 8-bit
-integers, of which the product is exact in int32, zero points included (zero_points.py). With the
-attributes "a_quantize" (the 8-bit type), "a_scale" and "a_zero_point" a f32 A is quantised on the
-way in, with "dynamic" ones after its range has been found (DynamicQuantizeLinear). With
-"weight_scale" the rows of a f32 weight have factors (scaled_weight.py).
+The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32), float16
+likewise (on tiles only) or 8-bit integers, of which the product is exact in int32, zero points
+included (zero_points.py). With the attributes "a_quantize" (the 8-bit type), "a_scale" and
+"a_zero_point" a f32 A is quantised on the way in, with "dynamic" ones after its range has been
+found (DynamicQuantizeLinear). With "weight_scale" the rows of a f32 weight have factors
+(scaled_weight.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
@@ -83,6 +84,8 @@ def reject(region: Region, isa: Isa) -> str | None:
         return f"activations of type {a.dtype} and weight of type {w.dtype}"
     if region.output.dtype not in RESULT_DTYPES:
         return f"output of type {region.output.dtype}"
+    if w.dtype == "float16" and (region.is_open or not tile_kernels_for(isa, w.dtype, w.dtype)):
+        return "a weight of type float16, which only AMX tiles multiply, and of known rows"
     if min(dimensions(region)) <= 0:
         return "a dimension is 0"
     if w.dtype != "float32" and window_of(region) is not None:
@@ -331,7 +334,7 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     if is_integer(region):
         return integer_reference(region, inputs)
     a, w = inputs[:2]
-    if region.inputs[1].dtype == "bfloat16":
+    if region.inputs[1].dtype in ("bfloat16", "float16"):
         a = a.astype(w.dtype)
     a, w = a.astype(np.float64), scaled(w.astype(np.float64), inputs)
     window = window_of(region)

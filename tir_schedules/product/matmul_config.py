@@ -30,6 +30,7 @@ ACTIVATION_DTYPES = {
         "bool",
     ),
     "bfloat16": ("bfloat16", "float32"),
+    "float16": ("float16", "float32"),
     "int8": ("uint8", "int8", "float32"),
     "uint8": ("uint8", "int8", "float32"),
 }

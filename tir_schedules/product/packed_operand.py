@@ -42,7 +42,7 @@ _LEAST_PIECE = 8  # rows, where vectors have less lanes
 
 def element_of_packed(kernel: Microkernel) -> str:
     """The element type of what a kernel reads packed, as it is stored."""
-    return "uint16" if kernel.b_dtype == "bfloat16" else kernel.b_dtype
+    return "uint16" if kernel.b_dtype in ("bfloat16", "float16") else kernel.b_dtype
 
 
 def widths_of(panels: Sequence[Group]) -> tuple[int, ...]:
@@ -72,8 +72,8 @@ class Shelf:
 class PackedOperand:
     """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
 
-    Elements are converted to what the kernel multiplies on the way: f32 to bfloat16, unsigned 8-bit
-    integers less 128.
+    Elements are converted to what the kernel multiplies on the way: f32 to bfloat16 or float16,
+    unsigned 8-bit integers less 128.
 
     Parameters
     ----------
@@ -338,8 +338,8 @@ class PackedOperand:
 
     @property
     def _rounds(self) -> bool:
-        """Whether f32 becomes bfloat16."""
-        return (self.dtype, self.kernel.b_dtype) == ("float32", "bfloat16")
+        """Whether f32 becomes bfloat16 or float16."""
+        return self.dtype == "float32" and self.kernel.b_dtype in ("bfloat16", "float16")
 
     def _gather(self, panel: Expr | int, width: int) -> None:
         """Neither is contiguous: element by element."""
@@ -381,6 +381,8 @@ def bits_for(value: Expr, dtype: str, kernel: Microkernel) -> Expr:
     """Elements in memory, of type `dtype`, as the bits that a kernel multiplies; f32 as it is."""
     if kernel.b_dtype == "bfloat16":
         return kernel.narrow(value) if dtype == "float32" else bfloat16.bits_of(value)
+    if kernel.b_dtype == "float16":
+        return reinterpret("uint16", kernel.rounded(value))
     if kernel.b_dtype in ("int8", "uint8"):
         value = reinterpret("uint8", value)
         return value ^ like(_SIGN, value) if dtype != kernel.b_dtype else value

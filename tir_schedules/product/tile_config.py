@@ -35,6 +35,7 @@ RESULT_DTYPES = (
 KERNEL_TYPES = {
     "float32": ("float32", "float32"),
     "bfloat16": ("bfloat16", "bfloat16"),
+    "float16": ("float16", "float16"),
     "int8": ("uint8", "int8"),
     "uint8": ("uint8", "int8"),
 }
@@ -43,13 +44,15 @@ KERNEL_TYPES = {
 def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
     """What can multiply operands of these types: vector kernels, then those of tiles.
 
+    float16 is multiplied on tiles only; elsewhere products of it are written in f32.
+
     Parameters
     ----------
     a_dtype, b_dtype : str
-        "float32", "bfloat16", "int8" or "uint8", as the product is defined; a f32 A is rounded to
-        a bfloat16 B.
+        "float32", "bfloat16", "float16", "int8" or "uint8", as the product is defined; a f32 A is
+        rounded to a bfloat16 or float16 B.
     """
-    vector = kernels_for(isa, *KERNEL_TYPES[b_dtype])
+    vector = () if b_dtype == "float16" else kernels_for(isa, *KERNEL_TYPES[b_dtype])
     exact = (a_dtype if b_dtype in ("int8", "uint8") else b_dtype, b_dtype)
     return (*vector, *tile_kernels_for(isa, *exact))
 

@@ -23,6 +23,7 @@ from tvm import tirx
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
+from microkernels.microkernel import tile_kernels_for
 from microkernels.vector.expressions import Expr, materialise
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config, check_numbers
@@ -48,7 +49,7 @@ from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, reshaped, vi
 from .open_columns import OpenColumns
 from .open_length import RowsOfAnyLength
 
-OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")
+OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")  # and float16 for tiles that read it
 
 
 class NormalizeConfig(Config, frozen=True):
@@ -97,7 +98,8 @@ def reject(region: Region, isa: Isa) -> str | None:
     for tensor in region.inputs:
         if tensor.dtype != "float32":
             return f"a tensor of type {tensor.dtype}"
-    if region.output.dtype not in OUTPUT_DTYPES:
+    half = region.output.dtype == "float16" and bool(tile_kernels_for(isa, "float16", "float16"))
+    if not half and region.output.dtype not in OUTPUT_DTYPES:
         return f"output of type {region.output.dtype}"
     x = region.inputs[0]
     if x.size == 0:

@@ -17,7 +17,7 @@ from microkernels.errors import TargetError
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import all_microkernels
+from microkernels.microkernel import all_microkernels, tile_kernels_for
 from relay_passes.lower.select_configs import choose
 from relay_passes.pipeline import PipelineOptions, collect_regions
 from tir_schedules.core.config import Config
@@ -45,7 +45,11 @@ SHAPES = (
     *(("square", size, size, size) for size in (256, 512, 1024, 2048, 4096)),
 )
 # Types of A, of B, and of the result behind an epilogue.
-TYPES = {"int8": ("uint8", "int8", "int32"), "bf16": ("bfloat16", "bfloat16", "float32")}
+TYPES = {
+    "int8": ("uint8", "int8", "int32"),
+    "bf16": ("bfloat16", "bfloat16", "float32"),
+    "fp16": ("float16", "float16", "float32"),
+}
 BLOCK_FIELDS = ("rows", "vectors", "m_block", "k_block")  # of a TileConfig
 _KERNEL_SIZES = (512, 512, 1024)  # rows, columns and K of the products that stand for kernels
 
@@ -136,7 +140,7 @@ class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
-    """Predictions for every AMX kernel, and for a table of shapes in their default configuration.
+    """Predictions for the AMX kernels of a CPU, and for a table of shapes as configured by default.
 
     Parameters
     ----------
@@ -153,6 +157,8 @@ def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
     resolved, machine = _machine(target, threads)
     products: list[PredictedProduct] = []
     for types, (a, b, out) in TYPES.items():
+        if not tile_kernels_for(machine.isa, a, b):
+            continue
         for name, m, n, k in SHAPES:
             region = Region(
                 op="matmul",
@@ -231,11 +237,11 @@ def _multiplies_f32(region: Region, config: Config, machine: Machine) -> bool:
 
 
 def predict_kernels(machine: Machine) -> list[PredictedProduct]:
-    """Every AMX kernel's full blocks: K = 1024, the operands in L2, no epilogue."""
+    """Full blocks of the AMX kernels of a machine: K = 1024, operands in L2, no epilogue."""
     m, n, k = _KERNEL_SIZES
     found = []
     for kernel in all_microkernels():
-        if not isinstance(kernel, AmxMicrokernel):
+        if not isinstance(kernel, AmxMicrokernel) or not machine.isa.includes(kernel.isa):
             continue
         blocks = amx_blocks(kernel, m, n, k, machine)
         plan = ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)

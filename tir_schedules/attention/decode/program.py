@@ -37,6 +37,7 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product.batch_matmul import multiplied
 
 from .plan import DecodeConfig, DecodePlan, bits_of_element, sets_side_by_side
 from .products import DecodeProducts
@@ -54,6 +55,8 @@ SHARE_BYTES = 256 << 10  # of K and V: less is not worth two more joins
 def fits(region: Region) -> bool:
     """Whether few rows share each K and V, and these can be read where they are stored."""
     problem = AttentionProblem(region)
+    if "float16" in (*multiplied(problem.scores), *multiplied(problem.product)):
+        return False
     if problem.m > MOST_QUERIES or problem.m * problem.group > MOST_ROWS:
         return False
     k, v, out = (problem.layouts[name] for name in ("k", "v", "out"))

@@ -271,7 +271,7 @@ class SoftmaxRows:
                 if self.quantization is not None or self.kernel.a_dtype == "float32":
                     band.scores.store(row, column, power)
                 else:
-                    band.probabilities.store(row, column, self.kernel.narrow(power))
+                    band.probabilities.store(row, column, self.kernel.rounded(power))
 
         for_vectors(vectors, UNROLL, body, self.tails)
         band.scores.store(row, band.edge, total[0])

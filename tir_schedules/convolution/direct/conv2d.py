@@ -9,8 +9,8 @@ except where `convolution.direct.windows` says so. This is the direct convolutio
 al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (arXiv
 1808.05567), section II, on the microkernels of matmul.
 
-The weight's type says what is multiplied, as for the template "matmul": f32, bfloat16 or 8-bit
-integers, exact in int32. Pixels outside of x have the value of its zero point.
+The weight's type says what is multiplied, as for the template "matmul": f32, bfloat16, float16
+or 8-bit integers, exact in int32. Pixels outside of x have the value of its zero point.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
-from microkernels.microkernel import Address, microkernel_named
+from microkernels.microkernel import Address, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
 from tir_schedules.core.emission import (
@@ -58,6 +58,9 @@ X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
+    weight = region.inputs[1].dtype
+    if weight == "float16" and (region.is_open or not tile_kernels_for(isa, weight, weight)):
+        return "a weight of type float16, which only AMX tiles multiply, and in known sizes"
     return reject_operands(region, X_DTYPES)
 
 
