@@ -30,6 +30,7 @@ COMMANDS = (
     "bench",
     "verify",
     "explain",
+    "report",
     "check",
     "scale",
     "tune",

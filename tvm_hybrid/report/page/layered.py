@@ -1,0 +1,189 @@
+"""Places the boxes of a graph in layers, such that edges go down and few of them cross.
+
+After Sugiyama, Tagawa and Toda (IEEE Trans. SMC 11(2), 1981): a box lies below all that it reads
+from; an edge over several layers has a joint in each; the order in a layer follows the mean place
+of the neighbours (barycentre), some times down and up; then boxes come as near to their neighbours
+as order and distances allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+SWEEPS = 8
+GAP, JOINT_WIDTH, LAYER_GAP = 28.0, 10.0, 44.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Left upper corners of boxes, points of edges (the first and last touch boxes), and extent."""
+
+    places: list[tuple[float, float]]
+    lines: list[list[tuple[float, float]]]
+    width: float
+    height: float
+
+
+def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Layout:
+    """Places boxes.
+
+    Parameters
+    ----------
+    sizes : sequence of (float, float)
+        Width and height of each box.
+    edges : sequence of (int, int)
+        From which box to which; without cycles, each goes from a lower number to a higher one.
+    """
+    depth = _depths(len(sizes), edges)
+    widths = [width for width, _ in sizes]
+    layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
+    for box, level in enumerate(depth):
+        layers[level].append(box)
+    chains = []
+    for source, target in edges:
+        chain = [source]
+        for level in range(depth[source] + 1, depth[target]):
+            chain.append(len(widths))
+            widths.append(JOINT_WIDTH)
+            layers[level].append(chain[-1])
+        chains.append([*chain, target])
+    above: dict[int, list[int]] = {}
+    below: dict[int, list[int]] = {}
+    for chain in chains:
+        for upper, lower in zip(chain, chain[1:], strict=False):
+            above.setdefault(lower, []).append(upper)
+            below.setdefault(upper, []).append(lower)
+    _order(layers, above, below)
+    middle = _middles(layers, widths, above, below)
+    left = min((middle[k] - widths[k] / 2 for k in range(len(widths))), default=0.0)
+    middle = [each - left for each in middle]
+    tops, top = [], 0.0
+    heights = [max((sizes[k][1] for k in layer if k < len(sizes)), default=0.0) for layer in layers]
+    for height in heights:
+        tops.append(top)
+        top += height + LAYER_GAP
+    places = [
+        (middle[k] - width / 2, tops[depth[k]] + (heights[depth[k]] - height) / 2)
+        for k, (width, height) in enumerate(sizes)
+    ]
+    lines = []
+    for chain in chains:
+        first, *joints, last = chain
+        line = [(middle[first], places[first][1] + sizes[first][1])]
+        for level, joint in enumerate(joints, depth[first] + 1):
+            line += [(middle[joint], tops[level]), (middle[joint], tops[level] + heights[level])]
+        lines.append([*line, (middle[last], places[last][1])])
+    width = max((middle[k] + widths[k] / 2 for k in range(len(widths))), default=0.0)
+    return Layout(places, lines, width, max(top - LAYER_GAP, 0.0))
+
+
+def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Boxes on the longest way to each; a box that reads nothing goes right above its reader."""
+    depth = [0] * count
+    incoming = [False] * count
+    for source, target in sorted(edges, key=lambda edge: edge[1]):
+        depth[target] = max(depth[target], depth[source] + 1)
+        incoming[target] = True
+    for source in range(count):
+        readers = [depth[target] for start, target in edges if start == source]
+        if not incoming[source] and readers:
+            depth[source] = min(readers) - 1
+    return depth
+
+
+def _order(
+    layers: list[list[int]], above: Mapping[int, list[int]], below: Mapping[int, list[int]]
+) -> None:
+    """Sorts each layer by the mean place of neighbours in the layer before it; keeps the best."""
+    best, least = [list(layer) for layer in layers], _crossings(layers, below)
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        neighbours = above if down else below
+        for level in range(len(layers)) if down else reversed(range(len(layers))):
+            other = level - 1 if down else level + 1
+            if not 0 <= other < len(layers):
+                continue
+            place = {box: index for index, box in enumerate(layers[other])}
+            own = {box: index for index, box in enumerate(layers[level])}
+
+            def key(
+                box: int,
+                place: Mapping[int, int] = place,
+                own: Mapping[int, int] = own,
+                scale: float = len(layers[other]) / max(len(layers[level]), 1),
+                neighbours: Mapping[int, list[int]] = neighbours,
+            ) -> float:
+                found = neighbours.get(box)
+                return sum(map(place.__getitem__, found)) / len(found) if found else own[box] * scale
+
+            layers[level].sort(key=key)
+        crossings = _crossings(layers, below)
+        if crossings < least:
+            best, least = [list(layer) for layer in layers], crossings
+    layers[:] = best
+
+
+def _crossings(layers: Sequence[Sequence[int]], below: Mapping[int, list[int]]) -> int:
+    """How many pairs of edges between neighbouring layers cross."""
+    total = 0
+    for upper, lower in zip(layers, layers[1:], strict=False):
+        place = {box: index for index, box in enumerate(lower)}
+        ends: list[int] = []
+        for box in upper:
+            mine = sorted(place[each] for each in below.get(box, []))
+            total += sum(1 for end in ends for each in mine if end > each)
+            ends += mine
+    return total
+
+
+def _middles(
+    layers: Sequence[Sequence[int]],
+    widths: Sequence[float],
+    above: Mapping[int, list[int]],
+    below: Mapping[int, list[int]],
+) -> list[float]:
+    """Where the middle of each box comes, beneath and above its neighbours' if possible."""
+    middle = [0.0] * len(widths)
+    for layer in layers:
+        wanted = [0.0] * len(layer)
+        _put(layer, wanted, widths, middle)
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        for layer in layers if down else reversed(layers):
+            wanted = []
+            for box in layer:
+                found = [*above.get(box, []), *below.get(box, [])]
+                if sweep < SWEEPS - 2:
+                    found = (above if down else below).get(box, []) or found
+                wanted.append(
+                    sum(middle[each] for each in found) / len(found) if found else middle[box]
+                )
+            _put(layer, wanted, widths, middle)
+    return middle
+
+
+def _put(
+    layer: Sequence[int], wanted: Sequence[float], widths: Sequence[float], middle: list[float]
+) -> None:
+    """The middles next to the wanted ones, in the least squares' sense, that keep distances.
+
+    Boxes that would overlap are put together into blocks, as pools of an isotonic regression.
+    """
+    offsets, offset = [], 0.0
+    for index, box in enumerate(layer):
+        if index:
+            offset += (widths[layer[index - 1]] + widths[box]) / 2 + GAP
+        offsets.append(offset)
+    pools: list[tuple[float, int]] = []  # sum and number
+    for goal, offset in zip(wanted, offsets, strict=True):
+        total, count = goal - offset, 1
+        while pools and pools[-1][0] / pools[-1][1] > total / count:
+            more, others = pools.pop()
+            total, count = total + more, count + others
+        pools.append((total, count))
+    index = 0
+    for total, count in pools:
+        for _ in range(count):
+            middle[layer[index]] = total / count + offsets[index]
+            index += 1
