@@ -18,10 +18,11 @@ LEAST_OUTSIDE = 0.1
 
 
 def advice_for(data: PageData, manifest: Manifest) -> list[Advice]:
-    """All advice for a program, what concerns the most of its time first."""
-    ways = (_bf16, _left, _reorders, _open_sizes, _threads, _isa, _fusion, _outside, _records)
+    """All advice for a program; what concerns more of its time first, tuning last."""
+    ways = (_bf16, _left, _reorders, _open_sizes, _threads, _isa, _fusion, _outside)
     found = [advice for way in ways for advice in way(data, manifest)]
-    return sorted(found, key=lambda advice: -(advice.share if advice.share is not None else 1.0))
+    found.sort(key=lambda advice: -(advice.share if advice.share is not None else 1.0))
+    return [*found, *_records(data, manifest)]  # which gain least
 
 
 def _share(data: PageData, which: Callable[[RegionCard], bool]) -> float | None:
@@ -124,16 +125,15 @@ def _fusion(data: PageData, manifest: Manifest) -> Iterable[Advice]:
 
 
 def _outside(data: PageData, manifest: Manifest) -> Iterable[Advice]:
-    total, kernels = data.head.total_us, data.head.kernels_us
-    if total is None or kernels is None or total - kernels < LEAST_OUTSIDE * total:
-        return
-    yield Advice(
-        title="Time outside of kernels",
-        text=f"{total - kernels:.1f} us of a run are spent between {len(data.regions)} calls. "
-        "A larger batch shares them among more samples.",
-        command="",
-        share=(total - kernels) / total,
-    )
+    total, outside = data.head.total_us, data.head.outside_us
+    if total and outside is not None and outside > LEAST_OUTSIDE * total:
+        yield Advice(
+            title="Time between kernels",
+            text=f"Up to {outside:.1f} us of a run are spent between {len(data.regions)} calls. "
+            "A larger batch shares them among more samples.",
+            command="",
+            share=outside / total,
+        )
 
 
 def _records(data: PageData, manifest: Manifest) -> Iterable[Advice]:

@@ -25,7 +25,7 @@ from .kernel_work import operand_type, summed, work_of
 from .memory import memory_of
 from .operators import parts_of, reasons_of
 from .picture import picture_of, tensor_of
-from .times import call_times
+from .times import between_kernels, call_times
 
 if TYPE_CHECKING:
     from ...executable import Executable
@@ -226,8 +226,12 @@ def _head(
     if roof is not None:
         counted = [each.work for each in regions if each.work.dtype in roof.peaks]
         least = sum(work.flops / roof.peaks[work.dtype] / 1e3 for work in counted)
+    functions = [each.function for each in regions]
     total = statistics.median(profile.runs_us) if profile else None
     kernels = [each.work.us for each in regions if each.work.us is not None]
+    outside = between_kernels(profile, functions) if profile else None
+    if outside is not None and total is not None:
+        outside = min(outside, max(total - sum(kernels), 0.0))
     now = datetime.datetime.now(datetime.timezone.utc)
     return Head(
         model=Path(model).name,
@@ -246,6 +250,7 @@ def _head(
         nodes=manifest.coverage.nodes,
         total_us=total,
         kernels_us=sum(kernels) if kernels else None,
+        outside_us=outside,
         least_us=least,
         of_peak=least / total if least and total else None,
         repeat=profile.repeat if profile else 0,

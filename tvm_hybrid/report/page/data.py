@@ -226,6 +226,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         Median microseconds of a whole run, without the instrument; None if nothing was run.
     kernels_us : float or None
         The sum of all kernels; each has about half a microsecond of the instrument in it.
+    outside_us : float or None
+        Microseconds of a run between kernels, at most.
     least_us : float or None
         Microseconds of all products at the machine's peak.
     of_peak : float or None
@@ -252,6 +254,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     total_us: float | None
     kernels_us: float | None
+    outside_us: float | None
     least_us: float | None
     of_peak: float | None
     repeat: int

@@ -9,7 +9,7 @@ function fill(node, attributes, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of (children || []).flat()) {
+  for (const child of (children || []).flat(Infinity)) {
     if (child !== undefined && child !== null && child !== "") node.append(child);
   }
   return node;

@@ -1,7 +1,8 @@
 """Places the boxes of a graph in layers, such that edges go down and few of them cross.
 
 After Sugiyama, Tagawa and Toda (IEEE Trans. SMC 11(2), 1981): a box lies below all that it reads
-from; an edge over several layers has a joint in each; the order in a layer follows the mean place
+from; an edge over several layers has a joint in each,
+which it shares with others from the same box; the order in a layer follows the mean place
 of the neighbours (barycentre), some times down and up; then boxes come as near to their neighbours
 as order and distances allow.
 """
@@ -41,19 +42,22 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     for box, level in enumerate(depth):
         layers[level].append(box)
     chains = []
+    joints: dict[tuple[int, int], int] = {}
     for source, target in edges:
         chain = [source]
         for level in range(depth[source] + 1, depth[target]):
-            chain.append(len(widths))
-            widths.append(JOINT_WIDTH)
-            layers[level].append(chain[-1])
+            if (source, level) not in joints:
+                joints[source, level] = len(widths)
+                layers[level].append(len(widths))
+                widths.append(JOINT_WIDTH)
+            chain.append(joints[source, level])
         chains.append([*chain, target])
     above: dict[int, list[int]] = {}
     below: dict[int, list[int]] = {}
-    for chain in chains:
-        for upper, lower in zip(chain, chain[1:], strict=False):
-            above.setdefault(lower, []).append(upper)
-            below.setdefault(upper, []).append(lower)
+    pairs = (pair for chain in chains for pair in zip(chain, chain[1:], strict=False))
+    for upper, lower in dict.fromkeys(pairs):
+        above.setdefault(lower, []).append(upper)
+        below.setdefault(upper, []).append(lower)
     _order(layers, above, below)
     middle = _middles(layers, widths, above, below)
     left = min((middle[k] - widths[k] / 2 for k in range(len(widths))), default=0.0)
@@ -69,9 +73,9 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     ]
     lines = []
     for chain in chains:
-        first, *joints, last = chain
+        first, *between, last = chain
         line = [(middle[first], places[first][1] + sizes[first][1])]
-        for level, joint in enumerate(joints, depth[first] + 1):
+        for level, joint in enumerate(between, depth[first] + 1):
             line += [(middle[joint], tops[level]), (middle[joint], tops[level] + heights[level])]
         lines.append([*line, (middle[last], places[last][1])])
     width = max((middle[k] + widths[k] / 2 for k in range(len(widths))), default=0.0)

@@ -16,7 +16,7 @@ def parts_of(op: str) -> list[list[str]]:
 
 def title_of(op: str) -> str:
     """What a region is, in a word: its template, or its first operator."""
-    return re.split(r"[ (]", op, maxsplit=1)[0] or "?"
+    return re.split(r"[ (]", op, maxsplit=1)[0]
 
 
 def reasons_of(reason: str) -> list[str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from relay_passes.decisions import REORDER
+
 from ...program_graph import INPUT, WEIGHT, ProgramGraph, Value
 from .data import Box, Edge, Picture, RegionCard, Tensor
 from .layered import layered
 from .operators import title_of
 
 WIDTH, TITLE, LINE, PADDING = 196.0, 20.0, 15.0, 10.0
-MOST_LINES, MOST_LETTERS = 5, 30
+MOST_LINES, MOST_LETTERS, MOST_IN_TITLE = 5, 30, 18
 
 
 def tensor_of(value: Value) -> Tensor:
@@ -38,7 +40,8 @@ def picture_of(graph: ProgramGraph, regions: Sequence[RegionCard]) -> Picture:
     for call, region in zip(graph.calls, regions, strict=True):
         box = len(contents)
         kind = "region" if region.taken else "left"
-        contents.append((title_of(region.op), _lines(region), kind, region.number))
+        title = title_of(region.op) if region.taken or region.op == REORDER else "generic"
+        contents.append((_cut(title, MOST_IN_TITLE), _lines(region, title), kind, region.number))
         for number in call.reads:
             if graph.values[number].kind != WEIGHT and number in maker:
                 pairs.setdefault((maker[number], box), text_of(graph.values[number]))
@@ -80,9 +83,9 @@ def picture_of(graph: ProgramGraph, regions: Sequence[RegionCard]) -> Picture:
     )
 
 
-def _lines(region: RegionCard) -> list[str]:
+def _lines(region: RegionCard, title: str) -> list[str]:
     """The operators of a region, an anchor with what is fused with it in a line."""
-    lines = [_cut(" + ".join(part)) for part in region.parts]
+    lines = [_cut(" + ".join(part)) for part in region.parts if part != [title]]
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more"]
     if region.writes:
@@ -90,5 +93,5 @@ def _lines(region: RegionCard) -> list[str]:
     return lines
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"
+def _cut(text: str, most: int = MOST_LETTERS) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -11,18 +11,18 @@ function drawRoofline() {
   const intensity = (row) => row.work.flops / row.work.nbytes;
   const used = [...new Set(rows.map((row) => row.work.dtype))].filter((dtype) => known(limits.peaks[dtype]));
   const peaks = used.map((dtype) => limits.peaks[dtype]);
-  const across = span([...rows.map(intensity), ...peaks.map((peak) => peak / limits.bandwidth * 2)]);
-  const up = span([...rows.map((row) => row.work.gflops), ...peaks]);
+  const across = span([...rows.map(intensity), ...peaks.map((peak) => peak / limits.bandwidth * 3), Math.min(...peaks) / limits.bandwidth / 6]);
+  const up = span([...rows.map((row) => row.work.gflops), ...peaks, Math.min(...peaks) / 6]);
   const x = (value) => PLOT.left + (Math.log10(value) - across[0]) / (across[1] - across[0]) * (PLOT.width - PLOT.left - PLOT.right);
   const y = (value) => PLOT.height - PLOT.bottom - (Math.log10(value) - up[0]) / (up[1] - up[0]) * (PLOT.height - PLOT.top - PLOT.bottom);
   const svg = shape("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, role: "group", "aria-label": "Roofline: kernels beneath the machine's limits" });
-  for (let power = across[0]; power <= across[1]; power += 1) {
-    svg.append(shape("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: PLOT.top, y2: PLOT.height - PLOT.bottom }),
-      shape("text", { x: x(10 ** power), y: PLOT.height - PLOT.bottom + 18, "text-anchor": "middle" }, tick(power)));
+  for (const value of ticks(across)) {
+    svg.append(shape("line", { class: "grid", x1: x(value), x2: x(value), y1: PLOT.top, y2: PLOT.height - PLOT.bottom }),
+      shape("text", { x: x(value), y: PLOT.height - PLOT.bottom + 18, "text-anchor": "middle" }, String(value)));
   }
-  for (let power = up[0]; power <= up[1]; power += 1) {
-    svg.append(shape("line", { class: "grid", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: y(10 ** power), y2: y(10 ** power) }),
-      shape("text", { x: PLOT.left - 8, y: y(10 ** power) + 4, "text-anchor": "end" }, tick(power)));
+  for (const value of ticks(up)) {
+    svg.append(shape("line", { class: "grid", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: y(value), y2: y(value) }),
+      shape("text", { x: PLOT.left - 8, y: y(value) + 4, "text-anchor": "end" }, String(value)));
   }
   svg.append(shape("line", { class: "axis", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: PLOT.height - PLOT.bottom, y2: PLOT.height - PLOT.bottom }),
     shape("line", { class: "axis", x1: PLOT.left, x2: PLOT.left, y1: PLOT.top, y2: PLOT.height - PLOT.bottom }),
@@ -32,7 +32,7 @@ function drawRoofline() {
   used.forEach((dtype) => {
     const peak = limits.peaks[dtype];
     svg.append(shape("path", { class: "roof", d: `M${x(start)} ${y(start * limits.bandwidth)}L${x(peak / limits.bandwidth)} ${y(peak)}L${x(10 ** across[1])} ${y(peak)}` }),
-      shape("text", { class: "strong", x: x(10 ** across[1]) - 4, y: y(peak) - 6, "text-anchor": "end" }, `${dtype}: ${digits(peak)} GFLOP/s`));
+      shape("text", { class: "strong", x: x(peak / limits.bandwidth) + 4, y: y(peak) - 7 }, `${dtype}: ${digits(peak)} GFLOP/s`));
   });
   const half = Math.sqrt(start * Math.min(...peaks) / limits.bandwidth);
   const slope = Math.atan2(y(half) - y(2 * half), x(2 * half) - x(half)) * -180 / Math.PI;
@@ -52,7 +52,16 @@ function drawRoofline() {
 }
 function span(values) {
   const logs = values.filter((value) => value > 0).map(Math.log10);
-  const [least, most] = [Math.floor(Math.min(...logs)), Math.ceil(Math.max(...logs) + 0.05)];
-  return [least, Math.max(most, least + 1)];
+  return [Math.min(...logs) - 0.12, Math.max(...logs) + 0.16];
 }
-const tick = (power) => (power >= 0 ? String(10 ** power) : (10 ** power).toFixed(-power));
+// 1, 2 and 5 times powers of ten; the powers alone where there would be many.
+function ticks([least, most]) {
+  const found = [];
+  for (let power = Math.floor(least); power <= most; power += 1) {
+    for (const times of most - least > 3 ? [1] : [1, 2, 5]) {
+      const value = Number(`${times}e${power}`);
+      if (Math.log10(value) >= least && Math.log10(value) <= most) found.push(value);
+    }
+  }
+  return found;
+}

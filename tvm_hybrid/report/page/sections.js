@@ -6,7 +6,7 @@ const regionLink = (number) => {
 };
 function simpleTable(names, rows, label) {
   return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, element("table", {},
-    element("thead", {}, element("tr", {}, names.map((name) => element("th", { scope: "col" }, name)))),
+    element("thead", {}, element("tr", {}, names.map((name) => element("th", { scope: "col", class: name.startsWith("#") ? "number" : null }, name.replace("#", ""))))),
     element("tbody", {}, rows.map((row) => element("tr", {}, row.map((cell) => element("td", { class: cell && cell.number !== undefined ? "number" : null }, cell && cell.number !== undefined ? cell.number : cell)))))));
 }
 function drawSummary() {
@@ -16,7 +16,7 @@ function drawSummary() {
   byId("summary").append(element("div", { class: "tiles" },
     tile("one run", measured ? time(head.total_us) : "not run", measured ? `median of ${head.repeat}, ${head.threads} thread${head.threads > 1 ? "s" : ""}` : head.unmeasured),
     tile("share of the machine's peak", percent(head.of_peak), known(head.least_us) ? `all products at the peak: ${time(head.least_us)}` : ""),
-    tile("kernels together", time(head.kernels_us), measured && known(head.kernels_us) ? `${percent(head.kernels_us / head.total_us)} of the run; ${data.regions.length} calls` : `${data.regions.length} calls`),
+    tile("kernels together", time(head.kernels_us), `${data.regions.length} calls${known(head.outside_us) ? `; between them ${time(head.outside_us)}` : ""}`),
     tile("by templates", `${data.regions.filter((region) => region.taken).length} of ${data.regions.length}`, known(head.kernels_us) ? `${percent(leftShare)} of the time is generic code` : ""),
     tile("weights", bytes(data.memory.weights), known(data.memory.peak) ? `values between kernels: ${bytes(data.memory.peak)} at most` : ""),
     tile("made for", head.isa, [head.cpu, `precision ${head.precision}`].join(", "))));
@@ -32,7 +32,7 @@ function drawLeft() {
   const share = data.left.reduce((sum, number) => sum + (regionOf(number).work.share || 0), 0);
   if (!data.left.length) { byId("left-list").append(element("p", { class: "card" }, "Nothing: templates build all of it.")); }
   else {
-    byId("left-list").append(simpleTable(["operators", "time", "share", "kernel", "why"], data.left.map((number) => {
+    byId("left-list").append(simpleTable(["operators", "#time", "#share", "kernel", "why"], data.left.map((number) => {
       const region = regionOf(number);
       return [regionLink(number), { number: time(region.work.us) }, { number: percent(region.work.share) }, code(region.kernel), region.reasons.join("; ")];
     }), "Operators left to generic code"));
@@ -49,12 +49,13 @@ function drawMemory() {
     ["the same without reuse", memory.values ? bytes(memory.values) : ""],
     ["inputs and outputs", memory.inputs + memory.outputs ? `${bytes(memory.inputs)} and ${bytes(memory.outputs)}` : ""],
   ])));
-  const sum = (tensors, kind) => tensors.filter((tensor) => (tensor.kind === "weight") === kind).reduce((total, tensor) => total + tensor.nbytes, 0);
-  const rows = data.regions.filter((region) => region.work.nbytes).sort((a, b) => b.work.nbytes - a.work.nbytes).slice(0, 12);
+  const sum = (tensors, weights) => tensors.filter((tensor) => (tensor.kind === "weight") === weights).reduce((total, tensor) => total + tensor.nbytes, 0);
+  const rows = data.kernels.filter((row) => row.work.nbytes).sort((a, b) => b.work.nbytes - a.work.nbytes).slice(0, 12);
   if (rows.length) {
-    byId("memory-list").append(element("h3", {}, "Regions that move most"), simpleTable(["operators", "weights", "values read", "written", "GB/s"], rows.map((region) => [
-      regionLink(region.number), { number: bytes(sum(region.reads, true)) }, { number: bytes(sum(region.reads, false)) }, { number: bytes(sum(region.writes, false)) }, { number: digits(region.work.gbytes) },
-    ]), "Bytes by region"));
+    byId("memory-list").append(element("h3", {}, "Kernels that move most, bytes of one call"), simpleTable(["operators", "#calls", "#weights", "#values read", "#written", "#GB/s"], rows.map((row) => {
+      const region = regionOf(row.regions[0]);
+      return [regionLink(region.number), { number: row.regions.length }, { number: bytes(sum(region.reads, true)) }, { number: bytes(sum(region.reads, false)) }, { number: bytes(sum(region.writes, false)) }, { number: digits(row.work.gbytes) }];
+    }), "Bytes by kernel"));
   }
 }
 function drawLayouts() {
@@ -65,7 +66,7 @@ function drawLayouts() {
     ? `${data.reorders.length} reorder${data.reorders.length > 1 ? "s" : ""} in no other kernel${measured ? `: ${time(total)}, ${percent(share)} of the time` : ""}.`
     : "No tensor is stored anew in another layout by a kernel of its own."));
   if (data.reorders.length) {
-    byId("layouts-list").append(simpleTable(["reorder", "what", "time", "bytes"], data.reorders.map((number) => {
+    byId("layouts-list").append(simpleTable(["reorder", "what", "#time", "#bytes"], data.reorders.map((number) => {
       const region = regionOf(number);
       return [regionLink(number), region.reasons.join("; "), { number: time(region.work.us) }, { number: bytes(region.work.nbytes) }];
     }), "Reorders"));

@@ -8,6 +8,25 @@ from collections.abc import Sequence
 from ...profile import Profile
 
 
+def between_kernels(profile: Profile, functions: Sequence[str]) -> float | None:
+    """Microseconds of a run that are spent outside of kernels.
+
+    In the same run, so that nothing else that the machine does lies between two measurements; but
+    less than runs without the instrument leave, which takes time there itself. None if that cannot
+    be told.
+    """
+    known = frozenset(functions)
+    count, rest = divmod(len(profile.events), profile.repeat)
+    if rest or not count:
+        return None
+    found = []
+    for first in range(0, len(profile.events), count):
+        run = profile.events[first : first + count]
+        inside = sum(each.end_ns - each.start_ns for each in run if each.function in known)
+        found.append((run[-1].end_ns - run[0].start_ns - inside) / 1e3)
+    return statistics.median(found)
+
+
 def call_times(profile: Profile | None, functions: Sequence[str]) -> list[float | None]:
     """Median microseconds of each call.
 

@@ -98,7 +98,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + PATIENCE
-        while not self.run("document.documentElement.dataset.ready === 'yes'"):
+        while not self.run("document.documentElement?.dataset.ready === 'yes'"):
             assert time.monotonic() < deadline, f"the page is not ready: {self.errors}"
             time.sleep(0.05)
 
