@@ -249,6 +249,7 @@ def _head(
         taken=manifest.coverage.taken,
         nodes=manifest.coverage.nodes,
         total_us=total,
+        least_total_us=min(profile.runs_us) if profile else None,
         kernels_us=sum(kernels) if kernels else None,
         outside_us=outside,
         least_us=least,

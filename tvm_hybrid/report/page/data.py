@@ -224,6 +224,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     total_us : float or None
         Median microseconds of a whole run, without the instrument; None if nothing was run.
+    least_total_us : float or None
+        Those of the fastest run: much less if something else disturbed the others.
     kernels_us : float or None
         The sum of all kernels; each has about half a microsecond of the instrument in it.
     outside_us : float or None
@@ -253,6 +255,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     taken: int
     nodes: int
     total_us: float | None
+    least_total_us: float | None
     kernels_us: float | None
     outside_us: float | None
     least_us: float | None

@@ -11,7 +11,7 @@ function drawGraph() {
   }
   const most = Math.max(...data.regions.map((region) => region.work.share || 0), 1e-9);
   canvas = shape("svg", { tabindex: 0, role: "group", "aria-label": `Graph of ${data.regions.length} regions` },
-    shape("defs", {}, shape("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, shape("path", { d: "M0 0 8 4 0 8z" }))));
+    shape("defs", {}, shape("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, shape("path", { d: "M0 0 8 4 0 8z" }))));
   const edges = picture.edges.map((edge) => {
     const line = shape("path", { class: "edge", d: curve(edge.points), "marker-end": "url(#arrow)" }, shape("title", {}, edge.text));
     canvas.append(line);
@@ -32,9 +32,8 @@ function drawGraph() {
   const fit = fitting();
   if (fit >= 0.55) showAll();
   else {
-    view.scale = Math.min(1, Math.max(0.55, canvas.clientWidth / (picture.width + 40)));
-    view.x = picture.width / 2 - canvas.clientWidth / view.scale / 2;
-    view.y = -20;
+    centre(0, 0.85);
+    view.y = -40;
     place();
   }
 }
@@ -43,7 +42,7 @@ function curve(points) {
   for (let index = 1; index < points.length; index += 1) {
     const [x, y] = points[index - 1];
     const [u, v] = points[index];
-    path += x === u ? `L${u} ${v}` : `C${x} ${(y + v) / 2} ${u} ${(y + v) / 2} ${u} ${v}`;
+    path += x === u || y === v ? `L${u} ${v}` : `C${x} ${(y + v) / 2} ${u} ${(y + v) / 2} ${u} ${v}`;
   }
   return path;
 }

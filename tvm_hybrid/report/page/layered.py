@@ -9,16 +9,22 @@ as order and distances allow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 SWEEPS = 8
 GAP, JOINT_WIDTH, LAYER_GAP = 28.0, 10.0, 44.0
+# A graph that is longer than wide is cut into columns, until it is about so wide for its height.
+ASPECT, LEAST_LAYERS, GUTTER, TURN = 1.5, 8, 72.0, 20.0
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Left upper corners of boxes, points of edges (the first and last touch boxes), and extent."""
+    """Left upper corners of boxes, points of edges (the first and last touch boxes), and extent.
+
+    Columns follow each other from left to right, each read from its top to its bottom.
+    """
 
     places: list[tuple[float, float]]
     lines: list[list[tuple[float, float]]]
@@ -62,24 +68,56 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     middle = _middles(layers, widths, above, below)
     left = min((middle[k] - widths[k] / 2 for k in range(len(widths))), default=0.0)
     middle = [each - left for each in middle]
-    tops, top = [], 0.0
+    width = max((middle[k] + widths[k] / 2 for k in range(len(widths))), default=0.0)
     heights = [max((sizes[k][1] for k in layer if k < len(sizes)), default=0.0) for layer in layers]
-    for height in heights:
-        tops.append(top)
-        top += height + LAYER_GAP
+    columns = _columns(heights, width)
+    tops, bottom = _tops(heights, columns)
+    for level, layer in enumerate(layers):
+        for box in layer:
+            middle[box] += columns[level] * (width + GUTTER)
     places = [
-        (middle[k] - width / 2, tops[depth[k]] + (heights[depth[k]] - height) / 2)
-        for k, (width, height) in enumerate(sizes)
+        (middle[k] - wide / 2, tops[depth[k]] + (heights[depth[k]] - high) / 2)
+        for k, (wide, high) in enumerate(sizes)
     ]
     lines = []
     for chain in chains:
         first, *between, last = chain
+        level = depth[first]
         line = [(middle[first], places[first][1] + sizes[first][1])]
-        for level, joint in enumerate(between, depth[first] + 1):
-            line += [(middle[joint], tops[level]), (middle[joint], tops[level] + heights[level])]
+        for box in [*between, last]:
+            level += 1
+            if columns[level] != columns[level - 1]:
+                gutter = columns[level] * (width + GUTTER) - GUTTER / 2
+                line += [(line[-1][0], bottom + TURN), (gutter, bottom + TURN)]
+                line += [(gutter, -TURN), (middle[box], -TURN)]
+            if box != last:
+                line += [(middle[box], tops[level]), (middle[box], tops[level] + heights[level])]
         lines.append([*line, (middle[last], places[last][1])])
-    width = max((middle[k] + widths[k] / 2 for k in range(len(widths))), default=0.0)
-    return Layout(places, lines, width, max(top - LAYER_GAP, 0.0))
+    total = (width + GUTTER) * (columns[-1] + 1) - GUTTER if columns else 0.0
+    return Layout(places, lines, total, bottom)
+
+
+def _columns(heights: Sequence[float], width: float) -> list[int]:
+    """The column of each layer: of about equal heights."""
+    total = sum(heights) + LAYER_GAP * len(heights)
+    wanted = round(math.sqrt(ASPECT * total / (width + GUTTER))) if heights else 1
+    count = max(1, min(wanted, len(heights) // LEAST_LAYERS))
+    found, above = [], 0.0
+    for height in heights:
+        found.append(min(int((above + height / 2) * count / total), count - 1))
+        above += height + LAYER_GAP
+    return found
+
+
+def _tops(heights: Sequence[float], columns: Sequence[int]) -> tuple[list[float], float]:
+    """Where each layer begins, and where the longest column ends."""
+    tops: list[float] = []
+    bottom = 0.0
+    for level, height in enumerate(heights):
+        below = level > 0 and columns[level] == columns[level - 1]
+        tops.append(tops[-1] + heights[level - 1] + LAYER_GAP if below else 0.0)
+        bottom = max(bottom, tops[-1] + height)
+    return tops, bottom
 
 
 def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:

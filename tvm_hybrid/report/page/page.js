@@ -21,6 +21,9 @@ function search(text) {
   }
   byId("found").textContent = query ? `${count} found` : "";
   markRows();
+  markPoints();
+}
+function markPoints() {
   for (const { row, node } of points) node.classList.toggle("found", row.regions.some((number) => found.has(number)));
 }
 function markRows() {
@@ -31,6 +34,7 @@ function nextFound() {
   if (!numbers.length) return;
   step = (step + 1) % numbers.length;
   choose(numbers[step]);
+  byId("graph").scrollIntoView();
   byId("found").textContent = `${step + 1} of ${numbers.length}`;
 }
 function setTheme(theme) {
@@ -49,6 +53,7 @@ drawAdvice();
 drawGraph();
 drawTable();
 drawRoofline();
+new ResizeObserver(() => { if (byId("roofline-view").clientWidth !== PLOT.width) { drawRoofline(); markPoints(); } }).observe(byId("roofline-view"));
 drawMemory();
 drawLayouts();
 drawRecords();

@@ -11,8 +11,8 @@ from .data import Box, Edge, Picture, RegionCard, Tensor
 from .layered import layered
 from .operators import title_of
 
-WIDTH, TITLE, LINE, PADDING = 196.0, 20.0, 15.0, 10.0
-MOST_LINES, MOST_LETTERS, MOST_IN_TITLE = 5, 30, 18
+WIDTH, TITLE, LINE, PADDING = 208.0, 20.0, 15.0, 10.0
+MOST_LINES, MOST_LETTERS, MOST_IN_TITLE = 5, 29, 18
 
 
 def tensor_of(value: Value) -> Tensor:

@@ -2,6 +2,9 @@
 const PLOT = { width: 960, height: 430, left: 62, right: 18, top: 18, bottom: 46 };
 let points = [];
 function drawRoofline() {
+  byId("roofline-view").replaceChildren();
+  points = [];
+  PLOT.width = Math.max(300, byId("roofline-view").clientWidth);
   const limits = data.limits;
   const rows = data.kernels.filter((row) => known(row.work.gflops) && row.work.nbytes);
   if (!limits || !rows.length) {
@@ -15,7 +18,7 @@ function drawRoofline() {
   const up = span([...rows.map((row) => row.work.gflops), ...peaks, Math.min(...peaks) / 6]);
   const x = (value) => PLOT.left + (Math.log10(value) - across[0]) / (across[1] - across[0]) * (PLOT.width - PLOT.left - PLOT.right);
   const y = (value) => PLOT.height - PLOT.bottom - (Math.log10(value) - up[0]) / (up[1] - up[0]) * (PLOT.height - PLOT.top - PLOT.bottom);
-  const svg = shape("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, role: "group", "aria-label": "Roofline: kernels beneath the machine's limits" });
+  const svg = shape("svg", { width: PLOT.width, height: PLOT.height, role: "group", "aria-label": "Roofline: kernels beneath the machine's limits" });
   for (const value of ticks(across)) {
     svg.append(shape("line", { class: "grid", x1: x(value), x2: x(value), y1: PLOT.top, y2: PLOT.height - PLOT.bottom }),
       shape("text", { x: x(value), y: PLOT.height - PLOT.bottom + 18, "text-anchor": "middle" }, String(value)));
@@ -58,7 +61,7 @@ function span(values) {
 function ticks([least, most]) {
   const found = [];
   for (let power = Math.floor(least); power <= most; power += 1) {
-    for (const times of most - least > 3 ? [1] : [1, 2, 5]) {
+    for (const times of (most - least) * 300 > PLOT.width ? [1] : [1, 2, 5]) {
       const value = Number(`${times}e${power}`);
       if (Math.log10(value) >= least && Math.log10(value) <= most) found.push(value);
     }

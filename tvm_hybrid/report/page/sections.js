@@ -14,12 +14,16 @@ function drawSummary() {
   const leftShare = data.regions.filter((region) => !region.taken).reduce((sum, region) => sum + (region.work.share || 0), 0);
   const measured = known(head.total_us);
   byId("summary").append(element("div", { class: "tiles" },
-    tile("one run", measured ? time(head.total_us) : "not run", measured ? `median of ${head.repeat}, ${head.threads} thread${head.threads > 1 ? "s" : ""}` : head.unmeasured),
+    tile("one run", measured ? time(head.total_us) : "not run", measured ? `median of ${head.repeat}, least ${time(head.least_total_us)}; ${head.threads} thread${head.threads > 1 ? "s" : ""}` : head.unmeasured),
     tile("share of the machine's peak", percent(head.of_peak), known(head.least_us) ? `all products at the peak: ${time(head.least_us)}` : ""),
     tile("kernels together", time(head.kernels_us), `${data.regions.length} calls${known(head.outside_us) ? `; between them ${time(head.outside_us)}` : ""}`),
     tile("by templates", `${data.regions.filter((region) => region.taken).length} of ${data.regions.length}`, known(head.kernels_us) ? `${percent(leftShare)} of the time is generic code` : ""),
     tile("weights", bytes(data.memory.weights), known(data.memory.peak) ? `values between kernels: ${bytes(data.memory.peak)} at most` : ""),
     tile("made for", head.isa, [head.cpu, `precision ${head.precision}`].join(", "))));
+  const apart = measured && known(head.kernels_us) ? Math.max(head.total_us / head.least_total_us, head.total_us / (head.kernels_us + (head.outside_us || 0)), (head.kernels_us - 0.6 * data.regions.length) / head.total_us) : 1;
+  if (apart > 1.2) {
+    byId("summary").append(element("p", { class: "warning", role: "note" }, `Runs of the same program differ by a factor of ${digits(apart, 2)}: something else was running. Make the page again on an idle machine before you trust its times.`));
+  }
 }
 function drawAdvice() {
   const list = data.advice;

@@ -39,11 +39,12 @@ function drawTable() {
   if (focused !== undefined) byId("kernel-table").querySelector(`[data-column="${focused}"]`).focus();
   markRows();
 }
+const sizes = (row) => (regionOf(row.regions[0]).writes[0] || { text: "" }).text;
 function drawRow(row, longest) {
   return element("tr", {}, columns.map((column, index) => {
     const value = column.of(row);
     if (column.meter) return element("td", {}, known(value) ? meter(row.work, longest) : "");
-    if (index === 0) return element("td", { class: "words" }, element("button", { class: "link", type: "button", onclick: () => { choose(row.regions[0]); byId("graph").scrollIntoView(); } }, value), row.taken ? "" : [" ", element("span", { class: "tag generic" }, "generic")]);
+    if (index === 0) return element("td", { class: "words" }, element("button", { class: "link", type: "button", onclick: () => { choose(row.regions[0]); byId("graph").scrollIntoView(); } }, value), element("span", { class: "sizes" }, sizes(row)), row.taken ? "" : element("span", { class: "tag generic" }, "generic"));
     if (index === 1) return element("td", { class: "words" }, code(value || "–"));
     if (column.name === "bound by") return element("td", { class: "number" }, value ? element("span", { class: `tag ${value}` }, value) : "–");
     return element("td", { class: "number" }, column.text(value));
