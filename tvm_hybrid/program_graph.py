@@ -1,4 +1,4 @@
-"""ProgramGraph: the kernels that a compiled model calls, and which tensors go from one to another."""
+"""ProgramGraph: the kernels that a compiled model calls, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ class _Reader:
         function = _function(value, operator)
         places = getattr(getattr(value, "attrs", None), "inplace_indices", None) or ()
         fields = list(getattr(arguments[0], "fields", ())) if places else []
-        updates = tuple(n for place in places if int(place) >= 0 for n in self.numbers(fields[int(place)]))
+        updates = tuple(
+            n for place in places if int(place) >= 0 for n in self.numbers(fields[int(place)])
+        )
         self.calls.append(KernelCall(str(var.name), function, tuple(reads), writes, updates))
 
 

@@ -103,7 +103,10 @@ def _threads(data: PageData, manifest: Manifest) -> Iterable[Advice]:
 
 def _isa(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     here, used = host_isa(), isa_named(manifest.isa)
-    if not data.head.unmeasured and without_slow_dots(here, describe(manifest.cpu)).level > used.level:
+    if (
+        not data.head.unmeasured
+        and without_slow_dots(here, describe(manifest.cpu)).level > used.level
+    ):
         yield Advice(
             title="A lower instruction set than this CPU has",
             text=f"The code is made for {used.name}; this CPU has {here.name}. A target or "

@@ -20,7 +20,7 @@ from ...program_graph import KernelCall, ProgramGraph
 from ...record_use import RecordUse
 from ..roof import Roof, measure_roof
 from .advice import advice_for
-from .data import Head, KernelRow, Limits, Note, PageData, RecordLine, RegionCard, Work
+from .data import Head, KernelRow, Limits, Note, PageData, RecordLine, RegionCard
 from .kernel_work import operand_type, summed, work_of
 from .memory import memory_of
 from .operators import parts_of, reasons_of
@@ -89,7 +89,7 @@ def collect(
         regions=regions,
         kernels=kernels,
         picture=None if graph is None else picture_of(graph, regions),
-        limits=roof and Limits(threads=roof.threads, peaks=roof.peaks, bandwidth=roof.bandwidth),
+        limits=None if roof is None else _limits(roof),
         memory=memory_of(program, path.stat().st_size if path.is_file() else None),
         reorders=[each.number for each in regions if each.op == REORDER],
         left=_by_time(each for each in regions if not each.taken),
@@ -199,6 +199,10 @@ def _kernels(
 
 def _by_time(regions: Iterable[RegionCard]) -> list[int]:
     return [each.number for each in sorted(regions, key=lambda each: -(each.work.us or 0.0))]
+
+
+def _limits(roof: Roof) -> Limits:
+    return Limits(threads=roof.threads, peaks=roof.peaks, bandwidth=roof.bandwidth)
 
 
 def _record(use: RecordUse) -> RecordLine:

@@ -10,11 +10,14 @@ as order and distances allow.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-SWEEPS = 8
-GAP, JOINT_WIDTH, LAYER_GAP = 28.0, 10.0, 44.0
+from .crossings import order_layers
+from .middles import middles_of
+
+JOINT_WIDTH, LAYER_GAP = 10.0, 44.0
 # A graph that is longer than wide is cut into columns, until it is about so wide for its height.
 ASPECT, LEAST_LAYERS, GUTTER, TURN = 1.5, 8, 72.0, 20.0
 
@@ -60,21 +63,24 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
         chains.append([*chain, target])
     above: dict[int, list[int]] = {}
     below: dict[int, list[int]] = {}
-    pairs = (pair for chain in chains for pair in zip(chain, chain[1:], strict=False))
+    pairs = (pair for chain in chains for pair in pairwise(chain))
     for upper, lower in dict.fromkeys(pairs):
         above.setdefault(lower, []).append(upper)
         below.setdefault(upper, []).append(lower)
-    _order(layers, above, below)
-    middle = _middles(layers, widths, above, below)
-    left = min((middle[k] - widths[k] / 2 for k in range(len(widths))), default=0.0)
-    middle = [each - left for each in middle]
-    width = max((middle[k] + widths[k] / 2 for k in range(len(widths))), default=0.0)
+    order_layers(layers, above, below)
+    middle = middles_of(layers, widths, above, below)
     heights = [max((sizes[k][1] for k in layer if k < len(sizes)), default=0.0) for layer in layers]
-    columns = _columns(heights, width)
+    left, right = _reach(range(len(widths)), widths, middle)
+    columns = _columns(heights, right - left)
+    extents = [
+        _reach([k for level in _levels(columns, column) for k in layers[level]], widths, middle)
+        for column in range(max(columns, default=-1) + 1)
+    ]
     tops, bottom = _tops(heights, columns)
+    begins, total = _side_by_side(extents)
     for level, layer in enumerate(layers):
         for box in layer:
-            middle[box] += columns[level] * (width + GUTTER)
+            middle[box] += begins[columns[level]] - extents[columns[level]][0]
     places = [
         (middle[k] - wide / 2, tops[depth[k]] + (heights[depth[k]] - high) / 2)
         for k, (wide, high) in enumerate(sizes)
@@ -87,13 +93,12 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
         for box in [*between, last]:
             level += 1
             if columns[level] != columns[level - 1]:
-                gutter = columns[level] * (width + GUTTER) - GUTTER / 2
+                gutter = begins[columns[level]] - GUTTER / 2
                 line += [(line[-1][0], bottom + TURN), (gutter, bottom + TURN)]
                 line += [(gutter, -TURN), (middle[box], -TURN)]
             if box != last:
                 line += [(middle[box], tops[level]), (middle[box], tops[level] + heights[level])]
         lines.append([*line, (middle[last], places[last][1])])
-    total = (width + GUTTER) * (columns[-1] + 1) - GUTTER if columns else 0.0
     return Layout(places, lines, total, bottom)
 
 
@@ -107,6 +112,30 @@ def _columns(heights: Sequence[float], width: float) -> list[int]:
         found.append(min(int((above + height / 2) * count / total), count - 1))
         above += height + LAYER_GAP
     return found
+
+
+def _levels(columns: Sequence[int], column: int) -> list[int]:
+    """The layers of a column."""
+    return [level for level, each in enumerate(columns) if each == column]
+
+
+def _reach(
+    boxes: Sequence[int], widths: Sequence[float], middle: Sequence[float]
+) -> tuple[float, float]:
+    """From where to where boxes reach."""
+    return (
+        min((middle[box] - widths[box] / 2 for box in boxes), default=0.0),
+        max((middle[box] + widths[box] / 2 for box in boxes), default=0.0),
+    )
+
+
+def _side_by_side(reach: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
+    """Where each column begins, and the width of all."""
+    begins, right = [], 0.0
+    for left, end in reach:
+        begins.append(right)
+        right += end - left + GUTTER
+    return begins, max(right - GUTTER, 0.0)
 
 
 def _tops(heights: Sequence[float], columns: Sequence[int]) -> tuple[list[float], float]:
@@ -132,100 +161,3 @@ def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
         if not incoming[source] and readers:
             depth[source] = min(readers) - 1
     return depth
-
-
-def _order(
-    layers: list[list[int]], above: Mapping[int, list[int]], below: Mapping[int, list[int]]
-) -> None:
-    """Sorts each layer by the mean place of neighbours in the layer before it; keeps the best."""
-    best, least = [list(layer) for layer in layers], _crossings(layers, below)
-    for sweep in range(SWEEPS):
-        down = sweep % 2 == 0
-        neighbours = above if down else below
-        for level in range(len(layers)) if down else reversed(range(len(layers))):
-            other = level - 1 if down else level + 1
-            if not 0 <= other < len(layers):
-                continue
-            place = {box: index for index, box in enumerate(layers[other])}
-            own = {box: index for index, box in enumerate(layers[level])}
-
-            def key(
-                box: int,
-                place: Mapping[int, int] = place,
-                own: Mapping[int, int] = own,
-                scale: float = len(layers[other]) / max(len(layers[level]), 1),
-                neighbours: Mapping[int, list[int]] = neighbours,
-            ) -> float:
-                found = neighbours.get(box)
-                return sum(map(place.__getitem__, found)) / len(found) if found else own[box] * scale
-
-            layers[level].sort(key=key)
-        crossings = _crossings(layers, below)
-        if crossings < least:
-            best, least = [list(layer) for layer in layers], crossings
-    layers[:] = best
-
-
-def _crossings(layers: Sequence[Sequence[int]], below: Mapping[int, list[int]]) -> int:
-    """How many pairs of edges between neighbouring layers cross."""
-    total = 0
-    for upper, lower in zip(layers, layers[1:], strict=False):
-        place = {box: index for index, box in enumerate(lower)}
-        ends: list[int] = []
-        for box in upper:
-            mine = sorted(place[each] for each in below.get(box, []))
-            total += sum(1 for end in ends for each in mine if end > each)
-            ends += mine
-    return total
-
-
-def _middles(
-    layers: Sequence[Sequence[int]],
-    widths: Sequence[float],
-    above: Mapping[int, list[int]],
-    below: Mapping[int, list[int]],
-) -> list[float]:
-    """Where the middle of each box comes, beneath and above its neighbours' if possible."""
-    middle = [0.0] * len(widths)
-    for layer in layers:
-        wanted = [0.0] * len(layer)
-        _put(layer, wanted, widths, middle)
-    for sweep in range(SWEEPS):
-        down = sweep % 2 == 0
-        for layer in layers if down else reversed(layers):
-            wanted = []
-            for box in layer:
-                found = [*above.get(box, []), *below.get(box, [])]
-                if sweep < SWEEPS - 2:
-                    found = (above if down else below).get(box, []) or found
-                wanted.append(
-                    sum(middle[each] for each in found) / len(found) if found else middle[box]
-                )
-            _put(layer, wanted, widths, middle)
-    return middle
-
-
-def _put(
-    layer: Sequence[int], wanted: Sequence[float], widths: Sequence[float], middle: list[float]
-) -> None:
-    """The middles next to the wanted ones, in the least squares' sense, that keep distances.
-
-    Boxes that would overlap are put together into blocks, as pools of an isotonic regression.
-    """
-    offsets, offset = [], 0.0
-    for index, box in enumerate(layer):
-        if index:
-            offset += (widths[layer[index - 1]] + widths[box]) / 2 + GAP
-        offsets.append(offset)
-    pools: list[tuple[float, int]] = []  # sum and number
-    for goal, offset in zip(wanted, offsets, strict=True):
-        total, count = goal - offset, 1
-        while pools and pools[-1][0] / pools[-1][1] > total / count:
-            more, others = pools.pop()
-            total, count = total + more, count + others
-        pools.append((total, count))
-    index = 0
-    for total, count in pools:
-        for _ in range(count):
-            middle[layer[index]] = total / count + offsets[index]
-            index += 1

@@ -17,9 +17,7 @@ MOST_LINES, MOST_LETTERS, MOST_IN_TITLE = 5, 29, 18
 
 def tensor_of(value: Value) -> Tensor:
     """A value, as the page shows it."""
-    return Tensor(
-        name=value.name, text=text_of(value), kind=value.kind, nbytes=value.nbytes
-    )
+    return Tensor(name=value.name, text=text_of(value), kind=value.kind, nbytes=value.nbytes)
 
 
 def text_of(value: Value) -> str:

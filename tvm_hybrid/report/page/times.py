@@ -47,6 +47,4 @@ def call_times(profile: Profile | None, functions: Sequence[str]) -> list[float 
         spans = [(event.end_ns - event.start_ns) / 1e3 for event in events]
         return [statistics.median(spans[place::count]) for place in range(count)]
     totals = {row.function: row.microseconds for row in profile.rows}
-    return [
-        totals[name] / functions.count(name) if name in totals else None for name in functions
-    ]
+    return [totals[name] / functions.count(name) if name in totals else None for name in functions]

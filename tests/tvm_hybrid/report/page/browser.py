@@ -18,7 +18,7 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 120.0
-_READ, _WRITE = 3, 4  # the file descriptors that Chromium uses
+_LAST = 4  # Chromium reads from descriptor 3 and writes to 4
 
 
 def chromium() -> str | None:
@@ -46,8 +46,7 @@ class Browser:
             *("--remote-debugging-pipe", "about:blank"),
         ]
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" {_READ}<&{reading} {_WRITE}>&{writing}', "sh"]
-            + [program, *arguments],
+            ["sh", "-c", 'exec "$0" "$@" 3<&' + f"{reading} 4>&{writing}", program, *arguments],
             pass_fds=(reading, writing),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -164,7 +163,7 @@ class Browser:
 def _above(descriptor: int) -> int:
     """The same file by a descriptor that is none of Chromium's."""
     others = []
-    while descriptor <= _WRITE:
+    while descriptor <= _LAST:
         others.append(descriptor)
         descriptor = os.dup(descriptor)
     for each in others:
