@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,12 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 120.0
 _LAST = 4  # Chromium reads from descriptor 3 and writes to 4
+_START = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def chromium() -> str | None:
@@ -46,7 +53,7 @@ class Browser:
             *("--remote-debugging-pipe", "about:blank"),
         ]
         self._process = subprocess.Popen(
-            ["sh", "-c", 'exec "$0" "$@" 3<&' + f"{reading} 4>&{writing}", program, *arguments],
+            [sys.executable, "-c", _START, str(reading), str(writing), program, *arguments],
             pass_fds=(reading, writing),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -29,8 +29,8 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[float, float]], Edges]:
 def check(layout: Layout, sizes: list[tuple[float, float]], edges: Edges) -> None:
     corners = list(zip(layout.places, sizes, strict=True))
     for (x, y), (width, height) in corners:
-        assert -1e-6 <= x and x + width <= layout.width + 1e-6
-        assert -1e-6 <= y and y + height <= layout.height + 1e-6
+        assert x >= -1e-6 and x + width <= layout.width + 1e-6
+        assert y >= -1e-6 and y + height <= layout.height + 1e-6
     for ((x, y), (w, h)), ((u, v), (r, s)) in combinations(corners, 2):
         assert x + w <= u + 1e-6 or u + r <= x + 1e-6 or y + h <= v + 1e-6 or v + s <= y + 1e-6
     for (source, target), line in zip(edges, layout.lines, strict=True):
@@ -41,7 +41,7 @@ def check(layout: Layout, sizes: list[tuple[float, float]], edges: Edges) -> Non
         assert v >= y + height or u > x  # below, or in a later column
 
 
-@settings(max_examples=examples(40))
+@examples(40)
 @given(graphs())
 def test_any_graph(graph: tuple[list[tuple[float, float]], Edges]) -> None:
     sizes, edges = graph
