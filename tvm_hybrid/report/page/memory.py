@@ -95,6 +95,8 @@ def _is_view(value: Any) -> bool:
 
 
 def _size(shape: Any) -> int | None:
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
     sizes = [getattr(each, "value", None) for each in shape.values]
     return None if None in sizes else math.prod(int(each) for each in sizes if each is not None)
 

@@ -61,7 +61,7 @@ drawNotes();
 drawAbout();
 drawLeft();
 byId("kernels-hint").textContent = known(data.head.kernels_us)
-  ? "The bar is a kernel's time; its dark part is what the roof allows: computing at the machine's peak, or moving the tensors from memory. Tensors that lie in caches take less, so more than 100% is possible. Each call has about half a microsecond of measuring in it. Winograd's convolutions count the operations of the direct ones."
+  ? "The bar is a kernel's time; its strong part is what the roof allows: computing at the machine's peak, or moving the tensors from memory. Tensors that lie in caches take less, so more than 100% is possible. Each call has about half a microsecond of measuring in it. Winograd's convolutions count the operations of the direct ones."
   : `Nothing was run: ${data.head.unmeasured}`;
 byId("roofline-hint").textContent = data.limits ? "A point is a kernel, the larger the more time it takes. Beneath the slanted line a kernel is bound by memory (brown), beneath a flat one by computing (blue). Peaks and bandwidth were measured on this machine." : "";
 if (data.regions.length) choose(slowest(), false);

@@ -15,7 +15,7 @@ function drawSummary() {
   const measured = known(head.total_us);
   byId("summary").append(element("div", { class: "tiles" },
     tile("one run", measured ? time(head.total_us) : "not run", measured ? `median of ${head.repeat}, least ${time(head.least_total_us)}; ${head.threads} thread${head.threads > 1 ? "s" : ""}` : head.unmeasured),
-    tile("share of the machine's peak", percent(head.of_peak), known(head.least_us) ? `all products at the peak: ${time(head.least_us)}` : ""),
+    tile("share of the machine's peak", percent(head.of_peak), known(head.least_us) ? `all products at the peak: ${time(head.least_us)}${data.regions.some((region) => region.op.includes("winograd")) ? ", Winograd's counted as direct ones" : ""}` : ""),
     tile("kernels together", time(head.kernels_us), `${data.regions.length} calls${known(head.outside_us) ? `; between them ${time(head.outside_us)}` : ""}`),
     tile("by templates", `${data.regions.filter((region) => region.taken).length} of ${data.regions.length}`, known(head.kernels_us) ? `${percent(leftShare)} of the time is generic code` : ""),
     tile("weights", bytes(data.memory.weights), known(data.memory.peak) ? `values between kernels: ${bytes(data.memory.peak)} at most` : ""),
@@ -69,6 +69,10 @@ function drawLayouts() {
   byId("layouts-list").append(element("p", { class: "card" }, data.reorders.length
     ? `${data.reorders.length} reorder${data.reorders.length > 1 ? "s" : ""} in no other kernel${measured ? `: ${time(total)}, ${percent(share)} of the time` : ""}.`
     : "No tensor is stored anew in another layout by a kernel of its own."));
+  const layouts = data.notes.filter(isLayout);
+  if (layouts.length) {
+    byId("layouts-list").append(simpleTable(["block", "layouts"], layouts.map((note) => [code(note.node), note.reason]), "Layouts of blocks"));
+  }
   if (data.reorders.length) {
     byId("layouts-list").append(simpleTable(["reorder", "what", "#time", "#bytes"], data.reorders.map((number) => {
       const region = regionOf(number);
@@ -76,6 +80,7 @@ function drawLayouts() {
     }), "Reorders"));
   }
 }
+const isLayout = (note) => note.op === "layouts";
 function drawRecords() {
   const taken = data.regions.filter((region) => region.taken);
   const formula = taken.filter((region) => region.source === "default").length;
@@ -88,8 +93,9 @@ function drawRecords() {
   }
 }
 function drawNotes() {
-  if (!data.notes.length) { byId("notes").hidden = true; return; }
-  byId("notes-list").append(simpleTable(["value", "about", "done", "why"], data.notes.map((note) => [code(note.node), note.op, note.taken ? "yes" : "no", note.reason]), "Decisions about no kernel"));
+  const notes = data.notes.filter((note) => !isLayout(note));
+  byId("notes").hidden = !notes.length;
+  byId("notes-list").append(simpleTable(["value", "about", "done", "why"], notes.map((note) => [code(note.node), note.op, note.taken ? "yes" : "no", note.reason]), "Decisions about no kernel"));
 }
 function drawAbout() {
   const head = data.head;

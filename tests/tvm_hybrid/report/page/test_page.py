@@ -10,10 +10,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import tvm_hybrid
-from tests.tvm_hybrid.onnx_models import saved
+from tests.tvm_hybrid.onnx_models import saved, two_layers
 from tests.tvm_hybrid.report.page.hostile import MARKUP, NAME, ROOF, hostile_page
 from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid.cli import main
@@ -116,7 +117,8 @@ def test_the_file_holds_the_data_and_loads_nothing(data: PageData) -> None:
     assert loads == []
     links = [attributes["href"] for _, attributes in elements.found if attributes.get("href")]
     assert links == ["data:,", "#kernels"]
-    assert "url(" not in page and "@import" not in page and "fetch(" not in page
+    assert set(re.findall(r"url\([^)]*\)", page)) == {"url(#arrow)"}
+    assert "@import" not in page and "fetch(" not in page
 
 
 def test_names_are_no_markup(data: PageData) -> None:
@@ -140,6 +142,16 @@ def test_a_page_of_a_library_has_kernels_and_no_graph(tmp_path: Path) -> None:
     assert data.picture is None
     assert [region.op for region in data.regions] == ["matmul + add + relu"]
     assert data.regions[0].work.us and data.memory.weights >= 0
+
+
+def test_open_sizes_are_not_counted() -> None:
+    executable = tvm_hybrid.compile(two_layers("rows"), num_threads=1, keep_open=True)
+    data = collect.collect(executable, {"x": np.ones((3, 8), np.float32)}, repeat=1, roof=ROOF)
+    assert all(region.work.us for region in data.regions)
+    assert not any(region.work.flops or region.work.nbytes for region in data.regions)
+    assert data.regions[0].reads[0].text == "float32[rowsx8]"
+    assert data.memory.planned is None
+    assert "Sizes are open" in [advice.title for advice in data.advice]
 
 
 def test_a_program_for_another_cpu_has_a_page_without_times(
