@@ -180,7 +180,7 @@ def _value(name: str, type_: Any, kind: str) -> Value:
     known = isinstance(type_.shape, relax.ShapeExpr)
     extents = list(type_.shape.values) if known else ["?"] * max(int(type_.ndim), 0)
     shape = tuple(_extent(each) for each in extents)
-    dtype = str(type_.dtype)
+    dtype = str(type_.dtype or "")
     nbytes = (int(DataType(dtype).bits) + 7) // 8 if known and dtype else 0
     for size in shape:
         nbytes *= size if isinstance(size, int) else 0
