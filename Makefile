@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid tvm_hybrid_command.py tools
 STAMP := $(VENV)/.installed
+# A Chromium for the tests of the report's page; they are skipped where there is none.
+BROWSER_STAMP := $(VENV)/.browser
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 # PyTorch has an environment of its own, on top of the other one: TVM imports it wherever it is there.
 TORCH := $(VENV)/torch
 TORCH_STAMP := $(TORCH)/.installed
@@ -35,7 +38,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-tim
 TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
 
 # mypy is one process: tests use the other CPUs meanwhile.
-test: $(TORCH_STAMP)
+test: $(TORCH_STAMP) $(BROWSER_STAMP)
 	$(MAKE) --jobs=2 test-torch types lint
 	$(PYTEST) -m "not slow"
 
@@ -45,7 +48,7 @@ test-torch: $(TORCH_STAMP)
 # With what `test` leaves out: tests marked slow, two notebooks, four fifths of random examples, and of tests
 # marked sampled and, on CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms; of templates'
 # tests for each instruction set two thirds.
-test-all: lint types $(TORCH_STAMP)
+test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
 
@@ -73,6 +76,14 @@ $(STAMP): setup.cfg pyproject.toml tvm_hybrid/__init__.py
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	touch $@
+
+# Root gets Debian's package where there is none yet; whoever is not root, or cannot reach it, goes on without.
+$(BROWSER_STAMP): $(STAMP)
+	@test -n "$(CHROMIUM)" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive timeout 600 \
+		apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || \
+		echo "No Chromium: the tests of the report's page in a browser will be skipped"
+	@touch $@
 
 $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m venv --clear $(TORCH)

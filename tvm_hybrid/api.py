@@ -43,6 +43,7 @@ from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import SourceModel, import_model
 from .output_sharing import shared_outputs
+from .program_graph import program_graph
 from .pytorch.modules import exported, is_module
 from .record_use import uses_in
 from .single_kernel import single_kernel
@@ -264,6 +265,7 @@ def _compiled(
         executable.jit(),
         (executable.mod, compiled.code),
         kernel=single_kernel(compiled.mod),
+        graph=program_graph(compiled.mod),
         fallback=fallback,
         setting=setting,
         declared=source.declared,

@@ -43,6 +43,7 @@ from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
 from .own_weights import with_own_weights
 from .profile import Profile, profile_runs
+from .program_graph import ProgramGraph
 from .size_errors import raise_size_error
 from .tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
 from .threads import ThreadsLike, current, require_runnable, resolve_setting, use_setting
@@ -78,6 +79,8 @@ class Executable:
         The manifest of the first program if this is the second.
     setting : PoolSetting or None
         How many threads a run has, and where; None: anywhere.
+    graph : ProgramGraph or None
+        The kernels it calls and their tensors; None if it comes from a library.
     declared : DeclaredInterface or None
         What an ONNX model with open sizes declares; None if it is not that, or not compiled here.
     """
@@ -93,9 +96,11 @@ class Executable:
         fallback: Executable | None = None,
         whole: Manifest | None = None,
         setting: PoolSetting | None = None,
+        graph: ProgramGraph | None = None,
         declared: DeclaredInterface | None = None,
     ) -> None:
         self.manifest = manifest
+        self.graph = graph
         self.declared = declared
         self._module = module
         self._linkable = linkable
@@ -273,6 +278,37 @@ class Executable:
         tensors = self._prepare(given)
         program = self.for_host()
         return profile_runs(program.new_machine(), tensors, program.manifest.decisions, repeat)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        repeat: int = 10,
+    ) -> None:
+        """Writes a page that says where the time goes: one HTML file, for any browser.
+
+        The file appears at once or not at all. Peaks of this machine are measured for it, which
+        takes some seconds.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        inputs, repeat
+            As for `profile`.
+
+        Raises
+        ------
+        FeedError
+            If the inputs do not fit the model, or `repeat` is not positive.
+        OutputError
+            If the file cannot be written.
+        """
+        from .report.page.collect import collect
+        from .report.page.write import write_page
+
+        require_writable(path)
+        write_page(collect(self, inputs, repeat=repeat), path)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Writes a shared library that runs where only TVM's runtime is.

@@ -83,12 +83,15 @@ class Profile:
         Number of runs.
     total_us : float
         Mean time of a whole run, in microseconds, without the instrument.
+    runs_us : tuple of float
+        The time of each of these runs.
     """
 
     rows: tuple[ProfileRow, ...]
     events: tuple[Event, ...]
     repeat: int
     total_us: float
+    runs_us: tuple[float, ...] = ()
 
     def table(self) -> Table:
         """The rows as a table."""
@@ -163,10 +166,11 @@ def profile_runs(
     """
     main = machine["main"]
     main(*inputs)
-    start = time.perf_counter_ns()
+    runs_us = []
     for _ in range(repeat):
+        start = time.perf_counter_ns()
         main(*inputs)
-    total_us = (time.perf_counter_ns() - start) / 1e3 / repeat
+        runs_us.append((time.perf_counter_ns() - start) / 1e3)
     events: list[Event] = []
     machine.set_instrument(_recorder(events))
     main(*inputs)
@@ -174,7 +178,8 @@ def profile_runs(
     for _ in range(repeat):
         main(*inputs)
     by_function = {decision.function: decision for decision in decisions if decision.function}
-    return Profile(_rows(events, by_function, repeat), tuple(events), repeat, total_us)
+    rows = _rows(events, by_function, repeat)
+    return Profile(rows, tuple(events), repeat, sum(runs_us) / repeat, tuple(runs_us))
 
 
 def _recorder(events: list[Event]) -> Callable[..., int]:

@@ -32,6 +32,7 @@ COMMANDS = (
     "verify",
     "quantize",
     "explain",
+    "report",
     "check",
     "scale",
     "tune",

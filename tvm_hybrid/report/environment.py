@@ -124,7 +124,7 @@ def _cpu() -> list[Fact]:
 
     used = {feature for isa in LADDER for feature in isa.features}
     return [
-        Fact("cpu", "model", _processor()),
+        Fact("cpu", "model", processor()),
         _checked("cpu", "LLVM's name", lambda: cpu_name(host_target())),
         _checked("cpu", "instruction sets", levels),
         _checked("cpu", "features", lambda: ", ".join(sorted(used & host_features())) or "none"),
@@ -149,7 +149,8 @@ def _amx() -> Fact:
     return Fact("cpu", "AMX", f"usable: {permission.reason}")
 
 
-def _processor() -> str:
+def processor() -> str:
+    """This machine's CPU, as Linux calls it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             line = next((line for line in lines if line.startswith("model name")), "")

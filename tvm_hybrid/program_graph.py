@@ -1,0 +1,197 @@
+"""ProgramGraph: the kernels that a compiled model calls, and the tensors between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from tvm import DataType, IRModule, ir, relax
+
+from relay_passes.ir.rewrite import MAIN
+
+INPUT, WEIGHT, VALUE = "input", "weight", "value"
+_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+# They give another name or another shape to memory that is there.
+_VIEWS = ("relax.reshape", "relax.memory.view", "relax.flatten", "relax.memory.ensure_zero_offset")
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A tensor of a program.
+
+    Attributes
+    ----------
+    name : str
+        Its variable; "" of a weight.
+    shape : tuple of int or str
+        Texts are sizes that are known at run time only.
+    dtype : str
+        Type of its elements.
+    nbytes : int
+        Bytes; 0 if a size is open.
+    kind : str
+        "input" of the model, "weight" (a constant, as kernels read it), or "value".
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+    nbytes: int
+    kind: str
+
+
+class KernelCall(msgspec.Struct, frozen=True):
+    """A call of a kernel, or of a function of the runtime.
+
+    Attributes
+    ----------
+    node : str
+        The variable that it gives a value.
+    function : str
+        The kernel's name in the compiled module.
+    reads, writes : tuple of int
+        Numbers of values; of memory that several kernels write to, every writer has its own.
+    updates : tuple of int
+        Those of `reads` whose memory becomes that of a result, with a part written anew.
+    """
+
+    node: str
+    function: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    updates: tuple[int, ...] = ()
+
+
+class ProgramGraph(msgspec.Struct, frozen=True):
+    """What `main` of a lowered module does.
+
+    Attributes
+    ----------
+    values : tuple of Value
+        All tensors.
+    calls : tuple of KernelCall
+        In the order in which they run.
+    inputs, outputs : tuple of int
+        Numbers of values, in the order of the program's own.
+    """
+
+    values: tuple[Value, ...]
+    calls: tuple[KernelCall, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def program_graph(mod: IRModule) -> ProgramGraph:
+    """The graph of a module that calls kernels (R.call_tir) and is not lowered further.
+
+    Views are the tensors that they are of. Branches and loops are calls of one function each.
+    """
+    reader = _Reader()
+    main = mod[MAIN]
+    inputs = tuple(number for each in main.params for number in reader.declare(each, INPUT))
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            reader.read(binding)
+    outputs = tuple(reader.numbers(main.body.body))
+    return ProgramGraph(tuple(reader.values), tuple(reader.calls), inputs, outputs)
+
+
+class _Reader:
+    """Walks over the bindings of a function."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.calls: list[KernelCall] = []
+        self._known: dict[int, tuple[int, ...]] = {}
+
+    def declare(self, expression: Any, kind: str, name: str = "") -> tuple[int, ...]:
+        """New values for an expression, one for each field of a tuple; kept as its meaning."""
+        first = len(self.values)
+        name = name or str(getattr(expression, "name", ""))
+        self.values += (_value(name, each, kind) for each in _tensors(expression.ty))
+        found = tuple(range(first, len(self.values)))
+        self._known[_key(expression)] = found
+        return found
+
+    def numbers(self, expression: Any) -> Iterator[int]:
+        """The values that an expression reads."""
+        if isinstance(expression, relax.Tuple):
+            for field in expression.fields:
+                yield from self.numbers(field)
+        elif isinstance(expression, relax.TupleGetItem):
+            fields = list(self.numbers(expression.tuple_value))
+            index = int(expression.index)
+            yield from fields[index : index + 1]
+        elif isinstance(expression, ir.GenericConst):
+            known = self._known.get(_key(expression))
+            yield from known if known is not None else self.declare(expression, WEIGHT)
+        elif isinstance(expression, relax.Var):
+            yield from self._known.get(_key(expression), ())
+
+    def read(self, binding: Any) -> None:
+        """Notes what a binding computes."""
+        value, var = binding.value, binding.var
+        if not isinstance(value, relax.Call | relax.If):
+            self._known[_key(var)] = tuple(self.numbers(value))
+            return
+        operator = str(getattr(getattr(value, "op", None), "name", ""))
+        if operator in _VIEWS:
+            self._known[_key(var)] = tuple(self.numbers(value.args[0]))
+            return
+        arguments = _arguments(value)
+        reads = dict.fromkeys(number for each in arguments for number in self.numbers(each))
+        writes = self.declare(var, VALUE)
+        function = _function(value, operator)
+        places = getattr(getattr(value, "attrs", None), "inplace_indices", None) or ()
+        fields = list(getattr(arguments[0], "fields", ())) if places else []
+        updates = tuple(
+            n for place in places if int(place) >= 0 for n in self.numbers(fields[int(place)])
+        )
+        self.calls.append(KernelCall(str(var.name), function, tuple(reads), writes, updates))
+
+
+def _arguments(value: Any) -> Sequence[Any]:
+    if isinstance(value, relax.If):
+        return [value.cond]
+    operator = str(getattr(value.op, "name", ""))
+    return [value.args[1]] if operator in _CALLS else list(value.args)
+
+
+def _function(value: Any, operator: str) -> str:
+    """The name that a run's instrument sees, where there is one."""
+    if isinstance(value, relax.If):
+        return "if"
+    if operator in _CALLS or operator in ("relax.call_dps_packed", "relax.call_pure_packed"):
+        callee = value.args[0]
+        return str(getattr(callee, "name_hint", getattr(callee, "global_symbol", operator)))
+    return str(getattr(value.op, "name_hint", getattr(value.op, "global_symbol", operator)))
+
+
+def _tensors(type_: Any) -> Iterator[Any]:
+    """The types of tensors in a type."""
+    if isinstance(type_, relax.TupleType):
+        for each in type_.fields:
+            yield from _tensors(each)
+    elif isinstance(type_, relax.TensorType):
+        yield type_
+
+
+def _value(name: str, type_: Any, kind: str) -> Value:
+    known = isinstance(type_.shape, relax.ShapeExpr)
+    extents = list(type_.shape.values) if known else ["?"] * max(int(type_.ndim), 0)
+    shape = tuple(_extent(each) for each in extents)
+    dtype = str(type_.dtype or "")
+    nbytes = (int(DataType(dtype).bits) + 7) // 8 if known and dtype else 0
+    for size in shape:
+        nbytes *= size if isinstance(size, int) else 0
+    return Value(name, shape, dtype, nbytes, kind)
+
+
+def _extent(extent: Any) -> int | str:
+    size = getattr(extent, "value", None)
+    return str(extent) if size is None else int(size)
+
+
+def _key(expression: Any) -> int:
+    """What tells one expression from another; equal constants are one."""
+    return int(expression.__chandle__())

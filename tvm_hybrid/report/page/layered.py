@@ -1,0 +1,163 @@
+"""Places the boxes of a graph in layers, such that edges go down and few of them cross.
+
+After Sugiyama, Tagawa and Toda (IEEE Trans. SMC 11(2), 1981): a box lies below all that it reads
+from; an edge over several layers has a joint in each,
+which it shares with others from the same box; the order in a layer follows the mean place
+of the neighbours (barycentre), some times down and up; then boxes come as near to their neighbours
+as order and distances allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .crossings import order_layers
+from .middles import middles_of
+
+JOINT_WIDTH, LAYER_GAP = 10.0, 44.0
+# A graph that is longer than wide is cut into columns, until it is about so wide for its height.
+ASPECT, LEAST_LAYERS, GUTTER, TURN = 1.5, 8, 72.0, 20.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Left upper corners of boxes, points of edges (the first and last touch boxes), and extent.
+
+    Columns follow each other from left to right, each read from its top to its bottom.
+    """
+
+    places: list[tuple[float, float]]
+    lines: list[list[tuple[float, float]]]
+    width: float
+    height: float
+
+
+def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Layout:
+    """Places boxes.
+
+    Parameters
+    ----------
+    sizes : sequence of (float, float)
+        Width and height of each box.
+    edges : sequence of (int, int)
+        From which box to which; without cycles, each goes from a lower number to a higher one.
+    """
+    depth = _depths(len(sizes), edges)
+    widths = [width for width, _ in sizes]
+    layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
+    for box, level in enumerate(depth):
+        layers[level].append(box)
+    chains = []
+    joints: dict[tuple[int, int], int] = {}
+    for source, target in edges:
+        chain = [source]
+        for level in range(depth[source] + 1, depth[target]):
+            if (source, level) not in joints:
+                joints[source, level] = len(widths)
+                layers[level].append(len(widths))
+                widths.append(JOINT_WIDTH)
+            chain.append(joints[source, level])
+        chains.append([*chain, target])
+    above: dict[int, list[int]] = {}
+    below: dict[int, list[int]] = {}
+    pairs = (pair for chain in chains for pair in pairwise(chain))
+    for upper, lower in dict.fromkeys(pairs):
+        above.setdefault(lower, []).append(upper)
+        below.setdefault(upper, []).append(lower)
+    order_layers(layers, above, below)
+    middle = middles_of(layers, widths, above, below)
+    heights = [max((sizes[k][1] for k in layer if k < len(sizes)), default=0.0) for layer in layers]
+    left, right = _reach(range(len(widths)), widths, middle)
+    columns = _columns(heights, right - left)
+    extents = [
+        _reach([k for level in _levels(columns, column) for k in layers[level]], widths, middle)
+        for column in range(max(columns, default=-1) + 1)
+    ]
+    tops, bottom = _tops(heights, columns)
+    begins, total = _side_by_side(extents)
+    for level, layer in enumerate(layers):
+        for box in layer:
+            middle[box] += begins[columns[level]] - extents[columns[level]][0]
+    places = [
+        (middle[k] - wide / 2, tops[depth[k]] + (heights[depth[k]] - high) / 2)
+        for k, (wide, high) in enumerate(sizes)
+    ]
+    lines = []
+    for chain in chains:
+        first, *between, last = chain
+        level = depth[first]
+        line = [(middle[first], places[first][1] + sizes[first][1])]
+        for box in [*between, last]:
+            level += 1
+            if columns[level] != columns[level - 1]:
+                gutter = begins[columns[level]] - GUTTER / 2
+                line += [(line[-1][0], bottom + TURN), (gutter, bottom + TURN)]
+                line += [(gutter, -TURN), (middle[box], -TURN)]
+            if box != last:
+                line += [(middle[box], tops[level]), (middle[box], tops[level] + heights[level])]
+        lines.append([*line, (middle[last], places[last][1])])
+    return Layout(places, lines, total, bottom)
+
+
+def _columns(heights: Sequence[float], width: float) -> list[int]:
+    """The column of each layer: of about equal heights."""
+    total = sum(heights) + LAYER_GAP * len(heights)
+    wanted = round(math.sqrt(ASPECT * total / (width + GUTTER))) if heights else 1
+    count = max(1, min(wanted, len(heights) // LEAST_LAYERS))
+    found, above = [], 0.0
+    for height in heights:
+        found.append(min(int((above + height / 2) * count / total), count - 1))
+        above += height + LAYER_GAP
+    return found
+
+
+def _levels(columns: Sequence[int], column: int) -> list[int]:
+    """The layers of a column."""
+    return [level for level, each in enumerate(columns) if each == column]
+
+
+def _reach(
+    boxes: Sequence[int], widths: Sequence[float], middle: Sequence[float]
+) -> tuple[float, float]:
+    """From where to where boxes reach."""
+    return (
+        min((middle[box] - widths[box] / 2 for box in boxes), default=0.0),
+        max((middle[box] + widths[box] / 2 for box in boxes), default=0.0),
+    )
+
+
+def _side_by_side(reach: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
+    """Where each column begins, and the width of all."""
+    begins, right = [], 0.0
+    for left, end in reach:
+        begins.append(right)
+        right += end - left + GUTTER
+    return begins, max(right - GUTTER, 0.0)
+
+
+def _tops(heights: Sequence[float], columns: Sequence[int]) -> tuple[list[float], float]:
+    """Where each layer begins, and where the longest column ends."""
+    tops: list[float] = []
+    bottom = 0.0
+    for level, height in enumerate(heights):
+        below = level > 0 and columns[level] == columns[level - 1]
+        tops.append(tops[-1] + heights[level - 1] + LAYER_GAP if below else 0.0)
+        bottom = max(bottom, tops[-1] + height)
+    return tops, bottom
+
+
+def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Boxes on the longest way to each; a box that reads nothing goes right above its reader."""
+    depth = [0] * count
+    incoming = [False] * count
+    for source, target in sorted(edges, key=lambda edge: edge[1]):
+        depth[target] = max(depth[target], depth[source] + 1)
+        incoming[target] = True
+    for source in range(count):
+        readers = [depth[target] for start, target in edges if start == source]
+        if not incoming[source] and readers:
+            depth[source] = min(readers) - 1
+    return depth
