@@ -30,6 +30,10 @@ from .io_binding import IOBinding
 from .logs import logger
 from .model_programs import ModelPrograms, OpenSession
 from .node_arg import NodeArg
+from .onnxruntime_api.ort_value import plain
+from .onnxruntime_api.run_options import check_run_options
+from .onnxruntime_api.session_face import SessionFace
+from .onnxruntime_api.session_methods import SessionMethods
 from .open_feeds import check_sizes
 from .programs import Program, Programs
 from .size_errors import raise_size_error
@@ -49,13 +53,19 @@ from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
 
 
-class InferenceSession:
-    """A model ready to run on NumPy arrays.
+class InferenceSession(SessionMethods):
+    """A model ready to run on NumPy arrays; the first four arguments are those of ONNX Runtime.
 
     Parameters
     ----------
-    model : path-like, bytes, onnx.ModelProto, tvm.IRModule, torch ExportedProgram or Executable
+    path_or_bytes : path-like, bytes, onnx.ModelProto, tvm.IRModule, ExportedProgram or Executable
         The model, or a library that `Executable.export` wrote.
+    sess_options : SessionOptions, optional
+        Options under ONNX Runtime's names. The arguments below go before them.
+    providers : sequence of str or (str, dict), optional
+        There is "CPUExecutionProvider"; Python's `warnings` warn of others, which are left out.
+    provider_options : sequence of dict, optional
+        Options of each provider; none has a meaning here.
     shapes : mapping, optional
         As for `tvm_hybrid.compile`, for all open dimensions, some, or none. An ONNX model whose
         dimensions stay open is compiled once, for all sizes, if its products, convolutions and
@@ -79,6 +89,9 @@ class InferenceSession:
     ------
     TvmHybridError
         As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+    OptionError
+        If an option of `sess_options` would change results, or one of these arguments has a wrong
+        form.
 
     Notes
     -----
@@ -89,7 +102,10 @@ class InferenceSession:
 
     def __init__(
         self,
-        model: Any,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
         *,
         shapes: Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
@@ -105,6 +121,10 @@ class InferenceSession:
         fallback: TargetLike = None,
         cache: bool = True,
     ) -> None:
+        model = path_or_bytes
+        self._face = face = SessionFace(model, sess_options, providers, provider_options)
+        shapes = face.shapes(shapes)
+        num_threads = face.num_threads(num_threads, threads, target)
         self._programs: Programs | None = None
         declared: DeclaredInterface | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
@@ -150,6 +170,7 @@ class InferenceSession:
             if isinstance(found, OpenSession):
                 logger.info("a program for each combination of inputs: %s", found.reason)
                 self._leave_open(found, programs, shapes or {}, values or {})
+                face.finish(self)
                 return
             self.executable = found.for_host()
             if self.executable.is_open:
@@ -174,6 +195,8 @@ class InferenceSession:
         self._local = threading.local()
         with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
             self.executable.make_code()
+        self._runner = face.watched(self.executable)
+        face.finish(self)
 
     def _leave_open(
         self,
@@ -187,10 +210,14 @@ class InferenceSession:
         self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in opened.declared.outputs]
 
+        watched = self._face.watched
+
         def program_for(
             arrived: dict[str, tuple[int, ...]], known: dict[str, np.ndarray]
         ) -> InferenceSession:
-            return InferenceSession(made.for_sizes({**shapes, **arrived}, {**values, **known}))
+            session = InferenceSession(made.for_sizes({**shapes, **arrived}, {**values, **known}))
+            session._runner = watched(session.executable)
+            return session
 
         programs = self._programs = Programs(inputs, opened.parameters, program_for)
 
@@ -253,7 +280,7 @@ class InferenceSession:
         Parameters
         ----------
         output_names : sequence of str or None
-            The outputs wanted, in the order wanted; None for all.
+            The outputs wanted, in the order wanted; None, or none of them, for all.
         input_feed : mapping from str to array_like
             A value for every input: an array of exactly its shape and type, or a list. Arrays of
             bfloat16 and of types with 2, 4 or 8 bits per element, of inputs and outputs, are those
@@ -272,6 +299,8 @@ class InferenceSession:
         FeedError
             If a name, shape or type is wrong, an input has another value than was given, or values
             make sizes that do not fit the model.
+        OptionError
+            If `run_options` are no such options, or say that the run shall end.
         ModelError, CompileError
             If a model with open shapes or parameters cannot be compiled for these inputs.
         IsaError
@@ -290,7 +319,7 @@ class InferenceSession:
         except (LookupError, AttributeError, TypeError):
             tensors = self._feed_slowly(state, input_feed)
         if run_options is not None:
-            raise FeedError("run_options are not supported; pass None")
+            check_run_options(run_options)
         places = None if output_names is None else self._find(output_names)
         try:
             result = state.main(*tensors)
@@ -323,7 +352,7 @@ class InferenceSession:
         ----------
         iobinding : IOBinding
             Every input has to be bound, and the outputs that are wanted.
-        run_options : None
+        run_options : RunOptions or None
             As for `run`.
 
         Raises
@@ -335,7 +364,7 @@ class InferenceSession:
             As `run`.
         """
         if run_options is not None:
-            raise FeedError("run_options are not supported; pass None")
+            check_run_options(run_options)
         feeds, bound = iobinding.bound_inputs, iobinding.bound_outputs
         if not bound:
             raise FeedError("no output is bound; bind_output(name) has the session make an array")
@@ -351,7 +380,7 @@ class InferenceSession:
         try:
             runner = self._local.bound
         except AttributeError:
-            runner = self._local.bound = BoundRun(self.executable)
+            runner = self._local.bound = BoundRun(self._runner)
         if self._parallel and current.setting is not self._setting:
             use_setting(self._setting)
         feeds = self._named_feeds(feeds)
@@ -368,17 +397,17 @@ class InferenceSession:
     def _check_sizes(self, feeds: Mapping[str, Any]) -> None:
         """Says which sizes are wrong; the program looks at them, but only says that some are."""
         manifest = self.executable.manifest
-        shapes = [np.shape(feeds[info.name]) for info in manifest.inputs]
+        shapes = [np.shape(plain(feeds[info.name])) for info in manifest.inputs]
         check_sizes(manifest.inputs, shapes, manifest.limits)
 
     def _new_state(self) -> ThreadState:
         """What the calling thread runs with; the first one may get the short way."""
-        state = ThreadState(self.executable)
+        state = ThreadState(self._runner)
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
         narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
         if plain and not narrow and not self._open and "run" not in self.__dict__:
-            self.__dict__["run"] = short_run(self.executable, state.main, self.run)
+            self.__dict__["run"] = short_run(self._runner, state.main, self.run)
         return state
 
     def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:
@@ -413,7 +442,7 @@ class InferenceSession:
         if isinstance(names, str) or not isinstance(names, Sequence):
             raise FeedError(f"output names must be a list, not {names!r}; there are {known}")
         if not names:
-            raise FeedError("no output is asked for; pass None for all")
+            return list(self._places.values())
         for name in names:
             if not isinstance(name, str) or name not in self._places:
                 raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
