@@ -39,6 +39,8 @@ class SessionFace:
     ----------
     given : SessionOptions
         The caller's own object, or a new one.
+    path : str or None
+        The model's file, if it was given by path.
     profiler : Profiler or None
         What notes the runs, if the options say so.
 
@@ -55,6 +57,7 @@ class SessionFace:
         self.given = self._options if options is None else options
         check_options(self._options)
         checked_providers(providers, provider_options)
+        self.path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
         self._surface = ModelSurface.of(model)
         if self._options.optimized_model_filepath:
             require_writable(self._options.optimized_model_filepath)

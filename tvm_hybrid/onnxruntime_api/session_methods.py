@@ -30,6 +30,11 @@ class SessionMethods:
             run_options: Any = None,
         ) -> list[np.ndarray]: ...
 
+    @property
+    def _model_path(self) -> str | None:
+        """The model's file, if it was given by path; optimum reads this of ONNX Runtime's class."""
+        return self._face.path
+
     def run_with_ort_values(
         self,
         output_names: Sequence[str] | None,
