@@ -55,7 +55,7 @@ def test_every_kernel_of_every_run_has_an_event(rows: int | str, tmp_path: Path)
     path = session.end_profiling()
     assert Path(path).name.startswith("run_") and path.endswith(".json")
     found = events(path)
-    functions = {each.function for each in session.executable.explain().decisions if each.function}
+    functions = {each.function for each in session.executable.manifest.decisions if each.function}
     kernels, runs = of_kind(found, "Node"), of_kind(found, "Session")
     assert len(runs) == 4
     for function in functions:
