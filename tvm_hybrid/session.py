@@ -124,7 +124,7 @@ class InferenceSession(SessionMethods):
         model = path_or_bytes
         self._face = face = SessionFace(model, sess_options, providers, provider_options)
         shapes = face.shapes(shapes)
-        num_threads = face.num_threads(num_threads, threads, target)
+        num_threads = face.num_threads(num_threads, threads)
         self._programs: Programs | None = None
         declared: DeclaredInterface | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):

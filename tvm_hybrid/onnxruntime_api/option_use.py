@@ -57,9 +57,10 @@ def own_options(options: Any) -> SessionOptions:
             "shapes and other options of ours are given by name"
         )
     own = SessionOptions()
-    for name in (*_NAMES, *(name for name in _USED if hasattr(options, name))):
+    for name in SessionOptions.__slots__:
         if hasattr(options, name):
-            setattr(own, name, getattr(options, name))
+            value = getattr(options, name)
+            setattr(own, name, int(value) if hasattr(value, "name") else value)  # enumerations
     for key, _, _ in _REFUSED:
         try:
             own.entries[key] = options.get_session_config_entry(key)

@@ -79,10 +79,10 @@ class SessionFace:
         logger.debug("overrides of dimensions %s: sizes %s of the model", wanted, sizes)
         return {**sizes, **(given or {})} or None
 
-    def num_threads(self, given: int | None, threads: Any, target: Any) -> int | None:
+    def num_threads(self, given: int | None, threads: Any) -> int | None:
         """The session's number of threads or, where it says nothing, that of the options."""
         wanted = self._options.intra_op_num_threads
-        if (given, threads, target) != (None, None, None) or wanted < 1:
+        if given is not None or threads is not None or wanted < 1:
             return given
         most = MOST_PER_CPU * len(ALLOWED_CPUS)
         if wanted > most:

@@ -9,6 +9,7 @@ from microkernels.errors import OptionError
 
 from .config_entries import add_entry, entry
 from .levels import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from .providers import checked_providers
 
 
 class SessionOptions:
@@ -189,8 +190,6 @@ class SessionOptions:
         options : dict
             Its options.
         """
-        from .providers import checked_providers
-
         checked_providers([(name, options)], None)
 
     def has_providers(self) -> bool:

@@ -82,11 +82,15 @@ def test_a_script_gives_the_same_with_either_module(path: str) -> None:
             assert mine == other
 
 
-def test_options_of_the_other_module_are_understood(path: str) -> None:
+def test_options_of_the_other_module_are_understood(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A script may have swapped the session alone."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = InferenceSession(path, sess_options=options, providers=["CPUExecutionProvider"])
+    with caplog.at_level(logging.DEBUG, "tvm_hybrid"):
+        session = InferenceSession(path, sess_options=options, providers=["CPUExecutionProvider"])
+    assert "without a meaning" not in caplog.text
     assert session.get_session_options() is options
     assert session.executable.num_threads == 1
     (x, *_) = session.run(None, {"x": sample()}, onnxruntime.RunOptions())
