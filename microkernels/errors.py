@@ -63,6 +63,10 @@ class FeedError(TvmHybridError, ValueError):
     """The inputs or output names given to a session do not fit the model."""
 
 
+class OptionError(TvmHybridError, ValueError, RuntimeError):
+    """An option that a session takes for ONNX Runtime's sake asks for what there is not here."""
+
+
 class CompileError(TvmHybridError, RuntimeError):
     """A model or region could not be compiled; the message names the region."""
 

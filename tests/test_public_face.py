@@ -31,7 +31,7 @@ def test_parameters_and_errors_are_documented(name: str) -> None:
     value = OBJECTS[name]
     documented = Docstring.of(value)
     assert documented.text
-    parameters = set(inspect.signature(function_of(value)).parameters) - {"self"}
+    parameters = set(inspect.signature(function_of(value)).parameters) - {"self", "cls"}
     assert documented.names("Parameters") == parameters
     if raises(value):
         assert documented.entries("Raises")

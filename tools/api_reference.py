@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,13 @@ def _object(name: str, value: Any) -> str:
 def _signature(name: str, value: Any) -> str:
     if isinstance(value, property):
         return f"{name}  # property"
+    if inspect.isclass(value) and issubclass(value, Enum):
+        return f"{name}  # {', '.join(f'{each.name} = {each.value}' for each in value)}"
     signature = inspect.signature(value)
     plain = [
         parameter.replace(annotation=parameter.empty)
         for parameter in signature.parameters.values()
-        if parameter.name != "self"
+        if parameter.name not in ("self", "cls")
     ]
     return f"{name}{signature.replace(parameters=plain, return_annotation=signature.empty)}"
 

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import click
@@ -107,7 +108,10 @@ def public_objects() -> dict[str, Any]:
 def _members(owner: type) -> dict[str, Any]:
     """Public methods and properties of a class, in the order of the source."""
     found: dict[str, Any] = {}
+    package = owner.__module__.partition(".")[0]
     for base in reversed(owner.__mro__[:-1]):
+        if base.__module__.partition(".")[0] != package:  # such as int's of an enumeration
+            continue
         for key, value in vars(base).items():
             member = getattr(value, "__func__", value)
             if not key.startswith("_") and (callable(member) or isinstance(member, property)):
@@ -129,8 +133,14 @@ def function_of(value: Any) -> Callable[..., Any]:
     if isinstance(value, property):
         assert value.fget is not None
         return value.fget
+    if inspect.isclass(value) and issubclass(value, Enum):  # its members are all there are
+        return _no_parameters
     found: Callable[..., Any] = value.__init__ if inspect.isclass(value) else value
     return inspect.unwrap(found)
+
+
+def _no_parameters() -> None:
+    """What makes a member of an enumeration: nobody does."""
 
 
 def public_errors() -> dict[str, type[Exception]]:

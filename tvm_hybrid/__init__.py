@@ -20,6 +20,23 @@ if TYPE_CHECKING:
     from .byoc import partition_for_tvm_hybrid
     from .executable import Executable, load
     from .frontend import import_onnx
+    from .io_binding import IOBinding
+    from .node_arg import NodeArg
+    from .onnxruntime_api.levels import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+    from .onnxruntime_api.model_metadata import ModelMetadata
+    from .onnxruntime_api.ort_value import OrtValue
+    from .onnxruntime_api.process_settings import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_build_info,
+        get_version_string,
+        preload_dlls,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+    )
+    from .onnxruntime_api.providers import get_all_providers, get_available_providers, get_device
+    from .onnxruntime_api.run_options import RunOptions
+    from .onnxruntime_api.session_options import SessionOptions
     from .pytorch.programs import torch_programs
     from .quantization import quantize
     from .session import InferenceSession
@@ -31,16 +48,35 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Executable",
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
     "compile",
+    "disable_telemetry_events",
     "dlight",
+    "enable_telemetry_events",
     "errors",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_version_string",
     "import_onnx",
     "load",
     "metaschedule",
     "partition_for_tvm_hybrid",
+    "preload_dlls",
     "quantize",
     "resolve_target",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
     "tensorize",
     "torch_programs",
     "tune",
@@ -48,13 +84,32 @@ __all__ = [
 
 _HOMES = {
     "Executable": "executable",
+    "ExecutionMode": "onnxruntime_api.levels",
+    "ExecutionOrder": "onnxruntime_api.levels",
+    "GraphOptimizationLevel": "onnxruntime_api.levels",
+    "IOBinding": "io_binding",
     "InferenceSession": "session",
+    "ModelMetadata": "onnxruntime_api.model_metadata",
+    "NodeArg": "node_arg",
+    "OrtValue": "onnxruntime_api.ort_value",
+    "RunOptions": "onnxruntime_api.run_options",
+    "SessionOptions": "onnxruntime_api.session_options",
     "compile": "api",
+    "disable_telemetry_events": "onnxruntime_api.process_settings",
+    "enable_telemetry_events": "onnxruntime_api.process_settings",
+    "get_all_providers": "onnxruntime_api.providers",
+    "get_available_providers": "onnxruntime_api.providers",
+    "get_build_info": "onnxruntime_api.process_settings",
+    "get_device": "onnxruntime_api.providers",
+    "get_version_string": "onnxruntime_api.process_settings",
     "import_onnx": "frontend",
     "load": "executable",
     "partition_for_tvm_hybrid": "byoc",
+    "preload_dlls": "onnxruntime_api.process_settings",
     "quantize": "quantization",
     "resolve_target": "targets",
+    "set_default_logger_severity": "onnxruntime_api.process_settings",
+    "set_default_logger_verbosity": "onnxruntime_api.process_settings",
     "tensorize": "tensorized",
     "torch_programs": "pytorch.programs",
     "tune": "tuning",

@@ -16,12 +16,15 @@ is the beginning of the other, only new rows are written:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from microkernels.errors import FeedError
+
+from .onnxruntime_api.cpu_memory import array_at, require_cpu
+from .onnxruntime_api.ort_value import OrtValue, plain
 
 if TYPE_CHECKING:
     from .session import InferenceSession
@@ -44,47 +47,137 @@ class IOBinding:
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, np.ndarray | None] = {}
         self._results: list[np.ndarray] = []
+        self._given: dict[str, Any] = {}  # arrays and values that outputs are bound to
 
-    def bind_input(self, name: str, value: Any) -> None:
+    def bind_input(
+        self,
+        name: str,
+        value: Any = None,
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+        *,
+        device_type: str | None = None,
+    ) -> None:
         """Has the model read an input from an array, whatever that holds when it runs.
 
         Parameters
         ----------
         name : str
             The input.
-        value : array_like
+        value : array_like or str
             As for `InferenceSession.run`. An array that is contiguous, or the first rows of each
-            head of a cache, is read where it is.
+            head of a cache, is read where it is. Or ONNX Runtime's device, "cpu", which the
+            arguments below follow.
+        device_id, element_type, shape, buffer_ptr : int, dtype-like, sequence of int, int
+            With a device: the memory that is read. The caller keeps it alive.
+        device_type : str, optional
+            The device by its name in ONNX Runtime.
+
+        Raises
+        ------
+        FeedError
+            If there is neither an array nor memory.
+        OptionError
+            If there is no such device.
         """
-        self._inputs[name] = value
+        device, value = _device_of(value, device_type)
+        if device is not None:
+            require_cpu(device, device_id)
+            value = array_at(buffer_ptr, shape, element_type)
+        elif value is None:
+            raise FeedError(f"input {name!r} has to be bound to an array")
+        self._inputs[name] = plain(value)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """As `bind_input`, under the name that ONNX Runtime has for it."""
+        """As `bind_input`, under the name that ONNX Runtime has for it.
+
+        Parameters
+        ----------
+        name : str
+            The input.
+        arr_on_cpu : array_like
+            As for `bind_input`.
+        """
         self.bind_input(name, arr_on_cpu)
 
-    def bind_output(self, name: str, value: np.ndarray | None = None) -> None:
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        """As `bind_input`, with an `OrtValue`.
+
+        Parameters
+        ----------
+        name : str
+            The input.
+        ortvalue : OrtValue
+            What is read.
+        """
+        self.bind_input(name, ortvalue)
+
+    def bind_output(
+        self,
+        name: str,
+        value: np.ndarray | str | None = None,
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+        *,
+        device_type: str | None = None,
+    ) -> None:
         """Has the model write an output into an array; without one, into a new one in every run.
 
         Parameters
         ----------
         name : str
             The output.
-        value : numpy.ndarray, optional
-            Of just the shape and type that the output has when it runs.
+        value : numpy.ndarray or str, optional
+            Of just the shape and type that the output has when it runs. Or ONNX Runtime's device,
+            "cpu", which the arguments below may follow.
+        device_id, element_type, shape, buffer_ptr : int, dtype-like, sequence of int, int
+            With a device: the memory that is written to, if any. The caller keeps it alive.
+        device_type : str, optional
+            The device by its name in ONNX Runtime.
 
         Raises
         ------
         FeedError
             If there is no such output, or the value is not an array that can be written to.
+        OptionError
+            If there is no such device.
         """
         if name not in self._names:
             known = ", ".join(map(repr, sorted(self._names)))
             raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
-        if isinstance(value, str) and value == "cpu":  # ONNX Runtime's device
-            value = None
-        if value is not None and not (isinstance(value, np.ndarray) and value.flags.writeable):
+        device, array = _device_of(value, device_type)
+        if device is not None:
+            require_cpu(device, device_id)
+            array = None if buffer_ptr is None else array_at(buffer_ptr, shape, element_type)
+        if array is not None and not (isinstance(array, np.ndarray) and array.flags.writeable):
             raise FeedError(f"output {name!r} has to be bound to an array that can be written to")
-        self._outputs[name] = value
+        self._outputs[name] = array
+        self._given.pop(name, None)
+        if array is not None and device is None:
+            self._given[name] = array
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """As `bind_output`, with an `OrtValue`.
+
+        Parameters
+        ----------
+        name : str
+            The output.
+        ortvalue : OrtValue
+            What is written to.
+        """
+        self.bind_output(name, plain(ortvalue))
+        self._given[name] = ortvalue
+
+    def synchronize_inputs(self) -> None:
+        """Does nothing: what is in the CPU's memory is there."""
+
+    def synchronize_outputs(self) -> None:
+        """Does nothing: a run has ended when it returns."""
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
@@ -93,6 +186,7 @@ class IOBinding:
     def clear_binding_outputs(self) -> None:
         """Forgets all outputs, and what the last run gave."""
         self._outputs.clear()
+        self._given.clear()
         self._results = []
 
     def run(self) -> None:
@@ -110,13 +204,35 @@ class IOBinding:
         return self._outputs
 
     def keep(self, results: list[np.ndarray]) -> None:
-        """Takes what a run gave, in the order in which outputs were bound."""
+        """Takes what a run gave, in the order in which outputs were bound; sessions call it.
+
+        Parameters
+        ----------
+        results : list of numpy.ndarray
+            One for each output that is bound.
+        """
         self._results = results
 
-    def get_outputs(self) -> list[np.ndarray]:
-        """What the last run gave for the outputs, in the order in which they were bound."""
-        return list(self._results)
+    def get_outputs(self) -> list[Any]:
+        """What the last run gave for the outputs, in the order in which they were bound.
+
+        Returns
+        -------
+        list of numpy.ndarray and OrtValue
+            The very arrays and values that outputs were bound to, a value for each other one.
+        """
+        pairs = zip(self._outputs, self._results, strict=False)  # more may be bound since
+        return [
+            self._given[name] if name in self._given else OrtValue(result) for name, result in pairs
+        ]
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray]:
         """Copies of what the last run gave."""
         return [result.copy() for result in self._results]
+
+
+def _device_of(value: Any, device_type: str | None) -> tuple[str | None, Any]:
+    """The device, if one is named, and the value, if one is given."""
+    if device_type is None and isinstance(value, str):
+        return value, None
+    return device_type, value

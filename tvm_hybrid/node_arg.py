@@ -8,6 +8,11 @@ from .tensors import OpenTensorInfo, OutputInfo, TensorInfo
 class NodeArg:
     """An input or output, as ONNX Runtime describes it.
 
+    Parameters
+    ----------
+    info : TensorInfo, OutputInfo or OpenTensorInfo
+        What is known of it.
+
     Attributes
     ----------
     name : str

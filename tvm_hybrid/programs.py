@@ -20,6 +20,7 @@ from microkernels.errors import FeedError, InputValueError
 from .feeds import to_array
 from .input_values import InputValue, arrays_of
 from .logs import logger
+from .onnxruntime_api.ort_value import plain
 from .tensors import OpenTensorInfo, TensorInfo
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Programs:
             names = ", ".join(repr(item.name) for item in self._inputs)
             raise FeedError(f"no value for input {info.name!r}; the model's inputs are {names}")
         value = feeds[info.name]
-        shape = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+        shape = value.shape if isinstance(value, np.ndarray) else np.shape(plain(value))
         if not info.fits(shape):
             raise FeedError(f"input {info.name!r}: expected {info}, got shape {shape}")
         return shape

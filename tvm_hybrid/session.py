@@ -30,6 +30,10 @@ from .io_binding import IOBinding
 from .logs import logger
 from .model_programs import ModelPrograms, OpenSession
 from .node_arg import NodeArg
+from .onnxruntime_api.ort_value import plain
+from .onnxruntime_api.run_options import check_run_options
+from .onnxruntime_api.session_face import SessionFace
+from .onnxruntime_api.session_methods import SessionMethods
 from .open_feeds import check_sizes
 from .programs import Program, Programs
 from .size_errors import raise_size_error
@@ -50,13 +54,19 @@ from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
 
 
-class InferenceSession(AsyncRuns):
-    """A model ready to run on NumPy arrays.
+class InferenceSession(SessionMethods, AsyncRuns):
+    """A model ready to run on NumPy arrays; the first four arguments are those of ONNX Runtime.
 
     Parameters
     ----------
-    model : path-like, bytes, onnx.ModelProto, tvm.IRModule, torch ExportedProgram or Executable
+    path_or_bytes : path-like, bytes, onnx.ModelProto, tvm.IRModule, ExportedProgram or Executable
         The model, or a library that `Executable.export` wrote.
+    sess_options : SessionOptions, optional
+        Options under ONNX Runtime's names. The arguments below go before them.
+    providers : sequence of str or (str, dict), optional
+        There is "CPUExecutionProvider"; Python's `warnings` warn of others, which are left out.
+    provider_options : sequence of dict, optional
+        Options of each provider; none has a meaning here.
     shapes : mapping, optional
         As for `tvm_hybrid.compile`, for all open dimensions, some, or none. An ONNX model whose
         dimensions stay open is compiled once, for all sizes, if its products, convolutions and
@@ -90,6 +100,9 @@ class InferenceSession(AsyncRuns):
     TargetError
         If `streams` or `queue_size` is no such number, or `threads` is a place and there are
         streams.
+    OptionError
+        If an option of `sess_options` would change results, or one of these arguments has a wrong
+        form.
 
     Notes
     -----
@@ -101,7 +114,10 @@ class InferenceSession(AsyncRuns):
 
     def __init__(
         self,
-        model: Any,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
         *,
         shapes: Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
@@ -120,6 +136,10 @@ class InferenceSession(AsyncRuns):
         queue_size: int | None = None,
     ) -> None:
         self._make_streams(streams, queue_size, threads)
+        model = path_or_bytes
+        self._face = face = SessionFace(model, sess_options, providers, provider_options)
+        shapes = face.shapes(shapes)
+        num_threads = face.num_threads(num_threads, threads)
         self._programs: Programs | None = None
         declared: DeclaredInterface | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
@@ -171,6 +191,8 @@ class InferenceSession(AsyncRuns):
             if isinstance(found, OpenSession):
                 logger.info("a program for each combination of inputs: %s", found.reason)
                 self._leave_open(found, programs, shapes or {}, values or {})
+                face.finish(self)
+                self._limit_runs()
                 return
             self.executable = found.for_host()
             if self.executable.is_open:
@@ -195,6 +217,8 @@ class InferenceSession(AsyncRuns):
         self._local = threading.local()
         with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
             self.executable.make_code()
+        self._runner = face.watched(self.executable)
+        face.finish(self)
         self._limit_runs()
 
     def _leave_open(
@@ -209,10 +233,14 @@ class InferenceSession(AsyncRuns):
         self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in opened.declared.outputs]
 
+        watched = self._face.watched
+
         def program_for(
             arrived: dict[str, tuple[int, ...]], known: dict[str, np.ndarray]
         ) -> InferenceSession:
-            return InferenceSession(made.for_sizes({**shapes, **arrived}, {**values, **known}))
+            session = InferenceSession(made.for_sizes({**shapes, **arrived}, {**values, **known}))
+            session._runner = watched(session.executable)
+            return session
 
         programs = self._programs = Programs(inputs, opened.parameters, program_for)
 
@@ -226,7 +254,6 @@ class InferenceSession(AsyncRuns):
             return session.run(output_names, input_feed, run_options)
 
         self.__dict__["run"] = run
-        self._limit_runs()
 
     def __getattr__(self, name: str) -> Any:
         if name == "executable":
@@ -277,7 +304,7 @@ class InferenceSession(AsyncRuns):
         Parameters
         ----------
         output_names : sequence of str or None
-            The outputs wanted, in the order wanted; None for all.
+            The outputs wanted, in the order wanted; None, or none of them, for all.
         input_feed : mapping from str to array_like
             A value for every input: an array of exactly its shape and type, or a list. Arrays of
             bfloat16 and of types with 2, 4 or 8 bits per element, of inputs and outputs, are those
@@ -296,6 +323,8 @@ class InferenceSession(AsyncRuns):
         FeedError
             If a name, shape or type is wrong, an input has another value than was given, or values
             make sizes that do not fit the model.
+        OptionError
+            If `run_options` are no such options, or say that the run shall end.
         ModelError, CompileError
             If a model with open shapes or parameters cannot be compiled for these inputs.
         IsaError
@@ -316,7 +345,7 @@ class InferenceSession(AsyncRuns):
         except (LookupError, AttributeError, TypeError):
             tensors = self._feed_slowly(state, input_feed)
         if run_options is not None:
-            raise FeedError("run_options are not supported; pass None")
+            check_run_options(run_options)
         places = None if output_names is None else self._find(output_names)
         try:
             result = state.main(*tensors)
@@ -349,7 +378,7 @@ class InferenceSession(AsyncRuns):
         ----------
         iobinding : IOBinding
             Every input has to be bound, and the outputs that are wanted.
-        run_options : None
+        run_options : RunOptions or None
             As for `run`.
 
         Raises
@@ -361,7 +390,7 @@ class InferenceSession(AsyncRuns):
             As `run`.
         """
         if run_options is not None:
-            raise FeedError("run_options are not supported; pass None")
+            check_run_options(run_options)
         feeds, bound = iobinding.bound_inputs, iobinding.bound_outputs
         if not bound:
             raise FeedError("no output is bound; bind_output(name) has the session make an array")
@@ -378,7 +407,7 @@ class InferenceSession(AsyncRuns):
         try:
             runner = self._local.bound
         except AttributeError:
-            runner = self._local.bound = BoundRun(self.executable)
+            runner = self._local.bound = BoundRun(self._runner)
         if self._parallel and current.setting is not self._setting:
             use_setting(self._setting)
         feeds = self._named_feeds(feeds)
@@ -395,17 +424,17 @@ class InferenceSession(AsyncRuns):
     def _check_sizes(self, feeds: Mapping[str, Any]) -> None:
         """Says which sizes are wrong; the program looks at them, but only says that some are."""
         manifest = self.executable.manifest
-        shapes = [np.shape(feeds[info.name]) for info in manifest.inputs]
+        shapes = [np.shape(plain(feeds[info.name])) for info in manifest.inputs]
         check_sizes(manifest.inputs, shapes, manifest.limits)
 
     def _new_state(self) -> ThreadState:
         """What the calling thread runs with; the first one may get the short way."""
-        state = ThreadState(self.executable)
+        state = ThreadState(self._runner)
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
         narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
         if plain and not narrow and not self._open and "run" not in self.__dict__:
-            self.__dict__["run"] = short_run(self.executable, state.main, self.run)
+            self.__dict__["run"] = short_run(self._runner, state.main, self.run)
         return state
 
     def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:
@@ -440,7 +469,7 @@ class InferenceSession(AsyncRuns):
         if isinstance(names, str) or not isinstance(names, Sequence):
             raise FeedError(f"output names must be a list, not {names!r}; there are {known}")
         if not names:
-            raise FeedError("no output is asked for; pass None for all")
+            return list(self._places.values())
         for name in names:
             if not isinstance(name, str) or name not in self._places:
                 raise FeedError(f"the model has no output {name!r}; its outputs are {known}")

@@ -218,6 +218,33 @@ def test_verify_of_narrow_floats(
     assert found <= report["tolerance"] and 1e-5 < report["tolerance"] < 0.1
 
 
+def test_verify_of_a_float16_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Convolutions, a mean, a product and a softmax; something else than the network fails."""
+    g, random, dtype = OnnxBuilder(), np.random.default_rng(0), np.float16
+    x, channels = g.input("x", (1, 3, 10, 10), dtype), 3
+    for count in (16, 32):
+        weight = random.standard_normal((count, channels, 3, 3)) / (9 * channels) ** 0.5
+        bias = g.constant(random.standard_normal(count) / 10, dtype)
+        x = g.node("Relu", g.node("Conv", x, g.constant(weight, dtype), bias, pads=[1] * 4))
+        channels = count
+    x = g.node("Flatten", g.node("GlobalAveragePool", x))
+    x = g.node("MatMul", x, g.constant(random.standard_normal((channels, 10)), dtype))
+    g.output(g.node("Softmax", x), (1, 10), dtype)
+    path = str(saved(tmp_path, g.model()))
+    assert main(["verify", path, "--json", "--threads", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    # Ours sums in float32: results are nearer than sums of float16 have to be.
+    found = report["outputs"][0]["ours"]["max_rel"]
+    assert found <= 4 * 2**-11 * 8**0.5 <= report["tolerance"] < 0.5
+    right = tvm_hybrid.InferenceSession.run
+    monkeypatch.setattr(
+        tvm_hybrid.InferenceSession, "run", lambda *given: [1 - each for each in right(*given)]
+    )
+    assert main(["verify", path, "--threads", "1"]) == 1
+
+
 def test_verify_names_the_first_difference(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.test_input_alignment import at_offset
 from tvm_hybrid.bound_arrays import room_of
-from tvm_hybrid.errors import FeedError
+from tvm_hybrid.errors import FeedError, OptionError
 
 WIDTH = 48
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_bound_is_refused(session: tvm_hybrid.InferenceSession) -
     binding.bind_output(names_of(session)[0])
     with pytest.raises(FeedError, match="input 'x': expected"):
         binding.run()
-    with pytest.raises(FeedError, match="run_options"):
+    with pytest.raises(OptionError, match="run_options"):
         session.run_with_iobinding(binding, object())
 
 

@@ -41,6 +41,9 @@ class Graph:
         8 bits here (narrow_types.py).
     bodies
         The bodies of loops that are not written out.
+    choices
+        Of each If whose branches are both written out: what the names of their nodes begin with,
+        its condition, and itself in words.
     is_body
         Whether this is such a body, so that its inputs are not the model's.
     """
@@ -55,6 +58,7 @@ class Graph:
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
     bodies: dict[str, Graph] = field(default_factory=dict)
+    choices: list[tuple[str, str, str]] = field(default_factory=list)
     is_body: bool = False
     _fresh: int = 0
 

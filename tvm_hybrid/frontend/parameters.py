@@ -88,6 +88,21 @@ def require_value(node: str, name: str, graph: Graph) -> None:
     )
 
 
+def require_choice(node: onnx.NodeProto, graph: Graph) -> None:
+    """Refuses a node that fits nothing, if it is one of a branch that inputs choose.
+
+    The branch may be for other shapes of inputs than those that are given.
+
+    Raises
+    ------
+    InputValueError
+        As `require_value`, of the branch's condition.
+    """
+    for prefix, condition, source in graph.choices:
+        if node.name.startswith(prefix):
+            require_value(source, condition, graph)
+
+
 def _parameters(node: onnx.NodeProto) -> list[str]:
     """The inputs of a node whose values the importer must know."""
     positions = PARAMETERS.get(node.op_type, ()) if node.domain in _DOMAINS else ()

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
+from microkernels.errors import InputValueError, ModelError, ShapeError, UnsupportedOperatorError
 
 from .check_model import type_name
 from .constant_node import constant_value
@@ -37,7 +37,7 @@ from .loops import add_body, is_repeat
 from .narrow_types import FLOATS, MOVING
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
-from .parameters import require_parameters
+from .parameters import require_choice, require_parameters
 from .partial_shapes import complete_types
 from .rewrites import rewrite
 
@@ -105,7 +105,14 @@ class _Propagation:
             visited += 1
             if visited > MAX_NODES:
                 raise ModelError(f"the graph unfolds to more than {MAX_NODES} nodes")
-            self.visit(self.queue.popleft())
+            node = self.queue.popleft()
+            try:
+                self.visit(node)
+            except InputValueError:
+                raise
+            except ModelError:
+                require_choice(node, self.graph)
+                raise
         self.graph.nodes = self.done
 
     def visit(self, node: onnx.NodeProto) -> None:

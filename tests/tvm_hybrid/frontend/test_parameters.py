@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import tvm_hybrid
 from tests.tvm_hybrid.frontend.models import f32, i64, make_model, run_imported
-from tvm_hybrid.errors import InputValueError
+from tvm_hybrid.errors import InputValueError, ShapeError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.parameters import MOST_ELEMENTS, PARAMETERS
 
@@ -103,6 +103,38 @@ def test_captured_values_and_functions_are_seen_through() -> None:
     imported = import_onnx(model, values={"shape": [1, 6]})
     wanted = np.pad(X[1:2], ((0, 0), (1, 1)))
     np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], wanted)
+
+
+def test_a_branch_for_other_shapes_asks_for_its_condition() -> None:
+    """One branch multiplies rows of four, the other one rows of six."""
+    arrays = {size: np.full((size, 2), size, np.float32) for size in (4, 6)}
+    four, six = (
+        helper.make_graph(
+            [node("MatMul", "x", "w", to="z"), node("Neg", "z", to="r")],
+            f"rows of {size}",
+            [],
+            [onnx.ValueInfoProto(name="r")],
+            [onnx.numpy_helper.from_array(weight, "w")],
+        )
+        for size, weight in arrays.items()
+    )
+    steps = [
+        node("Equal", "rate", "rate_of_four", to="flag"),
+        node("If", "flag", to="y", then_branch=four, else_branch=six),
+    ]
+    rate = ("rate", TensorProto.INT64, [])
+    model = make_model(steps, [f32("x", "n", "width"), rate], [f32("y", None, None)])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(4), "rate_of_four"))
+    with pytest.raises(InputValueError, match="If node") as caught:
+        import_onnx(model, shapes={"n": 3, "width": 4})
+    assert caught.value.inputs == ("rate",)
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    for size, weight in arrays.items():
+        x = np.ones((3, size), np.float32)
+        (y,) = session.run(None, {"x": x, "rate": np.array(size)})
+        np.testing.assert_array_equal(y, -(x @ weight))
+    with pytest.raises(ShapeError):
+        session.run(None, {"x": np.ones((3, 6), np.float32), "rate": np.array(4)})
 
 
 @pytest.mark.parametrize("shape", [(MOST_ELEMENTS + 1,), (2, 3)], ids=str)

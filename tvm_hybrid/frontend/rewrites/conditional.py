@@ -4,8 +4,8 @@ If(constant)                  ->  the nodes of the branch taken
 If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
 branches of the same shapes
 
-If the shapes differ, the condition's value must be known where it comes from inputs; else the
-result has open sizes (data_sized/choice.py).
+If the shapes differ, or a branch is not one for the inputs' shapes, the condition's value must be
+known where it comes from inputs; else the result has open sizes (data_sized/choice.py).
 
 Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
 side effects, so the branch not taken costs time but changes nothing.
@@ -38,6 +38,7 @@ def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         return _branch(node, taken, list(node.output), graph)
     build = NodeBuilder(graph, node)
     branches = {}
+    graph.choices.append((f"{build.prefix}/", node.input[0], describe(node)))
     for key in ("then_branch", "else_branch"):
         branches[key] = [graph.fresh(f"{build.prefix}/{key}") for _ in node.output]
         build.nodes += _branch(node, bodies[key], branches[key], graph)
