@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ..thread_pool.spin import SPINS
+
 Shapes = dict[str, "int | tuple[int, ...]"]
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -31,6 +33,7 @@ class CompileSettings:
     num_threads: int | None = None
     threads: str | None = None
     weights: str | None = None
+    spin: str | None = None
     precision: str = "auto"
     fusion: str = "coarse"
     fast_math: str = "default"
@@ -44,8 +47,8 @@ class CompileSettings:
         return dict(vars(self))
 
     def loading(self) -> dict[str, Any]:
-        """Those of `tvm_hybrid.load`, which say where a program runs."""
-        return {"threads": self.threads, "weights": self.weights}
+        """Those of `tvm_hybrid.load`, which say where a program runs, and how its threads wait."""
+        return {"threads": self.threads, "weights": self.weights, "spin": self.spin}
 
 
 class TargetName(click.ParamType[Any]):
@@ -268,6 +271,12 @@ def compile_options(
         type=click.Choice(["first-touch", "interleave", "replicate"]),
         help="Memory nodes of weights: where they are made, in turns those of --threads, or those "
         "of its socket. Default: replicate for threads of one socket, else first-touch.",
+    )
+    @click.option(
+        "--spin",
+        type=click.Choice(SPINS),
+        help="How long threads wait awake: inside a run, always, never. Default: TVM_HYBRID_SPIN, "
+        "else run.",
     )
     @click.option(
         "--fallback",
