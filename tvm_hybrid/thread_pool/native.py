@@ -35,10 +35,12 @@ class NativePool:
     add_always : callable
         Takes by how many more there are of those that want workers awake between runs; where there
         are none, workers sleep.
+    launch, barrier : int
+        Addresses of what modules of TVM call.
     """
 
     def __init__(self) -> None:
-        start, use, always, *hooks = tvm_side.load_addresses(CODE, "addresses", 6)
+        start, use, always, self.launch, self.barrier, number = tvm_side.load_addresses(CODE, "addresses", 6)
         whole = ctypes.c_int
         self._use = ctypes.PYFUNCTYPE(
             whole, whole, whole, whole, ctypes.POINTER(whole), whole
@@ -48,7 +50,7 @@ class NativePool:
         code = ctypes.PYFUNCTYPE(whole, ctypes.c_void_p)(start)(ctypes.byref(functions))
         if code:
             raise OSError(code, "the thread pool cannot start")
-        tvm_side.replace_parallel(*hooks)
+        tvm_side.replace_parallel(self.launch, self.barrier, number)
 
     def use(self, count: int, spin: str, bound: bool, cpus: Sequence[int]) -> None:
         """Sets what parallel loops that the calling thread starts do.

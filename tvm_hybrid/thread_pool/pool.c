@@ -112,7 +112,7 @@ typedef struct Extra {
 struct Pool {
   Pool* next;
   pthread_mutex_t lock;
-  atomic_int size, wanted;  // workers
+  atomic_int size;          // workers
   bool bound;               // worker i to CPU i + 1
   int cpu_count;
   int* cpus;
@@ -227,7 +227,9 @@ static int take_back(Worker* worker, const Region* region) {
 
 // Threads.
 
-static bool start_thread(Pool* pool, int worker, void* (*run)(void*), void* argument) {
+#define RARE __attribute__((noinline, cold))
+
+RARE static bool start_thread(Pool* pool, int worker, void* (*run)(void*), void* argument) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (pool->bound && worker >= 0 && worker + 1 < pool->cpu_count)
@@ -321,7 +323,7 @@ static void* run_extra(void* argument) {
 }
 
 // Lets an extra thread run a task; it is counted in `pending` already. False if there is none.
-static bool give_to_extra(Region* region, int task) {
+RARE static bool give_to_extra(Region* region, int task) {
   Pool* pool = region->pool;
   pthread_mutex_lock(&pool->lock);
   Extra* extra = pool->idle;
@@ -343,7 +345,7 @@ static bool give_to_extra(Region* region, int task) {
 }
 
 // Starts workers until there are so many, or as many as the system allows.
-static void grow(Pool* pool, int size) {
+RARE static void grow(Pool* pool, int size) {
   pthread_mutex_lock(&pool->lock);
   for (int i = atomic_load(&pool->size); i < size; ++i) {
     if (!pool->workers[i]) {
@@ -362,20 +364,21 @@ static void grow(Pool* pool, int size) {
 
 // Regions.
 
-// Offers the tasks from 1 on; those that nobody gets become loose. Returns how many are offered.
-static int offer_tasks(Region* region) {
+// Offers the tasks from 1 on to that many workers at most; those that nobody gets become loose.
+// Returns how many are offered.
+static int offer_tasks(Region* region, int most) {
   Pool* pool = region->pool;
   const int others = region->group.count - 1;
-  const int wanted = atomic_load_explicit(&pool->wanted, memory_order_relaxed);
+  const int needed = others < most ? others : most;
   int size = atomic_load_explicit(&pool->size, memory_order_acquire);
-  if (size < others && size < wanted) {
-    grow(pool, others < wanted ? others : wanted);
+  if (size < needed) {
+    grow(pool, needed);
     size = atomic_load(&pool->size);
   }
   int offered = 0, next = others;  // workers from there on prefer no task of this region
   for (int task = 1; task <= others; ++task) {
-    bool found = task <= size && offer(pool->workers[task - 1], region, task);
-    while (!found && next < size) found = offer(pool->workers[next++], region, task);
+    bool found = offered < most && task <= size && offer(pool->workers[task - 1], region, task);
+    while (!found && offered < most && next < size) found = offer(pool->workers[next++], region, task);
     if (found) {
       ++offered;
     } else {
@@ -406,11 +409,12 @@ static int run_region(State* state, Task task, void* data, int count) {
     region.loose = calloc(region.words, sizeof(region.loose[0]));
     if (!region.loose) return tvm.launch(task, data, count);
   }
-  const bool shared = count > 1 && state->count > 1 && state->depth == 0;
+  const int most = state->depth == 0 ? state->count - 1 : 0;  // workers
+  const bool shared = count > 1 && most > 0;
   ++state->depth;
   if (shared) {
     atomic_init(&region.pending, count - 1);
-    const int missing = count - 1 - offer_tasks(&region);
+    const int missing = count - 1 - offer_tasks(&region, most);
     if (missing) atomic_fetch_sub(&region.pending, missing);
   } else {
     for (int i = 1; i < count; ++i) let_loose(&region, i);
@@ -418,7 +422,7 @@ static int run_region(State* state, Task task, void* data, int count) {
   run_task(&region, 0);
   for (int own; (own = take_loose(&region)) >= 0;) {
     // Workers of another region may have become free.
-    if (shared && has_loose(&region)) {
+    if (shared && atomic_load(&region.pending) < (uint32_t)most && has_loose(&region)) {
       atomic_fetch_add(&region.pending, 1);
       if (offer_any(region.pool, &region, own)) continue;
       atomic_fetch_sub(&region.pending, 1);
@@ -455,7 +459,7 @@ static int launch(Task task, void* data, int count) {
 }
 
 // Gives tasks that nobody has begun to extra threads.
-static void begin_all(Region* region) {
+RARE static void begin_all(Region* region) {
   for (int task; (task = take_loose(region)) >= 0;) {
     atomic_fetch_add(&region->pending, 1);
     if (give_to_extra(region, task)) continue;
@@ -540,12 +544,8 @@ static int use(int count, int spin, int bound, const int* cpus, int cpu_count) {
   Pool* pool = pool_of(bound, cpus, cpu_count);
   if (!state && pool && (state = calloc(1, sizeof(State)))) pthread_setspecific(state_key, state);
   if (!state || !pool) return ENOMEM;
-  const int wanted = count - 1 < kMostWorkers ? count - 1 : kMostWorkers;
-  int known = atomic_load(&pool->wanted);
-  while (known < wanted && !atomic_compare_exchange_weak(&pool->wanted, &known, wanted)) {
-  }
   state->pool = pool;
-  state->count = count;
+  state->count = count <= kMostWorkers ? count : kMostWorkers;
   state->spin = spin;
   return 0;
 }
