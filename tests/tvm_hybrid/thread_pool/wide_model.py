@@ -13,6 +13,7 @@ ROWS, WIDTH = 64, 256
 # Small integers: products and sums are exact.
 WEIGHT = np.random.default_rng(0).integers(-3, 4, (WIDTH, WIDTH)).astype(np.float32)
 X = np.random.default_rng(1).integers(-3, 4, (ROWS, WIDTH)).astype(np.float32)
+EXPECTED = X @ WEIGHT
 
 
 def wide_module() -> IRModule:
@@ -34,4 +35,4 @@ def wide_session(**options: Any) -> tvm_hybrid.InferenceSession:
 def check(session: tvm_hybrid.InferenceSession) -> None:
     """Runs a session once."""
     (y,) = session.run(None, {"x": X})
-    np.testing.assert_array_equal(y, X @ WEIGHT)
+    np.testing.assert_array_equal(y, EXPECTED)
