@@ -64,6 +64,7 @@ def use(count: int, cpus: Iterable[int] = (), spin: str = "never") -> None:
 def native_threads() -> set[int]:
     """Threads of this process that Python did not start."""
     mine = {each.native_id for each in threading.enumerate()}
+    mine.add(threading.get_native_id())  # in the child of a fork it has another number
     return set(map(int, os.listdir("/proc/self/task"))) - mine
 
 
