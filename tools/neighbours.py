@@ -97,9 +97,7 @@ def rate_of_processes(arguments: Sequence[str], count: int) -> float:
     """Calls a second of so many processes together, each of which prints its own number."""
     command = [sys.executable, "-m", "tools.neighbours", *arguments, "--one-of-many"]
     pipe = subprocess.PIPE
-    running = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)
-    ]
+    running = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
     for process in running:
         assert process.stdout is not None
         process.stdout.readline()  # it is ready

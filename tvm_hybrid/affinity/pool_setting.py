@@ -1,4 +1,4 @@
-"""PoolSetting: how many threads a run has, the CPUs that its workers are bound to, how they wait."""
+"""PoolSetting: how many threads a run has, the CPUs of its workers, and how they wait."""
 
 from __future__ import annotations
 

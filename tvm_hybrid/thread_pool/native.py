@@ -40,11 +40,11 @@ class NativePool:
     """
 
     def __init__(self) -> None:
-        start, use, always, self.launch, self.barrier, number = tvm_side.load_addresses(CODE, "addresses", 6)
+        start, use, always, self.launch, self.barrier, number = tvm_side.load_addresses(
+            CODE, "addresses", 6
+        )
         whole = ctypes.c_int
-        self._use = ctypes.PYFUNCTYPE(
-            whole, whole, whole, whole, ctypes.POINTER(whole), whole
-        )(use)
+        self._use = ctypes.PYFUNCTYPE(whole, whole, whole, whole, ctypes.POINTER(whole), whole)(use)
         self.add_always = ctypes.PYFUNCTYPE(None, whole)(always)
         functions = tvm_side.functions_of_tvm()
         code = ctypes.PYFUNCTYPE(whole, ctypes.c_void_p)(start)(ctypes.byref(functions))

@@ -88,9 +88,7 @@ def replace_parallel(launch: int, barrier: int, number: int) -> None:
     for name, address in zip(_HOOKS, (launch, barrier), strict=True):
         _check(ffi.TVMFFIEnvModRegisterContextSymbol(name.encode(), ctypes.c_void_p(address)))
     function = ctypes.c_void_p()
-    _check(
-        ffi.TVMFFIFunctionCreate(None, ctypes.c_void_p(number), None, ctypes.byref(function))
-    )
+    _check(ffi.TVMFFIFunctionCreate(None, ctypes.c_void_p(number), None, ctypes.byref(function)))
     text = _POOL_SIZE.encode()
     key = _Bytes(text, len(text))
     _check(ffi.TVMFFIFunctionSetGlobal(ctypes.byref(key), function, 1))

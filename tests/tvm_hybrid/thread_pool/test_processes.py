@@ -170,6 +170,7 @@ def test_code_of_others_stays_on_tvm_s_pool_in_threads_of_others() -> None:
 
 def test_extra_threads_of_barriers_end() -> None:
     before = native_threads()
+
     def call() -> None:
         use(2)
         assert launch_meeting(lambda _: None, lambda _: None, 6) == 0

@@ -47,7 +47,7 @@ def test_a_region_that_names_no_number_has_as_many_tasks_as_threads() -> None:
     for count in (1, 2, 3):
         use(count)
         ran: list[tuple[int, int]] = []
-        launch(lambda *task: ran.append(task))
+        launch(lambda *task, into=ran: into.append(task))
         assert sorted(ran) == [(task, count) for task in range(count)]
 
 
@@ -106,7 +106,7 @@ def test_tasks_meet_at_a_barrier_however_many_callers_share_the_workers(callers:
         for tasks in (2, 3, 2, 5):
             began: list[int] = []
             seen: list[int] = []
-            code = launch_meeting(began.append, lambda _, b=began: seen.append(len(b)), tasks)
+            code = launch_meeting(began.append, lambda _, b=began, s=seen: s.append(len(b)), tasks)
             assert (code, seen) == (0, [tasks] * tasks)
 
     in_threads(call, callers)

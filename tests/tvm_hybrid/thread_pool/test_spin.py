@@ -37,7 +37,7 @@ def test_the_environment_says_the_default(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_no_spin_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
     for use in (tvm_hybrid.compile, tvm_hybrid.InferenceSession):
-        with pytest.raises(TargetError, match="spin must be one of 'run', .*not 'often'"):
+        with pytest.raises(TargetError, match=r"spin must be one of 'run', .*not 'often'"):
             use(tmp_path / "none", spin="often")
     assert main(["run", str(tmp_path / "none.onnx"), "--spin", "often"]) == 2
 
@@ -91,15 +91,15 @@ def test_workers_sleep_between_runs(spin: str) -> None:
 
 def test_workers_stay_awake_as_long_as_a_program_wants_them_to() -> None:
     pool()
-    session = wide_session(spin="always")
+    held = [wide_session(spin="always")]
 
     def awake() -> bool:
-        check(session)  # a worker may have come too late for the one before
+        check(held[0])  # a worker may have come too late for the one before
         before = busy()
         time.sleep(0.1)
         return busy() - before > 0.01
 
     assert wait_until(awake)
-    del session, awake
+    held.clear()
     gc.collect()
     assert wait_until(sleep_all)
