@@ -57,7 +57,7 @@ typedef struct {
 static Tvm tvm;
 
 enum { kRun, kAlways, kNever };  // for how long to spin
-static int64_t spin_ns[] = {50000, INT64_MAX, 0};
+static int64_t spin_ns[] = {100000, INT64_MAX, 0};
 static atomic_int always_users;
 
 enum { kMostWorkers = 8192, kInlineWords = 2, kLine = 64 };

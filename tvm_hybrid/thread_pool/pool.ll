@@ -1,4 +1,4 @@
-; Made by `python -m tools.thread_pool_code` of pool.c, sha256 a4274503359c247e30cb723c40d4b4c643b17a27c82a1e9f05605537317c8294
+; Made by `python -m tools.thread_pool_code` of pool.c, sha256 a16bf3406a099e9bd041ac7926fc8bf47bdf95bbea97731866d7eddef8226e39
 ; ModuleID = 'pool.c'
 source_filename = "pool.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
@@ -23,7 +23,7 @@ target triple = "x86_64-pc-linux-gnu"
 @always_users = internal global i32 0, align 4
 @__const.start_thread.own = private unnamed_addr constant [6 x i32] [i32 4, i32 11, i32 7, i32 8, i32 5, i32 31], align 16
 @.str = private unnamed_addr constant [11 x i8] c"tvm_hybrid\00", align 1
-@spin_ns = internal unnamed_addr constant [3 x i64] [i64 50000, i64 9223372036854775807, i64 0], align 16
+@spin_ns = internal unnamed_addr constant [3 x i64] [i64 100000, i64 9223372036854775807, i64 0], align 16
 @.str.1 = private unnamed_addr constant [16 x i8] c"tvm_hybrid_more\00", align 1
 
 ; Function Attrs: mustprogress nofree norecurse nosync nounwind optsize willreturn memory(argmem: readwrite)
@@ -1193,7 +1193,7 @@ define internal noalias noundef nonnull ptr @run_worker(ptr noundef %0) #14 {
 6:                                                ; preds = %70, %1
   %7 = phi i32 [ 0, %1 ], [ %71, %70 ]
   %8 = phi i64 [ 0, %1 ], [ %72, %70 ]
-  %9 = phi i64 [ 50000, %1 ], [ %73, %70 ]
+  %9 = phi i64 [ 100000, %1 ], [ %73, %70 ]
   %10 = load atomic i64, ptr %0 acquire, align 128
   %11 = icmp ugt i64 %10, 2
   br i1 %11, label %12, label %37
