@@ -27,6 +27,7 @@ os.environ["TVM_HYBRID_CACHE"] = "0"
 
 # Processes that run tests side by side have more threads than CPUs: those that wait shall sleep.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+os.environ.setdefault("TVM_HYBRID_SPIN", "never")
 
 # What a shell's "&" starts ignores Ctrl-C, and so would whatever the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -68,6 +68,7 @@ def compile(
     num_threads: int | None = None,
     threads: ThreadsLike = None,
     weights: str | None = None,
+    spin: str | None = None,
     strict: bool | str = False,
     dump_ir: PathLike | None = None,
     fallback: TargetLike = None,
@@ -129,6 +130,11 @@ def compile(
         them. "interleave": they go in turns to the nodes of `threads`. "replicate": the same, in
         one socket; a session bound to another one has weights of its own. None: "replicate" for
         threads of one socket, else "first-touch". Does nothing where there is one node.
+    spin : {"run", "always", "never"} or None
+        For how long threads wait awake here. "run": for moments inside a run; between runs they
+        sleep. "always": workers stay awake as long as the executable lives, each on a CPU, for the
+        shortest time of the next run. "never": they sleep at once. None: what TVM_HYBRID_SPIN says,
+        else "run". It is of this process, as `threads`.
     strict : bool or "open"
         Whether an operator that should have a template but gets none is an error. "open": in a
         program with open sizes alone.
@@ -161,8 +167,8 @@ def compile(
     ModelError, ShapeError, InputValueError, UnsupportedOperatorError
         If the model cannot be read, or lacks a shape or a value.
     TargetError
-        If the target, the description of its machine, threads or weights make no sense, or the
-        fallback is not below the target.
+        If the target, the description of its machine, threads, weights or spin make no sense, or
+        the fallback is not below the target.
     RecordError
         If a record file cannot be read.
     CompileError
@@ -186,7 +192,7 @@ def compile(
     if precision == "bf16":
         warn_if_slow(cpu_name(resolved), target_isa(resolved).name)
     num_threads = threads_of(target, num_threads, threads)
-    setting = resolve_setting(threads, num_threads, here=target is None)
+    setting = resolve_setting(threads, num_threads, here=target is None, spin=spin)
     nodes = nodes_for(weights, setting, host_topology())
     options = PipelineOptions(
         target=resolved,

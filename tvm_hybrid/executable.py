@@ -46,6 +46,8 @@ from .profile import Profile, profile_runs
 from .program_graph import ProgramGraph
 from .size_errors import raise_size_error
 from .tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
+from .thread_pool.native import installed
+from .thread_pool.users import note_user
 from .threads import ThreadsLike, current, require_runnable, resolve_setting, use_setting
 from .tvm_compat.runtime import holds_program, open_library
 
@@ -78,7 +80,7 @@ class Executable:
     whole : Manifest or None
         The manifest of the first program if this is the second.
     setting : PoolSetting or None
-        How many threads a run has, and where; None: anywhere.
+        How many threads a run has, where, and how they wait; None: anywhere.
     graph : ProgramGraph or None
         The kernels it calls and their tensors; None if it comes from a library.
     declared : DeclaredInterface or None
@@ -117,6 +119,7 @@ class Executable:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._has_code = False
+        note_user(self, self.setting)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -145,6 +148,11 @@ class Executable:
         The first is left to the calling thread, which is not bound.
         """
         return self.setting.cpus
+
+    @property
+    def spin(self) -> str:
+        """For how long threads of a run wait awake: "run", "always" or "never"."""
+        return self.setting.spin
 
     @property
     def main(self) -> Any:
@@ -380,6 +388,8 @@ class Executable:
         what = str(self._library) if self._library else "this model"
         require_host(self.manifest.features, what, self.manifest.cpu)
         require_runnable(self.num_threads, what)
+        if self._parallel:
+            installed()  # before TVM tells the code where its pool is
         with self._lock:
             if not self._has_code:
                 emit_machine_code(self._module)
@@ -474,6 +484,7 @@ def load(
     threads: ThreadsLike = None,
     weights: str | None = None,
     verify: bool = False,
+    spin: str | None = None,
 ) -> Executable:
     """Loads a library that `Executable.export` wrote.
 
@@ -492,6 +503,8 @@ def load(
         As for `compile`. Weights that are to lie on nodes are copied by every call of `load`.
     verify : bool
         Whether to look for damage in the weights, too, which reads all of them.
+    spin : {"run", "always", "never"} or None
+        As for `compile`.
 
     Returns
     -------
@@ -508,9 +521,9 @@ def load(
         fallback that runs here.
     TargetError
         If it was compiled for more than four threads for each CPU that this process may use, or
-        more than `threads` has; if there is no such place for threads or weights.
+        more than `threads` has; if there is no such place for threads or weights, or no such spin.
     """
-    return load_library(Path(path), threads, weights, verify=verify)
+    return load_library(Path(path), threads, weights, verify=verify, spin=spin)
 
 
 def load_library(
@@ -519,6 +532,7 @@ def load_library(
     weights: str | None,
     checked: bool = False,
     verify: bool = False,
+    spin: str | None = None,
 ) -> Executable:
     """As `load`; `checked` says that all but the weights is known to be whole."""
     manifest = read_manifest(library, checked, verify)
@@ -528,8 +542,10 @@ def load_library(
         raise ArtifactError(
             f"{library} is compiled for {manifest.threads} threads, not {threads}; compile it anew"
         )
-    setting = resolve_setting(threads, manifest.threads)
+    setting = resolve_setting(threads, manifest.threads, spin=spin)
     nodes = nodes_for(weights, setting, host_topology())
+    if setting.count > 1:
+        installed()  # before TVM tells the library where its pool is
     try:
         name = loader_name(library)
         pin_copies(manifest.model_sha256, name)

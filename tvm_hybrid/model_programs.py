@@ -152,7 +152,7 @@ class ModelPrograms:
     def _find(self, key: ProgramKey, anew: bool = False) -> Executable | None:
         """The program from the cache; `anew` if it has just been compiled."""
         threads, weights = self._options["threads"], self._options["weights"]
-        found = program_cache.find(key.text, threads, weights)
+        found = program_cache.find(key.text, threads, weights, self._options.get("spin"))
         if found is None or anew:
             return found
         logger.info("not compiled: the program is in the cache, %s", key.text)

@@ -39,7 +39,9 @@ def is_enabled() -> bool:
     return os.environ.get(CACHE_VARIABLE) != "0"
 
 
-def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | None:
+def find(
+    key: str, threads: ThreadsLike, weights: str | None, spin: str | None = None
+) -> Executable | None:
     """A program that was kept, loaded as `tvm_hybrid.load` does; None if there is none.
 
     What is damaged goes. The checksums of a library and its weights are computed once, as long as
@@ -58,7 +60,7 @@ def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | No
         try:
             note, state = read_note(note_path(key), Note), file_state(library)
             checked = note.checked == state
-            executable = load_library(library, threads, weights, checked, verify=not checked)
+            executable = load_library(library, threads, weights, checked, not checked, spin)
         except (ArtifactError, OSError, ValueError) as error:
             if library.exists():
                 _drop_damaged(key, error)

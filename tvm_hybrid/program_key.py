@@ -91,6 +91,7 @@ def program_key(
     number = threads_of(named, given.pop("num_threads"), place)
     threads = resolve_setting(place, number).count
     del given["weights"]  # where they lie, not what they are
+    given.pop("spin", None)  # how threads wait
     records, files = _records(given.pop("records"))
     content = [
         FORMAT,

@@ -78,7 +78,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         are not given. `programs` says for which.
     target, machine, precision, fusion, fast_math, records, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them.
-    num_threads, threads, weights
+    num_threads, threads, weights, spin
         As for `tvm_hybrid.compile`. A library has its number of threads, and takes the others as
         `tvm_hybrid.load` does; an Executable has all of them.
     cache : bool
@@ -130,6 +130,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         num_threads: int | None = None,
         threads: ThreadsLike = None,
         weights: str | None = None,
+        spin: str | None = None,
         fallback: TargetLike = None,
         cache: bool = True,
         streams: int | None = None,
@@ -151,8 +152,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
                     "fast_math, precision, fusion and records cannot be given; compile the model "
                     "anew"
                 )
-            model = load(model, threads=threads, weights=weights)
-            threads = weights = None
+            model = load(model, threads=threads, weights=weights, spin=spin)
+            threads = weights = spin = None
         if isinstance(model, Executable):
             wanted = num_threads if threads is None else threads
             if isinstance(wanted, int):
@@ -162,16 +163,16 @@ class InferenceSession(SessionMethods, AsyncRuns):
                     f"this model is compiled for {model.num_threads} threads, not {wanted}; "
                     "compile it anew"
                 )
-            if weights is not None or not isinstance(threads, int | None):
+            if weights is not None or spin is not None or not isinstance(threads, int | None):
                 raise ArtifactError(
                     "an Executable has its threads and weights where it was compiled or loaded "
-                    "to; give threads and weights there"
+                    "to; give threads, weights and spin there"
                 )
             self._require_unbound(model.setting.cpus)
             self.executable = model.for_host()
         else:
             asked = threads_of(target, num_threads, threads)
-            setting = resolve_setting(threads, asked, here=True)
+            setting = resolve_setting(threads, asked, here=True, spin=spin)
             if streams is not None:
                 num_threads, threads = self._share_of(setting.count), None
             options = {
@@ -184,6 +185,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 "num_threads": num_threads,
                 "threads": threads,
                 "weights": weights,
+                "spin": spin,
                 "fallback": fallback,
             }
             programs = ModelPrograms(model, options, cache)

@@ -1,17 +1,17 @@
-"""How many threads a run uses and where, and making TVM's thread pool do exactly that.
+"""How many threads a run uses and where, and making the thread pool do exactly that.
 
-TVM keeps one pool for every thread that calls it. A pool gets its workers on first use and never
-more; the number that a parallel loop is split over can then be lowered and raised within that.
-By default TVM makes a pool of half the logical CPUs, pins the calling thread to the first of
-them, and counts the CPUs anew in every parallel loop (6 us). So `use_threads` configures the
-calling thread's pool before its first run. Workers run on every CPU that the process may use, or
-each on one of those that the setting names. TVM changes the affinity of the calling thread, too;
-that is undone.
+The pool is the process's own (`thread_pool`): calling threads share its workers, which run on every
+CPU that the process may use; those of a place have a pool of their own, each bound to its CPU. The
+setting belongs to the calling thread. Every run sets its own again if another one is in force, so
+two executables with different numbers do not disturb each other. Other TVM code in the same thread
+sees the number of whoever ran last, and shares the pool if it was loaded after ours.
 
-The setting belongs to the calling thread. Every run sets its own number again if another one is in
-force, so two executables with different numbers do not disturb each other; other TVM code in the
-same thread sees the number of whoever ran last. Pools of several threads do not share workers: a
-server that runs in T threads with n workers each has T * n of them.
+A process with TVM's runtime alone has TVM's pools, one for every thread that calls. Such a pool
+gets its workers on first use and never more; the number that a parallel loop is split over can then
+be lowered and raised within that. By default TVM makes a pool of half the logical CPUs, pins the
+calling thread to the first of them, and counts the CPUs anew in every parallel loop (6 us). So
+the calling thread's pool is configured before its first run. TVM changes the affinity of the
+calling thread, too; that is undone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .affinity.places import PlaceLike, cpus_of
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import ALLOWED_CPUS, Topology, cores_of, host_topology
 from .logs import logger
+from .thread_pool.native import installed
 from .tvm_compat.runtime import configure_threads
 
 ThreadsLike = int | PlaceLike | None
@@ -43,7 +44,7 @@ MOST_ANYWHERE = 8192
 class _Current(threading.local):
     """The setting in force in the calling thread; 0 threads: whatever TVM has."""
 
-    setting = PoolSetting.of(0)
+    setting = PoolSetting(0)
 
 
 current = _Current()
@@ -92,6 +93,7 @@ def resolve_setting(
     num_threads: int | None,
     here: bool = False,
     topology: Topology | None = None,
+    spin: str | None = None,
 ) -> PoolSetting:
     """How many threads a run has, and where.
 
@@ -105,6 +107,8 @@ def resolve_setting(
         As for `resolve_threads`.
     topology : Topology or None
         The machine that a place is on; None for this one.
+    spin : {"run", "always", "never"} or None
+        For how long threads wait awake, as `resolve_spin`.
 
     Returns
     -------
@@ -115,12 +119,13 @@ def resolve_setting(
     ------
     TargetError
         If there is no such place, or it has fewer CPUs than threads are asked for; if both give a
-        number, and not the same; or as `resolve_threads`.
+        number, and not the same; if there is no such `spin`; or as `resolve_threads`.
     """
     if threads is None or isinstance(threads, int):
         if None not in (threads, num_threads) and threads != num_threads:
             _refuse(f"a number in threads must be num_threads, {num_threads}", threads)
-        return PoolSetting.of(resolve_threads(num_threads if threads is None else threads, here))
+        count = resolve_threads(num_threads if threads is None else threads, here)
+        return PoolSetting.of(count, spin=spin)
     cpus = cpus_of(threads, topology or host_topology())
     count = resolve_threads(cores_of(cpus) if num_threads is None else num_threads)
     if count > len(cpus):
@@ -128,7 +133,7 @@ def resolve_setting(
             f"threads={threads!r} has too few CPUs for {count} threads: this process may use "
             f"{format_cpus(cpu.number for cpu in cpus)}"
         )
-    return PoolSetting.of(count, tuple(cpu.number for cpu in cpus[:count]))
+    return PoolSetting.of(count, tuple(cpu.number for cpu in cpus[:count]), spin)
 
 
 def resolve_threads(num_threads: int | None, here: bool = False) -> int:
@@ -194,6 +199,20 @@ def use_setting(setting: PoolSetting) -> None:
     """
     if current.setting is setting:
         return
+    pool = installed()
+    if pool is None:
+        _configure_pool_of_tvm(setting)
+    else:
+        bound = bool(setting.cpus) and _may_bind()
+        pool.use(
+            setting.count, setting.spin, bound, setting.cpus if bound else sorted(ALLOWED_CPUS)
+        )
+    current.setting = setting
+    if setting.cpus:
+        _note_binding(setting)
+
+
+def _configure_pool_of_tvm(setting: PoolSetting) -> None:
     from tvm_ffi import get_global_func
 
     workers = max(setting.count, len(ALLOWED_CPUS), default_threads())
@@ -203,7 +222,6 @@ def use_setting(setting: PoolSetting) -> None:
         available = configure_threads(get_global_func, setting.count, cpus, bool(setting.cpus))
     finally:
         os.sched_setaffinity(0, own)
-    current.setting = setting
     if available < setting.count:
         logger.warning(
             "%d threads were asked for, but this thread's TVM pool has started with %d; set "
@@ -212,13 +230,15 @@ def use_setting(setting: PoolSetting) -> None:
             available,
             setting.count,
         )
-    if setting.cpus:
-        _note_binding(setting, own)
 
 
-def _note_binding(setting: PoolSetting, own: set[int]) -> None:
-    cpus = format_cpus(setting.cpus)
-    if os.environ.get(_BIND_VARIABLE, "1") != "1":
+def _may_bind() -> bool:
+    return os.environ.get(_BIND_VARIABLE, "1") == "1"
+
+
+def _note_binding(setting: PoolSetting) -> None:
+    cpus, own = format_cpus(setting.cpus), os.sched_getaffinity(0)
+    if not _may_bind():
         logger.warning("%s keeps workers from being bound to CPUs %s", _BIND_VARIABLE, cpus)
         return
     logger.info("workers are bound to CPUs %s", format_cpus(setting.cpus[1:]))

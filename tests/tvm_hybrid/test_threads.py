@@ -1,4 +1,4 @@
-"""The number of threads: what None means, and that TVM's pool gets exactly that many."""
+"""The number of threads: what None means, and that parallel loops get exactly that many."""
 
 from __future__ import annotations
 
@@ -91,8 +91,10 @@ def test_too_large_a_variable_is_refused_by_its_name(monkeypatch: pytest.MonkeyP
 
 POOL = """
 import os, sys, threading
+from tvm_hybrid.thread_pool.native import installed
 from tvm_hybrid.threads import use_threads
 import tvm
+assert installed()
 number = tvm.get_global_func("runtime.NumThreads")
 cpus = os.sched_getaffinity(0)
 for count in (2, 1, 3, 2):
@@ -116,20 +118,24 @@ def test_the_pool_has_as_many_workers_as_asked_and_is_not_pinned() -> None:
     assert done.stdout.split() == ["2", "1", "3", "2", "True", "2", "1"], done.stderr
 
 
-GROWN = """
-import logging, sys
+OF_TVM = """
+import logging, os, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import tvm
 number = tvm.get_global_func("runtime.NumThreads")
 print(number())
+from tvm_hybrid.thread_pool.native import installed
 from tvm_hybrid.threads import use_threads
 use_threads(4)
+assert installed() is None
 print(number())
 """
 
 
-def test_a_pool_that_is_too_small_already_is_reported() -> None:
-    done = run_python(GROWN, TVM_NUM_THREADS="1", TVM_THREAD_POOL_SPIN_COUNT="0")
+def test_with_tvm_s_runtime_alone_a_pool_of_tvm_that_is_too_small_is_reported() -> None:
+    done = run_python(
+        OF_TVM, TVM_NUM_THREADS="1", TVM_THREAD_POOL_SPIN_COUNT="0", TVM_USE_RUNTIME_LIB="1"
+    )
     first, warning, last = done.stdout.strip().splitlines()
     assert (first, last) == ("1", "1")
     assert "TVM_NUM_THREADS=4" in warning

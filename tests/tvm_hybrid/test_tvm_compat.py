@@ -28,7 +28,9 @@ from tvm.target import codegen
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp
 from tvm_hybrid.errors import CompileError
 from tvm_hybrid.targets import host_target
+from tvm_hybrid.thread_pool.native import installed
 from tvm_hybrid.tvm_compat import (
+    context_functions,
     library_file,
     metaschedule_database,
     runtime,
@@ -69,6 +71,14 @@ def test_workers_are_bound_to_one_cpu_each() -> None:
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(configured).result()
     assert sorted(map(min, found)) == sorted(map(max, found)) == sorted(cpus[1:])
+
+
+def test_the_pool_knows_what_it_calls_and_replaces() -> None:
+    found = context_functions.functions_of_tvm()
+    assert all(getattr(found, name) for name, _ in found._fields_)
+    pool = installed()  # its code is loaded, and TVM took the addresses
+    assert pool is not None
+    assert pool.launch and pool.barrier
 
 
 def test_the_runtime_tells_its_cpu() -> None:

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..architectures import ARCHITECTURES
+from ..thread_pool.spin import SPINS
 
 Shapes = dict[str, "int | tuple[int, ...]"]
 
@@ -34,6 +35,7 @@ class CompileSettings:
     num_threads: int | None = None
     threads: str | None = None
     weights: str | None = None
+    spin: str | None = None
     precision: str = "auto"
     fusion: str = "coarse"
     fast_math: str = "default"
@@ -47,8 +49,8 @@ class CompileSettings:
         return dict(vars(self))
 
     def loading(self) -> dict[str, Any]:
-        """Those of `tvm_hybrid.load`, which say where a program runs."""
-        return {"threads": self.threads, "weights": self.weights}
+        """Those of `tvm_hybrid.load`, which say where a program runs, and how its threads wait."""
+        return {"threads": self.threads, "weights": self.weights, "spin": self.spin}
 
 
 class TargetName(click.ParamType[Any]):
@@ -292,6 +294,12 @@ def compile_options(
         type=click.Choice(["first-touch", "interleave", "replicate"]),
         help="Memory nodes of weights: where they are made, in turns those of --threads, or those "
         "of its socket. Default: replicate for threads of one socket, else first-touch.",
+    )
+    @click.option(
+        "--spin",
+        type=click.Choice(SPINS),
+        help="How long threads wait awake: inside a run, always, never. Default: TVM_HYBRID_SPIN, "
+        "else run.",
     )
     @click.option(
         "--fallback",

@@ -175,6 +175,7 @@ def _times(call: Callable[[], object], threads: int) -> list[float]:
 
 def _loop(threads: int, parallel: bool) -> Callable[..., object]:
     """Writes a line for each thread."""
+    use_threads(threads)  # before TVM tells the code where its pool is
     with kernel_function("lines") as builder:
         out = parameter("out", (threads * LINE,), "float32")
         with task_loop(threads, parallel) as task:

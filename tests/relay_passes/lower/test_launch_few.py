@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from relay_passes.lower.check_first import checking_pipeline
 from relay_passes.lower.launch_few import FEWEST, busy_threads, made_for, pipeline_for
 from tests.relay_passes.graphs import TARGET
 from tir_schedules.core.emission import ALONE
-from tvm_hybrid.threads import use_threads
+from tvm_hybrid.tvm_compat.runtime import configure_threads
 
 POOLS = (1, 2, 3, 4, 5, 6, 8, 32)
 LARGE = 5000  # elements that TVM takes from its workspace
@@ -64,9 +66,20 @@ def run(code: Any) -> int:
     return len(set(who.tolist()))
 
 
+def use_pool_of_tvm(threads: int) -> None:
+    """Has TVM's pool, where each task has a thread of its own; ours lets whoever is free do them.
+
+    Its workers are as many as TVM_NUM_THREADS says when the calling thread's pool is made.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    count = max(threads, int(os.environ.get("TVM_NUM_THREADS", 1)))
+    workers = list(islice(cycle(cpus), count))
+    assert configure_threads(tvm.get_global_func, threads, workers) == threads
+
+
 def check_pools(code: Any) -> None:
     for pool in POOLS:
-        use_threads(pool)
+        use_pool_of_tvm(pool)
         assert run(code) == busy_threads(5, min(pool, 5)), pool
 
 
@@ -125,7 +138,12 @@ def open_loop(count: T.int32, who: T.Buffer((4,), "int64"), y: T.Buffer((4,), "i
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_a_small_loop_of_open_sizes_runs_alone(threads: int) -> None:
     code = compiled(open_loop, threads)
-    use_threads(2)
+    with ThreadPoolExecutor(1) as other:  # a thread without a setting of ours
+        other.submit(check_open_loop, code, threads).result()
+
+
+def check_open_loop(code: Any, threads: int) -> None:
+    use_pool_of_tvm(2)
     for count in (0, 7, 8):
         who, y = np.zeros(4, np.int64), np.zeros(4, np.int64)
         code["kernel"](count, who, y)

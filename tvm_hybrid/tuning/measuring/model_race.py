@@ -54,6 +54,7 @@ def race(
         How long.
     """
     inputs = _inputs(mod)
+    use_threads(options.threads)  # before TVM tells the code where its pool is
     one, two = (_Program(mod, each, inputs) for each in (options, other))
     return _race(one, two, options.threads, effort)
 
@@ -63,6 +64,7 @@ def race_modules(
 ) -> Race:
     """Compiles two modules of the same meaning in one way, and runs both as `race` does."""
     inputs = _inputs(mod)
+    use_threads(options.threads)  # before TVM tells the code where its pool is
     one, two = (_Program(each, options, inputs) for each in (mod, other))
     return _race(one, two, options.threads, effort)
 

@@ -1,0 +1,209 @@
+"""How a session gets on with its neighbours: `python -m tools.neighbours MODEL.onnx`.
+
+One line for each question, on two threads if nothing else is said:
+
+    first call    microseconds of a call after a pause, and right after another, for each `spin`
+    numpy         a NumPy step between calls of an idle session, against the step alone
+    turns         three sessions one after the other, against the sum of their times alone
+    callers       calls a second of 1, 2, 4, ... threads that share a session of one thread
+    processes     calls a second of 1, 2, 4 processes, each with a session of its own
+    threads       of the process, after many threads have called and ended
+
+Nothing else should run meanwhile. Times are medians of some calls; of several medians, the least.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+import tvm_hybrid
+from tvm_hybrid.cli.options import NamedSize
+from tvm_hybrid.tensors import numpy_dtype
+
+REPEAT = 60
+PAUSE = 0.02  # seconds
+SECONDS = 3.0
+REQUESTS = 300  # threads
+CALLERS = (1, 2, 4, 8)
+PROCESSES = (1, 2, 4)
+
+Call = Callable[[], object]
+
+
+def session_call(model: Path, sizes: dict[str, int], threads: int, spin: str) -> Call:
+    """A function that runs a new session of a model on zeros."""
+    session = tvm_hybrid.InferenceSession(
+        str(model), shapes=sizes or None, num_threads=threads, spin=spin
+    )
+    infos = session.executable.inputs
+    feeds = {
+        info.name: np.zeros([int(size) for size in info.shape], numpy_dtype(info.dtype))
+        for info in infos
+    }
+    return lambda: session.run(None, feeds)
+
+
+def seconds_of(call: Call) -> float:
+    """Of one call."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def median_of(call: Call, before: Call = lambda: None, repeat: int = REPEAT) -> float:
+    """Seconds of a call behind something that does not count."""
+    times = []
+    for _ in range(repeat):
+        before()
+        times.append(seconds_of(call))
+    return statistics.median(times)
+
+
+def numpy_step() -> Call:
+    """A step of about 2 ms that fills both cores, as reading and scaling pictures does."""
+    one = np.random.default_rng(0).standard_normal((600, 600)).astype(np.float32)
+    return lambda: one @ one
+
+
+def rate_of_callers(call: Call, count: int) -> float:
+    """Calls a second of so many threads together."""
+    done = [0] * count
+    end = time.perf_counter() + SECONDS
+
+    def work(place: int) -> None:
+        while time.perf_counter() < end:
+            call()
+            done[place] += 1
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / SECONDS
+
+
+def rate_of_processes(arguments: Sequence[str], count: int) -> float:
+    """Calls a second of so many processes together, each of which prints its own number."""
+    command = [sys.executable, "-m", "tools.neighbours", *arguments, "--one-of-many"]
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
+    for process in running:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is ready
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return sum(float(process.communicate()[0]) for process in running)
+
+
+def one_of_many(call: Call) -> None:
+    """Says that it is ready, waits for a line, and prints its calls a second."""
+    call()
+    click.echo("ready")
+    sys.stdin.readline()
+    click.echo(rate_of_callers(call, 1))
+
+
+def first_calls(make: Callable[[str], Call]) -> None:
+    """What the first call after a pause costs."""
+    for spin in ("run", "always", "never"):
+        call = make(spin)
+        call()
+        after_pause = median_of(call, lambda: time.sleep(PAUSE))
+        at_once = median_of(call)
+        click.echo(
+            f"first call  spin={spin:7} {1e6 * after_pause:8.1f} us after {1e3 * PAUSE:g} ms, "
+            f"{1e6 * at_once:8.1f} us at once"
+        )
+
+
+def numpy_beside(make: Callable[[str], Call]) -> None:
+    """What an open session costs NumPy."""
+    step = numpy_step()
+    median_of(step)
+    for spin in ("run", "always", "never"):
+        call = make(spin)
+        alone, beside = [], []
+        for _ in range(6):
+            alone.append(median_of(step))
+            call()
+            beside.append(median_of(step))
+        del call
+        ratio = min(beside) / min(alone)
+        click.echo(f"numpy       spin={spin:7} {ratio:6.3f}x of {1e3 * min(alone):.2f} ms")
+    call = make("run")
+    between = median_of(step, call)
+    click.echo(f"numpy       spin=run     {between / median_of(step):6.3f}x right behind a call")
+
+
+def in_turns(make: Callable[[str], Call]) -> None:
+    """Three sessions one after the other."""
+    calls = [make("run") for _ in range(3)]
+    for call in calls:
+        call()
+    alone, turns = [], []
+    for _ in range(6):
+        alone.append(sum(median_of(call) for call in calls))
+        turns.append(median_of(lambda: [call() for call in calls]))
+    ratio = statistics.median(turns) / statistics.median(alone)
+    click.echo(f"turns       {ratio:.3f}x of the sum, {1e3 * statistics.median(alone):.2f} ms")
+
+
+def threads_left(call: Call) -> None:
+    """Threads of this process before and after many have called."""
+
+    def count() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before = count()
+    for _ in range(REQUESTS // 10):
+        some = [threading.Thread(target=call) for _ in range(10)]
+        for thread in some:
+            thread.start()
+        for thread in some:
+            thread.join()
+    time.sleep(0.2)
+    click.echo(f"threads     {before} before and {count()} after {REQUESTS} callers")
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a dimension.")
+@click.option("--threads", default=2, show_default=True, help="Of a run.")
+@click.option("--one-of-many", "alone", is_flag=True, hidden=True)
+def main(model: Path, sizes: tuple[tuple[str, int], ...], threads: int, alone: bool) -> None:
+    """Measures how sessions of MODEL get on with what runs beside them."""
+
+    def make(spin: str) -> Call:
+        return session_call(model, dict(sizes), threads, spin)
+
+    if alone:
+        one_of_many(make("run"))
+        return
+    first_calls(make)
+    numpy_beside(make)
+    in_turns(make)
+    serial = session_call(model, dict(sizes), 1, "run")
+    for count in CALLERS:
+        click.echo(f"callers     {count}: {rate_of_callers(serial, count):.0f} calls/s")
+    arguments = [str(model), f"--threads={threads}"]
+    arguments += [f"--dim={name}={size}" for name, size in sizes]
+    for count in PROCESSES:
+        click.echo(f"processes   {count}: {rate_of_processes(arguments, count):.0f} calls/s")
+    threads_left(make("run"))
+
+
+if __name__ == "__main__":
+    main()
