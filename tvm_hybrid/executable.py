@@ -119,7 +119,8 @@ class Executable:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._has_code = False
-        note_user(self, self.setting)
+        if self._parallel:
+            note_user(self, self.setting.spin)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

@@ -16,21 +16,20 @@ _HOOKS = ("__TVMBackendParallelLaunch", "__TVMBackendParallelBarrier")
 _kept: list[Any] = []  # what has to live as long as the process
 
 
+_CALLED = (
+    "TVMBackendParallelLaunch",
+    "TVMBackendParallelBarrier",
+    "TVMFFIFunctionCall",
+    "TVMFFIErrorMoveFromRaised",
+    "TVMFFIErrorSetRaised",
+    "TVMFFIObjectDecRef",
+)
+
+
 class FunctionsOfTvm(ctypes.Structure):
     """Addresses of the functions of TVM that the pool calls; `Tvm` of pool.c."""
 
-    _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in (
-            "TVMBackendParallelLaunch",
-            "TVMBackendParallelBarrier",
-            "TVMFFIFunctionCall",
-            "TVMFFIErrorMoveFromRaised",
-            "TVMFFIErrorSetRaised",
-            "TVMFFIObjectDecRef",
-            "threads_of_tvm",
-        )
-    ]
+    _fields_ = [(name, ctypes.c_void_p) for name in (*_CALLED, "threads_of_tvm")]
 
 
 def functions_of_tvm() -> FunctionsOfTvm:
@@ -43,7 +42,7 @@ def functions_of_tvm() -> FunctionsOfTvm:
     import tvm_ffi
 
     found = FunctionsOfTvm()
-    for name, _ in FunctionsOfTvm._fields_[:-1]:
+    for name in _CALLED:
         library = tvm.base._LOADED_LIBS["tvm_runtime"] if "Backend" in name else tvm_ffi.LIB
         setattr(found, name, ctypes.cast(getattr(library, name), ctypes.c_void_p))
     size = tvm_ffi.get_global_func(_POOL_SIZE)
