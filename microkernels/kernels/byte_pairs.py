@@ -75,6 +75,13 @@ def by_digits(isa_name: str) -> MultiplyAdd:
     return multiply_add
 
 
+def signed_pairs(isa_name: str, a: Expr, b: Expr, signs: Expr) -> Expr:
+    """Products of bytes in 32 bits, four in each lane; `signs` are words of 1 or -1."""
+    dtype = vector_type("int32", lanes_of(a) // KR)
+    words = _pairs(isa_name, a, b)
+    return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], words, signs)
+
+
 def _by_bytes(isa_name: str) -> MultiplyAdd:
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
         return accumulator + _sums(isa_name, _pairs(isa_name, a, b), 1)

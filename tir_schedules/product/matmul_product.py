@@ -14,7 +14,8 @@ from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel, Place
 from microkernels.tvm_compat import llvm_functions
-from microkernels.vector.expressions import Expr, ramp, reinterpret_group
+from tir_schedules.core.extents import as_expr
+from microkernels.vector.expressions import Expr, materialise, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.extents import extent
 from tir_schedules.core.integer_product import is_integer
@@ -31,7 +32,9 @@ from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
 from .tile_loops import Shortcut, TileLoops, TileTask
 from .wide_panels import WidePanels
-from .wide_product import WideProduct, wide_product_of
+from . import streams
+from .byte_outliers import LARGEST_OFFSET, MOST_SHARE, ByteOutliers
+from .wide_product import FEWEST_INTEGER_ROWS, WideProduct, wide_product_of
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
 Begin = Callable[[Expr, Expr], Expr]  # as of `TileLoops.start`
@@ -141,7 +144,7 @@ class MatmulProduct:
             line_vectors=in_line,
         )
         if rows is not None:
-            loops = replace(loops, shortcut=self._by_bytes(loops, rows, searched, start_of(rows)))
+            loops = replace(loops, shortcut=self._by_bytes(loops, rows, block, inputs, searched, start_of(rows)))
         if wide is not None:
             narrow = None
             if is_open((plan.m,)):
@@ -165,11 +168,33 @@ class MatmulProduct:
         self,
         loops: TileLoops,
         rows: Activations,
+        block: int,
+        inputs,
         searched: bool,
-        start: Begin | None,
+        start: Start | None,
     ) -> Shortcut:
         """Loops by bytes, of rows that are begun to be searched or only where the weight fits."""
         answer = answer_at(self.region, self.kernel, loops.plan.panels)
+        plan = replace(loops.plan, kernel=rows.kernel)
+        cut = self._outliers(loops, rows, block, inputs, start) if searched else None
+        if cut is not None:
+            few = streams.FEW_ROWS if is_open((plan.m,)) else 0
+
+            def cuts(first: Expr, count: int | Expr) -> Expr:
+                rows.begin(first, count)
+                most: Expr = as_expr(count) * cut.groups // MOST_SHARE
+                if few:
+                    most = materialise(tirx.Select(count <= few, tirx.const(0, "int32"), most))
+                return cut.split(first, count, weight_fits(self.weight, answer), most)
+
+            by_bytes = replace(
+                loops, plan=plan, load_a=cut.load, begin=None,
+                start=cut.start, begin_panel=cut.add, start_columns=None,
+            )
+            if few:
+                narrow = replace(by_bytes, start=cut.start_without, begin_panel=None)
+                by_bytes = replace(by_bytes, narrow=narrow)
+            return Shortcut(cuts, by_bytes)
 
         def fits(first: Expr, count: int | Expr) -> Expr:
             weight = weight_fits(self.weight, answer)
@@ -178,9 +203,19 @@ class MatmulProduct:
             rows.begin(first, count)
             return tirx.Or(find_high_bits(rows, first, count), weight)
 
-        plan = replace(loops.plan, kernel=rows.kernel)
         begin = None if searched or not rows.begins else rows.begin
         return Shortcut(fits, replace(loops, plan=plan, load_a=rows.load, begin=begin, start=start))
+
+    def _outliers(self, loops, rows, block, inputs, start):
+        plan = loops.plan
+        if not is_open((plan.m,)) and plan.m < FEWEST_INTEGER_ROWS:
+            return None
+        offset = None
+        if ZeroPoints.of(self.region, self.kernel).a_runtime:
+            sixty = tirx.const(64, "int32")
+            offset = tirx.Max(start.a_zero_point() - sixty, tirx.const(0, "int32"))
+            offset = materialise(tirx.Min(offset, tirx.const(LARGEST_OFFSET, "int32")))
+        return ByteOutliers(rows, block, min(plan.vectors, plan.n_vectors), offset, start, None if start is None else start.column_term, loops.load_b)
 
     def _activations(
         self,

@@ -186,7 +186,7 @@ class OpenRows:
                 exact(start, size, share)
                 return
             assert loops.shortcut is not None
-            few_fitting = self.few_rows(fitting.loops, groups)
+            few_fitting = self.few_rows(fitting.loops.narrow or fitting.loops, groups)
             with I.If(loops.shortcut.fits(row + start, size)):
                 with I.Then():
                     where = (row + start, size, vector, groups, few_fitting, scratch, share)
@@ -272,6 +272,8 @@ class OpenRows:
 
         def panel(start: Expr | int, width: int) -> None:
             first = vector + start
+            if self.loops.begin_panel is not None:
+                self.loops.begin_panel(first, width)
 
             def tile(fetch: OpenFetch | None, at: Expr, height: int) -> None:
                 ahead = None if fetch is None else fetch.ahead(first, at, height, 0)

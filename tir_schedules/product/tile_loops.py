@@ -103,6 +103,9 @@ class TileLoops:
     begin : callable or None
         (first row, rows) of a block -> None; emits what has to be done before it is multiplied. The
         number of rows may be an expression.
+    begin_panel : callable or None
+        (first vector of a panel, its width) -> None; emits what has to be done before the tiles of
+        a panel in a block of rows.
     start : callable or None
         (row, vector) -> what the accumulators start with; zero if None. Tile registers start with
         zero, and it is added when results are stored, unless all rows start with the same.
@@ -136,6 +139,7 @@ class TileLoops:
     stage_b: Callable[[Expr, int, Piece], LoadPanel] | None = None
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
     begin: Callable[[Expr, int | Expr], None] | None = None
+    begin_panel: Callable[[Expr, int], None] | None = None
     start: Callable[[Expr, Expr], Expr] | None = None
     start_columns: Callable[[Expr], Expr | Address] | None = None
     peel: bool = False
@@ -282,6 +286,8 @@ class TileLoops:
         """One panel; `before` of its width are before it, and the next has `after` vectors."""
         tiles_of_rows = math.ceil(rows / self.plan.rows)
         cut = len(pieces) > 1
+        if self.begin_panel is not None:
+            self.begin_panel(vector, vectors)
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
             if cut and last:
