@@ -11,7 +11,7 @@ sums of the weight's columns belongs to what zero points start accumulators with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -38,6 +38,7 @@ from .tile_loops import LoadPanel
 LARGEST = 127  # of t
 LARGEST_OFFSET = 128  # so that no magnitude of r is beyond 128
 MOST_SHARE = 6  # one of so many groups of four elements may be in the list
+_MOST_VECTORS = 8  # that start together
 _LANES = 32  # bytes that are looked at together
 _GROUP = 4
 _ZERO = tirx.const(0, "int32")
@@ -52,8 +53,8 @@ class ByteOutliers:
         The rows, whole vectors of bytes.
     most_rows : int
         Of the largest block.
-    vectors : int
-        Of the widest panel.
+    panels : sequence of int
+        Vectors of each panel.
     offset : Expr or None
         c, an int32 from 0 to `LARGEST_OFFSET`; None for 0.
     start : callable or None
@@ -68,7 +69,7 @@ class ByteOutliers:
         self,
         rows: Activations,
         most_rows: int,
-        vectors: int,
+        panels: Sequence[int],
         offset: Expr | None,
         start: Callable[[Expr, Expr], Expr] | None,
         column_sums: Callable[[Expr | int], Expr],
@@ -87,11 +88,14 @@ class ByteOutliers:
         self.steps = I.sblock_alloc_buffer((size,), "int32")
         self.signs = I.sblock_alloc_buffer((size,), "int32") if signs > 1 else None
         self.begins = I.sblock_alloc_buffer((most_rows + 1,), "int32")
-        self.starts = I.sblock_alloc_buffer(
-            (most_rows, vectors * kernel.lanes), "int32", align=64
-        )
+        # Several panels side by side: each entry is then read less often.
+        self.side = max(1, _MOST_VECTORS // panels[0]) if len(set(panels)) == 1 else 1
+        self.side = min(self.side, len(panels))
+        self.n_vectors = sum(panels)
+        width = self.side * max(panels) * kernel.lanes
+        self.starts = I.sblock_alloc_buffer((most_rows, width), "int32", align=64)
+        self.first = I.sblock_alloc_buffer((1,), "int32")  # vector of `starts`; behind all: none
         self.count: int | Expr = 0
-        self.panel: Expr = _ZERO
 
     def split(self, first: Expr, count: int | Expr, fits: Expr, most: Expr | int) -> Expr:
         """Cuts rows that have begun; whether the list is short enough.
@@ -119,6 +123,7 @@ class ByteOutliers:
             with I.If(seen[_ZERO] <= most), I.Then(), I.serial(self.pitch // _LANES) as vector:
                 self._cut(first + row, row, vector, limit, offset, seen)
         I.buffer_store(self.begins, seen[_ZERO], [count])
+        I.buffer_store(self.first, tirx.const(self.n_vectors, "int32"), [_ZERO])
         return seen[_ZERO] <= most
 
     def _cut(
@@ -166,11 +171,24 @@ class ByteOutliers:
 
     def add(self, vector: Expr, vectors: int) -> None:
         """What the accumulators of a panel start with: `TileLoops.begin_panel`."""
+        side, first = self.side * vectors, self.first
+        if self.side == 1:
+            I.buffer_store(first, vector, [_ZERO])
+            self._add(vector, vectors, 1)
+            return
+        behind = tirx.Or(vector < first[_ZERO], vector >= first[_ZERO] + side)
+        with I.If(behind), I.Then():
+            last = tirx.const(self.n_vectors - side, "int32")
+            I.buffer_store(first, tirx.Min(vector, last), [_ZERO])
+            self._add(materialise(first[_ZERO]), vectors, self.side)
+
+    def _add(self, vector: Expr, width: int, side: int) -> None:
+        """What some panels of one width start with."""
         kernel, lanes = self.kernel, self.kernel.lanes
-        self.panel = vector
+        vectors = range(width * side)
         with opaque_block("add_outliers"), I.serial(self.count) as row:
-            totals = I.sblock_alloc_buffer((vectors * lanes,), "int32")
-            for j in range(vectors):
+            totals = I.sblock_alloc_buffer((len(vectors) * lanes,), "int32")
+            for j in vectors:
                 value = self.start_without(self.rows.block + row, vector + j)
                 I.buffer_store(totals, value, [ramp(j * lanes, lanes)])
             begin = materialise(self.begins[row])
@@ -183,12 +201,12 @@ class ByteOutliers:
                     factors = reinterpret_group("int16", splat(self.signs[at], lanes), 2 * lanes)
                 factors = I.bind(factors)
                 step = materialise(self.steps[at])
-                for j in range(vectors):
-                    b = self.load_b(vector, vectors, step, j)
+                for j in vectors:
+                    b = self.load_b(vector + j // width * width, width, step, j % width)
                     place = ramp(j * lanes, lanes)
                     total = totals[place] + signed_pairs(kernel.isa_name, a, b, factors)
                     I.buffer_store(totals, total, [place])
-            for j in range(vectors):
+            for j in vectors:
                 place = ramp(j * lanes, lanes)
                 I.buffer_store(self.starts, totals[place], [row, place])
 
@@ -205,7 +223,7 @@ class ByteOutliers:
     def start(self, row: Expr, vector: Expr) -> Expr:
         """What accumulators start with: `TileLoops.start`."""
         lanes = self.kernel.lanes
-        return self.starts[self._within(row), ramp((vector - self.panel) * lanes, lanes)]
+        return self.starts[self._within(row), ramp((vector - self.first[_ZERO]) * lanes, lanes)]
 
     def _within(self, row: Expr) -> Expr:
         return self.rows._within(row)

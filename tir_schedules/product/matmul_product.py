@@ -215,7 +215,7 @@ class MatmulProduct:
             sixty = tirx.const(64, "int32")
             offset = tirx.Max(start.a_zero_point() - sixty, tirx.const(0, "int32"))
             offset = materialise(tirx.Min(offset, tirx.const(LARGEST_OFFSET, "int32")))
-        return ByteOutliers(rows, block, min(plan.vectors, plan.n_vectors), offset, start, None if start is None else start.column_term, loops.load_b)
+        return ByteOutliers(rows, block, plan.panels.widths, offset, start, None if start is None else start.column_term, loops.load_b)
 
     def _activations(
         self,
