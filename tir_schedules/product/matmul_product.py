@@ -33,7 +33,8 @@ from .thread_grid import ThreadGrid
 from .tile_loops import Shortcut, TileLoops, TileTask
 from .wide_panels import WidePanels
 from . import streams
-from .byte_outliers import LARGEST_OFFSET, MOST_SHARE, ByteOutliers
+from .byte_outliers import ByteOutliers
+from .outlier_list import LARGEST_OFFSET
 from .wide_product import FEWEST_INTEGER_ROWS, WideProduct, wide_product_of
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
@@ -182,14 +183,12 @@ class MatmulProduct:
 
             def cuts(first: Expr, count: int | Expr) -> Expr:
                 rows.begin(first, count)
-                most: Expr = as_expr(count) * cut.groups // MOST_SHARE
-                if few:
-                    most = materialise(tirx.Select(count <= few, tirx.const(0, "int32"), most))
-                return cut.split(first, count, weight_fits(self.weight, answer), most)
+                some = count > few if few else None
+                return cut.split(first, count, weight_fits(self.weight, answer), some)
 
             by_bytes = replace(
                 loops, plan=plan, load_a=cut.load, begin=None,
-                start=cut.start, begin_panel=cut.add, start_columns=None,
+                start=cut.start, begin_panel=cut.begin_panel, start_columns=None,
             )
             if few:
                 narrow = replace(by_bytes, start=cut.start_without, begin_panel=None)
