@@ -8,7 +8,7 @@ zero points start accumulators with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -20,6 +20,7 @@ from tir_schedules.epilogue.epilogue import Columns
 from .activations import Activations
 from .outlier_list import LANES, OutlierList, Products
 from .tile_loops import LoadPanel
+from .zero_points import Start
 
 _MOST_VECTORS = 8  # that start together: with as many, the registers of AVX2 are full
 _ZERO = tirx.const(0, "int32")
@@ -38,10 +39,8 @@ class ByteOutliers:
         Vectors of each panel.
     offset : Expr or None
         c, as of `OutlierList`.
-    start : callable or None
-        (row, vector of columns) -> what zero points start accumulators with.
-    column_sums : callable
-        Vector of columns -> sums of the weight; called where there is an offset.
+    start : Start or None
+        What zero points start accumulators with; it has the weight's sums where there is a c.
     load_b : callable
         The packed weight, as of `TileLoops`.
     """
@@ -52,16 +51,13 @@ class ByteOutliers:
         most_rows: int,
         panels: Sequence[int],
         offset: Expr | None,
-        start: Callable[[Expr, Expr], Expr] | None,
-        column_sums: Callable[[Expr | int], Expr],
+        start: Start | None,
         load_b: LoadPanel,
     ) -> None:
         self.rows, self.kernel, self.load_b = rows, rows.kernel, load_b
-        self.zero_points, self.column_sums = start, column_sums
+        self.zero_points = start
         self.found = OutlierList(most_rows, rows.k, offset)
-        self.cut = I.sblock_alloc_buffer(
-            (most_rows, self.found.vectors * LANES), "uint8", align=64
-        )
+        self.cut = I.sblock_alloc_buffer((most_rows, self.found.vectors * LANES), "uint8", align=64)
         side = max(1, _MOST_VECTORS // panels[0]) if len(set(panels)) == 1 else 1
         self.side, self.n_vectors = min(side, len(panels)), sum(panels)
         width = self.side * max(panels) * self.kernel.lanes
@@ -134,7 +130,7 @@ class ByteOutliers:
                     b = self.load_b(vector + j // width * width, width, step, j % width)
                     I.buffer_store(totals, totals[place] + products(self.kernel, b), [place])
 
-            self.found.for_each(row, 1, add)
+            self.found.for_each(row, add)
             for place in places:
                 I.buffer_store(self.starts, totals[place], [row, place])
 
@@ -144,9 +140,9 @@ class ByteOutliers:
         value = constant(0, "int32", lanes)
         if self.zero_points is not None:
             value = self.zero_points(row, vector)
-        offset = self.found.offset_used
-        if offset is not None:
-            value = value + self.column_sums(vector) * splat(offset, lanes)
+            offset = self.found.offset_used
+            if offset is not None:
+                value = value + self.zero_points.column_term(vector) * splat(offset, lanes)
         return value
 
     def start(self, row: Expr, vector: Expr) -> Expr:

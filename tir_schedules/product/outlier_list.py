@@ -1,11 +1,11 @@
-"""OutlierList: what is left of bytes that were cut to seven bits, in the PrimFunc under construction.
+"""OutlierList: what is left of bytes that were cut to seven bits, in a PrimFunc.
 
     a = c + t + r        t = min(max(a - c, 0), 127); r is mostly 0
 
 A product of t by pairs of bytes never saturates (see `byte_product`). The r that are not 0 stand in
-a list, in groups of four elements of K: the group's number, four magnitudes, and their sign if there
-are two. No magnitude is beyond 128, so that their products do not saturate either: 2 * 128 * 127 and
--2 * 128 * 128 are within 16 bits.
+a list, in groups of four elements of K: the group's number, four magnitudes, and their sign if
+there are two. No magnitude is beyond 128, so that their products do not saturate either:
+2 * 128 * 127 and -2 * 128 * 128 are within 16 bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.kernels.byte_pairs import KR, signed_pairs
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Address, Microkernel
 from microkernels.vector.byte_groups import first_group, groups_found, saturating_difference
 from microkernels.vector.expressions import (
     Expr,
@@ -143,10 +143,10 @@ class OutlierList:
             I.buffer_store(self.count, at + 1, [_ZERO])
             I.buffer_store(left, left[_ZERO] & (left[_ZERO] - 1), [_ZERO])
 
-    def for_each(self, row: Expr, rows: int, body: Callable[[Expr, Products], None]) -> None:
-        """Runs `body(number of the group, its products)` for the groups of some rows."""
+    def for_each(self, row: Expr, body: Callable[[Expr, Products], None]) -> None:
+        """Runs `body(number of the group, its products)` for the groups of a row."""
         begin = materialise(self.begins[row])
-        with I.serial(materialise(self.begins[row + rows]) - begin) as each:
+        with I.serial(materialise(self.begins[row + 1]) - begin) as each:
             at = begin + each
             body(materialise(self.numbers[at]), Products(self, at))
 
@@ -158,8 +158,9 @@ class Products:
         self.found, self.at = found, at
         self.operands: tuple[Expr, Expr] | None = None
 
-    def __call__(self, kernel: Microkernel, b: Expr) -> Expr:
+    def __call__(self, kernel: Microkernel, b: Expr | Address) -> Expr:
         """int32 lanes: what the group adds to a vector of columns, whose weight is `b`."""
+        assert not isinstance(b, Address)
         lanes = kernel.lanes
         if self.operands is None:
             word, signs = splat(self.found.words[self.at], lanes), self.found.signs

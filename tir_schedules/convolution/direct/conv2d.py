@@ -198,7 +198,9 @@ def at_run_time(region: Region, config: ConvConfig) -> str:
 def values_choose(region: Region, config: ConvConfig) -> str:
     """What values decide, for `explain`."""
     kernel = microkernel_named(config.kernel)
-    return by_values(True) if has_pairs(kernel) and wide_of(region, kernel) else ""
+    if not (has_pairs(kernel) and wide_of(region, kernel)):
+        return ""
+    return by_values(True, lists_outliers(WeightLayout.of(region, config, kernel), config))
 
 
 def _register(name: str) -> None:

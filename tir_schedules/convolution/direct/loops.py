@@ -375,7 +375,8 @@ class _TileEmitter:
         loops, kernel = self.loops, self.loops.tile
         windows = loops.windows
         rows = height * columns
-        init, alike, begin = None, None, loops.start
+        init: Callable[[Any, int], Expr] | None = None
+        alike, begin = None, loops.start
         if begin is not None:
             classes = loops.layout.classes
 

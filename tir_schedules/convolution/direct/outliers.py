@@ -61,6 +61,7 @@ class ConvOutliers:
         self.found = OutlierList(lines, windows.width * windows.pixel)
         widest = max(layout.packed.widths) * layout.kernel.lanes
         size = config.lines * self.places * widest
+        self.count: Expr | int = 0  # lines of x in each plane of the band
         self.sums = I.sblock_alloc_buffer((size,), "int32", align=64)
 
     def split(self, lines: Expr | int, whole: Expr) -> Expr:
@@ -71,11 +72,13 @@ class ConvOutliers:
         geometry, windows, found = self.geometry, self.windows, self.found
         depth, taps, _ = geometry.kernel
         count = (lines - 1) * geometry.strides[1] + (taps - 1) * geometry.dilation[1] + 1
-        most = materialise(found.most(count * depth)) if depth > 1 else found.most(count)
+        self.count = count if isinstance(count, int) else materialise(count)
+        rows = self.count * depth
+        most = found.most(rows)
         with opaque_block("outliers"):
             found.begin(whole)
-            with I.serial(depth * windows.most_lines) as line:
-                start = line * windows.pitch
+            with I.serial(depth) as z, I.serial(self.count) as y:
+                start = (z * windows.most_lines + y) * windows.pitch
 
                 def read(at: Expr) -> Expr:
                     return load_vector(windows.copy, "uint8", [], Columns(start + at, LANES, LANES))
@@ -83,8 +86,8 @@ class ConvOutliers:
                 def write(at: Expr, value: Expr) -> None:
                     I.buffer_store(windows.copy, value, [ramp(start + at, LANES)])
 
-                found.add_row(line, most, read, write)
-            found.end(depth * windows.most_lines)
+                found.add_row(z * self.count + y, most, read, write)
+            found.end(rows)
         return found.short(most)
 
     def add(
@@ -114,7 +117,7 @@ class ConvOutliers:
                             total = self.sums[to] + products(self.layout.kernel, b)
                             I.buffer_store(self.sums, total, [to])
 
-                self.found.for_each(z * windows.most_lines + of_x, 1, add)
+                self.found.for_each(z * self.count + of_x, add)
 
     def sum(self, line: Expr | int, column: Expr | int, vectors: int, j: int) -> Expr:
         """What is added to a pixel in one vector; lines are counted from those of `add`."""
