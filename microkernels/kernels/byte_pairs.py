@@ -48,6 +48,11 @@ def word_tile(kernel: Microkernel) -> Microkernel:
     return replace(kernel, name=name, kr=2, multiply_add=_by_words(kernel.isa_name))
 
 
+def packed_words_tile(kernel: Microkernel) -> Microkernel:
+    """As `word_tile`, for operands that are words in memory."""
+    return replace(word_tile(kernel), a_dtype="int16", b_dtype="int16")
+
+
 def widening_tile(kernel: Microkernel) -> Microkernel:
     """As `word_tile`, for bytes that it widens itself: where A is a vector of its own each time."""
     by_words = _by_words(kernel.isa_name)

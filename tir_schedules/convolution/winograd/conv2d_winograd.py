@@ -34,12 +34,14 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.extents import extent, read_extents
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
+from .algorithm import Algorithm
 from .config import WinogradConfig, check
 from .cost import default_config, space
 from .open_program import OpenWinogradProgram
@@ -47,14 +49,16 @@ from .output_transform import flat_epilogue
 from .problem import WinogradProblem
 from .products import estimate, nests, products
 from .program import WinogradProgram
-from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, G, transformed_weight
+from .word_transforms import MOST_CHANNELS
+from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, G
 
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
     x, w = region.inputs[:2]
-    if (x.dtype, w.dtype) != ("float32", "float32"):
-        return f"a convolution of {x.dtype} by {w.dtype}"
+    reason = _reject_types(region, isa)
+    if reason is not None:
+        return reason
     if region.output.dtype not in RESULT_DTYPES:
         return f"output of type {region.output.dtype}"
     if not w.constant:
@@ -68,6 +72,24 @@ def reject(region: Region, isa: Isa) -> str | None:
         return f"{geometry.groups} groups"
     if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:
         return "a dimension is 0"
+    return None
+
+
+def _reject_types(region: Region, isa: Isa) -> str | None:
+    """Why the numbers of a region are none that the template multiplies, or None."""
+    x, w = region.inputs[:2]
+    if (x.dtype, w.dtype) == ("float32", "float32"):
+        return None
+    if w.dtype != "int8" or x.dtype not in ("uint8", "int8"):
+        return f"a convolution of {x.dtype} by {w.dtype}"
+    if not Algorithm.of(region).kernels(isa):
+        return "8-bit integers, which are multiplied by one instruction"
+    if len(region.inputs) > 2 or isinstance(region.attrs.get("a_zero_point"), str):
+        return "a zero point that is not known"
+    if region.integer("b_zero_point", 0) != 0:
+        return "a zero point of the weight"
+    if x.shape[-1] > MOST_CHANNELS:
+        return f"{x.shape[-1]} channels of 8-bit integers, whose sums may be too large"
     return None
 
 
@@ -86,7 +108,7 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
     kernel = check(region, config, isa)
     with kernel_function("conv2d_winograd") as builder:
         x = tensor_parameter("X", region.inputs[0])
-        w = parameter("W", packed_shape(region, config, isa, 1), "float32")
+        w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
         operands = operand_parameters(region)
         out = tensor_parameter("Y", region.output)
         if region.is_open:
@@ -94,17 +116,21 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
         with opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
             epilogue = flat_epilogue(region, operands, kernel)
             problem = WinogradProblem.of(region)
+            dtype, element = region.inputs[0].dtype, problem.algorithm.element
+            if element != region.inputs[1].dtype:
+                size = packed_elements(region, config)
+                w = I.decl_buffer((size,), element, data=w.data, align=1)
 
             def emit(sample: Expr | None) -> None:
                 own = replace(problem, sample=sample)
-                WinogradProgram(own, config, kernel, x, w, out, epilogue).emit()
+                WinogradProgram(own, config, kernel, x, dtype, w, out, epilogue).emit()
 
             if ConvGeometry.of(region).opens_image:
                 problem = WinogradProblem.opened(region)
                 tiles = problem.opened_tiles
                 each = OpenWinogradProgram.steps_of(tiles, config)
                 OpenWinogradProgram(
-                    problem, config, kernel, x, w, out, epilogue, tiles, each
+                    problem, config, kernel, x, dtype, w, out, epilogue, tiles, each
                 ).emit()
             elif region.is_open:
                 with I.serial(extent(region.inputs[0].shape[0])) as sample, opaque_block("image"):
@@ -117,9 +143,9 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
 def pack(
     region: Region, config: WinogradConfig, isa: Isa, index: int, array: np.ndarray
 ) -> np.ndarray:
-    """The transformed weight: panels [36][C][nr], one behind the other."""
-    matrix = transformed_weight(array).reshape(-1, array.shape[-1])
-    return _panels(region, config).pack(matrix.astype(np.float32))
+    """The transformed weight: panels [products][C][nr], one behind the other."""
+    matrix = Algorithm.of(region).transformed_weight(array).reshape(-1, array.shape[-1])
+    return _panels(region, config).pack(matrix).view(array.dtype)
 
 
 def unpack(
@@ -147,13 +173,19 @@ def express(
 
 
 def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of the packed weight."""
-    return (_panels(region, config).size,)
+    """Shape of the packed weight, in elements of its type."""
+    parts = 2 if is_integer(region) else 1
+    return (parts * packed_elements(region, config),)
+
+
+def packed_elements(region: Region, config: WinogradConfig) -> int:
+    """Elements of the packed weight as they are multiplied."""
+    return _panels(region, config).size
 
 
 def _panels(region: Region, config: WinogradConfig) -> Panels:
     """The layout of the weights of all products together: panel by panel, each of every product."""
-    return replace(config.plan(WinogradProblem.of(region)).panels, runs=PRODUCTS)
+    return replace(config.plan(WinogradProblem.of(region)).panels, runs=Algorithm.of(region).products)
 
 
 def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:
