@@ -149,5 +149,3 @@ def test_explain_says_it(isa: str) -> None:
     assert "few elements of x are beyond 127, whose products are added apart" in text
     few = matmul_region((3,), 64, 128)
     assert "no element of x is beyond 127" in values_choose(few, config_for(few, isa))
-
-

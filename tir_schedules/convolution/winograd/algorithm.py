@@ -1,7 +1,7 @@
 """Algorithm: in what numbers, and by what tiles, Winograd's products are computed.
 
-    f32                  F(4x4, 3x3), products of f32      transforms.py
-    8-bit integers       F(2x2, 3x3), products of words    word_transforms.py; exact
+f32                  F(4x4, 3x3), products of f32      transforms.py
+8-bit integers       F(2x2, 3x3), products of words    word_transforms.py; exact
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import transforms, word_transforms
 Transform = Callable[[Sequence[Expr]], list[Expr]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Algorithm:
     """How tiles are transformed and multiplied.
 
@@ -38,6 +38,8 @@ class Algorithm:
         Along one axis.
     transformed_weight : callable
         [3, 3, C, OC] -> [reach, reach, C, OC].
+    g, g_inverse : ndarray
+        What transforms the weight along one axis, and what undoes it.
     zero : int
         x's zero point.
     shift : int
@@ -51,6 +53,8 @@ class Algorithm:
     input_transform: Transform
     output_transform: Transform
     transformed_weight: Callable[[np.ndarray], np.ndarray]
+    g: np.ndarray
+    g_inverse: np.ndarray
     zero: int | Placeholder = 0
     shift: int = 0
 
@@ -84,8 +88,10 @@ class Algorithm:
     def taken(self, value: Expr) -> Expr:
         """Elements of x as they are transformed."""
         value = cast(self.element, value)
-        return value if isinstance(self.zero, int) and not self.zero else value - like(
-            self.zero, value
+        return (
+            value
+            if isinstance(self.zero, int) and not self.zero
+            else value - like(self.zero, value)
         )
 
     def given(self, value: Expr) -> Expr:
@@ -101,6 +107,8 @@ FLOATS = Algorithm(
     transforms.input_transform,
     transforms.output_transform,
     lambda weight: transforms.transformed_weight(weight).astype(np.float32),
+    transforms.G,
+    transforms.G_INVERSE,
 )
 
 
@@ -113,6 +121,8 @@ def _words(zero: int | Placeholder) -> Algorithm:
         word_transforms.input_transform,
         word_transforms.output_transform,
         word_transforms.transformed_weight,
+        word_transforms.G,
+        word_transforms.G_INVERSE,
         zero,
         word_transforms.SHIFT,
     )

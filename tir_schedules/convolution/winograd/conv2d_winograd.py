@@ -1,4 +1,4 @@
-"""Template "conv2d_winograd": 3x3 convolutions of stride 1 with a quarter of the products.
+"""Template "conv2d_winograd": 3x3 convolutions of stride 1 with fewer products.
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
@@ -12,6 +12,10 @@ and size.
 
 Results differ from those of "conv2d" by rounding: see
 `convolution.winograd.transforms.expected_error`.
+
+Convolutions of 8-bit integers have tiles of 2x2 results and 16 products of words, four ninths, and
+are exact (`word_transforms`). That is for CPUs without VNNI, where a product of words takes as many
+instructions as one of bytes, and more.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.product.expressed_terms import expressed_bytes
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .algorithm import Algorithm
@@ -49,8 +54,8 @@ from .output_transform import flat_epilogue
 from .problem import WinogradProblem
 from .products import estimate, nests, products
 from .program import WinogradProgram
-from .word_transforms import MOST_CHANNELS
-from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, G
+from .transforms import TAPS
+from .word_transforms import MOST_CHANNELS, words_of_bytes
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -151,25 +156,35 @@ def pack(
 def unpack(
     region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The weight [3, 3, C, OC] as a Relax expression of its packed form, but for rounding."""
-    _, _, channels, n = region.inputs[1].shape
-    matrix = _panels(region, config).unpack(expr)
-    inverse = relax.const(G_INVERSE.astype(np.float32))
-    half = relax.op.matmul(inverse, relax.op.reshape(matrix, (REACH, REACH * channels * n)))
-    whole = relax.op.matmul(inverse, relax.op.reshape(half, (TAPS, REACH, channels * n)))
-    return relax.op.reshape(whole, (TAPS, TAPS, channels, n))
+    """The weight [3, 3, C, OC] as a Relax expression of its packed form, of floats but rounded."""
+    op, (_, _, channels, n) = relax.op, region.inputs[1].shape
+    algorithm, integers = Algorithm.of(region), is_integer(region)
+    inverse = relax.const(algorithm.g_inverse.astype(np.float32))
+    if integers:  # exact in f32: numbers of 12 bits, and halves
+        expr = op.astype(words_of_bytes(expr, packed_elements(region, config)), "float32")
+    reach, matrix = algorithm.reach, _panels(region, config).unpack(expr)
+    half = op.matmul(inverse, op.reshape(matrix, (reach, reach * channels * n)))
+    whole = op.matmul(inverse, op.reshape(half, (TAPS, reach, channels * n)))
+    weight = op.reshape(whole, (TAPS, TAPS, channels, n))
+    return op.astype(weight, region.inputs[1].dtype) if integers else weight
 
 
 def express(
     region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The packed weight as a Relax expression of one [3, 3, C, OC] of float32."""
+    """The packed weight as a Relax expression of one [3, 3, C, OC]."""
     op, (_, _, channels, n) = relax.op, region.inputs[1].shape
-    g = relax.const(G, "float64")  # as `transformed_weight`
+    algorithm, integers = Algorithm.of(region), is_integer(region)
+    g, reach = relax.const(algorithm.g, "float64"), algorithm.reach
     wide = op.reshape(op.astype(expr, "float64"), (TAPS, TAPS * channels * n))
-    half = op.reshape(op.matmul(g, wide), (REACH, TAPS, channels * n))
-    whole = op.astype(op.matmul(g, half), "float32")
-    return _panels(region, config).express(op.reshape(whole, (PRODUCTS * channels, n)))
+    half = op.reshape(op.matmul(g, wide), (reach, TAPS, channels * n))
+    whole = op.astype(op.matmul(g, half), "int32" if integers else "float32")
+    matrix = op.reshape(whole, (algorithm.products * channels, n))
+    packed = _panels(region, config).express(matrix)
+    if not integers:
+        return packed
+    count = packed_elements(region, config)
+    return expressed_bytes(packed, count, region.inputs[1].dtype, algorithm.bytes)
 
 
 def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -> tuple[int, ...]:
@@ -185,7 +200,9 @@ def packed_elements(region: Region, config: WinogradConfig) -> int:
 
 def _panels(region: Region, config: WinogradConfig) -> Panels:
     """The layout of the weights of all products together: panel by panel, each of every product."""
-    return replace(config.plan(WinogradProblem.of(region)).panels, runs=Algorithm.of(region).products)
+    return replace(
+        config.plan(WinogradProblem.of(region)).panels, runs=Algorithm.of(region).products
+    )
 
 
 def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tvm import relax
 
 from microkernels.vector.expressions import Expr, bind
 
@@ -40,3 +41,12 @@ def input_transform(d: Sequence[Expr]) -> list[Expr]:
 def output_transform(m: Sequence[Expr]) -> list[Expr]:
     """A^T m along one axis: two vectors of four."""
     return [bind(m[0] + m[1] + m[2]), bind(m[1] - m[2] - m[3])]
+
+
+def words_of_bytes(expr: relax.Expr, count: int) -> relax.Expr:
+    """int32 [count]: words whose bytes lie behind each other as int8."""
+    pairs = relax.op.reshape(relax.op.astype(expr, "int32"), (count, 2))
+    low, high = (relax.op.strided_slice(pairs, [1], [at], [at + 1]) for at in (0, 1))
+    low = relax.op.bitwise_and(low, relax.const(255, "int32"))
+    whole = relax.op.add(low, relax.op.multiply(high, relax.const(256, "int32")))
+    return relax.op.reshape(whole, (count,))
