@@ -79,6 +79,6 @@ def test_the_code_has_a_list_and_explain_says_it(isa: str) -> None:
     region = conv_region((14, 14), 16, 32, (3, 3), padding=(1,) * 4, dtype="uint8")
     template, machine, config = template_for(region.op), machine_for(isa), default(region, isa)
     assembly = assembly_of(template.build(region, config, machine.isa), machine.isa)
-    assert "vpsubusb" in assembly and "vmovmskps" in assembly
+    assert "vpsubusb" in assembly and "tzcnt" in assembly
     assert template.by_values is not None
     assert "whose products are added apart" in template.by_values(region, config)
