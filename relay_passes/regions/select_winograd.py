@@ -13,7 +13,8 @@ After
 Winograd's transforms increase rounding errors, and transformed weights take four times the bytes.
 So a region is changed only if all of these hold:
 
-- `fast_math` allows it. The largest error of a result, over the root mean square of the results, is
+- it is one of 8-bit integers, on a CPU without VNNI, whose results stay exact; or `fast_math`
+  allows it. The largest error of a result, over the root mean square of the results, is
   expected (`convolution.winograd.transforms.expected_error`) to be within `TOLERANCE` ("default"),
   or does not matter ("on"). "off" changes nothing.
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"

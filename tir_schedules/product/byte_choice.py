@@ -79,34 +79,27 @@ def byte_shortcut(
     if not searches(loops.plan):
         begin = rows.begin if rows.begins else None
         return Shortcut(lambda *_: weight_fits(weight, answer), replace(by_bytes, begin=begin))
+
+    def fits(first: Expr, count: int | Expr) -> Expr:
+        rows.begin(first, count)
+        return tirx.Or(find_high_bits(rows, first, count), weight_fits(weight, answer))
+
     if not lists_outliers(loops.plan):
-
-        def fits(first: Expr, count: int | Expr) -> Expr:
-            rows.begin(first, count)
-            return tirx.Or(find_high_bits(rows, first, count), weight_fits(weight, answer))
-
         return Shortcut(fits, by_bytes)
-    return _with_outliers(by_bytes, rows, most_rows, start, weight, answer)
+    return Shortcut(fits, by_bytes, _with_outliers(by_bytes, rows, most_rows, start))
 
 
 def _with_outliers(
-    loops: TileLoops,
-    rows: Activations,
-    most_rows: int,
-    start: Start | None,
-    weight: Expr,
-    answer: int,
+    loops: TileLoops, rows: Activations, most_rows: int, start: Start | None
 ) -> Shortcut:
-    """The same, of rows whose outliers are apart."""
+    """The same, of rows that have begun, whose outliers are apart."""
     outliers = ByteOutliers(
         rows, most_rows, loops.plan.panels.widths, _offset(start), start, loops.load_b
     )
     few = FEW_ROWS if is_open((loops.plan.m,)) else 0
 
     def cuts(first: Expr, count: int | Expr) -> Expr:
-        rows.begin(first, count)
-        some = tirx.GT(count, few) if few else None
-        return outliers.split(first, count, weight_fits(weight, answer), some)
+        return outliers.split(first, count, tirx.GT(count, few) if few else None)
 
     found = replace(
         loops, load_a=outliers.load, start=outliers.start, begin_panel=outliers.begin_panel

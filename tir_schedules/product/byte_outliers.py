@@ -66,15 +66,13 @@ class ByteOutliers:
         self.first = I.sblock_alloc_buffer((1,), "int32")
         self.count: int | Expr = 0
 
-    def split(self, first: Expr, count: int | Expr, whole: Expr, some: Expr | None = None) -> Expr:
+    def split(self, first: Expr, count: int | Expr, some: Expr | None = None) -> Expr:
         """Cuts a block of rows that have begun; whether tiles by bytes are right for it.
 
         Parameters
         ----------
         first, count : Expr
             The rows.
-        whole : Expr
-            Whether no element has to be cut, whatever it is.
         some : Expr or None
             Whether there may be outliers.
         """
@@ -83,7 +81,7 @@ class ByteOutliers:
         if some is not None:
             most = materialise(tirx.Select(some, most, _ZERO))
         with opaque_block("outliers"):
-            found.begin(whole)
+            found.begin()
             with I.serial(count) as row:
 
                 def read(start: Expr) -> Expr:
@@ -140,7 +138,7 @@ class ByteOutliers:
         value = constant(0, "int32", lanes)
         if self.zero_points is not None:
             value = self.zero_points(row, vector)
-            offset = self.found.offset_used
+            offset = self.found.offset
             if offset is not None:
                 value = value + self.zero_points.column_term(vector) * splat(offset, lanes)
         return value

@@ -59,27 +59,22 @@ class OutlierList:
         self.signs: Expr | None = None
         if offset is not None:
             self.signs = I.sblock_alloc_buffer((rows * self.groups,), "int32")
-            self.used = I.sblock_alloc_buffer((1,), "int32")
         self.begins = I.sblock_alloc_buffer((most_rows + 1,), "int32")
         self.count = I.sblock_alloc_buffer((1,), "int32")
 
-    def begin(self, whole: Expr) -> None:
+    def begin(self, whole: Expr | None = None) -> None:
         """Begins the list of a block.
 
         `whole` says that no byte has to be cut, whatever it is.
         """
         I.buffer_store(self.count, _ZERO, [_ZERO])
-        largest = materialise(tirx.Select(whole, tirx.const(255, "int32"), LARGEST))
-        self.limit = splat(cast("uint8", largest), LANES)
+        self.limit = constant(LARGEST, "uint8", LANES)
+        if whole is not None:
+            largest = tirx.Select(whole, tirx.const(255, "int32"), LARGEST)
+            self.limit = splat(cast("uint8", materialise(largest)), LANES)
         self.least: Expr | None = None
         if self.offset is not None:
-            I.buffer_store(self.used, tirx.Select(whole, _ZERO, self.offset), [_ZERO])
-            self.least = splat(cast("uint8", materialise(self.used[_ZERO])), LANES)
-
-    @property
-    def offset_used(self) -> Expr | None:
-        """c of the block; None for 0."""
-        return None if self.offset is None else self.used[_ZERO]
+            self.least = splat(cast("uint8", self.offset), LANES)
 
     def short(self, most: Expr | int) -> Expr:
         """Whether the list has at most so many groups."""

@@ -180,14 +180,17 @@ class TileLoops:
                 loops._panels(row + block, block_rows, vector, group, following, pieces, scratch)
 
         def emit_block(block: Expr | int, block_rows: int) -> None:
-            if self.shortcut is None:
-                multiply(self, block, block_rows)
-                return
-            with I.If(self.shortcut.fits(row + block, block_rows)):
-                with I.Then():
-                    multiply(self.shortcut.loops, block, block_rows)
-                with I.Else():
+            def choose(shortcut: Shortcut | None) -> None:
+                if shortcut is None:
                     multiply(self, block, block_rows)
+                    return
+                with I.If(shortcut.fits(row + block, block_rows)):
+                    with I.Then():
+                        multiply(shortcut.loops, block, block_rows)
+                    with I.Else():
+                        choose(shortcut.otherwise)
+
+            choose(self.shortcut)
 
         state = tiles or TileTask()
         if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
@@ -516,7 +519,10 @@ class Shortcut:
         (first row, rows) -> condition; begins the rows, and emits what has to be done to know it.
     loops : TileLoops
         Of the same plan.
+    otherwise : Shortcut or None
+        What other blocks may take; its rows have begun.
     """
 
     fits: Callable[[Expr, int | Expr], Expr]
     loops: TileLoops
+    otherwise: Shortcut | None = None
