@@ -87,10 +87,10 @@ def _reject_types(region: Region, isa: Isa) -> str | None:
         return None
     if w.dtype != "int8" or x.dtype not in ("uint8", "int8"):
         return f"a convolution of {x.dtype} by {w.dtype}"
-    if not Algorithm.of(region).kernels(isa):
-        return "8-bit integers, which are multiplied by one instruction"
     if len(region.inputs) > 2 or isinstance(region.attrs.get("a_zero_point"), str):
         return "a zero point that is not known"
+    if not Algorithm.of(region).kernels(isa):
+        return "8-bit integers, which are multiplied by one instruction"
     if region.integer("b_zero_point", 0) != 0:
         return "a zero point of the weight"
     if x.shape[-1] > MOST_CHANNELS:
