@@ -48,6 +48,11 @@ def word_tile(kernel: Microkernel) -> Microkernel:
     return replace(kernel, name=name, kr=2, multiply_add=_by_words(kernel.isa_name))
 
 
+def packed_words_tile(kernel: Microkernel) -> Microkernel:
+    """As `word_tile`, for operands that are words in memory."""
+    return replace(word_tile(kernel), a_dtype="int16", b_dtype="int16")
+
+
 def widening_tile(kernel: Microkernel) -> Microkernel:
     """As `word_tile`, for bytes that it widens itself: where A is a vector of its own each time."""
     by_words = _by_words(kernel.isa_name)
@@ -73,6 +78,13 @@ def by_digits(isa_name: str) -> MultiplyAdd:
         return accumulator + lower + _sums(isa_name, _pairs(isa_name, high, b), 16)
 
     return multiply_add
+
+
+def signed_pairs(isa_name: str, a: Expr, b: Expr, signs: Expr) -> Expr:
+    """Products of bytes in 32 bits, four in each lane; `signs` are words of 1 or -1."""
+    dtype = vector_type("int32", lanes_of(a) // KR)
+    words = _pairs(isa_name, a, b)
+    return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], words, signs)
 
 
 def _by_bytes(isa_name: str) -> MultiplyAdd:

@@ -13,7 +13,8 @@ After
 Winograd's transforms increase rounding errors, and transformed weights take four times the bytes.
 So a region is changed only if all of these hold:
 
-- `fast_math` allows it. The largest error of a result, over the root mean square of the results, is
+- it is one of 8-bit integers, on a CPU without VNNI, whose results stay exact; or `fast_math`
+  allows it. The largest error of a result, over the root mean square of the results, is
   expected (`convolution.winograd.transforms.expected_error`) to be within `TOLERANCE` ("default"),
   or does not matter ("on"). "off" changes nothing.
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
@@ -46,6 +47,7 @@ from relay_passes.ir.region_functions import (
 from relay_passes.ir.rewrite import map_functions
 from tir_schedules.convolution.winograd.cost import default_config, direct_cycles, winograd_cost
 from tir_schedules.convolution.winograd.transforms import expected_error
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
@@ -121,6 +123,8 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
     cold : bool
         Whether weights come from memory.
     """
+    if is_integer(region):
+        return _faster(region, machine, cold, "exact")
     stays = f"template {DIRECT}; Winograd"
     if fast_math == "off":
         return Choice(False, f"{stays} is not allowed: fast_math is off")
@@ -131,16 +135,21 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
             f"{stays} is not allowed: errors up to {error:.1e} of the result are expected, more "
             f"than {TOLERANCE:.0e}; fast_math on accepts them",
         )
+    return _faster(region, machine, cold, f"errors up to {error:.1e} of the result expected")
+
+
+def _faster(region: Region, machine: Machine, cold: bool, errors: str) -> Choice:
+    """Whether Winograd is estimated to be faster; `errors` says what it does to results."""
     moved = region.replace(op=WINOGRAD)
     per_ms = 1e3 * machine.cycles_per_us
     ours = winograd_cost(moved, default_config(moved, machine), machine, cold).total / per_ms
     theirs = direct_cycles(region, machine, cold) / per_ms
     if ours > LEAST_GAIN * theirs:
-        return Choice(False, f"{stays} is estimated at {ours:.3g} ms, direct at {theirs:.3g} ms")
+        stays = f"template {DIRECT}; Winograd is estimated at"
+        return Choice(False, f"{stays} {ours:.3g} ms, direct at {theirs:.3g} ms")
     return Choice(
         True,
-        f"template {WINOGRAD}: {ours:.3g} ms estimated, direct {theirs:.3g} ms; errors up to "
-        f"{error:.1e} of the result expected",
+        f"template {WINOGRAD}: {ours:.3g} ms estimated, direct {theirs:.3g} ms; {errors}",
     )
 
 

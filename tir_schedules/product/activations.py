@@ -146,12 +146,12 @@ class Activations:
         kr = self.kernel.kr
         place: list[Expr | int]
         if self.tail and isinstance(step, int):  # the last one, the only one that is no variable
-            place = [self._within(row), tirx.const(0, "int32")]
+            place = [self.within(row), tirx.const(0, "int32")]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
         if self.wide is not None:
-            return self.wide.spread(self.buffer, [self._within(row), step * self.wide.kernel.kr])
+            return self.wide.spread(self.buffer, [self.within(row), step * self.wide.kernel.kr])
         if self.staged:
-            place = [self._within(row), step * kr]
+            place = [self.within(row), step * kr]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
         if self.kernel.by_tiles:
             assert self.rows is not None
@@ -162,7 +162,7 @@ class Activations:
     def operand(self, row: Expr, columns: Columns) -> Expr:
         """Elements of a row of the block as the kernel multiplies them."""
         if self.staged:
-            return load_vector(self.buffer, self.element, [self._within(row)], columns)
+            return load_vector(self.buffer, self.element, [self.within(row)], columns)
         return self._as_operand(self.read(row, columns))
 
     def begin(self, block: Expr, rows: int | Expr) -> None:
@@ -181,9 +181,9 @@ class Activations:
     def row_sum(self, row: Expr | int) -> Expr:
         """The sum of a row's elements, as the kernel multiplies them; int32."""
         assert self.sums is not None
-        return self.sums[self._within(row)]
+        return self.sums[self.within(row)]
 
-    def _within(self, row: Expr | int) -> Expr:
+    def within(self, row: Expr | int) -> Expr:
         """A row's number within its block, simplified: TVM aborts on differences under an If."""
         return Analyzer().simplify(row - self.block)
 

@@ -1,11 +1,12 @@
 """Products of 8-bit integers that take fewer instructions where nothing saturates, without VNNI.
 
     a block of rows, at run time
-        all of A at most 127, or the weight's pairs small    bytes
-        else                                                 widened words; digits of few rows
+        A at most 127 but for few elements, or the weight's pairs small    bytes
+        else                                                               words; digits of few rows
 
 All give the same integers (see `microkernels.kernels.byte_pairs`). The weight's pairs are looked at
-when it is packed; the answer lies behind it. A is looked at block by block: one pass of ORs.
+when it is packed; the answer lies behind it. A is looked at block by block: `outlier_list` takes
+elements beyond 127 apart; where that does not pay, one pass of ORs finds whether there are any.
 Weights of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits always
 fit.
 """
@@ -23,8 +24,9 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.epilogue.epilogue import Columns
 
 from .activations import Activations
+from .outlier_list import LARGEST
 
-SEARCHED_COLUMNS = 128
+SEARCHED_COLUMNS = 64
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
 
 
@@ -33,9 +35,11 @@ def searches(plan: ProductPlan) -> bool:
     return plan.n >= SEARCHED_COLUMNS
 
 
-def by_values(searched: bool) -> str:
+def by_values(searched: bool, listed: bool = False) -> str:
     """What is decided by the values that are multiplied, for `explain`."""
     small = "no element of x is beyond 127 or " if searched else ""
+    if listed:
+        small = f"few elements of x are beyond {LARGEST}, whose products are added apart, or "
     return f"pairs of bytes where {small}the weight's pairs are small, else words or digits"
 
 

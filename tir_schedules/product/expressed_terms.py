@@ -45,9 +45,9 @@ def expressed_answer(packed: relax.Expr, count: int) -> relax.Expr:
     return op.astype(op.less_equal(largest, relax.const(LARGEST_PAIR, "int32")), "int32")
 
 
-def expressed_bytes(numbers: relax.Expr, count: int, dtype: str) -> relax.Expr:
-    """int32 numbers as four times so many elements of an 8-bit type, as they lie in memory."""
+def expressed_bytes(numbers: relax.Expr, count: int, dtype: str, each: int = 4) -> relax.Expr:
+    """The lowest bytes of int32 numbers as elements of an 8-bit type, as they lie in memory."""
     column = relax.op.reshape(numbers, (count, 1))
-    shifted = relax.op.right_shift(column, relax.const(_SHIFTS))
+    shifted = relax.op.right_shift(column, relax.const(_SHIFTS[:each]))
     single = relax.op.bitwise_and(shifted, relax.const(255, "int32"))
-    return relax.op.reshape(relax.op.astype(single, dtype), (4 * count,))
+    return relax.op.reshape(relax.op.astype(single, dtype), (each * count,))

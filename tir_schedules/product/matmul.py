@@ -46,6 +46,7 @@ from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
 from .activations import InPlace
 from .best_grid import best_grid, open_grid
+from .byte_choice import lists_outliers
 from .byte_product import by_values, byte_tile_of, searches
 from .matmul_config import (
     ACTIVATION_DTYPES,
@@ -316,7 +317,7 @@ def values_choose(region: Region, config: MatmulConfig) -> str:
     plan = plan_of(region, config)
     if not is_integer(region) or byte_tile_of(plan) is None:
         return ""
-    return by_values(searches(plan))
+    return by_values(searches(plan), lists_outliers(plan))
 
 
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:

@@ -23,18 +23,18 @@ from tir_schedules.core.row_distance import worth_copying
 from tir_schedules.core.size import is_open
 
 from .activations import Activations, InPlace, Read
-from .byte_product import byte_tile_of, find_high_bits, searches, weight_fits
+from .byte_choice import byte_shortcut, cut_for_bytes
+from .byte_product import byte_tile_of, searches
 from .matmul_config import MatmulConfig, plan_of
 from .matmul_weight import answer_at
 from .open_rows import OpenRows, share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
-from .tile_loops import Shortcut, TileLoops, TileTask
+from .tile_loops import TileLoops, TileTask
 from .wide_panels import WidePanels
 from .wide_product import WideProduct, wide_product_of
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
-Begin = Callable[[Expr, Expr], Expr]  # as of `TileLoops.start`
 _LINE = 64  # bytes of a cache line
 
 
@@ -84,6 +84,8 @@ class MatmulProduct:
         """The loops, for at most so many rows at a time; their buffers are the current block's."""
         region, config, kernel, weight = self.region, self.config, self.kernel, self.weight
         plan = plan_of(region, config)
+        if is_integer(region):
+            plan = cut_for_bytes(plan)
         panels, k, lanes = plan.panels, plan.k, kernel.lanes
 
         def load_b(panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr | Address:
@@ -107,7 +109,7 @@ class MatmulProduct:
         if self.find_range is not None:
             inputs["range"] = self.find_range()
         wide, vectors = wide_product_of(plan), min(config.vectors, plan.n_vectors)
-        block = min(max(config.m_block, config.rows), most_rows)
+        block = min(max(plan.m_block, config.rows), most_rows)
         tile = byte_tile_of(plan) if is_integer(region) else None
         rows = None if tile is None else self._activations(k, block, inputs, tile=tile)
         searched = rows is not None and searches(plan)
@@ -141,7 +143,9 @@ class MatmulProduct:
             line_vectors=in_line,
         )
         if rows is not None:
-            loops = replace(loops, shortcut=self._by_bytes(loops, rows, searched, start_of(rows)))
+            answer = answer_at(region, kernel, panels)
+            shortcut = byte_shortcut(loops, rows, block, start_of(rows), weight, answer)
+            loops = replace(loops, shortcut=shortcut)
         if wide is not None:
             narrow = None
             if is_open((plan.m,)):
@@ -160,27 +164,6 @@ class MatmulProduct:
             return loops
         scaled = ScaledPanels(kernel, weight, inputs["scale"], k, plan.longest_piece, vectors)
         return replace(loops, stage_b=scaled.stage)
-
-    def _by_bytes(
-        self,
-        loops: TileLoops,
-        rows: Activations,
-        searched: bool,
-        start: Begin | None,
-    ) -> Shortcut:
-        """Loops by bytes, of rows that are begun to be searched or only where the weight fits."""
-        answer = answer_at(self.region, self.kernel, loops.plan.panels)
-
-        def fits(first: Expr, count: int | Expr) -> Expr:
-            weight = weight_fits(self.weight, answer)
-            if not searched:
-                return weight
-            rows.begin(first, count)
-            return tirx.Or(find_high_bits(rows, first, count), weight)
-
-        plan = replace(loops.plan, kernel=rows.kernel)
-        begin = None if searched or not rows.begins else rows.begin
-        return Shortcut(fits, replace(loops, plan=plan, load_a=rows.load, begin=begin, start=start))
 
     def _activations(
         self,

@@ -66,7 +66,7 @@ class OpenActivations(Activations):
 
     def load(self, row: Expr, step: Expr | int) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
-        at = self._within(row) * self.stride + step * self.kernel.kr
+        at = self.within(row) * self.stride + step * self.kernel.kr
         return self.kernel.a_operand(self.buffer, [at], 0)
 
     def begin(self, block: Expr, rows: int | Expr) -> None:

@@ -40,7 +40,7 @@ from tir_schedules.core.product_plan import Piece, ProductPlan
 from .few_rows import FewRows, PanelShare
 from .open_fetch import Ahead, OpenFetch
 from .streams import FEW_ROWS
-from .tile_loops import LoadPanel, TileLoops
+from .tile_loops import LoadPanel, Shortcut, TileLoops
 from .tile_stores import LONG_EPILOGUE, rest
 from .wide_product import wide_product_of
 
@@ -163,7 +163,6 @@ class OpenRows:
         plan, loops = self.loops.plan, self.loops
         groups = balanced(vectors, plan.vectors)
         few = self.few_rows(loops.narrow or loops, groups)
-        fitting = None if loops.shortcut is None else replace(self, loops=loops.shortcut.loops)
         cut = len(plan.pieces) > 1
         height = max(plan.m_block if cut else plan.rows, few.most)
         width = max(groups[0].size, few.widest) * plan.kernel.lanes
@@ -182,17 +181,20 @@ class OpenRows:
                     self._many(row + start, size, vector, groups, scratch, fewest, share)
 
         def block(start: Expr, size: Expr, share: PanelShare | None = share) -> None:
-            if fitting is None:
-                exact(start, size, share)
-                return
-            assert loops.shortcut is not None
-            few_fitting = self.few_rows(fitting.loops, groups)
-            with I.If(loops.shortcut.fits(row + start, size)):
-                with I.Then():
-                    where = (row + start, size, vector, groups, few_fitting, scratch, share)
-                    fitting._block(*where)
-                with I.Else():
+            def chosen(shortcut: Shortcut | None) -> None:
+                if shortcut is None:
                     exact(start, size, share)
+                    return
+                fitting = replace(self, loops=shortcut.loops)
+                few_fitting = self.few_rows(shortcut.loops.narrow or shortcut.loops, groups)
+                with I.If(shortcut.fits(row + start, size)):
+                    with I.Then():
+                        where = (row + start, size, vector, groups, few_fitting, scratch, share)
+                        fitting._block(*where)
+                    with I.Else():
+                        chosen(shortcut.otherwise)
+
+            chosen(loops.shortcut)
 
         if claims is None:
             for_balanced_blocks(rows, plan.m_block, plan.rows, block)
@@ -272,6 +274,8 @@ class OpenRows:
 
         def panel(start: Expr | int, width: int) -> None:
             first = vector + start
+            if self.loops.begin_panel is not None:
+                self.loops.begin_panel(first, width)
 
             def tile(fetch: OpenFetch | None, at: Expr, height: int) -> None:
                 ahead = None if fetch is None else fetch.ahead(first, at, height, 0)

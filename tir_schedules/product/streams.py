@@ -53,7 +53,7 @@ def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[in
 def known_streams(plan: ProductPlan, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:
     """As `streams`, for rows whose number is known; a single one where that is not measured."""
     kernel = plan.kernel
-    if kernel.isa_name != "avx2" or rows > FEW_ROWS:
+    if kernel.isa_name != "avx2" or rows > FEW_ROWS or kernel.b_dtype == "int16":
         return 1, kernel
     return streams(kernel, rows, width, panels)
 

@@ -103,6 +103,9 @@ class TileLoops:
     begin : callable or None
         (first row, rows) of a block -> None; emits what has to be done before it is multiplied. The
         number of rows may be an expression.
+    begin_panel : callable or None
+        (first vector of a panel, its width) -> None; emits what has to be done before the tiles of
+        a panel in a block of rows.
     start : callable or None
         (row, vector) -> what the accumulators start with; zero if None. Tile registers start with
         zero, and it is added when results are stored, unless all rows start with the same.
@@ -136,6 +139,7 @@ class TileLoops:
     stage_b: Callable[[Expr, int, Piece], LoadPanel] | None = None
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
     begin: Callable[[Expr, int | Expr], None] | None = None
+    begin_panel: Callable[[Expr, int], None] | None = None
     start: Callable[[Expr, Expr], Expr] | None = None
     start_columns: Callable[[Expr], Expr | Address] | None = None
     peel: bool = False
@@ -176,14 +180,17 @@ class TileLoops:
                 loops._panels(row + block, block_rows, vector, group, following, pieces, scratch)
 
         def emit_block(block: Expr | int, block_rows: int) -> None:
-            if self.shortcut is None:
-                multiply(self, block, block_rows)
-                return
-            with I.If(self.shortcut.fits(row + block, block_rows)):
-                with I.Then():
-                    multiply(self.shortcut.loops, block, block_rows)
-                with I.Else():
+            def choose(shortcut: Shortcut | None) -> None:
+                if shortcut is None:
                     multiply(self, block, block_rows)
+                    return
+                with I.If(shortcut.fits(row + block, block_rows)):
+                    with I.Then():
+                        multiply(shortcut.loops, block, block_rows)
+                    with I.Else():
+                        choose(shortcut.otherwise)
+
+            choose(self.shortcut)
 
         state = tiles or TileTask()
         if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
@@ -282,6 +289,8 @@ class TileLoops:
         """One panel; `before` of its width are before it, and the next has `after` vectors."""
         tiles_of_rows = math.ceil(rows / self.plan.rows)
         cut = len(pieces) > 1
+        if self.begin_panel is not None:
+            self.begin_panel(vector, vectors)
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
             if cut and last:
@@ -510,7 +519,10 @@ class Shortcut:
         (first row, rows) -> condition; begins the rows, and emits what has to be done to know it.
     loops : TileLoops
         Of the same plan.
+    otherwise : Shortcut or None
+        What other blocks may take; its rows have begun.
     """
 
     fits: Callable[[Expr, int | Expr], Expr]
     loops: TileLoops
+    otherwise: Shortcut | None = None

@@ -33,8 +33,10 @@ from tests.relay_passes.graphs import (
 )
 from tests.stand_ins import running
 from tests.tir_schedules.conv_regions import conv_region
+from tests.tir_schedules.run_region import machine_for
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 
 op = relax.op
 X = ((1, 24, 24, 32), "float32")
@@ -166,7 +168,7 @@ def test_weights_that_are_parameters(open_weights: bool) -> None:
     assert weight_bytes(weights_of(mod)) == 4 * 9 * 32 * 32
 
 
-def test_integers_are_left_alone() -> None:
+def test_integers_with_vnni_are_left_alone() -> None:
     def body(q: relax.Expr) -> relax.Expr:
         weight = relax.const(np.ones((3, 3, 32, 32), np.int8))
         wide = op.astype(weight, "int32")
@@ -175,7 +177,8 @@ def test_integers_are_left_alone() -> None:
             x, wide, 1, 1, data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32"
         )
 
-    mod = selected(module(body, ((1, 12, 12, 32), "uint8")), "on")
+    parts = partitioned(module(body, ((1, 12, 12, 32), "uint8")))[0]
+    mod = select_winograd(machine_for("avx512_vnni"), "on")(parts)
     assert all(region.op != "conv2d_winograd" for region in regions(mod)) and not reasons(mod)
 
 
@@ -198,3 +201,19 @@ def test_a_compiled_model_is_right() -> None:
     (plain,) = run(mod, [x])
     # Four layers, whose errors are below 1e-5 of their results each (expected_error).
     assert np.abs(result.numpy() - plain).max() < 1e-4 * np.abs(plain).max()
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_integers_without_vnni_are_exact_and_need_no_permission(isa: str) -> None:
+    large = conv_region((28, 28), 128, 128, (3, 3), padding=(1,) * 4, dtype="uint8")
+    choice = choose(large, machine_for(isa), "off", cold=False)
+    assert choice.winograd and choice.reason.endswith("; exact")
+    small = conv_region((3, 3), 16, 16, (3, 3), padding=(1,) * 4, dtype="uint8")
+    assert not choose(small, machine_for(isa), "on", cold=False).winograd
+
+
+@pytest.mark.parametrize("isa", ["avx2_vnni", "avx512_vnni", "amx"])
+def test_integers_with_vnni_stay(isa: str) -> None:
+    region = conv_region((28, 28), 128, 128, (3, 3), padding=(1,) * 4, dtype="uint8")
+    moved = region.replace(op="conv2d_winograd")
+    assert template_for(moved.op).rejection(moved, machine_for(isa).isa) is not None

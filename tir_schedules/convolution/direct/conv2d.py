@@ -49,6 +49,7 @@ from .config import ConvConfig, check, grid_of, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
+from .outliers import ConvOutliers, lists_outliers
 from .products import nests, products
 from .weight import WeightLayout, express, pack, packed_shape, unpack
 from .windows import Windows
@@ -94,6 +95,9 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
             loops = ConvLoops(config, layout, Windows(*source), w, start, store, epilogue.cost)
             if loops.windows.wide is not None and layout.has_answer:
                 fitting = replace(loops, windows=Windows(*source, widens=False), by_bytes=True)
+                if lists_outliers(layout, config):
+                    outliers = ConvOutliers(config, layout, fitting.windows)
+                    fitting = replace(fitting, outliers=outliers)
                 loops = replace(loops, fitting=fitting)
             loops.emit(task)
     return builder.get()
@@ -197,7 +201,9 @@ def at_run_time(region: Region, config: ConvConfig) -> str:
 def values_choose(region: Region, config: ConvConfig) -> str:
     """What values decide, for `explain`."""
     kernel = microkernel_named(config.kernel)
-    return by_values(True) if has_pairs(kernel) and wide_of(region, kernel) else ""
+    if not (has_pairs(kernel) and wide_of(region, kernel)):
+        return ""
+    return by_values(True, lists_outliers(WeightLayout.of(region, config, kernel), config))
 
 
 def _register(name: str) -> None:

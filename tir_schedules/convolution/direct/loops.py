@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from typing import cast as typed
 
 import tvm.tirx.script.builder.ir as I
@@ -34,6 +35,7 @@ from tir_schedules.product.tile_stores import rest, store_tile
 from tir_schedules.product.wide_panels import WidePanels
 
 from .config import Across, ConvConfig, Grid, across_of, grid_of
+from .outliers import ConvOutliers
 from .weight import WeightLayout
 from .windows import Windows
 
@@ -68,6 +70,8 @@ class ConvLoops:
         Widens the panels; `emit` makes it.
     by_bytes : bool
         Whether pairs of bytes are multiplied.
+    outliers : ConvOutliers or None
+        What bytes of the band were cut off, if anything.
     fitting : ConvLoops or None
         Loops by bytes, for bands where no pair of products saturates (see `byte_product`).
     """
@@ -81,6 +85,7 @@ class ConvLoops:
     epilogue_cost: int
     wide_panels: WidePanels | None = None
     by_bytes: bool = False
+    outliers: ConvOutliers | None = None
     fitting: ConvLoops | None = None
 
     @property
@@ -196,7 +201,11 @@ class ConvLoops:
             return
         fitting, layout = self.fitting, self.layout
         fitting.windows.enter(*where)
-        small = tirx.Or(weight_fits(self.weight, layout.answer), fitting.windows.small(lines))
+        small = weight_fits(self.weight, layout.answer)
+        if fitting.outliers is not None:
+            small = fitting.outliers.split(lines, small)
+        else:
+            small = tirx.Or(small, fitting.windows.small(lines))
         with I.If(small):
             with I.Then():
                 fitting._multiply(share, plane, line, lines, scratch)
@@ -272,6 +281,8 @@ class ConvLoops:
                 choose(kind, range(len(sizes)), of_rest)
 
         def in_lines(at: Expr | int, height: int) -> None:
+            if self.outliers is not None:
+                self.outliers.add(at, height, vector, vectors, load_b)
             if self._opened:
                 in_open_lines(at)
                 return
@@ -364,7 +375,8 @@ class _TileEmitter:
         loops, kernel = self.loops, self.loops.tile
         windows = loops.windows
         rows = height * columns
-        init, alike, begin = None, None, loops.start
+        init: Callable[[Any, int], Expr] | None = None
+        alike, begin = None, loops.start
         if begin is not None:
             classes = loops.layout.classes
 
@@ -376,6 +388,8 @@ class _TileEmitter:
                 alike = functools.partial(self._of_all_rows, begin)
             else:
                 init = start
+        if loops.outliers is not None:
+            init = self._with_outliers(loops.outliers, init, columns)
 
         outer = self._outer()
         taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
@@ -417,6 +431,18 @@ class _TileEmitter:
         with I.serial(stored) as i:
             for j in range(self.vectors):
                 store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
+
+    def _with_outliers(
+        self, outliers: ConvOutliers, start: Callable[[Any, int], Expr] | None, columns: int
+    ) -> Callable[[Any, int], Expr]:
+        """What accumulators start with, where outliers are apart."""
+
+        def started(i: int, j: int) -> Expr:
+            line, column = i // columns, self.column + i % columns
+            value = outliers.sum(line, column, self.vectors, j)
+            return value if start is None else value + start(i, j)
+
+        return started
 
     def _of_all_rows(self, begin: Start, j: int) -> Expr | Address:
         """What all pixels of a tile start with in one vector."""

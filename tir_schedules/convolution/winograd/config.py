@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import (
     Group,
@@ -18,6 +19,7 @@ from tir_schedules.core.blocking import (
     shares,
     thread_grids,
 )
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import halves, threads_worth
@@ -64,7 +66,8 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
     def plan(self, problem: WinogradProblem) -> ProductPlan:
         """How each of the products of all tiles is cut."""
         geometry = problem.geometry
-        return ProductPlan.of(self, problem.tiles, geometry.out_channels, geometry.channels)
+        plan = ProductPlan.of(self, problem.tiles, geometry.out_channels, geometry.channels)
+        return replace(plan, kernel=problem.algorithm.kernel(plan.kernel))
 
     def panels(self, problem: WinogradProblem, kernel: Microkernel) -> tuple[Group, ...]:
         """The panels of output channels, in vectors; wider ones first."""
@@ -76,18 +79,19 @@ def panel_count(panels: Sequence[Group]) -> int:
     return sum(group.count for group in panels)
 
 
-def odd_lines(elements: int) -> int:
-    """A distance in memory of at least so many f32 values: an odd number of cache lines.
+def odd_lines(elements: int, item: int = 4) -> int:
+    """A distance in memory of at least so many values of so many bytes: an odd number of lines.
 
-    Powers of two would put all 36 matrices, or all rows of a register tile, into one set of L1.
+    Powers of two would put all matrices, or all rows of a register tile, into one set of L1.
     """
-    lines = math.ceil(elements / LINE)
-    return LINE * (lines + 1 - lines % 2)
+    line = 4 * LINE // item
+    lines = math.ceil(elements / line)
+    return line * (lines + 1 - lines % 2)
 
 
 def check(region: Region, config: WinogradConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    types = ("float32", "float32")
+    types = ("uint8", "int8") if is_integer(region) else ("float32", "float32")
     kernel = check_tile(region, config, isa, types, "threads_tiles", "threads_panels")
     if kernel.by_tiles:
         raise ConfigError(f"{kernel.name} multiplies tiles; choose a vector kernel: {region.key}")
@@ -112,7 +116,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
         part = math.ceil(tiles / teams)
         least = min(_FEWEST_TILES, part)
         sizes = {balanced(part, most)[0].size for most in range(least, min(part, _MOST_TILES) + 1)}
-        for kernel in kernels_for(machine.isa, "float32", "float32"):
+        for kernel in problem.algorithm.kernels(machine.isa):
             n_vectors = math.ceil(geometry.out_channels / kernel.lanes)
             if opened:
                 sizes = set(range(kernel.mr, _MOST_TILES + 1, kernel.mr))
@@ -145,7 +149,7 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     sizes = {found[len(found) * part // 6] for part in range(6)}
     problem = WinogradProblem.of(region)
     opened = ConvGeometry.of(region).opens_image
-    kernels = kernels_for(machine.isa, "float32", "float32")
+    kernels = problem.algorithm.kernels(machine.isa)
     n_vectors = math.ceil(problem.geometry.out_channels / kernels[0].lanes)
     for teams, members in thread_grids(machine.threads):
         if teams > problem.tiles:

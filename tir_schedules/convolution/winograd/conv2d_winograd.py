@@ -1,4 +1,4 @@
-"""Template "conv2d_winograd": 3x3 convolutions of stride 1 with a quarter of the products.
+"""Template "conv2d_winograd": 3x3 convolutions of stride 1 with fewer products.
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
@@ -12,6 +12,10 @@ and size.
 
 Results differ from those of "conv2d" by rounding: see
 `convolution.winograd.transforms.expected_error`.
+
+Convolutions of 8-bit integers have tiles of 2x2 results and 16 products of words, four ninths, and
+are exact (`word_transforms`). That is for CPUs without VNNI, where a product of words takes as many
+instructions as one of bytes, and more.
 """
 
 from __future__ import annotations
@@ -34,12 +38,15 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.extents import extent, read_extents
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.product.expressed_terms import expressed_bytes
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
+from .algorithm import Algorithm
 from .config import WinogradConfig, check
 from .cost import default_config, space
 from .open_program import OpenWinogradProgram
@@ -47,14 +54,16 @@ from .output_transform import flat_epilogue
 from .problem import WinogradProblem
 from .products import estimate, nests, products
 from .program import WinogradProgram
-from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, G, transformed_weight
+from .transforms import TAPS
+from .word_transforms import MOST_CHANNELS, words_of_bytes
 
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
     x, w = region.inputs[:2]
-    if (x.dtype, w.dtype) != ("float32", "float32"):
-        return f"a convolution of {x.dtype} by {w.dtype}"
+    reason = _reject_types(region, isa)
+    if reason is not None:
+        return reason
     if region.output.dtype not in RESULT_DTYPES:
         return f"output of type {region.output.dtype}"
     if not w.constant:
@@ -68,6 +77,24 @@ def reject(region: Region, isa: Isa) -> str | None:
         return f"{geometry.groups} groups"
     if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:
         return "a dimension is 0"
+    return None
+
+
+def _reject_types(region: Region, isa: Isa) -> str | None:
+    """Why the numbers of a region are none that the template multiplies, or None."""
+    x, w = region.inputs[:2]
+    if (x.dtype, w.dtype) == ("float32", "float32"):
+        return None
+    if w.dtype != "int8" or x.dtype not in ("uint8", "int8"):
+        return f"a convolution of {x.dtype} by {w.dtype}"
+    if len(region.inputs) > 2 or isinstance(region.attrs.get("a_zero_point"), str):
+        return "a zero point that is not known"
+    if not Algorithm.of(region).kernels(isa):
+        return "8-bit integers, which are multiplied by one instruction"
+    if region.integer("b_zero_point", 0) != 0:
+        return "a zero point of the weight"
+    if x.shape[-1] > MOST_CHANNELS:
+        return f"{x.shape[-1]} channels of 8-bit integers, whose sums may be too large"
     return None
 
 
@@ -86,7 +113,7 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
     kernel = check(region, config, isa)
     with kernel_function("conv2d_winograd") as builder:
         x = tensor_parameter("X", region.inputs[0])
-        w = parameter("W", packed_shape(region, config, isa, 1), "float32")
+        w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
         operands = operand_parameters(region)
         out = tensor_parameter("Y", region.output)
         if region.is_open:
@@ -94,17 +121,21 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
         with opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
             epilogue = flat_epilogue(region, operands, kernel)
             problem = WinogradProblem.of(region)
+            dtype, element = region.inputs[0].dtype, problem.algorithm.element
+            if element != region.inputs[1].dtype:
+                size = packed_elements(region, config)
+                w = I.decl_buffer((size,), element, data=w.data, align=1)
 
             def emit(sample: Expr | None) -> None:
                 own = replace(problem, sample=sample)
-                WinogradProgram(own, config, kernel, x, w, out, epilogue).emit()
+                WinogradProgram(own, config, kernel, x, dtype, w, out, epilogue).emit()
 
             if ConvGeometry.of(region).opens_image:
                 problem = WinogradProblem.opened(region)
                 tiles = problem.opened_tiles
                 each = OpenWinogradProgram.steps_of(tiles, config)
                 OpenWinogradProgram(
-                    problem, config, kernel, x, w, out, epilogue, tiles, each
+                    problem, config, kernel, x, dtype, w, out, epilogue, tiles, each
                 ).emit()
             elif region.is_open:
                 with I.serial(extent(region.inputs[0].shape[0])) as sample, opaque_block("image"):
@@ -117,43 +148,61 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
 def pack(
     region: Region, config: WinogradConfig, isa: Isa, index: int, array: np.ndarray
 ) -> np.ndarray:
-    """The transformed weight: panels [36][C][nr], one behind the other."""
-    matrix = transformed_weight(array).reshape(-1, array.shape[-1])
-    return _panels(region, config).pack(matrix.astype(np.float32))
+    """The transformed weight: panels [products][C][nr], one behind the other."""
+    matrix = Algorithm.of(region).transformed_weight(array).reshape(-1, array.shape[-1])
+    return _panels(region, config).pack(matrix).view(array.dtype)
 
 
 def unpack(
     region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The weight [3, 3, C, OC] as a Relax expression of its packed form, but for rounding."""
-    _, _, channels, n = region.inputs[1].shape
-    matrix = _panels(region, config).unpack(expr)
-    inverse = relax.const(G_INVERSE.astype(np.float32))
-    half = relax.op.matmul(inverse, relax.op.reshape(matrix, (REACH, REACH * channels * n)))
-    whole = relax.op.matmul(inverse, relax.op.reshape(half, (TAPS, REACH, channels * n)))
-    return relax.op.reshape(whole, (TAPS, TAPS, channels, n))
+    """The weight [3, 3, C, OC] as a Relax expression of its packed form, of floats but rounded."""
+    op, (_, _, channels, n) = relax.op, region.inputs[1].shape
+    algorithm, integers = Algorithm.of(region), is_integer(region)
+    inverse = relax.const(algorithm.g_inverse.astype(np.float32))
+    if integers:  # exact in f32: numbers of 12 bits, and halves
+        expr = op.astype(words_of_bytes(expr, packed_elements(region, config)), "float32")
+    reach, matrix = algorithm.reach, _panels(region, config).unpack(expr)
+    half = op.matmul(inverse, op.reshape(matrix, (reach, reach * channels * n)))
+    whole = op.matmul(inverse, op.reshape(half, (TAPS, reach, channels * n)))
+    weight = op.reshape(whole, (TAPS, TAPS, channels, n))
+    return op.astype(weight, region.inputs[1].dtype) if integers else weight
 
 
 def express(
     region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The packed weight as a Relax expression of one [3, 3, C, OC] of float32."""
+    """The packed weight as a Relax expression of one [3, 3, C, OC]."""
     op, (_, _, channels, n) = relax.op, region.inputs[1].shape
-    g = relax.const(G, "float64")  # as `transformed_weight`
+    algorithm, integers = Algorithm.of(region), is_integer(region)
+    g, reach = relax.const(algorithm.g, "float64"), algorithm.reach
     wide = op.reshape(op.astype(expr, "float64"), (TAPS, TAPS * channels * n))
-    half = op.reshape(op.matmul(g, wide), (REACH, TAPS, channels * n))
-    whole = op.astype(op.matmul(g, half), "float32")
-    return _panels(region, config).express(op.reshape(whole, (PRODUCTS * channels, n)))
+    half = op.reshape(op.matmul(g, wide), (reach, TAPS, channels * n))
+    whole = op.astype(op.matmul(g, half), "int32" if integers else "float32")
+    matrix = op.reshape(whole, (algorithm.products * channels, n))
+    packed = _panels(region, config).express(matrix)
+    if not integers:
+        return packed
+    count = packed_elements(region, config)
+    return expressed_bytes(packed, count, region.inputs[1].dtype, algorithm.bytes)
 
 
 def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of the packed weight."""
-    return (_panels(region, config).size,)
+    """Shape of the packed weight, in elements of its type."""
+    parts = 2 if is_integer(region) else 1
+    return (parts * packed_elements(region, config),)
+
+
+def packed_elements(region: Region, config: WinogradConfig) -> int:
+    """Elements of the packed weight as they are multiplied."""
+    return _panels(region, config).size
 
 
 def _panels(region: Region, config: WinogradConfig) -> Panels:
     """The layout of the weights of all products together: panel by panel, each of every product."""
-    return replace(config.plan(WinogradProblem.of(region)).panels, runs=PRODUCTS)
+    return replace(
+        config.plan(WinogradProblem.of(region)).panels, runs=Algorithm.of(region).products
+    )
 
 
 def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:

@@ -1,6 +1,6 @@
 """What a 3x3 convolution costs by Winograd's tiles, and directly: estimates with named terms.
 
-    compute      36 products for every tile, by `blocking.estimate_cycles`
+    compute      products for every tile, by `blocking.estimate_cycles`
     transforms   of x and of the results, a number of cycles for each tile and vector of it
     weights      reading them from L3 or memory, once a block of tiles; what products do not hide
     between      transformed tiles of a block that do not fit in L2
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.convolution.direct import cost as conv_cost
@@ -27,16 +28,20 @@ from tir_schedules.core.config import best_first
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
 
+from .algorithm import Algorithm
 from .config import WinogradConfig, candidates, other_tiles
 from .problem import WinogradProblem
-from .transforms import PRODUCTS
 
-INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured from L2
+# Of a vector of a tile, of x and of the results, measured from L2.
+TRANSFORM_CYCLES = {"float32": (110.0, 90.0), "int16": (45.0, 30.0)}
+# Of 8-bit integers without VNNI, measured on an Emerald Rapids: the time of a product of words over
+# that of one of f32, and of the template "conv2d" by bytes over its estimate.
+WORDS, BY_BYTES = {"avx512": 1.0, "avx2": 0.55}, {"avx512": 1.5, "avx2": 1.1}
 TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
 ALIKE = 2  # threads that read the same weight count as so many for memory, at most
-F32_BYTES = 4
+SUM_BYTES = 4
 
 
 def winograd_cost(
@@ -50,24 +55,30 @@ def winograd_cost(
         Whether the weights come from memory, because those of the whole model do not fit in L3.
     """
     problem, lanes = WinogradProblem.of(region), microkernel_named(config.kernel).lanes
-    channels = problem.geometry.channels
+    channels, algorithm = problem.geometry.channels, problem.algorithm
+    of_input, of_output = TRANSFORM_CYCLES[algorithm.element]
+    matrices = algorithm.products * algorithm.bytes  # bytes of an element in all of them
+    sums = algorithm.products * SUM_BYTES
     blocks, each = config.blocks(problem)
     tiles, members, teams = blocks[0].size, config.threads_panels, config.teams(problem)
     n_vectors = math.ceil(problem.geometry.out_channels / lanes)
-    c_vectors = math.ceil(channels / lanes)
+    c_vectors = math.ceil(channels * algorithm.bytes / (SUM_BYTES * lanes))
     panels = config.panels(problem, microkernel_named(config.kernel))
     widths = [group.size for group in panels for _ in range(group.count)]
     share = sum(widths[: math.ceil(len(widths) / members)])  # vectors of the busiest thread
-    products = PRODUCTS * estimate_cycles(
+    kernel = microkernel_named(config.kernel)
+    products = algorithm.products * estimate_cycles(
         tiles, share, channels, config.rows, config.vectors, config.k_block, machine
     )
+    if algorithm.element == "int16":
+        products *= WORDS[kernel.isa_name]
     of_inputs = math.ceil(c_vectors / members) * tiles
     if c_vectors < members:
         of_inputs = math.ceil(tiles / members) * c_vectors
-    transforms = of_inputs * INPUT_CYCLES + tiles * (share * OUTPUT_CYCLES + TILE_CYCLES)
-    whole = F32_BYTES * PRODUCTS * channels * n_vectors * lanes
-    weight = F32_BYTES * PRODUCTS * channels * share * lanes
-    kept = F32_BYTES * PRODUCTS * tiles * (channels + config.vectors * lanes)
+    transforms = of_inputs * of_input + tiles * (share * of_output + TILE_CYCLES)
+    whole = matrices * channels * n_vectors * lanes
+    weight = matrices * channels * share * lanes
+    kept = tiles * (matrices * channels + sums * config.vectors * lanes)
     beyond = whole > machine.l3_bytes
     near = weight + kept <= machine.l2_bytes
     threads, per_us = members * teams, machine.cycles_per_us
@@ -75,7 +86,7 @@ def winograd_cost(
     first = _weight_cycles(weight, products, machine, grid, cold or beyond, False)
     later = _weight_cycles(weight, products, machine, grid, beyond, near)
     over = max(0, kept - machine.l2_bytes * 3 // 4)
-    foreign = F32_BYTES * PRODUCTS * tiles * channels * (members - 1) / members
+    foreign = matrices * tiles * channels * (members - 1) / members
     forks = 0 if threads == 1 else 1 if members == 1 else 2 * each
     return Cost(
         compute=each * products,
@@ -91,7 +102,10 @@ def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float
     """What the same convolution costs in the template "conv2d", at its default configuration."""
     config = conv_cost.default_config(region, machine)
     computing = conv_cost.estimated_cycles(region, config, machine)
-    weight = F32_BYTES * math.prod(region.inputs[1].shape)
+    kernel = microkernel_named(config.kernel)
+    if has_pairs(kernel):
+        computing *= BY_BYTES[kernel.isa_name]
+    weight = region.inputs[1].nbytes
     if not cold and weight <= machine.l3_bytes:
         return computing
     grid = config.threads_m * config.threads_n * config.threads_x, config.threads_n
@@ -132,6 +146,8 @@ def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
 
 def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[float, str, int]:
     # Weights of that size are hardly alone in their model: others take their place in L3.
-    whole = F32_BYTES * PRODUCTS * region.inputs[1].shape[-2] * region.inputs[1].shape[-1]
+    algorithm = Algorithm.of(region)
+    channels, columns = region.inputs[1].shape[-2:]
+    whole = algorithm.bytes * algorithm.products * channels * columns
     cold = whole > machine.l3_bytes // 4
     return winograd_cost(region, config, machine, cold).total, config.kernel, config.m_block

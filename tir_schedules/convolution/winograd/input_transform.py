@@ -1,6 +1,6 @@
 """Stage 1 of the template "conv2d_winograd": tiles of x, transformed.
 
-    V [36][tiles][C]    B^T d B of every tile and channel
+    V [products][tiles][C]    B^T d B of every tile and channel
 
 Tiles overlap by two pixels. At the edges, what lies outside of x is replaced by 0 after a
 load from the nearest pixel; nothing is copied.
@@ -15,13 +15,12 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, ramp, splat, vector_type
+from microkernels.vector.expressions import Expr, bind, constant, like, ramp, splat, vector_type
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
 
 from .control import all_of, either, part_of
 from .problem import WinogradProblem
-from .transforms import REACH, TILE, input_transform
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,8 @@ class InputTransform:
         The region in tiles.
     x : Buffer
         [N, H, W, C].
+    dtype : str
+        Of x.
     lanes : int
         Of a vector.
     v : Buffer
@@ -52,6 +53,7 @@ class InputTransform:
 
     problem: WinogradProblem
     x: Expr
+    dtype: str
     lanes: int
     v: Expr
     pitches: tuple[int, int]
@@ -79,13 +81,14 @@ class InputTransform:
         of_tiles = part_of(tiles, 1 if by_channels else members, member)
         of_vectors = part_of(self.vectors, members if by_channels else 1, member)
         top, left = self.problem.geometry.before
+        size, reach = self.problem.algorithm.tile, self.problem.algorithm.reach
         with I.serial(*of_tiles) as tile, opaque_block("transform"):
             sample, row, column = self.problem.place(first + tile)
-            y, x = bind(row * TILE - top), bind(column * TILE - left)
+            y, x = bind(row * size - top), bind(column * size - left)
 
             def emit(edge: bool) -> None:
-                rows = [self._position(0, y, i, edge) for i in range(REACH)]
-                columns = [self._position(1, x, j, edge) for j in range(REACH)]
+                rows = [self._position(0, y, i, edge) for i in range(reach)]
+                columns = [self._position(1, x, j, edge) for j in range(reach)]
 
                 def load(vector: Expr, i: int, j: int) -> Expr:
                     inside = all_of([*rows[i].conditions, *columns[j].conditions])
@@ -99,12 +102,13 @@ class InputTransform:
 
     def _vector(self, load: Callable[[Expr, int, int], Expr], start: Expr, vector: Expr) -> None:
         """One vector of channels of one tile."""
+        transform, reach = self.problem.algorithm.input_transform, self.problem.algorithm.reach
         columns = [
-            input_transform([bind(load(vector, i, j)) for i in range(REACH)]) for j in range(REACH)
+            transform([bind(load(vector, i, j)) for i in range(reach)]) for j in range(reach)
         ]
-        for i in range(REACH):
-            for j, value in enumerate(input_transform([column[i] for column in columns])):
-                at = start + (i * REACH + j) * self.pitches[0] + vector * self.lanes
+        for i in range(reach):
+            for j, value in enumerate(transform([column[i] for column in columns])):
+                at = start + (i * reach + j) * self.pitches[0] + vector * self.lanes
                 I.buffer_store(self.v, value, [ramp(at, self.lanes)])
 
     def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
@@ -125,13 +129,14 @@ class InputTransform:
         conditions: list[Expr] = []
         if lowest < 0:
             conditions.append(tirx.GE(start, -offset))
-        if not isinstance(tiles, int) or lowest + TILE * (tiles - 1) >= size:
+        if not isinstance(tiles, int) or lowest + self.problem.algorithm.tile * (tiles - 1) >= size:
             conditions.append(tirx.LT(start, extent(size) - offset))
         return conditions
 
     def _all_inside(self, axis: int, start: Expr) -> list[Expr]:
         """The same for all positions of a tile along an axis."""
-        first, last = (self._inside(axis, start, offset) for offset in (0, REACH - 1))
+        last_of = self.problem.algorithm.reach - 1
+        first, last = (self._inside(axis, start, offset) for offset in (0, last_of))
         return [*first[: int(self.problem.geometry.before[axis] > 0)], *last[-1:]]
 
     def _load(self, index: Sequence[Expr], vector: Expr, inside: Expr | None) -> Expr:
@@ -140,9 +145,11 @@ class InputTransform:
         at = ramp(vector * lanes, lanes)
         if channels % lanes:  # what lies in the other lanes no product reads
             exists = tirx.LT(at, constant(channels, "int32", lanes))
-            value = I.masked_load(vector_type("float32", lanes), self.x, *index, at, exists)
+            dtype = vector_type(self.dtype, lanes)
+            value = I.masked_load(dtype, self.x, *index, at, exists)
         else:
             value = self.x[(*index, at)]
+        value = self.problem.algorithm.taken(value)
         if inside is None:
             return value
-        return tirx.Select(splat(inside, lanes), value, constant(0, "float32", lanes))
+        return tirx.Select(splat(inside, lanes), value, like(0, value))

@@ -28,7 +28,6 @@ from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 from .config import WinogradConfig
 from .panel_product import Panel, PanelProduct
 from .program import Block, WinogradProgram, for_size
-from .transforms import PRODUCTS
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class OpenWinogradProgram(WinogradProgram):
         for_size(panels, number, lambda width: self._multiply_open(panel.of(width), block.tiles))
 
     def _multiply_open(self, panel: Panel, tiles: Expr) -> None:
-        """The 36 products of a panel."""
+        """The products of a panel."""
         rows = self.config.rows
         sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
         most = sizes[-2] if len(sizes) > 1 else 0  # rows of a tile that is not whole
@@ -89,7 +88,7 @@ class OpenWinogradProgram(WinogradProgram):
         for size in sizes[:-2]:
             kind = kind + tirx.Cast("int32", left > size)
         kind = materialise(kind)
-        with I.serial(PRODUCTS) as number, opaque_block("product"):
+        with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
             product = self._product(panel, number)
             with I.serial(whole) as tile:
                 self._register_tile(product, tile, rows)
@@ -116,7 +115,7 @@ class OpenWinogradProgram(WinogradProgram):
             return product.load_b(panel, width, ks[0], j)
 
         with opaque_block("tile"):
-            result = self.kernel.emit(
+            result = product.kernel.emit(
                 rows,
                 width,
                 (product.steps,),

@@ -1,8 +1,8 @@
 """Stage 3 of the template "conv2d_winograd": products, transformed back, through the epilogue.
 
-    M [36][tiles][panel]    ->    A^T m A of every tile and output channel, as 4x4 pixels
+    M [products][tiles][panel]    ->    A^T m A of every tile and output channel, as pixels
 
-Where an image ends within a tile, or an epilogue is long, the 16 results are stored in L1, and a
+Where an image ends within a tile, or an epilogue is long, the results are stored in L1, and a
 loop runs over those that exist.
 """
 
@@ -29,7 +29,6 @@ from tir_schedules.rows.normalize_view import reshaped
 
 from .control import either
 from .problem import WinogradProblem
-from .transforms import PRODUCTS, REACH, TILE, output_transform
 
 
 def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) -> Epilogue:
@@ -93,7 +92,8 @@ class OutputTransform:
     @property
     def size(self) -> int:
         """Elements of an M, and of a tile of results behind it."""
-        return PRODUCTS * self.pitches[0] + TILE * TILE * self.lanes
+        algorithm = self.problem.algorithm
+        return algorithm.products * self.pitches[0] + algorithm.tile**2 * self.lanes
 
     def emit(self, start: Expr, first: Expr, tiles: Expr, panel: Expr, width: Expr) -> None:
         """The tiles of a block, for `width` vectors of output channels from `panel` on.
@@ -108,26 +108,31 @@ class OutputTransform:
             Its tiles.
         """
         matrix, tile_pitch = self.pitches
+        algorithm = self.problem.algorithm
+        size, reach, transform = algorithm.tile, algorithm.reach, algorithm.output_transform
         with I.serial(tiles) as tile, opaque_block("restore"):
             sample, row, column = self.problem.place(first + tile)
-            y, x = bind(row * TILE), bind(column * TILE)
+            y, x = bind(row * size), bind(column * size)
             with I.serial(width) as vector, opaque_block("vector"):
                 at = start + tile * tile_pitch + vector * self.lanes
                 halves = [
-                    output_transform(
+                    transform(
                         [
-                            bind(self.m[ramp(at + (i * REACH + j) * matrix, self.lanes)])
-                            for i in range(REACH)
+                            bind(self.m[ramp(at + (i * reach + j) * matrix, self.lanes)])
+                            for i in range(reach)
                         ]
                     )
-                    for j in range(REACH)
+                    for j in range(reach)
                 ]
-                results = [output_transform([half[p] for half in halves]) for p in range(TILE)]
+                results = [
+                    [algorithm.given(each) for each in transform([half[p] for half in halves])]
+                    for p in range(size)
+                ]
 
                 def put(value: Expr, i: Expr | int, j: Expr | int) -> None:
                     self._store(value, sample, y + i, x + j, panel + vector)
 
-                self._put_all(results, start + PRODUCTS * matrix, y, x, put)
+                self._put_all(results, start + algorithm.products * matrix, y, x, put)
 
     def _put_all(
         self,
@@ -138,31 +143,31 @@ class OutputTransform:
         put: Callable[[Expr, Expr | int, Expr | int], None],
     ) -> None:
         """The results that exist of a tile whose first pixel is (y, x)."""
-        outputs = self.problem.geometry.outputs
+        outputs, tile = self.problem.geometry.outputs, self.problem.algorithm.tile
         ends = list(zip((y, x), outputs, map(extent, outputs), strict=True))
 
         def whole() -> None:
-            for i in range(TILE):
-                for j in range(TILE):
+            for i in range(tile):
+                for j in range(tile):
                     put(results[i][j], i, j)
 
         def cut() -> None:
-            for i in range(TILE):
-                for j in range(TILE):
-                    place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
+            for i in range(tile):
+                for j in range(tile):
+                    place = ramp(rest + (i * tile + j) * self.lanes, self.lanes)
                     I.buffer_store(self.m, results[i][j], [place])
-            rows, columns = (tirx.Min(end - pixel, TILE) for pixel, _, end in ends)
+            rows, columns = (tirx.Min(end - pixel, tile) for pixel, _, end in ends)
             with I.serial(rows) as y_in, I.serial(columns) as x_in, opaque_block("result"):
-                place = ramp(rest + (y_in * TILE + x_in) * self.lanes, self.lanes)
+                place = ramp(rest + (y_in * tile + x_in) * self.lanes, self.lanes)
                 put(bind(self.m[place]), y_in, x_in)
 
         if self.epilogue.cost > LONG_EPILOGUE:
             cut()
             return
         inside = [
-            tirx.LE(pixel + TILE, end)
+            tirx.LE(pixel + tile, end)
             for pixel, size, end in ends
-            if is_open((size,)) or size % TILE
+            if is_open((size,)) or size % tile
         ]
         either(inside, whole, cut)
 

@@ -1,4 +1,4 @@
-"""One of Winograd's 36 products: a block of tiles by a panel of output channels.
+"""One of Winograd's products: a block of tiles by a panel of output channels.
 
 M [tiles][panel] = V [tiles][C] * W [C][panel]        all three lie in flat buffers
 """
@@ -58,7 +58,7 @@ class PanelProduct:
     panel : Panel
         Its width is known.
     steps : int
-        Channels of x.
+        Of the kernel, over the channels of x.
     """
 
     kernel: Microkernel
@@ -75,14 +75,14 @@ class PanelProduct:
 
     def load_a(self, row: Expr, step: Expr | int) -> Expr | Address:
         """An element of V."""
-        at = self.v_start + row * self.v_pitch + step
+        at = self.v_start + row * self.v_pitch + step * self.kernel.kr
         return self.kernel.a_operand(self.v, [at], self.v_pitch)
 
     def load_b(self, _panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr | Address:
         """A vector of the weight."""
-        lanes, width = self.kernel.lanes, self.panel.width
-        at = self.w_start + (step * width + j) * lanes
-        return self.kernel.b_operand(self.weight, at, width * lanes)
+        group, width = self.kernel.lanes * self.kernel.kr, self.panel.width
+        at = self.w_start + (step * width + j) * group
+        return self.kernel.b_operand(self.weight, at, width * group)
 
     def store(self, row: Expr, vector: Expr, value: Expr, _last: bool) -> None:
         """A vector of the product; `vector` counts all output channels'."""
@@ -98,6 +98,6 @@ class PanelProduct:
 
         def fetch(_panel: Expr, line: Expr | int) -> None:
             after = self.steps * self.panel.width + line
-            prefetch(self.weight[self.w_start + after * LINE])
+            prefetch(self.weight[self.w_start + after * (LINE * self.kernel.kr)])
 
         return fetch

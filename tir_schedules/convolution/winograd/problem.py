@@ -1,4 +1,4 @@
-"""A 3x3 convolution in tiles of 4x4 results, for the template "conv2d_winograd"."""
+"""A 3x3 convolution in tiles of results, for the template "conv2d_winograd"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tir_schedules.core.extents import extent
 from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.region import Region
 
-from .transforms import TILE
+from .algorithm import Algorithm
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class WinogradProblem:
         Its shape.
     rows, columns : int or Expr
         Tiles along the height and the width of an image.
+    algorithm : Algorithm
+        How they are computed.
     sample : Expr or None
         The image that they are of, where the number of images is known at run time only.
     """
@@ -34,21 +36,24 @@ class WinogradProblem:
     geometry: ConvGeometry
     rows: int | Expr
     columns: int | Expr
+    algorithm: Algorithm
     sample: Expr | None = None
 
     @staticmethod
     def of(region: Region) -> WinogradProblem:
         """The tiles of a region; of a single image of a usual size, where sizes are open."""
-        geometry = ConvGeometry.of(one_image(region))
-        rows, columns = (math.ceil(extent / TILE) for extent in geometry.outputs)
-        return WinogradProblem(geometry, rows, columns)
+        geometry, algorithm = ConvGeometry.of(one_image(region)), Algorithm.of(region)
+        rows, columns = (math.ceil(extent / algorithm.tile) for extent in geometry.outputs)
+        return WinogradProblem(geometry, rows, columns, algorithm)
 
     @staticmethod
     def opened(region: Region) -> WinogradProblem:
         """The tiles of all images of open sizes, counted when the kernel runs; emits that."""
-        geometry = ConvGeometry.of(region)
-        rows, columns = (materialise(ceil_div(extent(size), TILE)) for size in geometry.outputs)
-        return WinogradProblem(geometry, rows, columns)
+        geometry, algorithm = ConvGeometry.of(region), Algorithm.of(region)
+        rows, columns = (
+            materialise(ceil_div(extent(size), algorithm.tile)) for size in geometry.outputs
+        )
+        return WinogradProblem(geometry, rows, columns, algorithm)
 
     @property
     def tiles(self) -> int:

@@ -1,6 +1,6 @@
 """The products of Winograd's tiles before they are built: their loops, and what `explain` tells.
 
-blocks of tiles > panels > 36 products > row block > K block > tile
+blocks of tiles > panels > products > row block > K block > tile
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tir_schedules.core.region import Region
 from .config import WinogradConfig
 from .cost import winograd_cost
 from .problem import WinogradProblem
-from .transforms import PRODUCTS
 
 
 def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
@@ -41,23 +40,24 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
     share = n_vectors / members
     panels = pieces(share, config.vectors)
     tiling = Tiling(config.rows, config.vectors, config.m_block, config.k_block)
-    # The 36 products are between the panels and a product's own loops, whose panel is one.
+    # The products are between the panels and a product's own loops, whose panel is one.
     inner = product_loops((block, share / panels, k), tiling, kernel.lanes, ("tiles", "panel", "C"))
-    weight = 4.0 * PRODUCTS * k * kernel.lanes
+    count_of, item = problem.algorithm.products, float(problem.algorithm.bytes)
+    weight = item * count_of * k * kernel.lanes
 
     def touched(tiles: float, vectors: float) -> Bytes:
-        results = 4.0 * PRODUCTS * tiles * vectors * kernel.lanes
-        return 4.0 * PRODUCTS * tiles * k, weight * vectors, results
+        results = 4.0 * count_of * tiles * vectors * kernel.lanes
+        return item * count_of * tiles * k, weight * vectors, results
 
     loops = [
         Loop("thread", teams * members, "parallel", touched(tiles, n_vectors)),
         Loop("block", count / teams, "serial", touched(tiles / teams, share)),
         Loop("panel", panels, "serial", touched(block, share)),
-        Loop("matrix", PRODUCTS, "serial", touched(block, share / panels)),
+        Loop("matrix", count_of, "serial", touched(block, share / panels)),
         *inner,
     ]
     useful = geometry.out_channels / (n_vectors * kernel.lanes)
-    useful *= math.prod(geometry.outputs) * geometry.batch / (16 * tiles)
+    useful *= math.prod(geometry.outputs) * geometry.batch / (problem.algorithm.tile**2 * tiles)
     balance = balance_of(count, teams) * balance_of(n_vectors, members)
     yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
 

@@ -1,9 +1,9 @@
 """The stages of the template "conv2d_winograd", and how threads share them.
 
     for each block of tiles
-        V = x transformed                               [36][tiles][C]
+        V = x transformed                               [products][tiles][C]
         for each panel of output channels
-            M = 36 products of V and the weight         [36][tiles][panel]
+            M = products of V and the weight         [products][tiles][panel]
             out = M transformed back, epilogue
 
 V and M are parts of two flat buffers that exist once for a call. A team of threads shares a V, with
@@ -34,7 +34,6 @@ from .input_transform import InputTransform
 from .output_transform import OutputTransform
 from .panel_product import Panel, PanelProduct
 from .problem import WinogradProblem
-from .transforms import PRODUCTS
 
 
 class Block(NamedTuple):
@@ -59,6 +58,8 @@ class WinogradProgram:
         Of the products.
     x, weight, out : Buffer
         Parameters; the weight is packed.
+    dtype : str
+        Of x.
     epilogue : Epilogue
         With rows counted over all pixels.
     """
@@ -67,6 +68,7 @@ class WinogradProgram:
     config: WinogradConfig
     kernel: Microkernel
     x: Expr
+    dtype: str
     weight: Expr
     out: Expr
     epilogue: Epilogue
@@ -74,10 +76,13 @@ class WinogradProgram:
     @cached_property
     def inputs(self) -> InputTransform:
         """Stage 1, with its buffer."""
-        pitches = self._pitches(self.problem.geometry.channels)
-        size = self._teams * PRODUCTS * pitches[0]
-        v = I.sblock_alloc_buffer((size,), "float32", align=64)
-        return InputTransform(self.problem, self.x, self.kernel.lanes, v, pitches)
+        algorithm, multiplied = self.problem.algorithm, self.multiplied
+        lanes = self.kernel.lanes * multiplied.kr  # as many as are a whole vector
+        channels = -(-self.problem.geometry.channels // lanes) * lanes
+        pitches = self._pitches(channels, algorithm.bytes)
+        size = self._teams * algorithm.products * pitches[0]
+        v = I.sblock_alloc_buffer((size,), algorithm.element, align=64)
+        return InputTransform(self.problem, self.x, self.dtype, lanes, v, pitches)
 
     @cached_property
     def outputs(self) -> OutputTransform:
@@ -89,7 +94,7 @@ class WinogradProgram:
             return OutputTransform(self.problem, self.out, self.epilogue, lanes, m, pitches)
 
         size = with_buffer(self.x).size * self._teams * self._members
-        return with_buffer(I.sblock_alloc_buffer((size,), "float32", align=64))
+        return with_buffer(I.sblock_alloc_buffer((size,), self.problem.algorithm.total, align=64))
 
     @property
     def _members(self) -> int:
@@ -109,16 +114,21 @@ class WinogradProgram:
         """How many blocks a team takes at most."""
         return self.config.blocks(self.problem)[1]
 
-    def _pitches(self, elements: int) -> tuple[int, int]:
+    def _pitches(self, elements: int, item: int = 4) -> tuple[int, int]:
         """Elements from one matrix, and from one tile, to the next; a tile has so many."""
-        tile = odd_lines(elements)
-        return odd_lines(self._most * tile), tile
+        tile = odd_lines(elements, item)
+        return odd_lines(self._most * tile, item), tile
+
+    @property
+    def multiplied(self) -> Microkernel:
+        """What multiplies."""
+        return self.problem.algorithm.kernel(self.kernel)
 
     def emit(self) -> None:
         """All stages."""
         teams, members, each = self._teams, self._members, self._each
         inputs, outputs = self.inputs, self.outputs  # allocated here
-        team_size = PRODUCTS * inputs.pitches[0]
+        team_size = self.problem.algorithm.products * inputs.pitches[0]
 
         def transform(team: Expr, member: Expr, block: Block) -> None:
             inputs.emit(bind(team * team_size), block.first, block.tiles, members, member)
@@ -179,30 +189,32 @@ class WinogradProgram:
         for_size(blocks, block.number, of_size)
 
     def _multiply(self, panel: Panel, tiles: int) -> None:
-        """The 36 products of a panel."""
+        """The products of a panel."""
         plan = replace(self.config.plan(self.problem), m=tiles, m_block=tiles)
-        with I.serial(PRODUCTS) as number, opaque_block("product"):
+        with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
             product = self._product(panel, number)
             TileLoops(
                 plan, product.load_a, product.load_b, product.store, fetch=product.fetch
             ).emit(tirx.const(0, "int32"), tiles, panel.first, panel.width)
 
     def _product(self, panel: Panel, number: Expr) -> PanelProduct:
-        """One of the 36 products."""
-        k = self.problem.geometry.channels
-        of_panel = panel.first * (self.kernel.lanes * PRODUCTS * k)
+        """One of the products."""
+        kernel = self.multiplied
+        steps = kernel.steps(self.problem.geometry.channels)
+        vector = steps * kernel.lanes * kernel.kr  # of a product's weight
+        of_panel = panel.first * (vector * self.problem.algorithm.products)
         return PanelProduct(
-            kernel=self.kernel,
+            kernel=kernel,
             v=self.inputs.v,
             v_start=bind(panel.v + number * self.inputs.pitches[0]),
             v_pitch=self.inputs.pitches[1],
             weight=self.weight,
-            w_start=bind(of_panel + number * (k * panel.width * self.kernel.lanes)),
+            w_start=bind(of_panel + number * (vector * panel.width)),
             m=self.outputs.m,
             m_start=bind(panel.m + number * self.outputs.pitches[0]),
             m_pitch=self.outputs.pitches[1],
             panel=panel,
-            steps=k,
+            steps=steps,
         )
 
 
