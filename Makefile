@@ -11,7 +11,8 @@ STAMP := $(VENV)/.installed
 # PyTorch has an environment of its own, on top of the other one: TVM imports it wherever it is there.
 TORCH := $(VENV)/torch
 TORCH_STAMP := $(TORCH)/.installed
-TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py tests/tvm_hybrid/test_nn_modules.py
+TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py \
+	tests/tvm_hybrid/test_nn_modules.py notebooks/pytorch.ipynb
 # Tests run in this many processes, each file in one.
 WORKERS ?= 2
 # `make fuzz` ends after so many.
@@ -30,13 +31,13 @@ docs: $(STAMP)
 # Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
 
-TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
+TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
 
 test: lint types $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 	$(PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, two notebooks, two thirds of random examples, and seven
+# With what `test` leaves out: tests marked slow, five notebooks, two thirds of random examples, and seven
 # eighths of the sizes and forms of tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins.
 test-all: lint types $(TORCH_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)

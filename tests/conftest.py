@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import importlib.util
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from microkernels.isa import CAP_VARIABLE, allowed_on_host, isa_named
+from microkernels.isa import CAP_VARIABLE, allowed_on_host, host_isa, isa_named
 from tests.amx_emulator import emulator
 from tests.stand_ins import isas_run, running, sampling
 
@@ -32,7 +33,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ISAS = "isas"  # which of them a test ran, in its report
-SLOW_NOTEBOOKS = {"low_precision.ipynb", "tuning.ipynb"}
+SLOW_NOTEBOOKS = {
+    "amx_emulator.ipynb",
+    "attention_and_fusion.ipynb",
+    "convolutions_and_layouts.ipynb",
+    "low_precision.ipynb",
+    "tuning.ipynb",
+}
+TORCH_NOTEBOOKS = {"pytorch.ipynb"}
+# Their code is for CPUs with this; notebooks run without stand-ins.
+NOTEBOOKS_FOR = {"amx_emulator.ipynb": "avx512_bf16"}
 _LEFT_OUT = "slow tests left out"  # by a process, in what it tells the one that started it
 _left_out = 0
 
@@ -88,10 +98,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the notebooks that are slow, which have no decorators, and most of many alike."""
+    """Marks notebooks, which have no decorators, and most of many alike."""
     for item in items:
-        if item.path.name in SLOW_NOTEBOOKS:
+        name = item.path.name
+        if name in SLOW_NOTEBOOKS:
             item.add_marker("slow")
+        if name in TORCH_NOTEBOOKS and importlib.util.find_spec("torch") is None:
+            item.add_marker(pytest.mark.skip(reason="needs torch, which .venv/torch has"))
+        if name in NOTEBOOKS_FOR and not host_isa().includes(isa_named(NOTEBOOKS_FOR[name])):
+            item.add_marker(pytest.mark.skip(reason=f"this CPU has no {NOTEBOOKS_FOR[name]}"))
     for item in sampling.left_out(items):
         item.add_marker("slow")
 
