@@ -37,7 +37,7 @@ test: lint types $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 	$(PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, five notebooks, two thirds of random examples, and seven
+# With what `test` leaves out: tests marked slow, seven of ten notebooks, two thirds of random examples, and seven
 # eighths of the sizes and forms of tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins.
 test-all: lint types $(TORCH_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)

@@ -37,7 +37,9 @@ SLOW_NOTEBOOKS = {
     "amx_emulator.ipynb",
     "attention_and_fusion.ipynb",
     "convolutions_and_layouts.ipynb",
+    "decoding.ipynb",
     "low_precision.ipynb",
+    "pytorch.ipynb",
     "tuning.ipynb",
 }
 TORCH_NOTEBOOKS = {"pytorch.ipynb"}
