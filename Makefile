@@ -14,7 +14,8 @@ CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || comman
 # PyTorch has an environment of its own, on top of the other one: TVM imports it wherever it is there.
 TORCH := $(VENV)/torch
 TORCH_STAMP := $(TORCH)/.installed
-TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py tests/tvm_hybrid/test_nn_modules.py
+TORCH_TESTS := tests/tvm_hybrid/pytorch tests/tvm_hybrid/test_torch_programs.py \
+	tests/tvm_hybrid/test_nn_modules.py notebooks/pytorch.ipynb
 # Tests run in this many processes, each file in one.
 WORKERS ?= 2
 # `make fuzz` ends after so many.
@@ -35,7 +36,7 @@ docs: $(STAMP)
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) \
 	--dist loadfile --no-loadscope-reorder
 
-TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
+TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
 
 # mypy is one process: tests use the other CPUs meanwhile.
 test: $(TORCH_STAMP) $(BROWSER_STAMP)
@@ -45,7 +46,7 @@ test: $(TORCH_STAMP) $(BROWSER_STAMP)
 test-torch: $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, two notebooks, four fifths of random examples, and of tests
+# With what `test` leaves out: tests marked slow, seven of ten notebooks, four fifths of random examples, and of tests
 # marked sampled and, on CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms; of templates'
 # tests for each instruction set two thirds.
 test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)

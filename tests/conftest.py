@@ -1,6 +1,7 @@
 """Settings for every test."""
 
 import gc
+import importlib.util
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from microkernels.isa import CAP_VARIABLE, allowed_on_host, isa_named
+from microkernels.isa import CAP_VARIABLE, allowed_on_host, host_isa, isa_named
 from tests.amx_emulator import emulator
 from tests.stand_ins import isas_run, running, sampling
 
@@ -34,7 +35,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ISAS = "isas"  # which of them a test ran, in its report
-SLOW_NOTEBOOKS = {"low_precision.ipynb", "tuning.ipynb"}
+SLOW_NOTEBOOKS = {
+    "amx_emulator.ipynb",
+    "attention_and_fusion.ipynb",
+    "convolutions_and_layouts.ipynb",
+    "decoding.ipynb",
+    "low_precision.ipynb",
+    "pytorch.ipynb",
+    "tuning.ipynb",
+}
+TORCH_NOTEBOOKS = {"pytorch.ipynb"}
+# Their code is for CPUs with this; notebooks run without stand-ins.
+NOTEBOOKS_FOR = {"amx_emulator.ipynb": "avx512_bf16"}
 _LEFT_OUT = "slow tests left out"  # by a process, in what it tells the one that started it
 _left_out = 0
 
@@ -101,10 +113,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the notebooks that are slow, which have no decorators, and most of many alike."""
+    """Marks notebooks, which have no decorators, and most of many alike."""
     for item in items:
-        if item.path.name in SLOW_NOTEBOOKS:
+        name = item.path.name
+        if name in SLOW_NOTEBOOKS:
             item.add_marker("slow")
+        if name in TORCH_NOTEBOOKS and importlib.util.find_spec("torch") is None:
+            item.add_marker(pytest.mark.skip(reason="needs torch, which .venv/torch has"))
+        if name in NOTEBOOKS_FOR and not host_isa().includes(isa_named(NOTEBOOKS_FOR[name])):
+            item.add_marker(pytest.mark.skip(reason=f"this CPU has no {NOTEBOOKS_FOR[name]}"))
     for item in sampling.left_out(items):
         item.add_marker("slow")
 

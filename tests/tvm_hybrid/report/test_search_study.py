@@ -136,6 +136,11 @@ def test_plot_page_and_json(study: SearchStudy, tmp_path: Path) -> None:
     assert "| no |" in page  # 1.25 is more than 1.05
     found = json.loads(json.dumps(search_json(study)))
     assert found["regions"][1]["trials"] == study.rows[1].trials
+    (curve, *_), (trace, *_) = (
+        found["regions"][1]["curves"]["random"],
+        study.rows[1].traces["random"],
+    )
+    np.testing.assert_allclose(curve, trace.best, atol=5e-5)
     assert found["quotients"]["random/evolutionary"] == study.mean_quotient(*PLAIN)
 
 
