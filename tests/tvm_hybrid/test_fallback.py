@@ -225,7 +225,7 @@ def test_a_fallback_is_a_isa_or_a_lower_cpu() -> None:
     assert fallback_target(resolve_target("icx"), {"kind": "llvm", "mcpu": "haswell"})
     for wanted, culprit in (
         ("amx", "not below the target"),
-        ("gnr", r"graniterapids \(amx\), is not below"),
+        ("gnr", r"graniterapids \(amx_fp16\), is not below"),
         ("nonesuch", "unknown target"),
     ):
         with pytest.raises(TargetError, match=culprit):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from microkernels.output_file import write_whole
 
@@ -17,6 +16,9 @@ from .bench_turns import Turns
 from .inputs import note_random
 from .models import session_of
 from .options import CompileSettings
+
+if TYPE_CHECKING:
+    import numpy as np
 
 TURNS, TURN_SECONDS = 5, 1.0
 

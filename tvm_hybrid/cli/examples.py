@@ -21,6 +21,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tvm-hybrid bench model.onnx --peers ort,openvino --dim batch=8",
         "tvm-hybrid bench model.onnx --variants --json",
         "tvm-hybrid bench model.onnx --predict --target spr --precision bf16",
+        "tvm-hybrid bench model.onnx --streams 1,2 --duration 10",
         "tvm-hybrid bench --layers resnet18",
     ),
     "verify": (
@@ -32,6 +33,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tvm-hybrid quantize model.onnx -o int8.onnx --data samples.npz --calibration entropy",
         "tvm-hybrid quantize model.onnx -o int8.onnx --dynamic",
         "tvm-hybrid quantize model.onnx -o int4.onnx --weights 4",
+    ),
+    "serve": (
+        "tvm-hybrid serve model.onnx --streams 2",
+        "tvm-hybrid serve model.onnx --max-batch 16 --max-delay-ms 2 --port 8000",
     ),
     "report": ("tvm-hybrid report model.onnx -o report.html",),
     "explain": (

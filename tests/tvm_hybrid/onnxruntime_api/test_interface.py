@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def absent() -> dict[str, str]:
 
 
 def public(owner: object) -> list[str]:
-    return [name for name in dir(owner) if not name.startswith("_")]
+    """Names without those of packages, which are there once somebody has imported them."""
+    packages = {name for name in dir(owner) if inspect.ismodule(getattr(owner, name))}
+    imported = packages & {"datasets", "quantization", "tools", "transformers"}
+    return [name for name in dir(owner) if not name.startswith("_") and name not in imported]
 
 
 def members() -> list[str]:
