@@ -68,6 +68,7 @@ from .tile_config import (
     fewest_cycles,
     neighbouring_tiles,
     product_kernels,
+    rows_near,
     sum_cycles,
     tile_cycles,
     worth_trying,
@@ -229,6 +230,8 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, An
     if window is not None:  # overlapping rows take less of L2
         block = machine.l2_bytes // 2 // (4 * window.pitch)
         tile["m_block"] = max(tile["m_block"], min(m, block))
+    elif not region.is_open:
+        tile["m_block"] = min(tile["m_block"], rows_near(kernel, m, n, k, machine))
     return tile
 
 

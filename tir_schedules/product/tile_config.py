@@ -67,6 +67,8 @@ class _OfKernel(Protocol):
 # Rows that share a reading of the weight where it shows (measured on Granite Rapids: 128x3072x768
 # takes 10% less time than with 85 rows, 128x4096x1024 8%).
 READING_ROWS = 512
+NEAR_STEPS = 32  # fewer were not measured
+MOVES = 3  # of a line of results: read to be written, written back, and an operand like it
 C = TypeVar("C", bound=_OfKernel)
 
 
@@ -109,6 +111,24 @@ def default_tile(
         "m_block": m_block,
         "k_block": math.ceil(steps / k_blocks),
     }
+
+
+def rows_near(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> int:
+    """The most rows of a block for which results stay near, where their way shows; else all.
+
+    Every panel writes a few columns of each row. If a row of results takes more than a quarter of
+    its products' time from L3 and back, half of L2 holds a block's rows of A, of the results and of
+    as large an operand. Measured on Emerald Rapids, in ResNet-50: 3136x64 by 64x256 with such an
+    operand takes 0.81 instead of 1.00 ms, without it 0.64 instead of 0.70 ms.
+    """
+    beyond = 4 * m * n > machine.l2_bytes and n > kernel.nr and k >= NEAR_STEPS
+    if kernel.b_dtype != "float32" or not beyond:
+        return m
+    vector_us = MOVES * 4 * kernel.lanes / machine.l3_rate()
+    products_us = k / product_rate(kernel, machine) / machine.cycles_per_us
+    if 4 * vector_us <= products_us:
+        return m
+    return max(kernel.mr, machine.l2_bytes // 2 // (4 * (k + 2 * n)))
 
 
 def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:

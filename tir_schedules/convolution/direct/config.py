@@ -47,6 +47,8 @@ class ConvConfig(Config, frozen=True, kw_only=True):
         Threads along bands and along channels.
     threads_x : int
         Threads along the register tiles of a line, where there are fewer lines than threads.
+    fetches : bool
+        Whether the tiles of a panel fetch the next panel of the weight while they multiply.
     """
 
     kernel: str
@@ -58,6 +60,7 @@ class ConvConfig(Config, frozen=True, kw_only=True):
     threads_m: int = 1
     threads_n: int = 1
     threads_x: int = 1
+    fetches: bool = False
 
 
 def product_types(region: Region) -> tuple[str, str]:
@@ -219,6 +222,12 @@ def column_shares(
     return shares(vectors_of(geometry, kernel), parts)
 
 
+def may_fetch(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> bool:
+    """Whether `fetches` can be set: one thread has all tiles of a panel's lines, one by one."""
+    one_by_one = (config.lines, config.threads_x) == (1, 1)
+    return one_by_one and not kernel.by_tiles and not geometry.opens_image
+
+
 def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration.
 
@@ -234,6 +243,10 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     check_kernel(region, kernel, isa, product_types(region))
     if not config.staged and not reads_in_place(region, kernel):
         raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
+    if config.fetches and not may_fetch(geometry, config, kernel):
+        raise ConfigError(
+            f"fetches: only of vector kernels, known sizes, lines=1 and threads_x=1, {region.key}"
+        )
     if geometry.opens_image:
         if kernel.by_tiles:
             raise ConfigError(f"{kernel.name}: tiles take known sizes, not {region.key}")

@@ -25,7 +25,9 @@ from tvm import tirx
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.microkernel import Address, microkernel_named, tile_kernels_for
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
+from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
 from tir_schedules.core.emission import (
     input_parameters,
@@ -99,7 +101,8 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
                     outliers = ConvOutliers(config, layout, fitting.windows)
                     fitting = replace(fitting, outliers=outliers)
                 loops = replace(loops, fitting=fitting)
-            loops.emit(task)
+            with llvm_functions(PREFETCH_LLVM_IR if config.fetches else ""):
+                loops.emit(task)
     return builder.get()
 
 

@@ -36,6 +36,7 @@ from tir_schedules.product.wide_panels import WidePanels
 
 from .config import Across, ConvConfig, Grid, across_of, grid_of
 from .outliers import ConvOutliers
+from .panel_fetch import PanelFetch
 from .weight import WeightLayout
 from .windows import Windows
 
@@ -253,10 +254,16 @@ class ConvLoops:
         load_b = self._load_b(group, vector, vectors)
 
         def tile(
-            at: Expr | int, height: int, column: Expr | int, columns: int, whole: bool
+            at: Expr | int,
+            height: int,
+            column: Expr | int,
+            columns: int,
+            whole: bool,
+            reader: Callable[[Expr | int], LoadPanel] = lambda column: load_b,
         ) -> None:
+            read_b = reader(column)
             with opaque_block("tile"):
-                emitter = _TileEmitter(self, group, vector, vectors, plane, at, column, load_b)
+                emitter = _TileEmitter(self, group, vector, vectors, plane, at, column, read_b)
                 emitter.emit(height, columns, whole, scratch)
 
         def in_open_lines(at: Expr | int) -> None:
@@ -296,6 +303,11 @@ class ConvLoops:
             before = 0
             for group, whole in found:
                 body = functools.partial(tile, at, height, whole=whole)
+                if config.fetches:
+                    tiles_before = (at - line) * pieces + before
+                    fetch = PanelFetch(self.layout.packed, self.weight, config.band * pieces)
+                    reader = _fetching(fetch, load_b, tiles_before, group)
+                    body = functools.partial(body, reader=reader)
                 if threads == 1:
                     for_groups([group], body)
                 else:
@@ -558,6 +570,13 @@ class _TileEmitter:
             self.loops.store(pixel, self.group, self.vector + j, value, last)
 
         return store
+
+
+def _fetching(
+    fetch: PanelFetch, load_b: LoadPanel, before: Expr | int, group: Group
+) -> Callable[[Expr | int], LoadPanel]:
+    """column -> how a tile of the group that begins there reads its panel."""
+    return lambda column: fetch.beside(load_b, before + (column - group.start) // group.size)
 
 
 def _share(total: Expr | int, number: Expr, parts: int) -> tuple[Expr, Expr]:
