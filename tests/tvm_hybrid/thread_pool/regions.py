@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from tvm_hybrid.affinity.pool_setting import PoolSetting
 from tvm_hybrid.thread_pool.native import NativePool, installed
@@ -66,6 +67,14 @@ def native_threads() -> set[int]:
     mine = {each.native_id for each in threading.enumerate()}
     mine.add(threading.get_native_id())  # in the child of a fork it has another number
     return set(map(int, os.listdir("/proc/self/task"))) - mine
+
+
+def told_of(thread: int, file: str) -> str:
+    """What a file of the system says of a thread of this process; nothing once it has ended."""
+    try:
+        return Path(f"/proc/self/task/{thread}/{file}").read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

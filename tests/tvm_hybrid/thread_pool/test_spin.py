@@ -12,7 +12,7 @@ import pytest
 import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import saved, two_layers
 from tests.tvm_hybrid.small_models import mlp_module
-from tests.tvm_hybrid.thread_pool.regions import native_threads, pool, wait_until
+from tests.tvm_hybrid.thread_pool.regions import native_threads, pool, told_of, wait_until
 from tests.tvm_hybrid.thread_pool.wide_model import check, wide_session
 from tvm_hybrid import threads
 from tvm_hybrid.cli import main
@@ -69,11 +69,8 @@ def test_one_program_is_kept_for_every_spin(
 
 def busy() -> float:
     """Seconds that threads of the pool have run."""
-    total = 0
-    for each in native_threads():
-        with open(f"/proc/self/task/{each}/schedstat", encoding="utf-8") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
+    told = (told_of(each, "schedstat") for each in native_threads())
+    return sum(int(each.split()[0]) for each in told if each) / 1e9
 
 
 def sleep_all(seconds: float = 0.1) -> bool:

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from microkernels.machines.machine import Machine
+from tests.tvm_hybrid.processes import children
 from tvm_hybrid.tuning.records.record_file import RecordFile
 from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
@@ -57,14 +58,6 @@ def started_tuner(path: Path, records: int) -> subprocess.Popen[bytes]:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.02)
     return process
-
-
-def children(pid: int) -> list[int]:
-    return [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
 
 
 @pytest.mark.sampled

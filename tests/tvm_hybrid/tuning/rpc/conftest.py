@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from microkernels.machines.machine import Machine
+from tests.tvm_hybrid.processes import children
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
 from tvm_hybrid.tuning.rpc.tracker import Address, Tracker
@@ -84,15 +85,14 @@ class Servers:
 
     def signal_a_busy_one(self, number: signal.Signals) -> None:
         """The same to one in the middle of a session."""
-        since: dict[str, float] = {}
+        since: dict[int, float] = {}
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             for pid in self.pids:
-                for tasks in Path(f"/proc/{pid}/task").iterdir():
-                    session = (tasks / "children").read_text()
+                for session in children(pid):
                     began = since.setdefault(session, time.monotonic())
                     # A session that has lasted a while is neither about to begin nor to end.
-                    if session and time.monotonic() - began > 0.2:
+                    if time.monotonic() - began > 0.2:
                         self.send(pid, number)
                         return
             time.sleep(0.02)

@@ -1,0 +1,16 @@
+"""Looks at the processes that a process has started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def children(pid: int) -> list[int]:
+    """Processes that the threads of one have started; threads may end meanwhile."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found += map(int, (task / "children").read_text(encoding="utf-8").split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
