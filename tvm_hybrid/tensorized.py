@@ -14,7 +14,8 @@ from relay_passes.lower.lower_regions import KERNEL
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
-from tir_schedules.generic.nest import NotHandledError, is_number, read_program
+from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.read_program import is_number, read_program
 
 from .api import Records
 from .route_options import RouteOptions
