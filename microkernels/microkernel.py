@@ -1,18 +1,16 @@
-"""Microkernel: a register tile of batch-reduce GEMM, and the registry of all of them.
+"""Microkernel: a register tile of batch-reduce GEMM.
 
     C[i, j] (+)= sum over r, k of A[r][i, k] * B[r][k, j]        i < mr, j < nr
 
 The accumulators stay in registers over the whole reduction, which may have several loops. A
 microkernel has one body and two uses: `emit` inlines it in a template, and
 `tensor_intrin.register_tensor_intrin` registers it for `sch.tensorize`. The contract tests and
-kernel selection take every microkernel that is registered.
+kernel selection take every microkernel that `registry` has.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,70 +22,9 @@ from microkernels.tvm_compat import llvm_functions
 
 from .errors import IsaError
 from .isa import Isa, isa_named
-from .kernels import FAMILIES
+from .tile import Address, Between, Columns, LoadA, LoadB, MultiplyAdd, Place, Start, Tile
 from .vector import bfloat16
 from .vector.expressions import Expr, bind, cast, constant, element_of, lanes_of, ramp, splat
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where rows lie in memory: a pointer to the first, and bytes from one to the next.
-
-    `passing` says that they are not read again before they have left the first-level cache.
-    """
-
-    pointer: Expr
-    stride: int
-    passing: bool = False
-
-
-@dataclass(frozen=True)
-class Place:
-    """A window of a matrix in memory, from a row and a column on.
-
-    `leading` maps a row of the matrix to all indices of the buffer but the last; `pitch` counts the
-    elements from one row to the next, 0 for those of the last dimension.
-    """
-
-    buffer: Expr
-    row: Expr | int = 0
-    column: Expr | int = 0
-    leading: Callable[..., Sequence[Expr | int]] = lambda row: [row]
-    pitch: int = 0
-
-    def index(self, row: Expr | int, column: Expr | int) -> list[Expr | int]:
-        """Indices of an element of the window."""
-        return [*self.leading(self.row + row), self.column + column]
-
-
-LoadA = Callable[[int, Sequence[Expr | int]], Expr | Address]
-LoadB = Callable[[int, Sequence[Expr | int]], Expr | Address]
-MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
-Start = Callable[[Expr | int, int], Expr]
-Between = Callable[[Expr | int, int, int], None]
-Columns = Callable[[int], Expr | Address]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Accumulators of one emitted tile, in registers or in memory."""
-
-    rows: int
-    vectors: int
-    lanes: int
-    buffers: tuple[Expr, ...] = ()
-    place: Place | None = None
-
-    def value(self, row: int | Expr, vector: int | Expr) -> Expr:
-        """The accumulated vector: `lanes` columns from column `vector * lanes`.
-
-        The row is a number, or, of accumulators in memory, any expression.
-        """
-        if self.place is not None:
-            *leading, column = self.place.index(row, vector * self.lanes)
-            return self.place.buffer[(*leading, ramp(column, self.lanes))]
-        assert isinstance(row, int)
-        return self.buffers[row][ramp(vector * self.lanes, self.lanes)]
 
 
 @dataclass(frozen=True)
@@ -329,73 +266,3 @@ def _named(operand: Expr | Address) -> Expr:
     """The vector of an operand, which several products take."""
     assert isinstance(operand, tirx.Expr)
     return bind(operand)
-
-
-_kernels: dict[str, Microkernel] = {}
-
-
-def register_microkernel(kernel: Microkernel) -> Microkernel:
-    """Adds a microkernel; its name must be new."""
-    if kernel.name in _kernels:
-        raise ValueError(f"microkernel {kernel.name!r} is registered twice")
-    _kernels[kernel.name] = kernel
-    return kernel
-
-
-def _registry() -> dict[str, Microkernel]:
-    """Every microkernel by name, with all families loaded."""
-    _load_families()
-    return _kernels
-
-
-@functools.cache  # asked for thousands of times while a model is compiled
-def _load_families() -> None:
-    for family in FAMILIES:
-        importlib.import_module(f"{__package__}.kernels.{family}")
-
-
-def microkernel_named(name: str) -> Microkernel:
-    """The microkernel of that name.
-
-    Raises
-    ------
-    IsaError
-        If there is none.
-    """
-    kernels = _registry()
-    if name not in kernels:
-        raise IsaError(f"no microkernel {name!r}; there are {', '.join(sorted(kernels))}")
-    return kernels[name]
-
-
-def all_microkernels() -> tuple[Microkernel, ...]:
-    """Every registered microkernel, in order of registration."""
-    return tuple(_registry().values())
-
-
-def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
-    """The vector kernels for these operand types on the highest level within `isa` that has any.
-
-    Raises
-    ------
-    IsaError
-        If no level has one.
-    """
-    fitting = [kernel for kernel in _fitting(isa, a_dtype, b_dtype) if not kernel.by_tiles]
-    if not fitting:
-        raise IsaError(f"no microkernel multiplies {a_dtype} by {b_dtype} on {isa.name}")
-    highest = max(kernel.isa.level for kernel in fitting)
-    return tuple(kernel for kernel in fitting if kernel.isa.level == highest)
-
-
-def tile_kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
-    """The kernels for these operand types that multiply tile registers; none on most levels."""
-    return tuple(kernel for kernel in _fitting(isa, a_dtype, b_dtype) if kernel.by_tiles)
-
-
-def _fitting(isa: Isa, a_dtype: str, b_dtype: str) -> list[Microkernel]:
-    return [
-        kernel
-        for kernel in _registry().values()
-        if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
-    ]

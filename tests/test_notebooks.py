@@ -25,6 +25,7 @@ EXTENDING = {
     "microkernel": {
         "microkernels.isa",
         "microkernels.microkernel",
+        "microkernels.registry",
         "microkernels.tensorize.tensor_intrin",
     }
 }

@@ -36,7 +36,7 @@ from microkernels.amx.scoreboard import Core, block_cycles
 from microkernels.isa import isa_named
 from microkernels.machines.description import FOLDER, Number, describe
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.product_plan import PANELS_AHEAD, ProductPlan
 from tir_schedules.cost.amx_cost import Blocks

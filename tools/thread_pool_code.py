@@ -1,7 +1,8 @@
-"""Makes tvm_hybrid/thread_pool/pool.ll of pool.c: `python -m tools.thread_pool_code`.
+"""Makes tvm_hybrid/thread_pool/pool.ll of pool.c and its headers.
 
-Needs clang; TVM's LLVM reads what an older or its own version writes. Name another one with
-`--clang clang-19`. The first line says of which source the code is, which a test compares.
+`python -m tools.thread_pool_code` needs clang; TVM's LLVM reads what an older or its own
+version writes. Name another one with `--clang clang-19`. The first line of the code says of which
+sources it is, which a test compares.
 """
 
 from __future__ import annotations
@@ -25,22 +26,27 @@ OPTIONS = (
 )
 
 
-def heading(source: bytes) -> str:
+def sources_of(source: Path) -> list[Path]:
+    """A C file, and the headers beside it, which are parts of it."""
+    return [source, *sorted(source.parent.glob("*.h"))]
+
+
+def heading(source: Path) -> str:
     """The first line of the code."""
-    return f"; Made by `python -m tools.thread_pool_code` of pool.c, {_digest(source)}\n"
-
-
-def _digest(source: bytes) -> str:
-    return f"sha256 {hashlib.sha256(source).hexdigest()}"
+    digest = hashlib.sha256()
+    for path in sources_of(source):
+        digest.update(path.read_bytes())
+    made = "Made by `python -m tools.thread_pool_code` of pool.c and its headers"
+    return f"; {made}, sha256 {digest.hexdigest()}\n"
 
 
 def code_of(source: Path, clang: str) -> str:
-    """The LLVM code of a C file, which does not depend on where that lies."""
+    """The LLVM code of a C file and its headers, which does not depend on where they lie."""
     arguments = [clang, *OPTIONS, source.name, "-o", "-"]
     done = subprocess.run(
         arguments, cwd=source.parent, check=True, stdout=subprocess.PIPE, text=True
     )
-    return heading(source.read_bytes()) + done.stdout
+    return heading(source) + done.stdout
 
 
 @click.command()

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from . import dlight, errors, metaschedule
     from .api import compile
     from .byoc import partition_for_tvm_hybrid
-    from .executable import Executable, load
+    from .executable import Executable
     from .frontend import import_onnx
     from .io_binding import IOBinding
+    from .load_executable import load
     from .node_arg import NodeArg
     from .onnxruntime_api.levels import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
     from .onnxruntime_api.model_metadata import ModelMetadata
@@ -103,7 +104,7 @@ _HOMES = {
     "get_device": "onnxruntime_api.providers",
     "get_version_string": "onnxruntime_api.process_settings",
     "import_onnx": "frontend",
-    "load": "executable",
+    "load": "load_executable",
     "partition_for_tvm_hybrid": "byoc",
     "preload_dlls": "onnxruntime_api.process_settings",
     "quantize": "quantization",

@@ -16,17 +16,12 @@ from microkernels.errors import CompileError, ModelError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
+from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.dump_ir import require_folder
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
-from relay_passes.pipeline import (
-    CompiledModule,
-    PipelineOptions,
-    check_fusion,
-    check_precision,
-    compile_module,
-)
+from relay_passes.pipeline_options import PipelineOptions, check_fusion, check_precision
 from relay_passes.regions.select_winograd import check_fast_math
 
 from ._autoload import register

@@ -18,7 +18,10 @@ from relay_passes.decisions import DecisionLog
 from relay_passes.dump_ir import DumpIR
 from relay_passes.ir.open_weights import has_weights
 from relay_passes.lower.native_code import with_native_code
-from relay_passes.pipeline import Phase, PipelineOptions, partition_module, passes_through
+from relay_passes.partition_module import partition_module
+from relay_passes.pipeline import Phase
+from relay_passes.pipeline_options import PipelineOptions
+from relay_passes.run_passes import passes_through
 from relay_passes.tvm_compat import WELL_FORMED_CHECK
 
 from .api import PathLike, Records

@@ -23,8 +23,9 @@ import msgspec
 
 from microkernels.errors import ArtifactError, IsaError, TargetError
 
-from .executable import Executable, load_library
+from .executable import Executable
 from .fallback import runs_here, takes_fallback
+from .load_executable import load_library
 from .logs import logger
 from .model_bytes import FileState, file_state
 from .program_folder import library_path, make_folder, most_bytes, note_path, remove, shrink

@@ -22,11 +22,12 @@ from microkernels.errors import (
 from .artifact import is_library
 from .bound_run import Bound, BoundRun, copy_to_bound
 from .dlpack import BFLOAT16
-from .executable import Executable, load, refuse_copies
+from .executable import Executable
 from .explanation import Explanation
 from .feeds import to_array
 from .input_values import without_values
 from .io_binding import IOBinding
+from .load_executable import load
 from .logs import logger
 from .model_programs import ModelPrograms, OpenSession
 from .node_arg import NodeArg
@@ -36,6 +37,7 @@ from .onnxruntime_api.session_face import SessionFace
 from .onnxruntime_api.session_methods import SessionMethods
 from .open_feeds import check_sizes
 from .programs import Program, Programs
+from .refuse_copies import refuse_copies
 from .size_errors import raise_size_error
 from .streams.async_runs import AsyncRuns
 from .targets import MachineLike, TargetLike, threads_of

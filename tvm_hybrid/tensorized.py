@@ -11,9 +11,11 @@ from relay_passes.ir.rewrite import is_kernel
 from relay_passes.lift.caller_sizes import in_caller_sizes
 from relay_passes.lower.as_one_kernel import as_one_kernel
 from relay_passes.lower.lower_regions import KERNEL
-from relay_passes.pipeline import PipelineOptions, lower_module
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
-from tir_schedules.generic.nest import NotHandledError, is_number, read_program
+from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.read_program import is_number, read_program
 
 from .api import Records
 from .route_options import RouteOptions

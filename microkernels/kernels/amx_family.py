@@ -23,18 +23,18 @@ from microkernels.amx import tile_shapes
 from microkernels.amx.permission import emit_permission_check
 from microkernels.amx.tile_shapes import FIRST_A, ROWS, accumulator, b_register, emit_tile
 from microkernels.isa import isa_named
-from microkernels.microkernel import (
+from microkernels.microkernel import Microkernel
+from microkernels.registry import register_microkernel
+from microkernels.tile import (
     Address,
     Between,
     Columns,
     LoadA,
     LoadB,
-    Microkernel,
     MultiplyAdd,
     Place,
     Start,
     Tile,
-    register_microkernel,
 )
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret

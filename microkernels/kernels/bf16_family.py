@@ -7,7 +7,9 @@ from collections.abc import Iterable
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, MultiplyAdd, register_microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.registry import register_microkernel
+from microkernels.tile import MultiplyAdd
 from microkernels.vector.bfloat16 import NARROW, NARROW_TWO, widen
 from microkernels.vector.expressions import Expr, like, reinterpret, vector_type
 

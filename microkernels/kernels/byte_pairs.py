@@ -17,7 +17,8 @@ from dataclasses import replace
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Microkernel, MultiplyAdd
+from microkernels.microkernel import Microkernel
+from microkernels.tile import MultiplyAdd
 from microkernels.vector.expressions import Expr, cast, constant, lanes_of, vector_type
 
 KR = 4  # elements of K in a lane

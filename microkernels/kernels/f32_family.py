@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, register_microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.registry import register_microkernel
 from microkernels.vector.expressions import Expr
 
 

@@ -12,7 +12,9 @@ from collections.abc import Iterable
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, MultiplyAdd, register_microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.registry import register_microkernel
+from microkernels.tile import MultiplyAdd
 from microkernels.vector.expressions import Expr
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from tir_schedules.generic.expressions import const_int, variables_of
-from tir_schedules.generic.nest import is_number
 from tir_schedules.generic.other_sizes import resized_buffers, with_sizes
+from tir_schedules.generic.read_program import is_number
 from tir_schedules.tensorize.contraction import RefusedError
 
 

@@ -27,7 +27,8 @@ from tvm import relax, s_tir, tirx
 
 from relay_passes.ir.graph import op_name, size_of
 from tir_schedules.generic.expressions import const_int
-from tir_schedules.generic.nest import Nest, NotHandledError, read_program, statements_of
+from tir_schedules.generic.nest import Nest, NotHandledError
+from tir_schedules.generic.read_program import read_program, statements_of
 from tir_schedules.tensorize.contraction import RefusedError
 from tir_schedules.tensorize.read_contraction import factors_of
 

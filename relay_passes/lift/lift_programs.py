@@ -35,7 +35,8 @@ from relay_passes.ir.graph import is_call, size_of
 from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from relay_passes.tvm_compat import FUSED
-from tir_schedules.generic.nest import NotHandledError, read_program
+from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.read_program import read_program
 from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
 from tir_schedules.tensorize.contraction import RefusedError
 

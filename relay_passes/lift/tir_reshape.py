@@ -27,7 +27,8 @@ from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import known_tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.generic.expressions import const_int, substitute
-from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for, read_program
+from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for
+from tir_schedules.generic.read_program import read_program
 
 from .emission import Emission
 from .tir_elements import Tensors, shown

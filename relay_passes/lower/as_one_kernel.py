@@ -41,7 +41,7 @@ def as_one_kernel(
     Parameters
     ----------
     mod : IRModule
-        Out of `relay_passes.pipeline.lower_module`.
+        Out of `relay_passes.lower_module.lower_module`.
     inputs, outputs : sequence of Var
         The tensors that it reads and writes, its parameters.
     sizes : mapping, optional

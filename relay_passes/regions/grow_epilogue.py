@@ -19,7 +19,8 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor
 
 from .anchor import Anchor
-from .epilogue_steps import ACC, CAST_DTYPES, VALUE_DTYPES, EpilogueSteps, steps_for
+from .epilogue_steps import ACC, EpilogueSteps
+from .fusible_calls import CAST_DTYPES, VALUE_DTYPES, steps_for
 
 MAX_OPERANDS = 12
 FLAT_ROWS = ("matmul", "weight_only_matmul")  # templates that see rows and columns only

@@ -22,7 +22,7 @@ from relay_passes.ir.dynamic_quantize import match_dynamic_quantize
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
 from tir_schedules.core.attributes import Attribute
 
-from .epilogue_steps import is_fusible
+from .fusible_calls import is_fusible
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tvm_hybrid
-from relay_passes.pipeline import FUSION_LEVELS
+from relay_passes.pipeline_options import FUSION_LEVELS
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.report.onnx_runtime import literal_session
 

@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 
 import tvm_hybrid
-from relay_passes.pipeline import FUSION_LEVELS
+from relay_passes.pipeline_options import FUSION_LEVELS
 
 from .case import Case
 from .comparing import difference

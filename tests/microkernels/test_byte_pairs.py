@@ -7,7 +7,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.kernels.byte_pairs import byte_tile, has_pairs, pairs_fit, word_tile
-from microkernels.microkernel import kernels_for
+from microkernels.registry import kernels_for
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from microkernels.isa import (
     require_on_host,
     target_isa,
 )
-from microkernels.microkernel import kernels_for
+from microkernels.registry import kernels_for
 
 # What LLVM's model of each CPU has.
 EXPECTED = {

@@ -13,15 +13,15 @@ import tvm
 from microkernels.errors import IsaError
 from microkernels.isa import LADDER, Isa, isa_named
 from microkernels.kernels.byte_pairs import has_pairs
-from microkernels.microkernel import (
-    Microkernel,
+from microkernels.microkernel import Microkernel
+from microkernels.packing import pack_weight
+from microkernels.registry import (
     all_microkernels,
     kernels_for,
     microkernel_named,
     register_microkernel,
     tile_kernels_for,
 )
-from microkernels.packing import pack_weight
 from tests.guard import guarded
 from tests.microkernels.isa_targets import named, runnable, target_of
 from tests.microkernels.operands import (

@@ -10,7 +10,8 @@ import pytest
 from tvm import relax
 
 from relay_passes.full_collections import without_full_collections
-from relay_passes.pipeline import PipelineOptions, lower_module
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module
 
 OFTEN = (1, 1, 1)

@@ -10,15 +10,10 @@ import pytest
 from tvm import relax
 
 from microkernels.errors import CompileError
+from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
-from relay_passes.pipeline import (
-    FUSION_LEVELS,
-    Phase,
-    PipelineOptions,
-    check_fusion,
-    collect_regions,
-    phases,
-)
+from relay_passes.pipeline import Phase, phases
+from relay_passes.pipeline_options import FUSION_LEVELS, PipelineOptions, check_fusion
 from tests.relay_passes.graphs import TARGET, constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.region import Region

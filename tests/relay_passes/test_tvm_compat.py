@@ -13,7 +13,8 @@ from tvm import IRModule, ir, relax, te, tirx
 from tvm.ir.instrument import pass_instrument
 
 from relay_passes import tvm_compat
-from relay_passes.pipeline import Phase, PipelineOptions, phases
+from relay_passes.pipeline import Phase, phases
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module
 
 op = relax.op

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from tests.microkernels import test_microkernel_contract as contract
 from tests.microkernels.operands import random_operand
 from tests.tir_schedules.epilogue import test_packed_bytes as packing

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from tests.tir_schedules.run_region import dtype_named, machine_for
 from tvm_hybrid.dlpack import BFLOAT16
 

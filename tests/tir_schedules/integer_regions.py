@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from tests.microkernels.operands import random_operand
 from tests.onnx_reference.arithmetic import dynamic_quantize, integer_product, quantize
 from tests.tir_schedules.run_region import INTEGER_ISAS, machine_for, run

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from microkernels.kernels.amx_family import AmxMicrokernel
-from microkernels.microkernel import Microkernel, microkernel_named, tile_kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named, tile_kernels_for
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.product_plan import TileConfig

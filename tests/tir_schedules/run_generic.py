@@ -11,7 +11,8 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.tirx import ForKind
 
-from relay_passes.pipeline import Phase, PipelineOptions, phases
+from relay_passes.pipeline import Phase, phases
+from relay_passes.pipeline_options import PipelineOptions
 from tests.guard import guarded
 from tests.stand_ins import running
 from tir_schedules.generic.schedule import schedule_generic

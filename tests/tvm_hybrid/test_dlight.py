@@ -12,7 +12,7 @@ from tvm import IRModule, relax, tirx
 from tvm.s_tir import dlight
 
 import tvm_hybrid
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from relay_passes.lower.lower_regions import KERNEL
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins import running

@@ -13,7 +13,7 @@ import tvm
 
 import tvm_hybrid
 from relay_passes.ir.region_functions import REGION
-from relay_passes.pipeline import FUSION_LEVELS
+from relay_passes.pipeline_options import FUSION_LEVELS
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import module
 from tests.relay_passes.test_fusion_levels import CASES, Case

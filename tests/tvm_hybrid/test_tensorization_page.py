@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tvm_hybrid.small_models import ROOT
 
 PAGE = ROOT / "docs" / "tensorization.md"

@@ -12,7 +12,7 @@ import tvm
 from tvm import IRModule, relax, te, tirx
 
 import tvm_hybrid
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from relay_passes.decisions import TENSORIZE, DecisionLog
 from relay_passes.lower.lower_regions import KERNEL
 from tests.microkernels.isa_targets import target_of

@@ -18,7 +18,8 @@ from microkernels.errors import ConfigError
 from microkernels.integers import SHIFT
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import Config, best_first, check_numbers, check_numbers_or_all
 from tir_schedules.core.integer_product import is_integer

@@ -18,7 +18,7 @@ from microkernels.amx.tile_shapes import ROWS
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.config import Config, check_numbers, check_numbers_or_all
 from tir_schedules.core.region import Region, Tensor

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType
 
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Expr
 
 from .blocking import Group, balanced, panel_widths, shares

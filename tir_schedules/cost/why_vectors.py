@@ -15,7 +15,7 @@ from tvm import DataType
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named, tile_kernels_for
+from microkernels.registry import microkernel_named, tile_kernels_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.product import Product

@@ -17,7 +17,7 @@ from typing import Any
 from tvm import tirx
 
 from .expressions import substitute, variables_of
-from .nest import folded
+from .read_program import folded
 
 
 def resized_buffers(

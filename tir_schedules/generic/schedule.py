@@ -28,9 +28,10 @@ from .expressions import substitute
 from .fallback import loops_as_written, parallel_blocks
 from .inline import merge_nests
 from .names import names_in_memory
-from .nest import NotHandledError, read_program
+from .nest import NotHandledError
 from .open_items import SCHEDULES_LEFT, open_items
 from .open_rows import open_rows
+from .read_program import read_program
 
 logger = logging.getLogger("tvm_hybrid")
 

@@ -19,7 +19,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
-from microkernels.microkernel import Address, Microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,

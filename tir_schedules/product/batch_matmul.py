@@ -27,7 +27,8 @@ from tvm import DataType, tirx
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, tile_kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import tile_kernels_for
 from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import best_first, check_numbers_or_all

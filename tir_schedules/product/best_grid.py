@@ -8,7 +8,8 @@ from typing import Any
 
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided, grids_of
 from tir_schedules.cost.parallel import MOST_UNEVEN, alone_below, halves, threads_worth
 from tir_schedules.cost.work import flops_us, product_rate

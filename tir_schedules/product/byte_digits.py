@@ -24,7 +24,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from microkernels.microkernel import MultiplyAdd, Tile
+from microkernels.tile import MultiplyAdd, Tile
 from microkernels.vector.expressions import (
     Expr,
     bind,

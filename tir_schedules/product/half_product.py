@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import tile_kernels_for
+from microkernels.registry import tile_kernels_for
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.amx_cost import LEAST_GAIN

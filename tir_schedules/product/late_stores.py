@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Between, Place, Tile
+from microkernels.tile import Between, Place, Tile
 from microkernels.vector.expressions import Expr
 
 Number = Expr | int

@@ -27,7 +27,8 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, microkernel_named, tile_kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first

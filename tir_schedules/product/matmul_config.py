@@ -6,7 +6,8 @@ import math
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region

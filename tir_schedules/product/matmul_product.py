@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
-from microkernels.microkernel import Address, Microkernel, Place
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address, Place
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch

@@ -9,7 +9,8 @@ from __future__ import annotations
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
-from microkernels.microkernel import Address, Microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.open_loops import ceil_div

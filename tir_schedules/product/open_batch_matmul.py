@@ -17,7 +17,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Expr, bind, materialise, ramp
 from tir_schedules.core.emission import (
     kernel_function,

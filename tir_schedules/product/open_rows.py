@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address
+from microkernels.tile import Address
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, constant, materialise, ramp
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR

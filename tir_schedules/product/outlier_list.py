@@ -16,7 +16,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.kernels.byte_pairs import KR, signed_pairs
-from microkernels.microkernel import Address, Microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
 from microkernels.vector.byte_groups import first_group, groups_found, saturating_difference
 from microkernels.vector.expressions import (
     Expr,

@@ -13,7 +13,7 @@ import math
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Address
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, bind, cast, constant, like, ramp
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import Piece, ProductPlan

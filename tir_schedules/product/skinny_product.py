@@ -18,7 +18,8 @@ from tvm import tirx
 
 from microkernels.integers import RANGES
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block

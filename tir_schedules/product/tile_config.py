@@ -10,7 +10,8 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.config import check_numbers
 from tir_schedules.core.product_plan import ProductPlan, TileConfig

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from microkernels.microkernel import Between
+from microkernels.tile import Between
 from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.product_plan import Piece
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Between, Columns, Microkernel, Place, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address, Between, Columns, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Microkernel, Place, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten

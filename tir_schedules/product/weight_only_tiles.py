@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Microkernel, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Tile
 from microkernels.vector.expressions import Expr, bind, constant, ramp
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import Piece

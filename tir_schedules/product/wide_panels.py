@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Address
+from microkernels.tile import Address
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.kernels.byte_pairs import word_tile
-from microkernels.microkernel import LoadA, LoadB, Microkernel, Start, Tile, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
+from microkernels.tile import LoadA, LoadB, Start, Tile
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, ramp, splat, vector_type
 from tir_schedules.core.product_plan import ProductPlan

@@ -18,7 +18,8 @@ import numpy as np
 from tvm import tirx
 
 from microkernels.integers import RANGES, SHIFT
-from microkernels.microkernel import Address, Microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
 from microkernels.vector.placeholders import Placeholder, as_real
 from tir_schedules.core.integer_product import is_dynamic, quantized_dtype, zero_point_inputs

@@ -23,7 +23,7 @@ from tvm import tirx
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import tile_kernels_for
+from microkernels.registry import tile_kernels_for
 from microkernels.vector.expressions import Expr, materialise
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config, check_numbers

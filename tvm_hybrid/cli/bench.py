@@ -151,7 +151,7 @@ def command(
         raise click.UsageError("--markdown writes the tables of --layers")
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
-    from relay_passes.pipeline import FUSION_LEVELS
+    from relay_passes.pipeline_options import FUSION_LEVELS
 
     from ..frontend import import_onnx
     from ..input_values import arrays_of

@@ -31,7 +31,7 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
     NAME is one of those that --list tells; without any, all. The same command continues after an
     interruption, and measures the fastest of a finished space again.
     """
-    from relay_passes.pipeline import PipelineOptions
+    from relay_passes.pipeline_options import PipelineOptions
     from tir_schedules.core.template import template_for
 
     from ..report.public_regions import public_names, public_regions

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from microkernels.errors import CompileError
-from relay_passes.pipeline import check_fusion, check_precision
+from relay_passes.pipeline_options import check_fusion, check_precision
 from relay_passes.regions.select_winograd import check_fast_math
 
 from ..targets import TargetLike, resolve_target

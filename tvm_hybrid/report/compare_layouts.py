@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from microkernels.errors import RecordError
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 
 from ..model_input import import_model
 from ..targets import MachineLike, resolve_target, threads_of

@@ -25,7 +25,9 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.errors import CompileError
 from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Address, Microkernel, Place, all_microkernels
+from microkernels.microkernel import Microkernel
+from microkernels.registry import all_microkernels
+from microkernels.tile import Address, Place
 from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter, ramp
 

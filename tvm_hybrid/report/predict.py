@@ -17,9 +17,10 @@ from microkernels.errors import TargetError
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import all_microkernels, tile_kernels_for
+from microkernels.registry import all_microkernels, tile_kernels_for
+from relay_passes.collect_regions import collect_regions
 from relay_passes.lower.select_configs import choose
-from relay_passes.pipeline import PipelineOptions, collect_regions
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor

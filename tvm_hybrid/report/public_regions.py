@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from relay_passes.pipeline import PipelineOptions, collect_regions
+from relay_passes.collect_regions import collect_regions
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

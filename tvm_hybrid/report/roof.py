@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, all_microkernels
+from microkernels.microkernel import Microkernel
+from microkernels.registry import all_microkernels
 
 from ..targets import host_target
 from .kernel_speed import measure_kernels, runs_here, types_of

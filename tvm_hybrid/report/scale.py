@@ -15,7 +15,8 @@ from tvm import IRModule, tirx
 from microkernels.machines.description import shipped_path
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import DecisionLog
-from relay_passes.pipeline import PipelineOptions, lower_shared
+from relay_passes.lower_module import lower_shared
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.program.phase import KernelTime
 from tir_schedules.program.read import read
 from tir_schedules.program.time import kernel_time

@@ -1,4 +1,4 @@
-; Made by `python -m tools.thread_pool_code` of pool.c, sha256 a16bf3406a099e9bd041ac7926fc8bf47bdf95bbea97731866d7eddef8226e39
+; Made by `python -m tools.thread_pool_code` of pool.c and its headers, sha256 e4502e93cee5c2da03a123a7816db3ff3d9324190a35451814e7845ebe627e2f
 ; ModuleID = 'pool.c'
 source_filename = "pool.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"

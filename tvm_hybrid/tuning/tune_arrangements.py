@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 import msgspec
 from tvm import IRModule
 
+from relay_passes.collect_problems import arrangement_problems
 from relay_passes.lift.arranged_module import arranged_module, can_be_measured
-from relay_passes.pipeline import PipelineOptions, arrangement_problems
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.tensorize.arrangement_problem import ArrangementProblem
 
 from .lookup.record_lookup import RecordLookup

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tvm import IRModule
 
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 
 from .events import Callback, StopTuning, Trial

@@ -15,14 +15,10 @@ from typing import Any
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
+from relay_passes.collect_regions import count_regions
 from relay_passes.dump_ir import require_folder
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.pipeline import (
-    PipelineOptions,
-    check_fusion,
-    check_precision,
-    count_regions,
-)
+from relay_passes.pipeline_options import PipelineOptions, check_fusion, check_precision
 from relay_passes.regions.select_winograd import check_fast_math
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for

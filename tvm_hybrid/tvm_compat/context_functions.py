@@ -27,7 +27,7 @@ _CALLED = (
 
 
 class FunctionsOfTvm(ctypes.Structure):
-    """Addresses of the functions of TVM that the pool calls; `Tvm` of pool.c."""
+    """Addresses of the functions of TVM that the pool calls; `Tvm` of tvm_types.h."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in (*_CALLED, "threads_of_tvm")]
 

@@ -11,8 +11,9 @@ from tvm import relax, s_tir, tirx
 
 from microkernels.errors import IsaError
 from microkernels.kernels.amx_family import AmxMicrokernel
-from microkernels.microkernel import Microkernel, all_microkernels, microkernel_named
+from microkernels.microkernel import Microkernel
 from microkernels.packing import pack_weight
+from microkernels.registry import all_microkernels, microkernel_named
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 from tests.microkernels.isa_targets import MCPU, runnable
 from tests.microkernels.operands import assert_product, random_operand

@@ -12,7 +12,9 @@ from tvm.ir import assert_structural_equal
 from relay_passes.bfloat16.widen_bf16 import widen_f16
 from relay_passes.canonicalize.decompose_attention import decompose_attention
 from relay_passes.ir.graph import op_name
-from relay_passes.pipeline import Phase, PipelineOptions, passes_through
+from relay_passes.pipeline import Phase
+from relay_passes.pipeline_options import PipelineOptions
+from relay_passes.run_passes import passes_through
 from tests.relay_passes.graphs import TARGET, module, run
 from tests.relay_passes.quantized import operators, tidy
 

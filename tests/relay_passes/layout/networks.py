@@ -6,7 +6,8 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from relay_passes.pipeline import CompiledModule, PipelineOptions, compile_module
+from relay_passes.compile_module import CompiledModule, compile_module
+from relay_passes.pipeline_options import PipelineOptions
 from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import constant
 from tests.stand_ins.isas_run import runs_itself

@@ -12,7 +12,7 @@ from tvm import IRModule, ir, relax, te, tirx
 from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from relay_passes.decisions import TENSORIZE, DecisionLog
 from relay_passes.lift.lift_programs import lift_programs
 from tests.relay_passes.graphs import Body, constant, module, run

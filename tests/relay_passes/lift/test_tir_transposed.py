@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 
 import tvm_hybrid
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.relay_passes.graphs import Body, constant, module, run
 
 from .test_lift_programs import STAGES, legalized, lifted, names, randoms

@@ -8,7 +8,9 @@ import tvm
 from tvm import IRModule, ir, relax
 
 import tvm_hybrid
-from relay_passes.pipeline import Phase, PipelineOptions, lower_shared, phases
+from relay_passes.lower_module import lower_shared
+from relay_passes.pipeline import Phase, phases
+from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.tvm_compat import ENTRY_CHECKS
 from tests.relay_passes.graphs import TARGET, module
 

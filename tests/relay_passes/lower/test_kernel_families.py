@@ -10,9 +10,11 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 
+from relay_passes.compile_module import compile_module
 from relay_passes.lower import kernel_families, lower_regions
 from relay_passes.lower.share_kernels import plain
-from relay_passes.pipeline import PipelineOptions, compile_module, lower_shared
+from relay_passes.lower_module import lower_shared
+from relay_passes.pipeline_options import PipelineOptions
 from tvm_hybrid.targets import resolve_target
 
 ROWS, SIZE = 5, 32

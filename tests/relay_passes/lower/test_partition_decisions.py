@@ -6,7 +6,8 @@ from tvm import relax
 
 from relay_passes.decisions import DecisionLog
 from relay_passes.lower.partition_decisions import LEFT
-from relay_passes.pipeline import PipelineOptions, partition_module
+from relay_passes.partition_module import partition_module
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module
 
 

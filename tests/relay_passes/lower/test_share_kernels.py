@@ -8,8 +8,9 @@ import tvm
 from tvm import relax, tirx
 
 from relay_passes import pipeline
+from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.lower import kernel_families
-from relay_passes.pipeline import PipelineOptions, compile_module
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.kernel_numbers import numbers_as_parameter, numbers_of, without_numbers
 from tvm_hybrid.dlpack import tensor_of
 from tvm_hybrid.targets import resolve_target
@@ -40,7 +41,7 @@ def _kernels(mod: tvm.IRModule) -> list[str]:
     return [str(g.name_hint) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
 
 
-def _run(compiled: pipeline.CompiledModule, x: np.ndarray) -> np.ndarray:
+def _run(compiled: CompiledModule, x: np.ndarray) -> np.ndarray:
     machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 

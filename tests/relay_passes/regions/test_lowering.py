@@ -9,17 +9,15 @@ from tvm import relax, tirx
 
 import tvm_hybrid._autoload
 from microkernels.errors import CompileError
+from relay_passes.collect_regions import collect_regions
+from relay_passes.compile_module import compile_module
 from relay_passes.ir.region_functions import REGION, is_region_function
 from relay_passes.lower.lower_regions import KERNEL, lower_regions
 from relay_passes.lower.prepack import prepack
 from relay_passes.lower.run_codegen import compile_functions
 from relay_passes.lower.select_configs import CONFIG, SOURCE, choose, config_of, select_configs
-from relay_passes.pipeline import (
-    PipelineOptions,
-    collect_regions,
-    compile_module,
-    partition_module,
-)
+from relay_passes.partition_module import partition_module
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET, constant, module, partitioned, run
 from tir_schedules.core.region import Region
 from tir_schedules.product.matmul import MATMUL, MatmulConfig

@@ -9,8 +9,9 @@ import pytest
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
+from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.region_functions import REASON
-from relay_passes.pipeline import PipelineOptions, collect_regions
+from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_depthwise import merge_depthwise
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run

@@ -10,9 +10,11 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.errors import CompileError
+from relay_passes.collect_regions import collect_regions
+from relay_passes.compile_module import compile_module
 from relay_passes.ir.open_weights import weight_bytes, weights_of
 from relay_passes.ir.region_functions import COMPOSITE, REASON, is_region_function
-from relay_passes.pipeline import PipelineOptions, collect_regions, compile_module
+from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.select_winograd import (
     FAST_MATH_LEVELS,
     TOLERANCE,

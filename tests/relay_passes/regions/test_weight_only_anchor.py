@@ -10,8 +10,10 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
+from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.pipeline import Phase, PipelineOptions, collect_regions, phases
+from relay_passes.pipeline import Phase, phases
+from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.anchor import Anchor
 from relay_passes.regions.partition import partition
 from relay_passes.regions.weight_only_anchor import match_weight_only

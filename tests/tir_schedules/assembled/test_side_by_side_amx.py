@@ -11,7 +11,7 @@ from tvm import tirx
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.stand_ins import running
 from tests.tir_schedules.chain_regions import bf16_mlp

@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from microkernels.amx.instructions import InstructionCounts
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.isa import isa_named
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.examples import examples
 from tests.tir_schedules.chain_regions import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.product_plan import ProductPlan
 

@@ -12,7 +12,7 @@ from microkernels.amx.tile_shapes import LAYOUTS
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import all_microkernels, microkernel_named
+from microkernels.registry import all_microkernels, microkernel_named
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.amx_cost import (
     LEAST_GAIN,

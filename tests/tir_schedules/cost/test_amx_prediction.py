@@ -14,7 +14,7 @@ from microkernels.amx.scoreboard import LEVELS, TILE_BYTES
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.amx_prediction import DEPTH, TilePart, level_of, predict
 

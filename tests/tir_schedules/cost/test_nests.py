@@ -9,7 +9,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.microkernels.isa_targets import MCPU
 from tests.tir_schedules.attention_regions import Attention
 from tests.tir_schedules.chain_regions import ChainBuilder, f32_layer

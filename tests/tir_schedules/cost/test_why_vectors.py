@@ -9,7 +9,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tir_schedules.attention_regions import case
 from tests.tir_schedules.chain_regions import int8_layer, mixed, mlp
 from tests.tir_schedules.integer_regions import matmul_region

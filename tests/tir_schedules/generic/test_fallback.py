@@ -26,7 +26,8 @@ from tests.tir_schedules.run_region import machine_for
 from tir_schedules.generic import schedule as generic
 from tir_schedules.generic.fallback import loops_as_written
 from tir_schedules.generic.inline import merge_nests
-from tir_schedules.generic.nest import NotHandledError, read_program
+from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.read_program import read_program
 
 
 def unknown_length() -> tvm.IRModule:

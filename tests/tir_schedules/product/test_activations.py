@@ -7,7 +7,7 @@ import pytest
 
 from microkernels.isa import Isa, isa_named
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.run_region import MCPU
 from tir_schedules.core.region import Region, Tensor

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microkernels.kernels.amx_family import AmxMicrokernel
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.tir_schedules.run_region import expected, random_inputs, run
 from tir_schedules.core.region import Region, Tensor

@@ -10,7 +10,7 @@ from tvm.target import Target, codegen
 
 from microkernels.isa import target_isa
 from microkernels.kernels.amx_family import AmxMicrokernel
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.microkernels.isa_targets import AMX_TARGETS, with_amx
 from tests.microkernels.tile_code import (
     Function,

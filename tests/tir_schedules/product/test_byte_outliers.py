@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microkernels.isa import isa_named
-from microkernels.microkernel import kernels_for
+from microkernels.registry import kernels_for
 from tests.tir_schedules.assembly_loops import assembly_of
 from tests.tir_schedules.integer_regions import config_for, matmul_region, product
 from tests.tir_schedules.open_regions import LENGTH, OpenKernel

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import tirx
 
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.on_tiles import counted, on_tiles

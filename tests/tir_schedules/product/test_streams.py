@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from microkernels.isa import isa_named
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
 from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import check, matmul_region

@@ -8,7 +8,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for

@@ -7,7 +7,7 @@ import pytest
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.tir_schedules.run_region import bias_relu, machine_for, run
 from tir_schedules.core.region import Region, Tensor

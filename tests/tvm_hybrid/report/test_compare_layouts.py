@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tvm import IRModule
 
-from relay_passes.pipeline import PipelineOptions, count_regions
+from relay_passes.collect_regions import count_regions
+from relay_passes.pipeline_options import PipelineOptions
 from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved, write_first
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import RecordError

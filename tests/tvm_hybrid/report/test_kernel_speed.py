@@ -13,7 +13,8 @@ import tvm
 
 from microkernels.errors import CompileError
 from microkernels.isa import CAP_VARIABLE, host_isa
-from microkernels.microkernel import Microkernel, all_microkernels, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import all_microkernels, microkernel_named
 from tests.microkernels.isa_targets import target_of
 from tests.microkernels.operands import stored
 from tvm_hybrid.cli import main

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from microkernels.errors import TargetError
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
-from microkernels.microkernel import all_microkernels
+from microkernels.registry import all_microkernels
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main
 from tvm_hybrid.demo.mlp import mlp_model

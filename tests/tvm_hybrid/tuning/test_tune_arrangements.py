@@ -10,8 +10,9 @@ import pytest
 from tvm import IRModule, relax
 
 import tvm_hybrid
+from relay_passes.collect_problems import arrangement_problems
 from relay_passes.decisions import TENSORIZE
-from relay_passes.pipeline import PipelineOptions, arrangement_problems
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import module
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning import tune_model

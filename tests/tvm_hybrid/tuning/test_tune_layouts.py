@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from relay_passes.pipeline import PipelineOptions, count_regions
+from relay_passes.collect_regions import count_regions
+from relay_passes.pipeline_options import PipelineOptions
 from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved
 from tir_schedules.core.region import Region
 from tvm_hybrid import tuning

@@ -20,7 +20,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import kernels_for
+from microkernels.registry import kernels_for
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import bind
 from tir_schedules.attention.problem import (

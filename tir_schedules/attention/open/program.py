@@ -14,7 +14,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.addresses import ADDRESS_LLVM_IR
 from microkernels.vector.expressions import Expr, bind, materialise

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Tile
 from microkernels.vector.expressions import (
     Expr,
     bind,

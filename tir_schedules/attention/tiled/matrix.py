@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Place
+from microkernels.tile import Place
 from microkernels.vector.expressions import Expr, lanes_of, ramp
 
 

@@ -12,7 +12,8 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Microkernel, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address, Tile
 from microkernels.vector.expressions import Expr, constant, splat
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.emission import opaque_block

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Microkernel, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address, Tile
 from microkernels.vector.expressions import Expr, bind, cast, constant, reinterpret
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group

@@ -9,7 +9,8 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, widening_tile
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from tir_schedules.convolution.geometry import one_image
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.blocking import Group, panel_widths, shares
 from tir_schedules.core.config import Config, check_numbers

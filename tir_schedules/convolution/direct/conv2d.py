@@ -24,7 +24,8 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
-from microkernels.microkernel import Address, microkernel_named, tile_kernels_for
+from microkernels.registry import microkernel_named, tile_kernels_for
+from microkernels.tile import Address
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR

@@ -14,7 +14,8 @@ import msgspec
 from tvm import DataType
 
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.blocking import balanced, busy_grid, grids_of, thread_grids
 from tir_schedules.core.config import best_first

@@ -21,7 +21,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.kernels.byte_pairs import byte_tile
-from microkernels.microkernel import Address, Microkernel, Place, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address, Place, Tile
 from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced

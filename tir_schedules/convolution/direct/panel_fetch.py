@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType
 
-from microkernels.microkernel import Address
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr
 from microkernels.vector.prefetch import prefetch
 from tir_schedules.core.panels import Panels

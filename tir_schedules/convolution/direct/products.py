@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tvm import DataType
 
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.loop_nest import (
     Bytes,

@@ -17,7 +17,8 @@ from typing import Any
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
-from microkernels.microkernel import Address, Microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, cast, constant, materialise, ramp, splat
 from microkernels.vector.placeholders import Placeholder
 from tir_schedules.convolution.geometry import ConvGeometry

@@ -13,7 +13,8 @@ import numpy as np
 
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, packed_words_tile
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from microkernels.vector.expressions import Expr, cast, like
 from microkernels.vector.placeholders import Placeholder
 from tir_schedules.core.integer_product import is_integer

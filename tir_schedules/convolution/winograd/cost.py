@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.convolution.direct import cost as conv_cost
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.config import best_first

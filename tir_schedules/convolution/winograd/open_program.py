@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, materialise
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.open_loops import ceil_div, choose, share_of

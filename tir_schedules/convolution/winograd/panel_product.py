@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Address, Microkernel
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, ramp
 from microkernels.vector.prefetch import prefetch
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.loop_nest import (
     Bytes,
     Loop,

@@ -10,7 +10,8 @@ from microkernels.machines.machine import without_slow_dots
 
 from ...manifest import Manifest
 from ...threads import physical_cores
-from .data import Advice, PageData, RegionCard
+from .data import Advice, PageData
+from .region_card import RegionCard
 
 LEAST_SHARE = 0.01
 # A tenth of the time of a run, outside of kernels, is worth a word.

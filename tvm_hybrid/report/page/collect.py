@@ -20,11 +20,13 @@ from ...program_graph import KernelCall, ProgramGraph
 from ...record_use import RecordUse
 from ..roof import Roof, measure_roof
 from .advice import advice_for
-from .data import Head, KernelRow, Limits, Note, PageData, RecordLine, RegionCard
+from .data import KernelRow, Note, PageData, RecordLine
+from .head import Head, Limits
 from .kernel_work import operand_type, summed, work_of
 from .memory import memory_of
 from .operators import parts_of, reasons_of
 from .picture import picture_of, tensor_of
+from .region_card import RegionCard
 from .times import between_kernels, call_times
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from relay_passes.decisions import Decision
 
 from ...program_graph import KernelCall, ProgramGraph
 from ..roof import Roof
-from .data import Work
+from .region_card import Work
 
 _BYTES = re.compile(r"u8|s8")
 # They read as much of a table as they write.

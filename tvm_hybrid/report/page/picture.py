@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from relay_passes.decisions import REORDER
 
 from ...program_graph import INPUT, WEIGHT, ProgramGraph, Value
-from .data import Box, Edge, Picture, RegionCard, Tensor
 from .layered import layered
 from .operators import title_of
+from .picture_data import Box, Edge, Picture
+from .region_card import RegionCard, Tensor
 
 WIDTH, TITLE, LINE, PADDING = 208.0, 20.0, 15.0, 10.0
 MOST_LINES, MOST_LETTERS, MOST_IN_TITLE = 5, 29, 18

@@ -27,8 +27,11 @@ from typing import Any
 
 from tvm import IRModule
 
+from relay_passes.collect_problems import layout_problems
+from relay_passes.collect_regions import count_regions
 from relay_passes.layout.search_space import ChooseLabels, LayoutChoice, LayoutProblem
-from relay_passes.pipeline import PipelineOptions, count_regions, layout_problems, lower_module
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 
 from ..lookup.record_lookup import RecordLookup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.tensorize.arrangement_problem import (
     ArrangementProblem,
     ChooseArrangement,

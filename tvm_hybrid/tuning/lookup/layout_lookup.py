@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relay_passes.layout.search_space import ChooseLabels, LayoutChoice, LayoutProblem
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 
 from ...record_use import RecordUse
 from ..records.layout_record import KIND, LayoutRecord, find_layout, labels_of

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 import tvm
 
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 
 from .child_process import ChildProcess
 from .kernel_clock_worker import KernelJob, KernelTime

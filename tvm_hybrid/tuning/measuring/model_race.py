@@ -9,8 +9,9 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
+from relay_passes.compile_module import compile_module
 from relay_passes.ir.graph import known_tensor
-from relay_passes.pipeline import PipelineOptions, compile_module
+from relay_passes.pipeline_options import PipelineOptions
 
 from ...threads import use_threads
 from ..verification.arguments import FLOATS, element_type

@@ -51,7 +51,8 @@ def regions_of_model(model: Any) -> list[Region]:
     ModelError
         If it cannot be read.
     """
-    from relay_passes.pipeline import PipelineOptions, collect_regions
+    from relay_passes.collect_regions import collect_regions
+    from relay_passes.pipeline_options import PipelineOptions
 
     from ...model_input import import_model
     from ...targets import resolve_target

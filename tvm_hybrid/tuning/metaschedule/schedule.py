@@ -25,7 +25,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from microkernels.errors import ConfigError
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 from tir_schedules.core.config import Config
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from microkernels.errors import ConfigError
 from microkernels.kernels.amx_family import AmxMicrokernel
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from tir_schedules.core.config import Config
 
 

@@ -6,7 +6,8 @@ import math
 
 from microkernels.errors import ConfigError, IsaError
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.product.best_grid import best_grid
 from tir_schedules.product.matmul_config import MatmulConfig

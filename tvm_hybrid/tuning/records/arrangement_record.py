@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.tensorize.arrangement_problem import ArrangementChoice
 
 from .record_line import SCHEMA

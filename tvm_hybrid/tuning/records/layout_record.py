@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from relay_passes.layout.minimum_cut import FIRST, LAST
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 
 from .record_line import SCHEMA
 from .record_store import RecordStore

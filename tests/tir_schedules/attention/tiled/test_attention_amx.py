@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from microkernels.amx.instructions import InstructionCounts, full_then_tail, product_counts
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.examples import examples
 from tests.tir_schedules.attention.test_attention_property import attentions

@@ -11,7 +11,7 @@ from tvm import relax
 
 from microkernels.errors import ConfigError, TvmHybridError
 from microkernels.isa import isa_named
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, convolutions, values

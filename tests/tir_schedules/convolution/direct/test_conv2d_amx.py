@@ -12,7 +12,8 @@ from hypothesis import given
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
-from microkernels.microkernel import Microkernel, tile_kernels_for
+from microkernels.microkernel import Microkernel
+from microkernels.registry import tile_kernels_for
 from tests.amx_emulator import emulator
 from tests.examples import examples
 from tests.tir_schedules.conv_regions import check, conv_region, convolutions

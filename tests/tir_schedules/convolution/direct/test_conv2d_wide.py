@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
 from tests.tir_schedules.conv_regions import check, conv_region
 from tests.tir_schedules.run_region import compiled, expected, machine_for, packed, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import expected, machine_for, run

@@ -8,7 +8,7 @@ import pytest
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tests.tir_schedules.conv_regions import check, conv_region
 from tir_schedules.convolution.direct.cost import default_config
 from tir_schedules.convolution.direct.panel_fetch import PanelFetch

@@ -16,7 +16,9 @@ from tvm_ffi import structural_equal
 
 import tvm_hybrid
 from microkernels import isa
-from relay_passes.pipeline import CompiledModule, PipelineOptions, collect_regions, compile_module
+from relay_passes.collect_regions import collect_regions
+from relay_passes.compile_module import CompiledModule, compile_module
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup

@@ -12,7 +12,8 @@ import pytest
 from tvm import IRModule, relax
 
 import tvm_hybrid
-from relay_passes.pipeline import PipelineOptions, collect_regions
+from relay_passes.collect_regions import collect_regions
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.lookup import shipped
 from tvm_hybrid.tuning.records.record import Record, make_record

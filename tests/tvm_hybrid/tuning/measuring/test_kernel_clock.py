@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from tvm import IRModule, relax
 
-from relay_passes.pipeline import PipelineOptions, lower_module
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import constant, module
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.measuring.kernel_clock import CALL_US, KernelClock, total_us

@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Step, Tensor

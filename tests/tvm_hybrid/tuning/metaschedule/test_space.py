@@ -17,7 +17,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.schedule_rule import MultiLevelTilingWithIntrin
 
 from microkernels.errors import ConfigError
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from tir_schedules.core.region import Region
 from tvm_hybrid.metaschedule import space_generator, tensor_intrinsic
 from tvm_hybrid.targets import host_target

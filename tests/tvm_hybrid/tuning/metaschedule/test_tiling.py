@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
-from microkernels.microkernel import microkernel_named
+from microkernels.registry import microkernel_named
 from tir_schedules.core.config import Config
 from tir_schedules.product.matmul_config import MatmulConfig
 from tvm_hybrid.tuning.metaschedule.tiling import tiling_of

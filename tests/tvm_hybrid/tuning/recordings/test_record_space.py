@@ -9,7 +9,7 @@ from types import ModuleType
 from click.testing import CliRunner
 
 from microkernels.machines.machine import Machine
-from relay_passes.pipeline import PipelineOptions
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for

@@ -1,0 +1,80 @@
+"""The registry of microkernels: by name, and those that a target has for some types."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from .errors import IsaError
+from .isa import Isa
+from .kernels import FAMILIES
+from .microkernel import Microkernel
+
+_kernels: dict[str, Microkernel] = {}
+
+
+def register_microkernel(kernel: Microkernel) -> Microkernel:
+    """Adds a microkernel; its name must be new."""
+    if kernel.name in _kernels:
+        raise ValueError(f"microkernel {kernel.name!r} is registered twice")
+    _kernels[kernel.name] = kernel
+    return kernel
+
+
+def _registry() -> dict[str, Microkernel]:
+    """Every microkernel by name, with all families loaded."""
+    _load_families()
+    return _kernels
+
+
+@functools.cache  # asked for thousands of times while a model is compiled
+def _load_families() -> None:
+    for family in FAMILIES:
+        importlib.import_module(f"{__package__}.kernels.{family}")
+
+
+def microkernel_named(name: str) -> Microkernel:
+    """The microkernel of that name.
+
+    Raises
+    ------
+    IsaError
+        If there is none.
+    """
+    kernels = _registry()
+    if name not in kernels:
+        raise IsaError(f"no microkernel {name!r}; there are {', '.join(sorted(kernels))}")
+    return kernels[name]
+
+
+def all_microkernels() -> tuple[Microkernel, ...]:
+    """Every registered microkernel, in order of registration."""
+    return tuple(_registry().values())
+
+
+def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
+    """The vector kernels for these operand types on the highest level within `isa` that has any.
+
+    Raises
+    ------
+    IsaError
+        If no level has one.
+    """
+    fitting = [kernel for kernel in _fitting(isa, a_dtype, b_dtype) if not kernel.by_tiles]
+    if not fitting:
+        raise IsaError(f"no microkernel multiplies {a_dtype} by {b_dtype} on {isa.name}")
+    highest = max(kernel.isa.level for kernel in fitting)
+    return tuple(kernel for kernel in fitting if kernel.isa.level == highest)
+
+
+def tile_kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
+    """The kernels for these operand types that multiply tile registers; none on most levels."""
+    return tuple(kernel for kernel in _fitting(isa, a_dtype, b_dtype) if kernel.by_tiles)
+
+
+def _fitting(isa: Isa, a_dtype: str, b_dtype: str) -> list[Microkernel]:
+    return [
+        kernel
+        for kernel in _registry().values()
+        if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
+    ]

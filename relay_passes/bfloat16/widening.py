@@ -1,0 +1,282 @@
+"""Widening: a block under construction, where values of a narrow type are computed in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, relax
+
+from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
+from relay_passes.ir.graph import op_name
+from relay_passes.ir.moving_operators import moves
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.used_variables import variables
+from relay_passes.ir.with_args import with_args
+
+NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
+_JOINS = ("relax.concat", "relax.split")
+# Products read the results of norms as bfloat16, and so does all else then.
+_NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
+_NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
+
+
+def arguments_of(value: relax.Expr) -> list[relax.Expr]:
+    """Tensors and tuples that an expression reads."""
+    if isinstance(value, relax.Call):
+        return list(value.args)
+    return list(variables(value))
+
+
+def is_product(value: Any) -> bool:
+    """Whether an expression is a matrix product or a convolution that kernels of ours know."""
+    return op_name(value) == "relax.matmul" or (is_convolution(value) and not is_transposed(value))
+
+
+@dataclass
+class Widening:
+    """A block under construction, where a narrow value exists as such, as f32, or as both.
+
+    Attributes
+    ----------
+    products : str
+        Type of the operands of products.
+    kind : str
+        The narrow type.
+    narrow, wide : dict
+        Variable of the old block -> the value as it was, as f32.
+    sums : set
+        f32 products of narrow operands, perhaps with a bias, and what else one operator makes of
+        widened values, perhaps moved: rounded, they are what a narrow operator gives.
+    widened : set
+        f32 variables that the model itself makes of narrow ones.
+    fixed : set
+        Variables that follow from constants alone.
+    activations : dict
+        Variable that is an activation, written out -> what it may be one of.
+    keeps : callable
+        Product -> whether its operands are narrow whatever the others' are.
+    """
+
+    products: str
+    convolutions: str
+    kind: str = NARROW
+    block: Bindings = field(default_factory=Bindings)
+    narrow: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
+    wide: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
+    sums: set[relax.Var] = field(default_factory=set)
+    widened: set[relax.Var] = field(default_factory=set)
+    fixed: set[relax.Expr] = field(default_factory=set)
+    activations: Mapping[relax.Var, Sequence[relax.Expr]] = field(default_factory=dict)
+    keeps: Callable[[relax.Call], bool] = lambda call: False
+
+    def holds(self, expr: relax.Expr) -> bool:
+        """Whether a value is a narrow tensor, or a tuple with one in it."""
+        return self._is_narrow(expr.ty)
+
+    def _is_narrow(self, ty: ir.Type) -> bool:
+        if isinstance(ty, relax.TupleType):
+            return any(map(self._is_narrow, ty.fields))
+        return isinstance(ty, relax.TensorType) and str(ty.dtype) == self.kind
+
+    def rewrite(self, var: relax.Var, value: Any) -> None:
+        """Adds what an old binding becomes."""
+        name = op_name(value)
+        arguments = arguments_of(value)
+        if not (self.holds(var) or any(map(self.holds, arguments))):
+            self.block.bindings.append(relax.VarBinding(var, value))
+            self._note(var, value)
+        elif isinstance(value, relax.Var):
+            self._alias(var, value)
+        elif isinstance(value, relax.TupleGetItem):
+            self._take_item(var, value)
+        elif name == "relax.astype":
+            self._cast(var, value)
+        elif is_product(value):
+            self._product(var, value)
+        elif (moves(value) or name in _JOINS) and self._all_narrow(arguments):
+            self._keep(var, value)
+        elif name and not name.startswith(_NOT_WIDENED) and any(map(self.holds, arguments)):
+            self._compute(var, value)
+        else:
+            self._keep(var, value)
+
+    def _alias(self, var: relax.Var, value: relax.Var) -> None:
+        if value in self.wide and isinstance(var, relax.DataflowVar):
+            self.wide[var] = self.wide[value]
+        else:
+            self._bind_narrow(var, self._narrow(value))
+
+    def _take_item(self, var: relax.Var, item: relax.TupleGetItem) -> None:
+        whole = item.tuple_value
+        if whole in self.wide and self.holds(var):
+            self._bind_wide(var, relax.TupleGetItem(self.wide[whole], item.index))
+        else:
+            self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), item.index))
+
+    def _cast(self, var: relax.Var, call: relax.Call) -> None:
+        source = call.args[0]
+        if self.holds(var) and source in self.sums:  # how a narrow operator is imported
+            self.wide[var] = source
+            if not isinstance(var, relax.DataflowVar):
+                self._bind_narrow(var, self._rounded(source))
+        elif not self.holds(source):  # a rounding that the model asks for
+            self._bind_narrow(var, call)
+        elif self.holds(var):
+            self._bind_narrow(var, self._narrow(source))
+        elif str(var.ty.dtype) == WIDE:
+            self.block.bind(var, self._wide(source))
+            self.widened.add(var)
+        else:
+            self.block.bind(var, relax.op.astype(self._wide(source), str(var.ty.dtype)))
+
+    def _note(self, var: relax.Var, value: Any) -> None:
+        """Remembers what a f32 value is of values that the model widens."""
+        if isinstance(value, relax.TupleGetItem):
+            if value.tuple_value in self.sums:
+                self.sums.add(var)
+        elif isinstance(value, relax.Call) and not op_name(value).startswith(_NOT_WIDENED):
+            if not self._given(value):
+                self.fixed.add(var)
+            elif moves(value) and value.args[0] in self.widened:
+                self.widened.add(var)
+            elif (
+                self._moves_sum(value)
+                or self._adds_bias(value)
+                or self._is_single(value)
+                or self._is_activation(var)
+            ):
+                self.sums.add(var)
+
+    def _moves_sum(self, value: relax.Call) -> bool:
+        """Whether rounding a value is the same as moving what is rounded."""
+        return moves(value) and value.args[0] in self.sums
+
+    def _is_single(self, value: relax.Call) -> bool:
+        """Whether a value is one operator of widened values: how narrow operators are imported."""
+        given = self._given(value)
+        return (
+            op_name(value) not in ("relax.astype", *(_NORMS if self.kind == NARROW else ()))
+            and bool(given)
+            and self.widened.issuperset(given)
+        )
+
+    def _given(self, value: relax.Call) -> list[relax.Expr]:
+        """The tensors and tuples that an operator reads and that are not fixed."""
+        kinds = (relax.TensorType, relax.TupleType)
+        return [
+            arg
+            for arg in value.args
+            if isinstance(arg.ty, kinds)
+            and not isinstance(arg, ir.GenericConst)
+            and arg not in self.fixed
+        ]
+
+    def _is_activation(self, var: relax.Var) -> bool:
+        """Whether a value is an activation of a widened one."""
+        return not self.widened.isdisjoint(self.activations.get(var, ()))
+
+    def _adds_bias(self, value: Any) -> bool:
+        """Whether a f32 value is a product of narrow operands with a bias."""
+        if op_name(value) != "relax.add":
+            return False
+        return any(
+            one in self.sums and (isinstance(other, ir.GenericConst) or other in self.widened)
+            for one, other in (value.args, reversed(value.args))
+        )
+
+    def _product(self, var: relax.Var, call: relax.Call) -> None:
+        operands = self.convolutions if is_convolution(call) else self.products
+        narrow = operands == self.kind or self.keeps(call)
+        form = self._narrow if narrow else self._wide
+        a, b = map(form, call.args)
+        if is_convolution(call):
+            product = convolution_of(call, a, b, WIDE)
+        else:
+            product = relax.op.matmul(a, b, out_dtype=WIDE)
+        if self.holds(var):
+            self._bind_wide(var, product)
+        elif str(var.ty.dtype) == WIDE:
+            self.block.bind(var, product)
+            self.sums.add(var)
+        else:
+            self._keep(var, call)
+
+    def _compute(self, var: relax.Var, call: relax.Call) -> None:
+        """An operator on f32; as it was if it does not give f32 then."""
+        arguments = [self._wide(arg) if self.holds(arg) else arg for arg in call.args]
+        applied = self.block.builder.normalize(with_args(call, arguments))
+        if not self.holds(var):
+            if tvm_ffi.structural_equal(applied.ty, var.ty):
+                self.block.bind(var, applied)
+            else:
+                self._keep(var, call)
+        elif self.holds(applied):
+            self._keep(var, call)
+        elif self.kind == NARROW and op_name(call) in _NORMS:
+            self._bind_narrow(var, self._rounded(self.block.emit(applied, str(var.name))))
+        else:
+            self._bind_wide(var, applied)
+
+    def _keep(self, var: relax.Var, value: relax.Expr) -> None:
+        """The binding as it was, on narrow values."""
+        if isinstance(value, relax.Call):
+            arguments = [self._narrow(arg) if self.holds(arg) else arg for arg in value.args]
+            value = with_args(value, arguments)
+        elif isinstance(value, relax.Tuple):
+            value = self._narrow(value)
+        if self.holds(var):
+            self._bind_narrow(var, value)
+        else:
+            self.block.bind(var, value)
+
+    def _bind_narrow(self, var: relax.Var, value: relax.Expr) -> None:
+        self.block.bind(var, value)
+        self.narrow[var] = var
+
+    def _bind_wide(self, var: relax.Var, value: relax.Expr) -> None:
+        self.wide[var] = self.block.emit(value, str(var.name))
+        if not isinstance(var, relax.DataflowVar):  # needed outside, in its own type
+            self._bind_narrow(var, self._rounded(self.wide[var]))
+
+    def _all_narrow(self, arguments: list[relax.Expr]) -> bool:
+        """Whether no argument would have to be rounded first."""
+        fields = [
+            each
+            for arg in arguments
+            for each in (arg.fields if isinstance(arg, relax.Tuple) else [arg])
+        ]
+        return not any(each in self.wide for each in fields if isinstance(each, relax.Var))
+
+    def _narrow(self, expr: relax.Expr) -> relax.Expr:
+        """A value as it was."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._narrow(each) for each in expr.fields])
+        if not isinstance(expr, relax.Var) or expr not in self.wide:
+            return expr
+        if expr not in self.narrow:
+            rounded = self._rounded(self.wide[expr])
+            self.narrow[expr] = self.block.emit(rounded, str(expr.name))
+        return self.narrow[expr]
+
+    def _rounded(self, wide: relax.Expr) -> relax.Expr:
+        """A f32 tensor rounded; of a tuple each one."""
+        if not isinstance(wide.ty, relax.TupleType):
+            return relax.op.astype(wide, self.kind)
+        items = [self.block.emit(relax.TupleGetItem(wide, i)) for i in range(len(wide.ty.fields))]
+        return relax.Tuple([self.block.emit(self._rounded(item)) for item in items])
+
+    def _wide(self, expr: relax.Expr) -> relax.Expr:
+        """A narrow value as f32."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple(
+                [self._wide(each) if self.holds(each) else each for each in expr.fields]
+            )
+        if isinstance(expr, ir.GenericConst):
+            return relax.const(expr.value.numpy().astype(np.float32))
+        if expr not in self.wide:
+            self.wide[expr] = self.block.emit(relax.op.astype(expr, WIDE), str(expr.name))
+        return self.wide[expr]

@@ -1,0 +1,59 @@
+"""Compiles a Relax module: from its operators to an executable with machine code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import IRModule, ir
+
+from .decisions import DecisionLog
+from .full_collections import without_full_collections
+from .lower.native_code import compile_native
+from .lower_module import lower_shared
+from .pipeline import Phase, phases
+from .pipeline_options import PipelineOptions
+from .run_passes import STAGES, announce_phase
+from .stages import announce
+
+
+@dataclass(frozen=True)
+class CompiledModule:
+    """A compiled module with its lowered IR and what was decided on the way.
+
+    Attributes
+    ----------
+    executable : tvm.relax.VMExecutable
+        With the machine code that it imports.
+    mod : IRModule
+        Calls of TIR kernels.
+    code : IRModule
+        What the virtual machine's code was made of.
+    decisions : list of Decision
+        What `explain` shows.
+    """
+
+    executable: Any
+    mod: IRModule
+    code: IRModule
+    decisions: DecisionLog = field(default_factory=list)
+
+
+@without_full_collections()
+def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -> CompiledModule:
+    """Runs every phase on a Relax module and compiles the result.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Stays as it is if `keep`. Else it has no functions afterwards, and its weights go one by one
+        when they have been packed.
+    """
+    decisions: DecisionLog = []
+    lowered = lower_shared(mod, options, decisions, keep)
+    announce_phase(Phase.LOWER_TO_VM, lowered)
+    with options.target:
+        calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
+    announce(STAGES, STAGES, "machine code", calling)
+    executable, code = compile_native(calling, options.target, options.threads)
+    return CompiledModule(executable, lowered, code, decisions)

@@ -1,0 +1,274 @@
+"""Makes steps of an epilogue from Relax operators: which are fusible, and as which steps.
+
+An argument that is computed outside is an operand, unless the region can compute it at no cost: a
+dequantised tensor is read as the 8-bit one, a tensor widened from bfloat16 as the bfloat16 one, a
+scale times a vector of scales is multiplied in registers, and the scale or zero point of a dynamic
+quantisation is read from its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import relax
+
+from microkernels.integers import RANGES
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, scalar_constant
+from tir_schedules.core.region import Tensor
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
+
+from .epilogue_steps import EpilogueSteps, Value
+
+VALUE_DTYPES = ("float32", "bool", "int32", "bfloat16")
+REAL_DTYPES = ("float32", "bfloat16")  # whose constants are numbers of a step; others are operands
+CAST_SOURCES = ("float32", "bfloat16", "int32", *RANGES)
+CAST_DTYPES = ("float16", "float64", "int64", *CAST_SOURCES)
+INTEGER_OPERATORS = ("relax.add", "relax.subtract")
+
+
+def steps_for(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    """Adds the steps of one operator whose result has the values' shape; None if not fusible."""
+    special = _SPECIAL.get(op_name(call))
+    return (special or _plain)(graph, epilogue, call)
+
+
+def _plain(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    """An operator that is one step of its own name."""
+    entry = FUSIBLE_BY_RELAX.get(op_name(call))
+    if entry is None or len(call.args) < entry.arity:
+        return None
+    dtypes = {str(arg.ty.dtype) for arg in call.args[: entry.arity]}
+    if not dtypes <= {"float32", "bool"} and not (
+        dtypes == {"int32"} and op_name(call) in INTEGER_OPERATORS
+    ):
+        return None
+    arguments = [value_of(graph, epilogue, arg) for arg in call.args[: entry.arity]]
+    if any(argument is None for argument in arguments):
+        return None
+    dtype = str(call.ty.dtype)
+    return epilogue.step(entry.name, tuple(a for a in arguments if a is not None), dtype)
+
+
+def is_fusible(call: relax.Expr) -> bool:
+    """Whether an expression calls an operator on elements that epilogues have."""
+    return op_name(call) in FUSIBLE_BY_RELAX or op_name(call) in _SPECIAL
+
+
+def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
+    """The value an argument stands for: inside the region, a number, or read from outside."""
+    if isinstance(expr, relax.Var) and expr in epilogue.values:
+        return epilogue.values[expr]
+    tensor = region_tensor(expr)
+    if tensor is None:
+        return None
+    number = scalar_constant(expr)
+    if number is not None and tensor.dtype in REAL_DTYPES:
+        return epilogue.number(number)
+    call = graph.definition(expr)
+    if op_name(call) == "relax.dequantize" and broadcasts(tensor.shape, epilogue.shape):
+        # Another region that ends with this value keeps the 8-bit one to itself.
+        inside = graph.position[expr] in graph.taken
+        anew = None if inside else _read_quantized(graph, epilogue, expr)
+        if anew is not None:
+            return anew
+    if op_name(call) == "relax.astype" and broadcasts(tensor.shape, epilogue.shape):
+        anew = _read_bfloat16(graph, epilogue, expr)
+        if anew is not None:
+            return anew
+    item = _item(graph, epilogue, expr)
+    if item is not None:
+        return item
+    if op_name(call) == "relax.multiply" and tensor.size == max((1, *tensor.shape[-1:])):
+        scales = _scale_product(graph, epilogue, expr, tensor)
+        if scales is not None:
+            return scales
+    if not broadcasts(tensor.shape, epilogue.shape):
+        return None
+    if tensor.dtype not in VALUE_DTYPES and tensor.dtype not in RANGES:
+        return None
+    return epilogue.operand(expr, tensor)
+
+
+def broadcasts(shape: tuple[int, ...], output: tuple[int, ...]) -> bool:
+    """Whether numpy would broadcast a shape to another one that stays as it is."""
+    if len(shape) > len(output):
+        return False
+    aligned = output[len(output) - len(shape) :]
+    return all(extent in (1, full) for extent, full in zip(shape, aligned, strict=True))
+
+
+def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
+    """The scale or zero point of a dynamic quantisation, out of its range."""
+    found = graph.item_of_range(expr)
+    if found is None:
+        return None
+    source, index = found
+    if epilogue.own_range is not None and source.same_as(epilogue.own_range):
+        return epilogue.once(("range", (), float(index), "float32"))
+    tensor = region_tensor(source)
+    if tensor is None or tensor.shape != (2,):
+        return None
+    epilogue.inlined += [p for p in graph.range_chain(expr) if p not in epilogue.inlined]
+    operand = epilogue.operand(source, tensor)
+    return epilogue.once(("item", (operand,), float(index), "float32"))
+
+
+def _read_quantized(
+    graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr
+) -> Value | None:
+    """A dequantised tensor computed anew from the 8-bit one."""
+    trial = epilogue.copy()
+    call = graph.definition(expr)
+    assert isinstance(call, relax.Call)
+    value = _dequantize(graph, trial, call)
+    if value is None:
+        return None
+    epilogue.operands, epilogue.steps = trial.operands, trial.steps
+    epilogue.inlined = trial.inlined
+    epilogue.values[expr] = value
+    epilogue.inlined.append(graph.position[expr])
+    return value
+
+
+def _read_bfloat16(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
+    """A f32 tensor that is widened from a bfloat16 one, computed anew."""
+    call = graph.definition(expr)
+    assert isinstance(call, relax.Call)
+    source = region_tensor(call.args[0])
+    if source is None or (source.dtype, str(call.ty.dtype)) != ("bfloat16", "float32"):
+        return None
+    if graph.position[expr] in graph.taken:
+        return None
+    operand = epilogue.operand(call.args[0], source)
+    value = epilogue.step("cast", (operand,))
+    epilogue.values[expr] = value
+    epilogue.inlined.append(graph.position[expr])
+    return value
+
+
+def _scale_product(
+    graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr, tensor: Tensor
+) -> Value | None:
+    """A product of which one factor is the scale of a dynamic quantisation."""
+    call = graph.definition(expr)
+    assert isinstance(call, relax.Call)
+    if not any(graph.item_of_range(arg) for arg in call.args):
+        return None
+    if not broadcasts(tensor.shape, epilogue.shape):
+        return None
+    factors = [value_of(graph, epilogue, arg) for arg in call.args]
+    if any(factor is None for factor in factors):
+        return None
+    value = epilogue.step("multiply", tuple(factor for factor in factors if factor is not None))
+    epilogue.values[expr] = value
+    epilogue.inlined.append(graph.position[expr])
+    return value
+
+
+def _clip(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    value = value_of(graph, epilogue, call.args[0])
+    if value is None or str(call.ty.dtype) != "float32":
+        return None
+    low, high = (float(bound.value) for bound in call.args[1:])
+    # In this order AVX-512 needs no copy where x * clip(...) follows.
+    value = epilogue.step("minimum", (value, epilogue.number(high)))
+    return epilogue.step("maximum", (value, epilogue.number(low)))
+
+
+def _leaky_relu(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    value = value_of(graph, epilogue, call.args[0])
+    if value is None or str(call.ty.dtype) != "float32":
+        return None
+    return epilogue.step("leaky_relu", (value, epilogue.number(float(call.attrs.alpha))))
+
+
+def _where(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    """A choice; that of a PReLU, where(x < 0, x * slope, x), is one step with its operands."""
+    x = call.args[2]
+    compared, scaled = (graph.definition(arg) for arg in call.args[:2])
+    if (op_name(compared), op_name(scaled)) == ("relax.less", "relax.multiply"):
+        assert compared is not None and scaled is not None
+        signed = compared.args[0].same_as(x) and scalar_constant(compared.args[1]) == 0.0
+        if signed and scaled.args[0].same_as(x) and str(call.ty.dtype) == "float32":
+            value, slope = (value_of(graph, epilogue, arg) for arg in scaled.args)
+            if value is not None and slope is not None:
+                return epilogue.step("leaky_relu", (value, slope))
+    return _plain(graph, epilogue, call)
+
+
+def _power(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    exponent = scalar_constant(call.args[1])
+    operator = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}.get(exponent or 0.0)
+    value = value_of(graph, epilogue, call.args[0])
+    if operator is None or value is None or str(call.ty.dtype) != "float32":
+        return None
+    return epilogue.step(operator, (value,))
+
+
+def _cast(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    source, dtype = call.args[0], str(call.ty.dtype)
+    if str(source.ty.dtype) not in CAST_SOURCES or dtype not in CAST_DTYPES:
+        return None
+    if str(source.ty.dtype) in RANGES and dtype == "int32":
+        return None  # the beginning of an integer product, whose kernel reads 8 bits
+    value = value_of(graph, epilogue, source)
+    return None if value is None else epilogue.step("cast", (value,), dtype)
+
+
+def _parameters(
+    graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call
+) -> tuple[Value, Value] | None:
+    """Scale and zero point of a quantise or dequantise, if they are for the tensor or columns."""
+    tensor = region_tensor(call.args[0])
+    if tensor is None:
+        return None
+    found = []
+    for parameter in call.args[1:3]:
+        known = region_tensor(parameter)
+        if known is None:
+            return None
+        last = int(call.attrs.axis) in (-1, len(tensor.shape) - 1)
+        if known.size != 1 and not (last and known.shape == epilogue.shape[-1:]):
+            return None
+        number = scalar_constant(parameter)
+        known_point = number is not None and known.dtype in RANGES
+        value = (
+            epilogue.number(number or 0.0) if known_point else value_of(graph, epilogue, parameter)
+        )
+        if value is None:
+            return None
+        found.append(value)
+    return found[0], found[1]
+
+
+def _quantize(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    value = value_of(graph, epilogue, call.args[0])
+    dtype = str(call.ty.dtype)
+    if value is None or dtype not in RANGES or str(call.args[0].ty.dtype) != "float32":
+        return None
+    parameters = _parameters(graph, epilogue, call)
+    return None if parameters is None else epilogue.step("quantize", (value, *parameters), dtype)
+
+
+def _dequantize(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    source = region_tensor(call.args[0])
+    if source is None or source.dtype not in (*RANGES, "int32"):
+        return None
+    if str(call.ty.dtype) != "float32":
+        return None
+    value = value_of(graph, epilogue, call.args[0])
+    parameters = None if value is None else _parameters(graph, epilogue, call)
+    if value is None or parameters is None:
+        return None
+    return epilogue.step("dequantize", (value, *parameters))
+
+
+_SPECIAL: dict[str, Callable[[DataflowGraph, EpilogueSteps, relax.Call], Value | None]] = {
+    "relax.clip": _clip,
+    "relax.nn.leakyrelu": _leaky_relu,
+    "relax.power": _power,
+    "relax.where": _where,
+    "relax.astype": _cast,
+    "relax.quantize": _quantize,
+    "relax.dequantize": _dequantize,
+}
