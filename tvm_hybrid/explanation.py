@@ -80,7 +80,10 @@ class Explanation(Sequence[Decision]):
         from rich.text import Text
 
         table = Table(title=self.summary(), title_justify="left")
-        for column in ("node", "operators", "taken", "kernel", "configuration", "from", "why"):
+        has_origins = any(decision.origins for decision in self)
+        columns = ["node", "operators", "taken", "kernel", "configuration", "from", "why"]
+        columns += ["ONNX nodes"] if has_origins else []
+        for column in columns:
             table.add_column(column, overflow="fold")
         for decision in self:
             config = ", ".join(f"{name}={value}" for name, value in decision.config.items())
@@ -92,6 +95,7 @@ class Explanation(Sequence[Decision]):
                 config,
                 decision.source,
                 _why(decision),
+                *([", ".join(decision.origins)] if has_origins else []),
             )
             table.add_row(*map(Text, cells))  # as they are: brackets are no markup
         return table

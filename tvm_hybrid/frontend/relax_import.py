@@ -13,6 +13,7 @@ from tvm.ir import GlobalVar
 from microkernels.errors import ModelError, UnsupportedOperatorError
 from relay_passes.ir.constants import array_of
 
+from ..model_nodes import variable_name
 from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
@@ -73,7 +74,7 @@ class _Importer(OnnxImporter):
             else:
                 result = self._convert(op_type, inputs, attrs, opset)
             self._check_types(self._sources[node], result)
-            return result
+            return self._named(self._sources[node], result)
         except Exception as error:
             raise _RefusedError(node, error) from error
 
@@ -108,6 +109,15 @@ class _Importer(OnnxImporter):
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._rounded(value[0]), *list(value)[1:]])
         return self.bb.normalize(relax.op.astype(value, BFLOAT16))
+
+    def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
+        """A result in a variable that tells the node of the model."""
+        number = next(
+            (self._graph.origins[name] for name in node.output if name in self._graph.origins), None
+        )
+        if number is None or not isinstance(result, relax.Call):
+            return result
+        return self.bb.emit(result, variable_name(number, node.op_type))
 
     def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
         """Holds what a converter made against what ONNX says it is."""
