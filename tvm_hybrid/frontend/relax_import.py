@@ -24,6 +24,7 @@ from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
 from .left_data import LARGE_BYTES
 from .loops import Loop, repeat
+from .name_variables import Made, name_variables
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .supported import has_converter, why_unsupported
 
@@ -54,6 +55,7 @@ class _Importer(OnnxImporter):
         self._graph = graph
         self._sources = nodes
         self._library = library
+        self.made: list[Made] = []
 
     def constants(self) -> dict[str, relax.Expr]:
         # An array needs no way through a TensorProto and back.
@@ -111,13 +113,21 @@ class _Importer(OnnxImporter):
         return self.bb.normalize(relax.op.astype(value, BFLOAT16))
 
     def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
-        """A result in a variable that tells the node of the model."""
-        number = next(
-            (self._graph.origins[name] for name in node.output if name in self._graph.origins), None
-        )
-        if number is None or not isinstance(result, relax.Call):
+        """A result in variables that tell the node of the model."""
+        origins = [self._graph.origins[name] for name in node.output if name in self._graph.origins]
+        if not origins:
             return result
-        return self.bb.emit(result, variable_name(number, node.op_type))
+        name = variable_name(origins[0], node.op_type)
+        if isinstance(result, relax.Call):
+            result = self.bb.emit(result, name)
+        elif isinstance(result, relax.Tuple):
+            fields = [
+                self.bb.emit(each, name) if isinstance(each, relax.Call) else each
+                for each in result.fields
+            ]
+            result = relax.Tuple(fields)
+        self.made += ((name, each) for each in getattr(result, "fields", [result]))
+        return result
 
     def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
         """Holds what a converter made against what ONNX says it is."""
@@ -214,7 +224,9 @@ def _import(graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> IRModu
         _trim(copy)
     importer = _Importer(graph, nodes, library, shapes)
     try:
-        return importer.from_onnx(proto, graph.opset)
+        mod = importer.from_onnx(proto, graph.opset)
+        mod["main"] = name_variables(mod["main"], importer.made)
+        return mod
     except _RefusedError as refusal:
         importer.close()
         # Of a node in a loop's body, or what is found for the whole import.
