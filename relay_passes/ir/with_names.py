@@ -13,22 +13,25 @@ from .rewrite import with_blocks
 from .used_variables import variables
 
 
-def with_names(function: relax.Function, names: Mapping[relax.Expr, str]) -> relax.Function:
+def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> relax.Function:
     """The function with new variables, of these names, in the place of some that it binds."""
-    items: dict[relax.Expr, relax.Expr] = {
-        var: type(var)(name, var.ty) for var, name in names.items()
-    }
-    if not items:
+    if not names:
         return function
+    bound = {var: type(var)(name, var.ty) for var, name in names.items()}
+    items: dict[relax.Expr, relax.Expr] = dict(bound.items())
     blocks = [
-        type(block)([_written(binding, items) for binding in block.bindings[:]])
+        type(block)([_written(binding, bound, items) for binding in block.bindings[:]])
         for block in function.body.blocks
     ]
     return with_blocks(function, blocks, substitute(function.body.body, items))
 
 
-def _written(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
-    var, value = items.get(binding.var, binding.var), binding.value
+def _written(
+    binding: AnyBinding,
+    bound: Mapping[relax.Var, relax.Var],
+    items: Mapping[relax.Expr, relax.Expr],
+) -> AnyBinding:
+    var, value = bound.get(binding.var, binding.var), binding.value
     if any(each in items for each in variables(value)):
         value = renamed(value, items)
     elif var is binding.var:

@@ -44,16 +44,16 @@ def fuse_operators() -> ir.transform.Pass:
     return run
 
 
-def _values(function: relax.Function) -> Iterator[tuple[relax.Expr, relax.Expr]]:
+def _values(function: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr]]:
     for block in function.body.blocks:
         for binding in block.bindings[:]:
             yield binding.var, binding.value
 
 
-def _former_names(main: relax.Function, fused: IRModule) -> dict[relax.Expr, str]:
+def _former_names(main: relax.Function, fused: IRModule) -> dict[relax.Var, str]:
     """The names that values had whose variables fusion made."""
     before, after = dict(_values(main)), dict(_values(fused[MAIN]))
-    found: dict[relax.Expr, str] = {}
+    found: dict[relax.Var, str] = {}
     for var, value in after.items():
         arguments, names = list(variables(value)), []
         callee = value.op if isinstance(value, relax.Call) else None

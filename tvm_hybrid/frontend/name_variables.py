@@ -39,8 +39,8 @@ def name_variables(function: relax.Function, made: Sequence[Made]) -> relax.Func
     """
     bindings = [each for block in function.body.blocks for each in block.bindings[:]]
     place = {each.var: position for position, each in enumerate(bindings)}
-    ends = [(place[var], name) for name, var in made if var in place]
-    names: dict[relax.Expr, str] = {}
+    ends = [(place[var], name) for name, var in made if isinstance(var, relax.Var) and var in place]
+    names: dict[relax.Var, str] = {}
     next_end = 0
     for position, binding in enumerate(bindings):
         while next_end < len(ends) and ends[next_end][0] < position:
