@@ -15,6 +15,7 @@ import onnx
 
 from microkernels.errors import QuantizeError
 
+from .plain_products import plain_products
 from .settings import QUANTIZED, Settings
 
 HOW = "pip install 'tvm_hybrid[quantize]' brings it"
@@ -107,11 +108,30 @@ def _prepared(model: onnx.ModelProto, folder: Path, optimise: bool) -> Path:
     source, path = folder / "model.onnx", folder / "prepared.onnx"
     onnx.save(model, source)
     try:
-        quant_pre_process(source, path, skip_optimization=not optimise)
+        onnx.save(_with_symbolic_shapes(onnx.load(source)), source)
     except Exception as error:  # symbolic shape inference knows fewer operators than the rest
         logging.getLogger().error("without symbolic shapes: %s", _first(error))
-        quant_pre_process(source, path, skip_optimization=not optimise, skip_symbolic_shape=True)
+    quant_pre_process(source, path, skip_optimization=not optimise, skip_symbolic_shape=True)
     return path
+
+
+def _with_symbolic_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with the shapes of its values, open sizes included.
+
+    As `SymbolicShapeInference.infer_shapes`, which leaves a copy of the model in the current folder
+    where it does not find all of them.
+    """
+    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+    inference = SymbolicShapeInference(2**31 - 1, False, False, 0)
+    inference._preprocess(model)
+    complete = False
+    while inference.run_:
+        complete = inference._infer_impl()
+    inference._update_output_from_vi()
+    if not complete:
+        raise QuantizeError("incomplete symbolic shape inference")
+    return inference.out_mp_
 
 
 def _static(
@@ -167,6 +187,8 @@ def _weights(model: onnx.ModelProto, path: Path, settings: Settings) -> None:
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)  # it changes what it is given
+    if "Gemm" in settings.operators:
+        plain_products(copy, settings.exclude)
     quantizer = MatMulNBitsQuantizer(
         copy,
         bits=settings.bits,

@@ -141,8 +141,6 @@ def settings_for(
 
 
 def _operators(mode: str, present: set[str]) -> tuple[str, ...]:
-    if mode == "weights":
-        return ("MatMul",)
-    if mode == "dynamic" or not present & {*CONVOLUTIONS}:
+    if mode in ("weights", "dynamic") or not present & {*CONVOLUTIONS}:
         return PRODUCTS
     return tuple(name for name in (*CONVOLUTIONS, *PRODUCTS, *BETWEEN) if name in present)

@@ -94,6 +94,25 @@ def test_convolutions_keep_what_lies_between_in_bytes(tmp_path: Path) -> None:
     }
 
 
+def test_incomplete_shapes_leave_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of positions that are cut to the length of the input."""
+    g = OnnxBuilder()
+    x = g.input("x", ("rows", 8))
+    table = g.constant(np.ones((512, 8)), np.float32)
+    length = g.node("Shape", x, end=1)
+    positions = g.node("Slice", table, g.constant([0]), length, g.constant([0]))
+    weight = g.constant(np.random.default_rng(0).standard_normal((8, 16)), np.float32)
+    g.output(g.node("MatMul", g.node("Add", x, positions), weight), ("rows", 16))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    report = quantized(tmp_path, g.model(), mode="dynamic")
+    assert report.passed and report.narrow_kernels == 1
+    assert report.notes == ["without symbolic shapes: incomplete symbolic shape inference"]
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def test_weights_have_seven_bits_where_there_is_no_vnni() -> None:
     for isa in LADDER:
         reduced = settings_for(two_layers(), isa, **DEFAULTS).reduced
