@@ -152,7 +152,7 @@ class Profile:
                 "ts": (event.start_ns - origin) / 1e3,
                 "dur": (event.end_ns - event.start_ns) / 1e3,
                 "pid": os.getpid(),
-                "tid": 0,
+                "tid": os.getpid(),  # the main thread; Perfetto takes 0 for an idle CPU
                 "args": {
                     "kernel": kernels[event.function],
                     **({"onnx": ", ".join(event.origins)} if event.origins else {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,11 @@ def test_decisions_and_profile_say_so(tmp_path: Path) -> None:
     for table in (executable.explain().table(), profile.table()):
         assert table.columns[-1].header == "ONNX nodes"
     profile.to_chrome_trace(tmp_path / "trace.json")
-    assert "BatchNormalization1" in (tmp_path / "trace.json").read_text()
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [each["args"]["onnx"] for each in trace if "onnx" in each["args"]] == [
+        ", ".join(each) for each in found * 2
+    ]
+    assert all(each["tid"] == each["pid"] > 0 for each in trace)
 
 
 def test_calls_of_one_kernel_have_their_own_nodes() -> None:
