@@ -81,21 +81,19 @@ class Explanation(Sequence[Decision]):
 
         table = Table(title=self.summary(), title_justify="left")
         has_origins = any(decision.origins for decision in self)
-        columns = ["node", "operators", "taken", "kernel", "configuration", "from", "why"]
-        columns += ["ONNX nodes"] if has_origins else []
-        for column in columns:
+        first = "ONNX nodes" if has_origins else "node"
+        for column in (first, "operators", "taken", "kernel", "configuration", "from", "why"):
             table.add_column(column, overflow="fold")
         for decision in self:
             config = ", ".join(f"{name}={value}" for name, value in decision.config.items())
             cells = (
-                decision.node,
+                "\n".join(decision.origins) or decision.node,
                 decision.op,
                 "yes" if decision.taken else "no",
                 decision.kernel,
                 config,
                 decision.source,
                 _why(decision),
-                *([", ".join(decision.origins)] if has_origins else []),
             )
             table.add_row(*map(Text, cells))  # as they are: brackets are no markup
         return table

@@ -206,7 +206,8 @@ def _value(name: str, type_: Any, kind: str) -> Value:
 
 def _extent(extent: Any) -> int | str:
     size = getattr(extent, "value", None)
-    return str(extent) if size is None else int(size)
+    # TVM's text of it is of a subclass of str.
+    return "".join(str(extent)) if size is None else int(size)
 
 
 def _key(expression: Any) -> int:
