@@ -41,6 +41,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         Operations of the anchor, of a sample if sizes are open; 0 if not counted.
     workload : str
         The region's key.
+    origins : tuple of str
+        The nodes of an ONNX model that it is about, each with its operator: "conv1 (Conv)".
     """
 
     node: str
@@ -55,6 +57,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     at_run_time: str = ""
     flops: int = 0
     workload: str = ""
+    origins: tuple[str, ...] = ()
 
 
 DecisionLog = list[Decision]

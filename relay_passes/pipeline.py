@@ -65,6 +65,7 @@ from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
 from .lower.fold_constants import fold_constants
+from .lower.fuse_operators import fuse_operators
 from .lower.grow_caches import grow_caches
 from .lower.into_entry import into_entry
 from .lower.legalize_operators import legalize_operators
@@ -242,7 +243,7 @@ def phases(
             bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
-            relax.transform.FuseOps(),
+            fuse_operators(),
             scalars_in_shapes(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),

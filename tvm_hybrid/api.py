@@ -37,8 +37,9 @@ from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import SourceModel, import_model
+from .node_origins import decisions_with_origins, with_origins
 from .output_sharing import shared_outputs
-from .program_graph import program_graph
+from .program_graph import ProgramGraph, named_graph
 from .pytorch.modules import exported, is_module
 from .record_use import uses_in
 from .single_kernel import single_kernel
@@ -247,7 +248,9 @@ def _compiled(
         raise
     except Exception as error:
         raise CompileError(f"the model could not be compiled: {error}") from error
-    manifest = _manifest(compiled, options, source, fallback)
+    graph, names = named_graph(compiled.mod)
+    graph = with_origins(graph, names, source.nodes)
+    manifest = _manifest(compiled, graph, options, source, fallback)
     coverage = manifest.coverage
     logger.info(
         "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s",
@@ -266,7 +269,7 @@ def _compiled(
         executable.jit(),
         (executable.mod, compiled.code),
         kernel=single_kernel(compiled.mod),
-        graph=program_graph(compiled.mod),
+        graph=graph,
         fallback=fallback,
         setting=setting,
         declared=source.declared,
@@ -289,6 +292,7 @@ def warn_if_slow(cpu: str, isa: str) -> None:
 
 def _manifest(
     compiled: CompiledModule,
+    graph: ProgramGraph,
     options: PipelineOptions,
     source: SourceModel,
     fallback: Executable | None,
@@ -313,7 +317,7 @@ def _manifest(
         unaligned_inputs=unaligned_inputs(compiled.mod),
         bound_outputs=bound_outputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
-        decisions=_as_stored(compiled.decisions),
+        decisions=_as_stored(decisions_with_origins(compiled.decisions, graph, source.nodes)),
         records=uses_in(options.lookup),
         fallback=None if fallback is None else fallback.manifest,
     )

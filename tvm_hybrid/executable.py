@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -35,10 +36,12 @@ from .input_values import InputValue, without_values
 from .library import Program, link_library
 from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
+from .outline import Outline
 from .profile import Profile, profile_runs
 from .program_graph import ProgramGraph
 from .refuse_copies import refuse_copies
 from .size_errors import raise_size_error
+from .storage_plan import storage_plan
 from .tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
 from .thread_pool.native import installed
 from .thread_pool.users import note_user
@@ -75,7 +78,7 @@ class Executable:
     setting : PoolSetting or None
         How many threads a run has, where, and how they wait; None: anywhere.
     graph : ProgramGraph or None
-        The kernels it calls and their tensors; None if it comes from a library.
+        The kernels it calls and their tensors; that of a library lies in its manifest.
     declared : DeclaredInterface or None
         What an ONNX model with open sizes declares; None if it is not that, or not compiled here.
     """
@@ -95,8 +98,8 @@ class Executable:
         declared: DeclaredInterface | None = None,
     ) -> None:
         self.manifest = manifest
-        self.graph = graph
         self.declared = declared
+        self._graph = graph
         self._module = module
         self._linkable = linkable
         self._library = library
@@ -129,6 +132,24 @@ class Executable:
     def values(self) -> tuple[InputValue, ...]:
         """The inputs of the model that this program does not take: it was made for their values."""
         return self.manifest.values
+
+    @functools.cached_property
+    def outline(self) -> Outline | None:
+        """Graph and memory; None of a library of version 0.2 or older."""
+        if self._graph is not None:
+            code = self.program().code
+            # Entries share the memory of constants.
+            kept = {each.value.data_ptr(): bytes_of(each.value) for each in constants_of(code)}
+            return Outline(self._graph, storage_plan(code[MAIN]), sum(kept.values()))
+        packed = self.manifest.outline
+        return Outline.unpacked(packed) if packed else None
+
+    @property
+    def graph(self) -> ProgramGraph | None:
+        """The kernels it calls and their tensors; None of a library of version 0.2 or older."""
+        if self._graph is not None:
+            return self._graph
+        return None if self.outline is None else self.outline.graph
 
     @property
     def num_threads(self) -> int:
@@ -343,7 +364,7 @@ class Executable:
         require_writable(target, ArtifactError)
         with replacing(target, ArtifactError) as draft:
             digest, weights = link_library(draft, [part.program() for part in self._parts()])
-            complete_library(draft, _with_digest(self.manifest, digest), weights)
+            complete_library(draft, self._as_exported(digest), weights)
         return target
 
     def hold_library(self, descriptor: int) -> None:
@@ -367,6 +388,16 @@ class Executable:
         """Bytes of the constants that are written when it is exported; at most."""
         codes = [part._linkable[1] for part in self._parts() if part._linkable is not None]
         return sum(bytes_of(each.value) for code in codes for each in constants_of(code))
+
+    def _as_exported(self, digest: str) -> Manifest:
+        """The manifest of the library that it becomes, whose program has a digest."""
+        below = self._fallback
+        return msgspec.structs.replace(
+            self.manifest,
+            model_sha256=digest,
+            outline=b"" if self.outline is None else self.outline.packed(),
+            fallback=None if below is None else below._as_exported(""),
+        )
 
     def _parts(self) -> list[Executable]:
         return [self] if self._fallback is None else [self, self._fallback]
@@ -470,7 +501,3 @@ class Executable:
         values = "".join(f", {value}" for value in self.values)
         cpu, threads = self.manifest.cpu, self.num_threads
         return f"Executable(({inputs}) -> ({outputs}), {cpu}, {threads}T{values})"
-
-
-def _with_digest(manifest: Manifest, digest: str) -> Manifest:
-    return msgspec.structs.replace(manifest, model_sha256=digest)

@@ -80,12 +80,14 @@ class Explanation(Sequence[Decision]):
         from rich.text import Text
 
         table = Table(title=self.summary(), title_justify="left")
-        for column in ("node", "operators", "taken", "kernel", "configuration", "from", "why"):
+        has_origins = any(decision.origins for decision in self)
+        first = "ONNX nodes" if has_origins else "node"
+        for column in (first, "operators", "taken", "kernel", "configuration", "from", "why"):
             table.add_column(column, overflow="fold")
         for decision in self:
             config = ", ".join(f"{name}={value}" for name, value in decision.config.items())
             cells = (
-                decision.node,
+                "\n".join(decision.origins) or decision.node,
                 decision.op,
                 "yes" if decision.taken else "no",
                 decision.kernel,

@@ -103,6 +103,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What lies behind the library in an exported file.
     fallback : Manifest or None
         A second program of the same model, which runs where this one cannot.
+    outline : bytes
+        Of an exported library: its graph and its memory for `report`, packed; else empty.
     """
 
     format: int = FORMAT
@@ -128,6 +130,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model_sha256: str = ""
     weights: tuple[StoredWeight, ...] = ()
     fallback: Manifest | None = None
+    outline: bytes = b""
 
     def to_json(self) -> bytes:
         """The manifest as JSON."""

@@ -15,6 +15,7 @@ from relay_passes.tvm_compat import set_type
 
 from .bundled_parameters import with_single_parameters
 from .input_values import InputValue
+from .model_nodes import NO_NODES, ModelNodes
 from .output_types import output_info, returned_types
 from .size_text import text_of
 from .tensors import DeclaredInterface, OutputInfo, TensorInfo
@@ -27,7 +28,8 @@ class SourceModel(NamedTuple):
     """A Relax module whose function `main` has these inputs and outputs.
 
     The inputs of `values` are constants inside; `limits` are the largest numbers that open sizes
-    of inputs may be. `declared` is the interface as an ONNX model with open sizes declares it.
+    of inputs may be. `declared` is the interface as an ONNX model with open sizes declares it,
+    `nodes` are its nodes.
     """
 
     mod: IRModule
@@ -36,6 +38,7 @@ class SourceModel(NamedTuple):
     values: tuple[InputValue, ...] = ()
     limits: Mapping[str, int] = {}
     declared: DeclaredInterface | None = None
+    nodes: ModelNodes = NO_NODES
 
 
 @without_full_collections()
@@ -91,6 +94,7 @@ def import_model(
         tuple(imported.values),
         imported.limits,
         imported.declared,
+        imported.nodes,
     )
 
 

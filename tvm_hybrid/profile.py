@@ -11,12 +11,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from microkernels.output_file import write_whole
 from relay_passes.decisions import Decision
 
+from .call_decisions import by_function, origins_in_run
+from .origin_text import short, together
 from .tables import as_text
 
 if TYPE_CHECKING:
@@ -34,11 +36,14 @@ class Event:
         Its name in the compiled module.
     start_ns, end_ns : int
         Nanoseconds of a monotonic clock.
+    origins : tuple of str
+        The nodes of an ONNX model that the call comes from, each with its operator.
     """
 
     function: str
     start_ns: int
     end_ns: int
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class ProfileRow:
         Part of the time that all functions together take, 0 to 1.
     gflops : float
         Operations per nanosecond; 0 if they are not counted, or sizes of the kernel are open.
+    origins : tuple of str
+        The nodes of an ONNX model that its calls come from, each with its operator.
     """
 
     function: str
@@ -67,6 +74,7 @@ class ProfileRow:
     microseconds: float
     share: float
     gflops: float
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,9 @@ class Profile:
         table.add_column("kernel", overflow="fold")
         for column in ("calls", "us", "%", "GFLOP/s"):
             table.add_column(column, justify="right")
+        has_origins = any(row.origins for row in self.rows)
+        if has_origins:
+            table.add_column("ONNX nodes", overflow="fold")
         for row in self.rows:
             table.add_row(
                 row.function,
@@ -110,6 +121,7 @@ class Profile:
                 f"{row.microseconds:.2f}",
                 f"{100 * row.share:.1f}",
                 f"{row.gflops:.1f}" if row.gflops else "",
+                *([short(row.origins)] if has_origins else []),
             )
         return table
 
@@ -140,8 +152,11 @@ class Profile:
                 "ts": (event.start_ns - origin) / 1e3,
                 "dur": (event.end_ns - event.start_ns) / 1e3,
                 "pid": os.getpid(),
-                "tid": 0,
-                "args": {"kernel": kernels[event.function]},
+                "tid": os.getpid(),  # the main thread; Perfetto takes 0 for an idle CPU
+                "args": {
+                    "kernel": kernels[event.function],
+                    **({"onnx": ", ".join(event.origins)} if event.origins else {}),
+                },
             }
             for event in self.events
         ]
@@ -177,9 +192,24 @@ def profile_runs(
     events.clear()
     for _ in range(repeat):
         main(*inputs)
-    by_function = {decision.function: decision for decision in decisions if decision.function}
-    rows = _rows(events, by_function, repeat)
-    return Profile(rows, tuple(events), repeat, sum(runs_us) / repeat, tuple(runs_us))
+    about = by_function(decisions)
+    rows = _rows(events, about, repeat)
+    total = sum(runs_us) / repeat
+    events = _with_origins(events, about, repeat)
+    return Profile(rows, tuple(events), repeat, total, tuple(runs_us))
+
+
+def _with_origins(
+    events: Sequence[Event], about: Mapping[str, Sequence[Decision]], repeat: int
+) -> list[Event]:
+    """The events of equal runs, each with the nodes of its call."""
+    length = max(len(events) // repeat, 1)
+    found: list[Event] = []
+    for first in range(0, len(events), length):
+        run = events[first : first + length]
+        origins = origins_in_run([each.function for each in run], about)
+        found += (replace(each, origins=o) for each, o in zip(run, origins, strict=True))
+    return found
 
 
 def _recorder(events: list[Event]) -> Callable[..., int]:
@@ -198,7 +228,7 @@ def _recorder(events: list[Event]) -> Callable[..., int]:
 
 
 def _rows(
-    events: Sequence[Event], decisions: Mapping[str, Decision], repeat: int
+    events: Sequence[Event], about: Mapping[str, Sequence[Decision]], repeat: int
 ) -> tuple[ProfileRow, ...]:
     calls: dict[str, list[int]] = {}
     everything = sum(event.end_ns - event.start_ns for event in events)
@@ -206,7 +236,8 @@ def _rows(
         calls.setdefault(event.function, []).append(event.end_ns - event.start_ns)
     rows = []
     for function, times in calls.items():
-        decision = decisions.get(function)
+        mine = about.get(function, ())
+        decision = mine[-1] if mine else None
         nanoseconds = sum(times)
         # Of open sizes, operations are those of a sample.
         counted = decision if decision and not decision.at_run_time else None
@@ -219,6 +250,7 @@ def _rows(
                 microseconds=nanoseconds / 1e3 / repeat,
                 share=nanoseconds / everything if everything else 0.0,
                 gflops=operations / nanoseconds if nanoseconds else 0.0,
+                origins=together(mine),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.microseconds))

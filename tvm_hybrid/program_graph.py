@@ -53,6 +53,8 @@ class KernelCall(msgspec.Struct, frozen=True):
         Numbers of values; of memory that several kernels write to, every writer has its own.
     updates : tuple of int
         Those of `reads` whose memory becomes that of a result, with a part written anew.
+    origins : tuple of str
+        The nodes of an ONNX model that it comes from, each with its operator: "conv1 (Conv)".
     """
 
     node: str
@@ -60,6 +62,7 @@ class KernelCall(msgspec.Struct, frozen=True):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     updates: tuple[int, ...] = ()
+    origins: tuple[str, ...] = ()
 
 
 class ProgramGraph(msgspec.Struct, frozen=True):
@@ -86,6 +89,11 @@ def program_graph(mod: IRModule) -> ProgramGraph:
 
     Views are the tensors that they are of. Branches and loops are calls of one function each.
     """
+    return named_graph(mod)[0]
+
+
+def named_graph(mod: IRModule) -> tuple[ProgramGraph, list[list[str]]]:
+    """The graph, and of each value the names of the variables that it or a view is bound to."""
     reader = _Reader()
     main = mod[MAIN]
     inputs = tuple(number for each in main.params for number in reader.declare(each, INPUT))
@@ -93,7 +101,8 @@ def program_graph(mod: IRModule) -> ProgramGraph:
         for binding in block.bindings:
             reader.read(binding)
     outputs = tuple(reader.numbers(main.body.body))
-    return ProgramGraph(tuple(reader.values), tuple(reader.calls), inputs, outputs)
+    graph = ProgramGraph(tuple(reader.values), tuple(reader.calls), inputs, outputs)
+    return graph, reader.names
 
 
 class _Reader:
@@ -101,6 +110,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.values: list[Value] = []
+        self.names: list[list[str]] = []
         self.calls: list[KernelCall] = []
         self._known: dict[int, tuple[int, ...]] = {}
 
@@ -109,6 +119,7 @@ class _Reader:
         first = len(self.values)
         name = name or str(getattr(expression, "name", ""))
         self.values += (_value(name, each, kind) for each in _tensors(expression.ty))
+        self.names += ([name] for _ in range(first, len(self.values)))
         found = tuple(range(first, len(self.values)))
         self._known[_key(expression)] = found
         return found
@@ -128,15 +139,21 @@ class _Reader:
         elif isinstance(expression, relax.Var):
             yield from self._known.get(_key(expression), ())
 
+    def _also(self, var: Any, numbers: tuple[int, ...]) -> None:
+        """Notes that a variable is bound to values that are there."""
+        self._known[_key(var)] = numbers
+        if len(numbers) == 1:
+            self.names[numbers[0]].append(str(var.name))
+
     def read(self, binding: Any) -> None:
         """Notes what a binding computes."""
         value, var = binding.value, binding.var
         if not isinstance(value, relax.Call | relax.If):
-            self._known[_key(var)] = tuple(self.numbers(value))
+            self._also(var, tuple(self.numbers(value)))
             return
         operator = str(getattr(getattr(value, "op", None), "name", ""))
         if operator in _VIEWS:
-            self._known[_key(var)] = tuple(self.numbers(value.args[0]))
+            self._also(var, tuple(self.numbers(value.args[0])))
             return
         arguments = _arguments(value)
         reads = dict.fromkeys(number for each in arguments for number in self.numbers(each))
@@ -189,7 +206,8 @@ def _value(name: str, type_: Any, kind: str) -> Value:
 
 def _extent(extent: Any) -> int | str:
     size = getattr(extent, "value", None)
-    return str(extent) if size is None else int(size)
+    # TVM's text of it is of a subclass of str.
+    return "".join(str(extent)) if size is None else int(size)
 
 
 def _key(expression: Any) -> int:

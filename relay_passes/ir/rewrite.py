@@ -39,16 +39,24 @@ RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
 
 
 class Bindings:
-    """The bindings of a block under construction, each a single operator."""
+    """The bindings of a block under construction, each a single operator.
+
+    Attributes
+    ----------
+    name : str
+        The name of new variables: that of the variable whose value is written anew, so that names
+        still tell which node of a model a value is computed for.
+    """
 
     def __init__(self) -> None:
         self.builder = relax.BlockBuilder()
         self.bindings: list[relax.Binding] = []
+        self.name = "lv"
 
-    def emit(self, expr: relax.Expr, name: str = "lv") -> relax.Var:
+    def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
         """Binds an expression to a new variable."""
         value = self.builder.normalize(expr)
-        var = relax.DataflowVar(name, value.ty)
+        var = relax.DataflowVar(name or self.name, value.ty)
         self.bindings.append(relax.VarBinding(var, value))
         return var
 
@@ -247,6 +255,7 @@ def rewrite_values(
     """
     changed = False
     for binding in graph.bindings:
+        block.name = str(binding.var.name)
         value = rewrite(binding)
         if value is None:
             block.bindings.append(binding)

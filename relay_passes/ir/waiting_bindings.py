@@ -48,6 +48,7 @@ class WaitingBindings(Bindings, ABC, Generic[Waiting]):
     def rewritten(self) -> list[relax.Binding] | None:
         """The new bindings; None if nothing changes."""
         for binding in self.graph.bindings:
+            self.name = str(binding.var.name)
             held = self.held(binding)
             if held is None:
                 for var in variables(binding.value):
@@ -63,4 +64,5 @@ class WaitingBindings(Bindings, ABC, Generic[Waiting]):
         """Binds an expression if it is a variable that waits."""
         if isinstance(var, relax.Var) and var in self.waiting and var not in self._bound:
             self._bound.add(var)
+            self.name = str(var.name)
             self.bind(var, self.written(self.waiting[var]))

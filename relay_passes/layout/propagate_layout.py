@@ -173,7 +173,7 @@ class _Writer:
         self.block.bind(var, value)
         self._note_reshape(var, value)
 
-    def _emit(self, value: relax.Expr, name: str = "lv") -> relax.Expr:
+    def _emit(self, value: relax.Expr, name: str = "") -> relax.Expr:
         """Binds an expression to a new variable."""
         value = self._simple(value)
         if isinstance(value, relax.Var):

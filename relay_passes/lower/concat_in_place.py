@@ -242,7 +242,9 @@ class _Placer:
         before: relax.Var | None = None
         at_end: list[relax.Binding] = []
         for number, part in enumerate((*written, *copied)):
-            var = result if number == len(parts) - 1 else relax.DataflowVar("joint", result.ty)
+            writer = result if part.position is None else graph.bindings[part.position].var
+            last = number == len(parts) - 1
+            var = result if last else relax.DataflowVar(f"{writer.name}joint", result.ty)
             if part.position is None:
                 gvar = self.copy(joint, part, str(result.name))
                 shape = (part.placement.size // _run(part.placement), _run(part.placement))

@@ -162,6 +162,7 @@ class _Merger:
         if weight is None:
             return "stay apart: their weights have no common form"
         first = calls[0]
+        out.name = self.names(group)
         value = out.emit(with_args(first, [first.args[0], weight]))
         ends, value = self.follow(group, value, joiner)
         if self.is_quantized(ends):
@@ -179,6 +180,10 @@ class _Merger:
             self.let_go(position)
         columns = " + ".join(map(str, widths))
         return f"become one with {columns} columns: {saved:.1f} us saved, {lost:.1f} us lost"
+
+    def names(self, positions: Sequence[int]) -> str:
+        """A name for what stands for several values, which tells all of their nodes."""
+        return "".join(str(self.graph.bindings[position].var.name) for position in positions)
 
     def let_go(self, position: int) -> None:
         """Takes the weight out of a product that nothing needs any more."""
@@ -222,6 +227,7 @@ class _Merger:
             if argument is None:
                 return None
             arguments.append(argument)
+        joiner.out.name = self.names([user for user in users if user is not None])
         joined = joiner.out.emit(with_args(first, arguments))
         wanted, result = known_tensor(first), known_tensor(joined)
         return joined if result.shape == (*wanted.shape[:-1], sum(joiner.widths)) else None

@@ -73,7 +73,8 @@ def _emit(
 ) -> None:
     """The call, and the two numbers taken out of its result."""
     gvar = builder.add_func(_region_function(graph, chain), f"fused_{OP}")
-    both = relax.DataflowVar("range", relax.TensorType((2,), "float32"))
+    out.name = str(chain.scale.name)
+    both = relax.DataflowVar(f"{out.name}range", relax.TensorType((2,), "float32"))
     out.bindings.append(relax.VarBinding(both, relax.Call(gvar, [chain.x], ret_ty=both.ty)))
 
     def item(index: int) -> relax.Expr:

@@ -142,7 +142,7 @@ def test_the_order_of_the_passes() -> None:
         "prepack",
         "lower_regions",
         "LegalizeOps",  # by legalize_quantization, whose rounding is that of ONNX
-        "FuseOps",
+        "fuse_operators",
         "schedule_generic",
     ]
     assert [name for name in names if name in chain] == chain

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import two_layers
 from tests.tvm_hybrid.small_models import mlp_module, several_module
+from tvm_hybrid.outline import Outline
 from tvm_hybrid.program_graph import INPUT, VALUE, WEIGHT, ProgramGraph
 
 
@@ -58,8 +62,28 @@ def test_open_sizes_have_names_and_no_bytes() -> None:
     graph = graph_of(two_layers("rows"), keep_open=True)
     value = graph.values[graph.inputs[0]]
     assert value.shape == ("rows", 8) and value.nbytes == 0
+    assert type(value.shape[0]) is str  # which can be written
 
 
-def test_a_library_keeps_none(tmp_path: object) -> None:
-    library = tvm_hybrid.compile(mlp_module(4), num_threads=1).export(f"{tmp_path}/m.so")
-    assert tvm_hybrid.load(library).graph is None
+def test_a_library_keeps_graph_and_plan(tmp_path: Path) -> None:
+    executable = tvm_hybrid.compile(mlp_module(4), num_threads=1, fallback="avx2")
+    loaded = tvm_hybrid.load(executable.export(tmp_path / "m.so"))
+    assert loaded.graph == executable.graph
+    assert loaded.outline is not None and loaded.outline == executable.outline
+    assert loaded.outline.plan.planned == 4 * 4 * 16 and loaded.outline.plan.blocks == 1
+    below = loaded.manifest.fallback
+    assert below is not None and Outline.unpacked(below.outline).graph.calls
+    again = tvm_hybrid.load(loaded.export(tmp_path / "again.so"))
+    assert again.graph == executable.graph
+
+
+def test_an_older_library_keeps_none(tmp_path: Path) -> None:
+    executable = tvm_hybrid.compile(mlp_module(4), num_threads=1)
+    executable.outline = None
+    loaded = tvm_hybrid.load(executable.export(tmp_path / "m.so"))
+    assert loaded.graph is None and loaded.outline is None
+
+
+def test_what_is_no_outline_is_refused() -> None:
+    with pytest.raises(ValueError, match="not an outline"):
+        Outline.unpacked(b"something else")

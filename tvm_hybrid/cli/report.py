@@ -42,8 +42,8 @@ def command(
 ) -> int:
     """Writes a page that says why MODEL is slow: graph, kernels, roofline, memory, decisions.
 
-    MODEL is an ONNX file or a library that `compile` wrote, which keeps no graph. The page is one
-    HTML file that loads nothing. Machine and model are measured for it: nothing else should run.
+    MODEL is an ONNX file or a library that `compile` wrote. The page is one HTML file that loads
+    nothing. Machine and model are measured for it: nothing else should run.
     --json prints what the page shows, and needs no -o.
     """
     if output is None and not as_json:

@@ -46,6 +46,10 @@ class Graph:
         its condition, and itself in words.
     is_body
         Whether this is such a body, so that its inputs are not the model's.
+    origins
+        The number of the model's node that a value is computed for.
+    folded
+        Values that were made constants, also those that nothing reads any more.
     """
 
     name: str
@@ -60,10 +64,13 @@ class Graph:
     bodies: dict[str, Graph] = field(default_factory=dict)
     choices: list[tuple[str, str, str]] = field(default_factory=list)
     is_body: bool = False
+    origins: dict[str, int] = field(default_factory=dict)
+    folded: set[str] = field(default_factory=set)
     _fresh: int = 0
 
     def add_constant(self, name: str, array: np.ndarray) -> None:
         """Makes `name` a constant."""
+        self.folded.add(name)
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         if kind in NARROW:
             self.narrow[name] = kind
@@ -101,6 +108,14 @@ class Graph:
         """The onnx.TensorProto element type of a value, 0 while unknown."""
         found = self.types.get(name)
         return found.tensor_type.elem_type if found is not None else 0
+
+    def replaced(self, node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
+        """Notes that others stand for a node: what they make is computed for it."""
+        origin = next((self.origins[name] for name in node.output if name in self.origins), None)
+        if origin is not None:
+            for each in others:
+                for name in each.output:
+                    self.origins.setdefault(name, origin)
 
     def inner(self, name: str, inputs: list[str]) -> Graph:
         """A graph without nodes for a body, whose fresh names differ from all of this one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import tvm
 
 from ..input_values import InputValue
+from ..model_nodes import NO_NODES, ModelNodes
 from ..tensors import DeclaredInterface, OutputInfo, TensorInfo
 
 
@@ -27,6 +28,8 @@ class ImportedModel:
         Open sizes of inputs, in words, and the largest numbers that they may be.
     declared
         The inputs and outputs as the model declares them, if sizes may stay open.
+    nodes
+        The model's nodes, which variables of `mod` tell by their names.
     """
 
     mod: tvm.IRModule
@@ -35,3 +38,4 @@ class ImportedModel:
     values: list[InputValue] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
     declared: DeclaredInterface | None = None
+    nodes: ModelNodes = NO_NODES

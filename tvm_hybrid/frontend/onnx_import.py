@@ -32,6 +32,7 @@ from .open_sizes import OpenSizes
 from .propagate import propagate
 from .read_model import ModelLike, read_all_but_large
 from .relax_import import to_relax
+from .source_nodes import SourceNodes
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -106,6 +107,7 @@ def _import(
     values: Values | None,
     keep_open: bool,
 ) -> ImportedModel:
+    sources = SourceNodes.of(graph)
     arrays = read_values(graph, values)
     declared = declared_interface(proto, graph, shapes) if keep_open else None
     opened = freeze_shapes(graph, shapes_with(arrays, shapes), keep_open)
@@ -117,7 +119,8 @@ def _import(
     inputs = [_info(graph, item.name, sizes) for item in graph.inputs]
     known = [InputValue.of(name, array) for name, array in arrays.items()]
     outputs = _outputs(proto, graph, mod, sizes)
-    return ImportedModel(mod, inputs, outputs, known, sizes.known_limits(), declared)
+    limits, nodes = sizes.known_limits(), sources.at_run_time(graph)
+    return ImportedModel(mod, inputs, outputs, known, limits, declared, nodes)
 
 
 def _fold(graph: Graph) -> None:

@@ -130,6 +130,7 @@ class _Propagation:
         if values is None:
             replacement = rewrite(node, self.graph)
             if replacement is not None:
+                self.graph.replaced(node, replacement)
                 self.queue.extendleft(reversed(replacement))
                 return
             if is_repeat(node):

@@ -13,6 +13,7 @@ from tvm.ir import GlobalVar
 from microkernels.errors import ModelError, UnsupportedOperatorError
 from relay_passes.ir.constants import array_of
 
+from ..model_nodes import variable_name
 from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
@@ -23,6 +24,7 @@ from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
 from .left_data import LARGE_BYTES
 from .loops import Loop, repeat
+from .name_variables import Made, name_variables
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .supported import has_converter, why_unsupported
 
@@ -53,6 +55,7 @@ class _Importer(OnnxImporter):
         self._graph = graph
         self._sources = nodes
         self._library = library
+        self.made: list[Made] = []
 
     def constants(self) -> dict[str, relax.Expr]:
         # An array needs no way through a TensorProto and back.
@@ -73,7 +76,7 @@ class _Importer(OnnxImporter):
             else:
                 result = self._convert(op_type, inputs, attrs, opset)
             self._check_types(self._sources[node], result)
-            return result
+            return self._named(self._sources[node], result)
         except Exception as error:
             raise _RefusedError(node, error) from error
 
@@ -108,6 +111,23 @@ class _Importer(OnnxImporter):
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._rounded(value[0]), *list(value)[1:]])
         return self.bb.normalize(relax.op.astype(value, BFLOAT16))
+
+    def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
+        """A result in variables that tell the node of the model."""
+        origins = [self._graph.origins[name] for name in node.output if name in self._graph.origins]
+        if not origins:
+            return result
+        name = variable_name(origins[0], node.op_type)
+        if isinstance(result, relax.Call):
+            result = self.bb.emit(result, name)
+        elif isinstance(result, relax.Tuple):
+            fields = [
+                self.bb.emit(each, name) if isinstance(each, relax.Call) else each
+                for each in result.fields
+            ]
+            result = relax.Tuple(fields)
+        self.made += ((name, each) for each in getattr(result, "fields", [result]))
+        return result
 
     def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
         """Holds what a converter made against what ONNX says it is."""
@@ -204,7 +224,9 @@ def _import(graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> IRModu
         _trim(copy)
     importer = _Importer(graph, nodes, library, shapes)
     try:
-        return importer.from_onnx(proto, graph.opset)
+        mod = importer.from_onnx(proto, graph.opset)
+        mod["main"] = name_variables(mod["main"], importer.made)
+        return mod
     except _RefusedError as refusal:
         importer.close()
         # Of a node in a loop's body, or what is found for the whole import.

@@ -10,14 +10,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from microkernels.output_file import require_writable, write_whole
 from relay_passes.bfloat16.uint16_entry import BITS_ENTRY
+from relay_passes.decisions import Decision
 from relay_passes.ir.rewrite import MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 
+from ..call_decisions import by_function, origins_in_run
 from ..executable import Executable
 from ..logs import logger
 
@@ -31,7 +33,7 @@ class _Event(NamedTuple):
     start_ns: int
     end_ns: int
     thread: int
-    kernels: dict[str, tuple[str, str]]  # function -> operator and kernel
+    kernels: dict[str, list[Decision]]  # by function
 
 
 class Profiler:
@@ -89,12 +91,16 @@ class Profiler:
             )
         process = os.getpid()
         ordered = sorted(self._events, key=lambda each: (each.start_ns, -each.end_ns))
-        lines = [json.dumps(self._entry(event, process)) for event in ordered]
+        origins = _origins(ordered)
+        lines = [
+            json.dumps(self._entry(event, process, origins.get(place, ())))
+            for place, event in enumerate(ordered)
+        ]
         write_whole(self.path, "[\n" + ",\n".join(lines) + "\n]\n", "the profile")
         self._events.clear()
         return self.path
 
-    def _entry(self, event: _Event, process: int) -> dict[str, Any]:
+    def _entry(self, event: _Event, process: int, origins: Sequence[str]) -> dict[str, Any]:
         """An event as chrome://tracing and ui.perfetto.dev read it; times in microseconds."""
         entry: dict[str, Any] = {
             "cat": "Session" if event.name == _RUN else "Runtime",
@@ -107,9 +113,27 @@ class Profiler:
             "args": {},
         }
         if event.name in event.kernels:
-            op, kernel = event.kernels[event.name]
-            entry |= {"cat": "Node", "args": {"op_name": op, "kernel": kernel}}
+            last = event.kernels[event.name][-1]
+            args = {"op_name": last.op, "kernel": last.kernel}
+            args |= {"onnx": ", ".join(origins)} if origins else {}
+            entry |= {"cat": "Node", "args": args}
         return entry
+
+
+def _origins(events: Sequence[_Event]) -> dict[int, tuple[str, ...]]:
+    """The nodes of a model that events come from, by place; in the order of their begin."""
+    runs: dict[int, list[list[int]]] = {}  # by thread
+    for place, event in enumerate(events):
+        mine = runs.setdefault(event.thread, [[]])
+        if event.name == _RUN:
+            mine.append([])
+        else:
+            mine[-1].append(place)
+    found: dict[int, tuple[str, ...]] = {}
+    for run in (run for each in runs.values() for run in each if run):
+        names = [events[place].name for place in run]
+        found.update(zip(run, origins_in_run(names, events[run[0]].kernels), strict=True))
+    return found
 
 
 class WatchedExecutable:
@@ -125,11 +149,7 @@ class WatchedExecutable:
 
     def __init__(self, executable: Executable, profiler: Profiler) -> None:
         self._executable, self._profiler = executable, profiler
-        self._kernels = {
-            each.function: (each.op, each.kernel)
-            for each in executable.manifest.decisions
-            if each.function
-        }
+        self._kernels = by_function(executable.manifest.decisions)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executable, name)

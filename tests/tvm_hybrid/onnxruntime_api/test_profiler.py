@@ -32,7 +32,22 @@ def events(path: str) -> list[dict[str, Any]]:
     for each in found:
         assert each["ph"] == "X" and each["dur"] >= 0 and each["ts"] >= 0
         assert {"pid", "tid", "name", "cat", "args"} <= each.keys()
+        assert each["tid"] > 0  # which Perfetto takes for an idle CPU
+    assert_nested(found)
     return found
+
+
+def assert_nested(found: list[dict[str, Any]]) -> None:
+    """Events of a track lie in each other or apart: viewers drop others, which they cannot draw."""
+    for track in {each["tid"] for each in found}:
+        ends: list[int] = []
+        for each in (each for each in found if each["tid"] == track):
+            start = round(each["ts"] * 1e3)
+            end = start + round(each["dur"] * 1e3)
+            while ends and ends[-1] <= start:
+                ends.pop()
+            assert not ends or end <= ends[-1]
+            ends.append(end)
 
 
 def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -62,6 +77,8 @@ def test_every_kernel_of_every_run_has_an_event(rows: int | str, tmp_path: Path)
         assert sum(each["name"] == function for each in kernels) == 4
     assert any("matmul" in each["args"]["op_name"] for each in kernels)
     assert all(each["args"]["kernel"] for each in kernels)
+    texts = {each["args"]["onnx"] for each in kernels}
+    assert any("(MatMul)" in text for text in texts)
     for kernel in kernels:  # each lies within a run
         assert any(
             run["ts"] <= kernel["ts"] and kernel["ts"] + kernel["dur"] <= run["ts"] + run["dur"]

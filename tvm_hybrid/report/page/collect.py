@@ -14,6 +14,7 @@ import msgspec
 from microkernels.errors import IsaError
 from relay_passes.decisions import REORDER, Decision
 
+from ...call_decisions import decisions_of
 from ...cpu_features import require_host
 from ...profile import Profile
 from ...program_graph import KernelCall, ProgramGraph
@@ -73,7 +74,7 @@ def collect(
         profile = program.profile(inputs, repeat)
     calls = _calls(graph, manifest.decisions)
     times = call_times(profile, [call.function for call in calls])
-    chosen = _decisions_of(calls, manifest.decisions)
+    chosen = decisions_of(calls, manifest.decisions)
     if profile is not None and roof is None:
         types = {operand_type(each) for each in chosen if each is not None and each.flops}
         roof = measure_roof(sorted(types | {"float32"}), manifest.threads)
@@ -113,28 +114,6 @@ def _calls(graph: ProgramGraph | None, decisions: Sequence[Decision]) -> list[Ke
     return [KernelCall(each.node, each.function, (), ()) for each in decisions if each.function]
 
 
-def _decisions_of(
-    calls: Sequence[KernelCall], decisions: Sequence[Decision]
-) -> list[Decision | None]:
-    """The decision about each call: by variable, else the next about the same kernel."""
-    about: dict[str, list[Decision]] = {}
-    for each in decisions:
-        if each.function:
-            about.setdefault(each.function, []).append(each)
-    count = {name: sum(call.function == name for call in calls) for name in about}
-    seen: dict[str, int] = {}
-    found: list[Decision | None] = []
-    for call in calls:
-        mine = about.get(call.function, [])
-        position = seen[call.function] = seen.get(call.function, -1) + 1
-        named = next((each for each in mine if each.node == call.node), None)
-        if len(mine) == count.get(call.function) or named is None:
-            found.append(mine[min(position, len(mine) - 1)] if mine else None)
-        else:
-            found.append(named)
-    return found
-
-
 def _region(
     number: int,
     call: KernelCall,
@@ -165,6 +144,7 @@ def _region(
         kernel=known.kernel,
         taken=known.taken,
         parts=parts_of(known.op),
+        origins=list(call.origins or known.origins),
         config=known.config,
         source=known.source,
         record=f"{record.file}:{record.line}" if record else "",

@@ -5,7 +5,7 @@ let canvas = null;
 let boxes = [];
 function drawGraph() {
   if (!picture) {
-    byId("graph-view").append(element("p", { class: "card" }, "An exported library keeps no graph. Make the page of the model itself to see it."));
+    byId("graph-view").append(element("p", { class: "card" }, "This library is of version 0.2 or older, which kept no graph. Export it again, or make the page of the model itself."));
     for (const button of document.querySelectorAll(".tools button")) button.disabled = true;
     return;
   }

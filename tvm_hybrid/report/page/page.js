@@ -1,7 +1,9 @@
 // Puts the page together: sections, search, light and dark.
 function matches(row, text) {
-  const tensors = [...(row.reads || []), ...(row.writes || [])].map((tensor) => `${tensor.name} ${tensor.text}`);
-  return [row.op, row.function, row.kernel, row.node || "", row.workload || "", ...tensors].join("\n").toLowerCase().includes(text);
+  // Names of values tell operators, so that what reads one is found by the whole name alone.
+  const nameOf = (tensor) => (tensor.kind !== "value" || tensor.name.toLowerCase() === text ? tensor.name : "");
+  const tensors = [...(row.reads || []), ...(row.writes || [])].map((tensor) => `${nameOf(tensor)} ${tensor.text}`);
+  return [row.op, row.function, row.kernel, row.node || "", row.workload || "", ...(row.origins || []), ...tensors].join("\n").toLowerCase().includes(text);
 }
 let found = new Set();
 let query = "";

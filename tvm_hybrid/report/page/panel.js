@@ -34,6 +34,8 @@ function showRegion(region) {
       ["bound by", verdict(work)],
     ]),
     element("h3", {}, "Operators"), element("ul", { class: "plain" }, fused),
+    region.origins.length ? element("h3", {}, "Nodes of the ONNX model") : "",
+    region.origins.length ? element("ul", { class: "plain" }, region.origins.map((origin) => element("li", {}, code(origin)))) : "",
     element("h3", {}, "Why"),
     element("ul", { class: "plain" }, region.reasons.map((reason) => element("li", {}, reason)),
       region.on_vectors ? element("li", {}, `on vectors, not on tiles: ${region.on_vectors}`) : "",

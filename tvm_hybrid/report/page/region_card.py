@@ -79,6 +79,8 @@ class RegionCard(msgspec.Struct, frozen=True, kw_only=True):
         Whether a template of ours builds it.
     parts : list of list of str
         Its operators: those of each anchor with what is fused with it.
+    origins : list of str
+        The nodes of an ONNX model that it comes from, each with its operator.
     reasons : list of str
         Why, one sentence each.
     record : str
@@ -96,6 +98,7 @@ class RegionCard(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     taken: bool
     parts: list[list[str]]
+    origins: list[str]
     config: dict[str, Any]
     source: str
     record: str

@@ -103,6 +103,21 @@ def test_search_marks_boxes_and_rows(browser: Browser) -> None:
     assert browser.run("document.querySelectorAll('.box.found.chosen').length") == 1
 
 
+def test_search_finds_nodes_of_the_onnx_model(browser: Browser) -> None:
+    browser.run("document.getElementById('search').focus()")
+    browser.type("matmul0 (MatMul)")
+    browser.press("Enter", "\r")
+    assert browser.run("document.getElementById('found').textContent") == "1 of 1"
+    panel = browser.run("document.getElementById('panel').textContent")
+    assert "Nodes of the ONNX model" in panel and "Relu1 (Relu)" in panel
+
+
+def test_readers_of_a_value_are_found_by_its_name(browser: Browser) -> None:
+    browser.run("document.getElementById('search').focus()")
+    browser.type("relu_n1_")
+    assert browser.run("document.getElementById('found').textContent") == "2 found"
+
+
 def test_the_table_sorts_by_any_column(browser: Browser, data: PageData) -> None:
     names = "[...document.querySelectorAll('#kernel-table tbody .link')].map((b) => b.textContent)"
     by_time = [row.op for row in data.kernels]

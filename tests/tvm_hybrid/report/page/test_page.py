@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import saved, two_layers
@@ -136,8 +137,22 @@ def test_only_the_pages_own_script_may_run(data: PageData) -> None:
     assert found is not None and found[1] == f"'sha256-{digest}'"
 
 
-def test_a_page_of_a_library_has_kernels_and_no_graph(tmp_path: Path) -> None:
-    library = tvm_hybrid.compile(mlp_module(4), num_threads=1).export(tmp_path / "m.so")
+def test_a_page_of_a_library_is_as_that_of_the_model(tmp_path: Path) -> None:
+    executable = tvm_hybrid.compile(two_layers(), num_threads=1)
+    library = executable.export(tmp_path / "m.so")
+    data = collect.collect(tvm_hybrid.load(library), repeat=1, roof=ROOF)
+    of_model = collect.collect(executable, repeat=1, roof=ROOF)
+    assert data.picture == of_model.picture is not None
+    assert data.memory == of_model.memory and data.memory.planned
+    for mine, other in zip(data.regions, of_model.regions, strict=True):
+        assert replace(mine, work=other.work) == other and mine.origins
+        assert mine.work.us and mine.work.nbytes == other.work.nbytes
+
+
+def test_a_page_of_an_older_library_has_kernels_and_no_graph(tmp_path: Path) -> None:
+    executable = tvm_hybrid.compile(mlp_module(4), num_threads=1)
+    executable.outline = None
+    library = executable.export(tmp_path / "m.so")
     data = collect.collect(tvm_hybrid.load(library), model=str(library), repeat=1, roof=ROOF)
     assert data.picture is None
     assert [region.op for region in data.regions] == ["matmul + add + relu"]
