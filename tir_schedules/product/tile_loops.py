@@ -397,11 +397,16 @@ class TileLoops:
         if not count:
             return None
 
+        line = self.plan.kernel.lanes * self.plan.kernel.kr * self.line_vectors
+        stride = math.ceil(line * vectors / parts)
+        lines_of_panel = self.plan.steps * vectors // self.line_vectors
+
         def ahead(tile: Expr | int, step: Expr | int) -> None:
             number = before + (tile - group.start) // group.size
-            place = number * self.plan.steps + piece[0] + step
+            first = number * (lines_of_panel * line) // tiles
             for each in range(count):
-                fetch(vector + vectors, (place * count + each) * vectors // (parts * count))
+                at = first + (piece[0] + step) * stride + each * stride // count
+                fetch(vector + vectors, 0, at)
 
         return ahead
 
