@@ -96,8 +96,8 @@ class MatmulProduct:
         step_bytes = lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)  # of a vector
         in_line = max(1, _LINE // step_bytes)
 
-        def fetch(panel: Expr, line: Expr | int) -> None:
-            prefetch(weight[panels.start(panel, 1, line * in_line, 0)])
+        def fetch(panel: Expr, line: Expr | int, element: Expr | int) -> None:
+            prefetch(weight[panels.start(panel, 1, line * in_line, 0) + element])
 
         def column_term(vector: Expr | int) -> Expr:
             first = panels.size + vector * (4 * lanes)
