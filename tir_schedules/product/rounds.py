@@ -11,11 +11,20 @@ vectors of 512 bits one of the two ports, and so the time between, is free.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import LoadA, LoadB, Microkernel, Start, Tile
+from microkernels.microkernel import Microkernel
+from microkernels.tile import LoadA, LoadB, Start, Tile
+from microkernels.vector.expressions import Expr
+from tir_schedules.core.blocking import Group
 from tir_schedules.core.product_plan import ProductPlan
+
+# (row of a tile, loop variables) -> None; fetches before a step of K.
+Ahead = Callable[[Expr | int, Sequence[Expr | int]], None]
 
 ROUND = 4
 
@@ -38,16 +47,15 @@ def emit_rounds(
     load_a: LoadA,
     load_b: LoadB,
     init: Start | None = None,
-    length: int = ROUND,
 ) -> Tile:
-    """Emits a tile as `Microkernel.emit`, in rounds of so many steps.
+    """Emits a tile as `Microkernel.emit`, in rounds.
 
     `load_a` and `load_b` are given two variables: the round, and the step's number in it, which is
     an int.
     """
     tile = kernel.begin(rows, vectors, init)
 
-    def step(number: tirx.Expr, place: int) -> None:
+    def step(number: Expr, place: int) -> None:
         kernel.accumulate(
             tile,
             range(rows),
@@ -56,9 +64,59 @@ def emit_rounds(
             lambda vector, _: load_b(vector, (number, place)),
         )
 
-    with I.serial(steps // length) as number:
-        for place in range(length):
+    with I.serial(steps // ROUND) as number:
+        for place in range(ROUND):
             step(number, place)
-    for place in range(steps % length):
-        step(tirx.const(steps // length, "int32"), place)
+    for place in range(steps % ROUND):
+        step(tirx.const(steps // ROUND, "int32"), place)
     return tile
+
+
+def fetch_by_rounds(
+    plan: ProductPlan,
+    vectors: int,
+    line_vectors: int,
+    most: int,
+    first: int,
+    group: Group,
+    before: int,
+    tiles: int,
+    fetch: Callable[[Expr], None],
+) -> Ahead | None:
+    """What fetches a tile's share of the next panel: all tiles together fetch it once.
+
+    Places are elements, not lines, so that they are sums alone: to count lines takes a
+    multiplication in each step, on a port of the FMAs.
+
+    Parameters
+    ----------
+    vectors, line_vectors : int
+        Vectors of a panel, and of one of its steps that a line holds.
+    most : int
+        Lines that a step may fetch.
+    first : int
+        Where the block of K begins, in steps.
+    group, before, tiles
+        Tiles of one size, the tiles before them, and all tiles of the panel.
+    fetch
+        (element of the next panel) -> None; fetches the line that holds it.
+
+    Returns
+    -------
+    callable or None
+        (row of a tile, (round, step in it)) -> None; None where a tile is too small to fetch.
+    """
+    width = vectors * plan.kernel.lanes * plan.kernel.kr  # elements of a step of a panel
+    of_tile, of_round = math.ceil(plan.steps * width / tiles), math.ceil(ROUND * width / tiles)
+    count = min(math.ceil(ROUND * vectors / (line_vectors * tiles)), ROUND * most)
+    if not count:
+        return None
+
+    def ahead(tile: Expr | int, ks: Sequence[Expr | int]) -> None:
+        start = (before + (tile - group.start) // group.size) * of_tile
+        start += first * of_round // ROUND + ks[0] * of_round
+        for each in range(count):
+            if each * ROUND // count == ks[1]:
+                fetch(start + each * of_round // count)
+
+    return ahead

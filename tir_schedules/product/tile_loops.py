@@ -35,7 +35,7 @@ from tir_schedules.core.product_plan import (
 )
 
 from .late_stores import LateStores
-from .rounds import ROUND, emit_rounds, steps_of_round
+from .rounds import ROUND, Ahead, emit_rounds, fetch_by_rounds, steps_of_round
 from .streams import emit_streams
 from .tile_fetch import TileFetch, all_of
 from .tile_stores import rest, store_tile
@@ -43,8 +43,6 @@ from .wide_product import WideProduct
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
-# (row of a tile, loop variables) -> None; fetches before a step of K.
-Ahead = Callable[[Expr | int, Sequence[Expr | int]], None]
 
 
 def most_lines(rows: int, vectors: int, line_vectors: int) -> int:
@@ -397,28 +395,25 @@ class TileLoops:
         before: int,
         tiles: int,
     ) -> Ahead | None:
-        """As `_ahead`; all tiles together fetch the next panel once, each as many lines a round.
-
-        Places are elements, not lines, so that they are sums alone: a multiplication in each step
-        takes a port of the FMAs.
-        """
+        """As `_ahead`; all tiles together fetch the next panel once, each as many lines a step."""
         if 0 < self.plan.most_shares < tiles:
             return None
-        plan, line = self.plan, self.line_vectors
-        length = steps_of_round(plan, piece[1])
-        width = vectors * plan.kernel.lanes * plan.kernel.kr  # elements of a step of a panel
-        of_tile, of_round = (math.ceil(steps * width / tiles) for steps in (plan.steps, length))
-        lines = math.ceil(length * vectors / (line * tiles))
-        count = min(lines, length * most_lines(group.size, vectors, line))
+        most = most_lines(group.size, vectors, self.line_vectors)
+        if steps_of_round(self.plan, piece[1]) > 1:
+            ask = functools.partial(fetch, vector + vectors, 0)
+            return fetch_by_rounds(
+                self.plan, vectors, self.line_vectors, most, piece[0], group, before, tiles, ask
+            )
+        parts = self.line_vectors * tiles  # a tile's step fetches vectors / parts lines
+        count = min(math.ceil(vectors / parts), most)
         if not count:
             return None
 
         def ahead(tile: Expr | int, ks: Sequence[Expr | int]) -> None:
             number = before + (tile - group.start) // group.size
-            first = number * of_tile + piece[0] * of_round // length + ks[0] * of_round
+            place = number * self.plan.steps + piece[0] + ks[0]
             for each in range(count):
-                if length == 1 or each * length // count == ks[1]:
-                    fetch(vector + vectors, 0, first + each * of_round // count)
+                fetch(vector + vectors, (place * count + each) * vectors // (parts * count), 0)
 
         return ahead
 
