@@ -68,8 +68,8 @@ class _OfKernel(Protocol):
 # Rows that share a reading of the weight where it shows (measured on Granite Rapids: 128x3072x768
 # takes 10% less time than with 85 rows, 128x4096x1024 8%).
 READING_ROWS = 512
-# Tiles that share it at least, although a block of so many rows may leave L2: with two, 128x3072x768
-# takes a sixth more time (Emerald Rapids held to AVX2, blocks for an L2 of 256 KB).
+# Tiles that share it at least, although a block of so many rows may leave L2: 128x3072x768 takes a
+# sixth more time with two tiles (Emerald Rapids held to AVX2, blocks for an L2 of 256 KB).
 READING_TILES = 4
 NEAR_STEPS = 32  # fewer were not measured
 MOVES = 3  # of a line of results: read to be written, written back, and an operand like it
