@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import tvm_hybrid
+from tests.licences import license_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
-FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "tvm_hybrid_command.py")
+FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "tvm_hybrid_command.py")
 QUICKSTART = """
 import numpy as np, onnx, tvm_hybrid
 from onnx import TensorProto, helper
@@ -55,15 +56,18 @@ def test_wheel_and_source_distribution_install_and_run(tmp_path: Path) -> None:
         )
     for name in FILES:
         shutil.copy(ROOT / name, source / name)
+    shutil.copytree(ROOT / "licenses", source / "licenses")
     run(sys.executable, "-m", "build", "--outdir", output, source, cwd=tmp_path)
     (wheel,), (archive,) = output.glob("*.whl"), output.glob("*.tar.gz")
     assert wheel.name == f"tvm_hybrid-{tvm_hybrid.__version__}-py3-none-any.whl"
     inside = zipfile.ZipFile(wheel).namelist()
-    for wanted in ("licenses/LICENSE", "machines/znver4.json", "recordings/", "py.typed"):
+    licences = [f"licenses/{name}" for name in license_files(ROOT)]
+    for wanted in (*licences, "machines/znver4.json", "recordings/", "py.typed"):
         assert any(wanted in name for name in inside), wanted
     assert not [name for name in inside if name.startswith(("tests", "tools"))]
     with tarfile.open(archive) as files:
-        assert any(name.endswith("machines/znver4.json") for name in files.getnames())
+        for wanted in ("machines/znver4.json", *license_files(ROOT)):
+            assert any(name.endswith(wanted) for name in files.getnames()), wanted
     venv.create(tmp_path / "empty", with_pip=True)
     programs = tmp_path / "empty" / "bin"
     run(programs / "pip", "install", "--quiet", wheel, cwd=tmp_path)

@@ -1,0 +1,126 @@
+"""Finds what others made among the files of the repository, and what NOTICE says of it."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+# Where files lie that are shipped, or read by those who clone.
+FOLDERS = (
+    "microkernels",
+    "tir_schedules",
+    "relay_passes",
+    "tvm_hybrid",
+    "docs",
+    "notebooks",
+    "examples",
+    "tools",
+    "stubs",
+)
+# What is no source text, and ours: whoever adds another kind of file says here or in NOTICE whose
+# it is.
+OURS = {
+    "*/py.typed": "empty",
+    "tvm_hybrid/report/page/*": "the page of a report",
+    "tvm_hybrid/thread_pool/pool.*": "the pool of threads, in C and as clang translates it",
+    "tvm_hybrid/tuning/lookup/shipped/*.jsonl": "records of our own measurements",
+    "tvm_hybrid/tuning/recordings/*.jsonl.xz": "recordings of our own measurements",
+    "microkernels/machines/measurements/tile_products.json": "our own measurements",
+    "docs/*.svg": "made by our tools",
+    "docs/*.png": "made by our tools",
+    "examples/cpp/*": "an example",
+    "notebooks/*.ipynb": "our tutorials, with what they put out",
+}
+SOURCES = {".py", ".pyi", ".md"}
+BUILT = {".pyc", ".so"}
+# What files of others say of themselves. A line of a minified script is longer than any of ours.
+MARKS = re.compile(
+    r"copyright (?:\(c\)|\u00a9|[12]\d{3})|\u00a9 ?[12]\d{3}|SPDX-License-Identifier|@licen[cs]e\b|@preserve\b"
+    r"|\b(?:BSD|MIT|ISC|GPL|Apache|CC|MPL)[- ](?:2|3|License|licence|BY)|all rights reserved"
+    r"|permission is hereby granted|redistribution and use",
+    re.IGNORECASE,
+)
+MINIFIED = 2000  # characters of a line
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A stanza of NOTICE.
+
+    Attributes
+    ----------
+    pattern : str
+        The files, relative to the root.
+    origin : str
+        Where they are from.
+    license_id : str
+        SPDX's name of the licence.
+    license_file : str
+        The file that has its text, relative to the root.
+    """
+
+    pattern: str
+    origin: str
+    license_id: str
+    license_file: str
+
+
+def notice(root: Path) -> list[Foreign]:
+    """What NOTICE lists."""
+    found = []
+    for stanza in re.split(r"\n\s*\n", (root / "NOTICE").read_text()):
+        fields = dict(re.findall(r"^(\w+): (.+)$", stanza, re.MULTILINE))
+        if "file" in fields:
+            license_id, _, license_file = fields["license"].partition(", ")
+            found.append(Foreign(fields["file"], fields["from"], license_id, license_file))
+    return found
+
+
+def license_files(root: Path) -> list[str]:
+    """The files that setup.cfg puts beside a package as its licences, relative to the root."""
+    setup = configparser.ConfigParser()
+    setup.read(root / "setup.cfg")
+    patterns = setup["metadata"]["license_files"].split()
+    return sorted(str(path.relative_to(root)) for each in patterns for path in root.glob(each))
+
+
+def files(root: Path) -> Iterator[Path]:
+    """All files of the folders, but what was built of them."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
+            if path.is_file() and path.suffix not in BUILT and not hidden:
+                yield path
+
+
+def unknown_origin(root: Path) -> list[str]:
+    """Files that are neither source text, nor known as ours, nor listed in NOTICE."""
+    patterns = [*OURS, *(each.pattern for each in notice(root))]
+    names = [str(path.relative_to(root)) for path in files(root) if path.suffix not in SOURCES]
+    return [name for name in names if not any(fnmatch(name, each) for each in patterns)]
+
+
+def unlisted(root: Path) -> list[str]:
+    """Files that look like those of others, and are not listed in NOTICE."""
+    patterns = [each.pattern for each in notice(root)]
+    found = []
+    for path in files(root):
+        name = str(path.relative_to(root))
+        if not any(fnmatch(name, each) for each in patterns) and looks_foreign(path):
+            found.append(name)
+    return found
+
+
+def looks_foreign(path: Path) -> bool:
+    """Whether a file names a holder of rights or a licence, or is a minified script."""
+    if path.suffix in {".png", ".xz"}:
+        return False
+    text = path.read_text(encoding="utf-8")
+    minified = path.suffix in {".js", ".css", ".html"} and any(
+        len(line) > MINIFIED for line in text.splitlines()
+    )
+    return minified or MARKS.search(text) is not None

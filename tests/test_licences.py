@@ -1,0 +1,61 @@
+"""What others made is listed in NOTICE, with a licence that is shipped."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.licences import files, license_files, notice, unknown_origin, unlisted
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_file_of_others_has_a_licence_that_is_shipped() -> None:
+    shipped = license_files(ROOT)
+    assert {"LICENSE", "NOTICE"} <= set(shipped)
+    listed = notice(ROOT)
+    assert listed
+    for each in listed:
+        assert list(ROOT.glob(each.pattern)), f"NOTICE names {each.pattern}, which is not there"
+        assert each.origin.startswith("https://") and each.license_id
+        assert each.license_file in shipped, f"setup.cfg does not ship {each.license_file}"
+        assert len((ROOT / each.license_file).read_text()) > 500
+    # No licence without something that has it.
+    texts = {name for name in shipped if name.startswith("licenses/")}
+    assert texts == {each.license_file for each in listed}
+
+
+def test_it_is_known_whose_each_file_is() -> None:
+    assert len(list(files(ROOT))) > 1000
+    assert unknown_origin(ROOT) == [], "name them in NOTICE, or in tests/licences.py as ours"
+
+
+def test_what_looks_like_others_is_listed() -> None:
+    assert unlisted(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("tvm_hybrid/report/page/chart.min.js", "x" * 3000),
+        ("tvm_hybrid/report/page/chart.js", "/*! @license MIT */ let a = 1;"),
+        ("tvm_hybrid/report/chart.py", "# Copyright (c) 2020 Somebody"),
+        ("microkernels/machines/measurements/b.jsonl", '{"source": "somewhere, BSD-3"}'),
+    ],
+)
+def test_a_new_file_of_others_is_found(name: str, text: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "NOTICE", tmp_path / "NOTICE")
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert unlisted(tmp_path) == [name]
+
+
+def test_a_new_kind_of_file_is_found(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "NOTICE", tmp_path / "NOTICE")
+    path = tmp_path / "tvm_hybrid" / "demo" / "photo.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\xff\xd8")
+    assert unknown_origin(tmp_path) == ["tvm_hybrid/demo/photo.jpg"]
