@@ -37,13 +37,17 @@ OURS = {
 }
 SOURCES = {".py", ".pyi", ".md"}
 BUILT = {".pyc", ".so"}
-# What files of others say of themselves. A line of a minified script is longer than any of ours.
-MARKS = re.compile(
-    r"copyright (?:\(c\)|\u00a9|[12]\d{3})|\u00a9 ?[12]\d{3}|SPDX-License-Identifier|@licen[cs]e\b|@preserve\b"
-    r"|\b(?:BSD|MIT|ISC|GPL|Apache|CC|MPL)[- ](?:2|3|License|licence|BY)|all rights reserved"
-    r"|permission is hereby granted|redistribution and use",
+# What files of others say of themselves, in any file, and in those that are not for reading.
+HOLDER = re.compile(
+    r"(?:copyright (?:\(c\)|©)?|©) ?[12]\d{3}|copyright \(c\)|SPDX-License-Identifier"
+    r"|@licen[cs]e\b|@preserve\b"
+    r"|all rights reserved|permission is hereby granted|redistribution and use",
     re.IGNORECASE,
 )
+LICENCE = re.compile(
+    r"\b(?:BSD|MIT|ISC|L?GPL|MPL|Apache|CC)[- ](?:\d|BY|licen[cs]e)", re.IGNORECASE
+)
+# A line of a minified script is longer than any of ours.
 MINIFIED = 2000  # characters of a line
 
 
@@ -123,4 +127,5 @@ def looks_foreign(path: Path) -> bool:
     minified = path.suffix in {".js", ".css", ".html"} and any(
         len(line) > MINIFIED for line in text.splitlines()
     )
-    return minified or MARKS.search(text) is not None
+    named = path.suffix not in SOURCES and LICENCE.search(text) is not None
+    return minified or named or HOLDER.search(text) is not None
