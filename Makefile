@@ -46,7 +46,7 @@ test: $(TORCH_STAMP) $(BROWSER_STAMP)
 test-torch: $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, seven of ten notebooks, four fifths of random examples, and of tests
+# With what `test` leaves out: tests marked slow, four fifths of random examples, and of tests
 # marked sampled and, on CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms; of templates'
 # tests for each instruction set two thirds.
 test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
