@@ -46,9 +46,9 @@ test: $(TORCH_STAMP) $(BROWSER_STAMP)
 test-torch: $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, seven of ten notebooks, four fifths of random examples, and of tests
-# marked sampled and, on CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms; of templates'
-# tests for each instruction set two thirds.
+# With what `test` leaves out: tests marked slow, four fifths of random examples, of tests marked sampled and, on
+# CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms, and of templates' tests for each
+# instruction set two thirds.
 test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)

@@ -10,7 +10,7 @@ from microkernels.registry import kernels_for
 from tests.tir_schedules.assembly_loops import assembly_of
 from tests.tir_schedules.integer_regions import config_for, matmul_region, product
 from tests.tir_schedules.open_regions import LENGTH, OpenKernel
-from tests.tir_schedules.run_region import compiled, machine_for, packed, run
+from tests.tir_schedules.run_region import Kernel, compiled, machine_for, packed, run
 from tir_schedules.core.region import Region
 from tir_schedules.product.byte_choice import LISTED_ROWS, cut_for_bytes, lists_outliers
 from tir_schedules.product.matmul import MATMUL, values_choose
@@ -66,13 +66,13 @@ def test_every_kind_is_exact(isa: str, kind: str, k: int, n: int) -> None:
 @pytest.mark.parametrize("weight", ["extreme", "small"])
 def test_seven_bits_begin_near_a_zero_point_of_run_time(isa: str, zero: int, weight: str) -> None:
     region = matmul_region((19,), 70, 100, w="uint8", a_zero="input", w_zero=3)
+    w = extreme_weight(70, 100).view(np.uint8)
+    if weight == "small":  # fits whatever A is
+        w = (w % 32 + 128).astype(np.uint8)
+    kernel = Kernel(region, isa)
     for kind in KINDS:
-        a = values_of(kind, 19, 70, zero)
-        w = extreme_weight(70, 100).view(np.uint8)
-        if weight == "small":  # fits whatever A is
-            w = (w % 32 + 128).astype(np.uint8)
-        arrays = [a, w, np.array(zero, np.uint8)]
-        np.testing.assert_array_equal(run(region, arrays, isa), product(region, arrays))
+        arrays = [values_of(kind, 19, 70, zero), w, np.array(zero, np.uint8)]
+        np.testing.assert_array_equal(kernel.run(arrays), product(region, arrays))
 
 
 @pytest.mark.sampled
