@@ -99,7 +99,11 @@ typedef struct {
   _Alignas(2 * kLine) _Atomic uint64_t box;
   Pool* pool;
   int number;
+  pid_t thread;
+  atomic_int cpu;       // where it woke; kNowhere while it sleeps
+  atomic_bool kept_off;  // from some CPUs, until it has woken
 } Worker;
+enum { kNowhere = -1 };
 
 typedef struct Extra {
   struct Extra* next;
@@ -199,12 +203,49 @@ static void leave(Region* region) {
   if (atomic_fetch_sub(&region->pending, 1) == (kSleeping | 1)) futex_wake(&region->pending, 1);
 }
 
+#define RARE __attribute__((noinline, cold))
+
+RARE static cpu_set_t cpus_of(const Pool* pool) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (int i = 0; i < pool->cpu_count; ++i) CPU_SET(pool->cpus[i], &cpus);
+  return cpus;
+}
+
+// Wakes a worker where neither this thread nor a worker that is awake runs, if there is such a CPU.
+// Linux may put it behind this thread though another CPU is idle, above all in a virtual machine.
+RARE static void wake(Worker* worker) {
+  const Pool* pool = worker->pool;
+  const int size = atomic_load(&worker->pool->size);
+  const cpu_set_t all = cpus_of(pool);
+  cpu_set_t own, left = all;
+  const int here = sched_getcpu();
+  if (here >= 0) CPU_CLR(here, &left);
+  for (int i = 0; i < size; ++i) {
+    const int taken = atomic_load(&pool->workers[i]->cpu);
+    if (taken != kNowhere) CPU_CLR(taken, &left);
+  }
+  // Where others have chosen its CPUs, these stay.
+  if (!pool->bound && CPU_COUNT(&left) &&
+      sched_getaffinity(worker->thread, sizeof(own), &own) == 0 && CPU_EQUAL(&own, &all) &&
+      sched_setaffinity(worker->thread, sizeof(left), &left) == 0)
+    atomic_store(&worker->kept_off, true);
+  futex_wake(&worker->box, 1);
+}
+
+// What a worker does that has woken, or is to sleep.
+static void run_anywhere(Worker* worker) {
+  if (!atomic_exchange(&worker->kept_off, false)) return;
+  const cpu_set_t all = cpus_of(worker->pool);
+  sched_setaffinity(0, sizeof(all), &all);
+}
+
 static bool offer(Worker* worker, Region* region, int task) {
   uint64_t box = atomic_load_explicit(&worker->box, memory_order_relaxed);
   const uint64_t offered = (uint64_t)region | (uint64_t)task << kTaskShift;
   while (box == kIdle || box == kAsleep) {
     if (!atomic_compare_exchange_weak(&worker->box, &box, offered)) continue;
-    if (box == kAsleep) futex_wake(&worker->box, 1);
+    if (box == kAsleep) wake(worker);
     return true;
   }
   return false;
@@ -227,15 +268,12 @@ static int take_back(Worker* worker, const Region* region) {
 
 // Threads.
 
-#define RARE __attribute__((noinline, cold))
-
 RARE static bool start_thread(Pool* pool, int worker, void* (*run)(void*), void* argument) {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (pool->bound && worker >= 0 && worker + 1 < pool->cpu_count)
+  cpu_set_t cpus = cpus_of(pool);
+  if (pool->bound && worker >= 0 && worker + 1 < pool->cpu_count) {
+    CPU_ZERO(&cpus);
     CPU_SET(pool->cpus[worker + 1], &cpus);
-  else
-    for (int i = 0; i < pool->cpu_count; ++i) CPU_SET(pool->cpus[i], &cpus);
+  }
   // Signals are for the threads of the program; but for those that this thread's own code causes.
   sigset_t blocked, before;
   sigfillset(&blocked);
@@ -273,6 +311,7 @@ static void become_helper(Pool* pool, const char* name) {
 
 static void* run_worker(void* argument) {
   Worker* worker = argument;
+  worker->thread = gettid();
   become_helper(worker->pool, "tvm_hybrid");
   Spin waiting = {spin_ns[kRun], 0, 0};
   for (;;) {
@@ -286,8 +325,13 @@ static void* run_worker(void* argument) {
       atomic_store_explicit(&worker->box, kIdle, memory_order_release);
       leave(region);
     } else if (!spin(&waiting)) {
+      run_anywhere(worker);
+      atomic_store(&worker->cpu, kNowhere);
       if (!atomic_compare_exchange_strong(&worker->box, &box, kAsleep)) continue;
       while (atomic_load(&worker->box) == kAsleep) futex_wait(&worker->box, kAsleep, 0);
+      run_anywhere(worker);
+      atomic_store(&worker->cpu, sched_getcpu());
+      waiting = (Spin){waiting.limit, 0, 0};
     }
   }
   return NULL;
@@ -356,6 +400,8 @@ RARE static void grow(Pool* pool, int size) {
       pool->workers[i] = worker;
     }
     atomic_init(&pool->workers[i]->box, kIdle);
+    atomic_init(&pool->workers[i]->cpu, kNowhere);
+    atomic_init(&pool->workers[i]->kept_off, false);
     if (!start_thread(pool, i, run_worker, pool->workers[i])) break;
     atomic_store(&pool->size, i + 1);
   }

@@ -1,4 +1,4 @@
-; Made by `python -m tools.thread_pool_code` of pool.c, sha256 a16bf3406a099e9bd041ac7926fc8bf47bdf95bbea97731866d7eddef8226e39
+; Made by `python -m tools.thread_pool_code` of pool.c, sha256 8f5a5fc9db0f8cfc96efa09aadce68634573996597fb40e14bd042e67b80776e
 ; ModuleID = 'pool.c'
 source_filename = "pool.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
@@ -59,12 +59,12 @@ declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #1
 ; Function Attrs: nounwind optsize
 define internal i32 @start(ptr nocapture noundef readonly %0) #2 {
   tail call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(56) @tvm, ptr noundef nonnull align 8 dereferenceable(56) %0, i64 56, i1 false), !tbaa.struct !12
-  %2 = tail call i32 @pthread_key_create(ptr noundef nonnull @state_key, ptr noundef nonnull @free) #20
+  %2 = tail call i32 @pthread_key_create(ptr noundef nonnull @state_key, ptr noundef nonnull @free) #21
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %6
 
 4:                                                ; preds = %1
-  %5 = tail call i32 @__register_atfork(ptr noundef null, ptr noundef null, ptr noundef nonnull @forget_threads, ptr noundef null) #20
+  %5 = tail call i32 @__register_atfork(ptr noundef null, ptr noundef null, ptr noundef nonnull @forget_threads, ptr noundef null) #21
   br label %6
 
 6:                                                ; preds = %1, %4
@@ -75,20 +75,20 @@ define internal i32 @start(ptr nocapture noundef readonly %0) #2 {
 ; Function Attrs: nounwind optsize
 define internal range(i32 0, 13) i32 @use(i32 noundef %0, i32 noundef %1, i32 noundef %2, ptr nocapture noundef readonly %3, i32 noundef %4) #2 {
   %6 = load i32, ptr @state_key, align 4, !tbaa !13
-  %7 = tail call ptr @pthread_getspecific(i32 noundef %6) #20
+  %7 = tail call ptr @pthread_getspecific(i32 noundef %6) #21
   %8 = icmp eq i32 %0, 0
   br i1 %8, label %9, label %12
 
 9:                                                ; preds = %5
   %10 = load i32, ptr @state_key, align 4, !tbaa !13
-  %11 = tail call i32 @pthread_setspecific(i32 noundef %10, ptr noundef null) #20
-  tail call void @free(ptr noundef %7) #20
+  %11 = tail call i32 @pthread_setspecific(i32 noundef %10, ptr noundef null) #21
+  tail call void @free(ptr noundef %7) #21
   br label %80
 
 12:                                               ; preds = %5
   %13 = icmp ne i32 %2, 0
   %14 = zext i1 %13 to i8
-  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @pools_lock) #20
+  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @pools_lock) #21
   %16 = load ptr, ptr @pools, align 8, !tbaa !10
   %17 = icmp eq ptr %16, null
   br i1 %17, label %40, label %18
@@ -128,7 +128,7 @@ define internal range(i32 0, 13) i32 @use(i32 noundef %0, i32 noundef %1, i32 no
   br i1 %39, label %40, label %21, !llvm.loop !21
 
 40:                                               ; preds = %37, %12
-  %41 = tail call noalias dereferenceable_or_null(65616) ptr @calloc(i64 noundef 1, i64 noundef 65616) #21
+  %41 = tail call noalias dereferenceable_or_null(65616) ptr @calloc(i64 noundef 1, i64 noundef 65616) #22
   %42 = icmp eq ptr %41, null
   br i1 %42, label %60, label %43
 
@@ -136,11 +136,11 @@ define internal range(i32 0, 13) i32 @use(i32 noundef %0, i32 noundef %1, i32 no
   %44 = add nsw i32 %4, 1
   %45 = sext i32 %44 to i64
   %46 = shl nsw i64 %45, 2
-  %47 = tail call noalias ptr @malloc(i64 noundef %46) #22
+  %47 = tail call noalias ptr @malloc(i64 noundef %46) #23
   %48 = getelementptr inbounds i8, ptr %41, i64 64
   store ptr %47, ptr %48, align 8, !tbaa !20
   %49 = getelementptr inbounds i8, ptr %41, i64 8
-  %50 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %49, ptr noundef null) #20
+  %50 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %49, ptr noundef null) #21
   %51 = getelementptr inbounds i8, ptr %41, i64 52
   store i8 %14, ptr %51, align 4, !tbaa !14
   %52 = load ptr, ptr %48, align 8, !tbaa !20
@@ -163,20 +163,20 @@ define internal range(i32 0, 13) i32 @use(i32 noundef %0, i32 noundef %1, i32 no
 
 60:                                               ; preds = %31, %36, %40, %58
   %61 = phi ptr [ %41, %58 ], [ null, %40 ], [ %22, %36 ], [ %22, %31 ]
-  %62 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @pools_lock) #20
+  %62 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @pools_lock) #21
   %63 = icmp eq ptr %7, null
   %64 = icmp ne ptr %61, null
   %65 = and i1 %63, %64
   br i1 %65, label %66, label %72
 
 66:                                               ; preds = %60
-  %67 = tail call noalias dereferenceable_or_null(24) ptr @calloc(i64 noundef 1, i64 noundef 24) #21
+  %67 = tail call noalias dereferenceable_or_null(24) ptr @calloc(i64 noundef 1, i64 noundef 24) #22
   %68 = icmp eq ptr %67, null
   br i1 %68, label %80, label %69
 
 69:                                               ; preds = %66
   %70 = load i32, ptr @state_key, align 4, !tbaa !13
-  %71 = tail call i32 @pthread_setspecific(i32 noundef %70, ptr noundef nonnull %67) #20
+  %71 = tail call i32 @pthread_setspecific(i32 noundef %70, ptr noundef nonnull %67) #21
   br label %72
 
 72:                                               ; preds = %69, %60
@@ -210,14 +210,14 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
   %4 = alloca %struct.timespec, align 8
   %5 = alloca %struct.Region, align 64
   %6 = load i32, ptr @state_key, align 4, !tbaa !13
-  %7 = tail call ptr @pthread_getspecific(i32 noundef %6) #20
+  %7 = tail call ptr @pthread_getspecific(i32 noundef %6) #21
   %8 = icmp eq ptr %7, null
   br i1 %8, label %9, label %12
 
 9:                                                ; preds = %3
   %10 = load ptr, ptr @tvm, align 8, !tbaa !28
-  %11 = tail call i32 %10(ptr noundef %0, ptr noundef %1, i32 noundef %2) #20
-  br label %296
+  %11 = tail call i32 %10(ptr noundef %0, ptr noundef %1, i32 noundef %2) #21
+  br label %329
 
 12:                                               ; preds = %3
   %13 = icmp sgt i32 %2, 0
@@ -230,7 +230,7 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
 
 17:                                               ; preds = %12, %14
   %18 = phi i32 [ %16, %14 ], [ %2, %12 ]
-  call void @llvm.lifetime.start.p0(i64 104, ptr nonnull %5) #16
+  call void @llvm.lifetime.start.p0(i64 104, ptr nonnull %5) #17
   store ptr %5, ptr %5, align 64, !tbaa !30
   %19 = getelementptr inbounds i8, ptr %5, i64 8
   store i32 %18, ptr %19, align 8, !tbaa !32
@@ -266,15 +266,15 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
 
 39:                                               ; preds = %17
   %40 = zext nneg i32 %37 to i64
-  %41 = call noalias ptr @calloc(i64 noundef %40, i64 noundef 8) #21
+  %41 = call noalias ptr @calloc(i64 noundef %40, i64 noundef 8) #22
   store ptr %41, ptr %28, align 64, !tbaa !39
   %42 = icmp eq ptr %41, null
   br i1 %42, label %43, label %46
 
 43:                                               ; preds = %39
   %44 = load ptr, ptr @tvm, align 8, !tbaa !28
-  %45 = call i32 %44(ptr noundef %0, ptr noundef %1, i32 noundef %18) #20
-  br label %294
+  %45 = call i32 %44(ptr noundef %0, ptr noundef %1, i32 noundef %18) #21
+  br label %327
 
 46:                                               ; preds = %39, %17
   %47 = getelementptr inbounds i8, ptr %7, i64 16
@@ -298,7 +298,7 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
 
 58:                                               ; preds = %52, %50
   %59 = phi i32 [ 0, %50 ], [ %55, %52 ]
-  br i1 %34, label %129, label %141
+  br i1 %34, label %147, label %159
 
 60:                                               ; preds = %52
   %61 = add nsw i32 %18, -1
@@ -310,372 +310,432 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
   br i1 %65, label %66, label %68
 
 66:                                               ; preds = %60
-  call fastcc void @grow(ptr noundef nonnull %33, i32 noundef %62) #23
+  call fastcc void @grow(ptr noundef nonnull %33, i32 noundef %62) #24
   %67 = load atomic i32, ptr %63 seq_cst, align 8
   br label %68
 
 68:                                               ; preds = %66, %60
   %69 = phi i32 [ %67, %66 ], [ %64, %60 ]
   %70 = getelementptr inbounds i8, ptr %33, i64 80
-  %71 = sext i32 %69 to i64
-  %72 = zext nneg i32 %18 to i64
-  br label %73
+  %71 = ptrtoint ptr %5 to i64
+  %72 = sext i32 %69 to i64
+  %73 = zext nneg i32 %18 to i64
+  br label %74
 
-73:                                               ; preds = %119, %68
-  %74 = phi i64 [ 1, %68 ], [ %122, %119 ]
-  %75 = phi i32 [ %61, %68 ], [ %120, %119 ]
-  %76 = phi i32 [ 0, %68 ], [ %121, %119 ]
-  %77 = icmp sge i32 %76, %55
-  %78 = icmp sgt i64 %74, %71
-  %79 = select i1 %77, i1 true, i1 %78
-  br i1 %79, label %88, label %80
+74:                                               ; preds = %137, %68
+  %75 = phi i64 [ 1, %68 ], [ %140, %137 ]
+  %76 = phi i32 [ %61, %68 ], [ %138, %137 ]
+  %77 = phi i32 [ 0, %68 ], [ %139, %137 ]
+  %78 = icmp sge i32 %77, %55
+  %79 = icmp sgt i64 %75, %72
+  %80 = select i1 %78, i1 true, i1 %79
+  br i1 %80, label %98, label %81
 
-80:                                               ; preds = %73
-  %81 = add nsw i64 %74, -1
-  %82 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %81
-  %83 = load ptr, ptr %82, align 8, !tbaa !10
-  %84 = trunc nuw nsw i64 %74 to i32
-  %85 = call fastcc zeroext i1 @offer(ptr noundef %83, ptr noundef nonnull %5, i32 noundef %84) #24
-  %86 = icmp sge i32 %75, %69
-  %87 = select i1 %85, i1 true, i1 %86
-  br i1 %87, label %106, label %93
+81:                                               ; preds = %74
+  %82 = add nsw i64 %75, -1
+  %83 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %82
+  %84 = load ptr, ptr %83, align 8, !tbaa !10
+  %85 = load atomic i64, ptr %84 monotonic, align 128
+  %86 = shl i64 %75, 48
+  %87 = or i64 %86, %71
+  br label %88
 
-88:                                               ; preds = %73
-  %89 = icmp sge i32 %75, %69
-  %90 = select i1 %77, i1 true, i1 %89
-  br i1 %90, label %110, label %91
+88:                                               ; preds = %91, %81
+  %89 = phi i64 [ %85, %81 ], [ %94, %91 ]
+  %90 = icmp ult i64 %89, 2
+  br i1 %90, label %91, label %98
 
 91:                                               ; preds = %88
-  %92 = trunc nuw nsw i64 %74 to i32
-  br label %93
+  %92 = cmpxchg weak ptr %84, i64 %89, i64 %87 seq_cst seq_cst, align 128
+  %93 = extractvalue { i64, i1 } %92, 1
+  %94 = extractvalue { i64, i1 } %92, 0
+  br i1 %93, label %95, label %88, !llvm.loop !42
 
-93:                                               ; preds = %91, %80
-  %94 = phi i32 [ %92, %91 ], [ %84, %80 ]
-  %95 = sext i32 %75 to i64
-  br label %96
+95:                                               ; preds = %91
+  %96 = icmp eq i64 %89, 1
+  br i1 %96, label %97, label %125
 
-96:                                               ; preds = %96, %93
-  %97 = phi i64 [ %95, %93 ], [ %98, %96 ]
-  %98 = add nsw i64 %97, 1
-  %99 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %97
-  %100 = load ptr, ptr %99, align 8, !tbaa !10
-  %101 = call fastcc zeroext i1 @offer(ptr noundef %100, ptr noundef nonnull %5, i32 noundef %94) #24
-  %102 = icmp sge i64 %98, %71
-  %103 = select i1 %101, i1 true, i1 %102
-  br i1 %103, label %104, label %96, !llvm.loop !42
+97:                                               ; preds = %95
+  call fastcc void @wake(ptr noundef nonnull %84) #24
+  br label %125
 
-104:                                              ; preds = %96
-  %105 = trunc nsw i64 %98 to i32
-  br i1 %101, label %107, label %110
+98:                                               ; preds = %88, %74
+  %99 = icmp sge i32 %76, %69
+  %100 = select i1 %78, i1 true, i1 %99
+  br i1 %100, label %128, label %101
 
-106:                                              ; preds = %80
-  br i1 %85, label %107, label %110
+101:                                              ; preds = %98
+  %102 = shl i64 %75, 48
+  %103 = or i64 %102, %71
+  %104 = sext i32 %76 to i64
+  br label %105
 
-107:                                              ; preds = %106, %104
-  %108 = phi i32 [ %105, %104 ], [ %75, %106 ]
-  %109 = add nsw i32 %76, 1
-  br label %119
+105:                                              ; preds = %123, %101
+  %106 = phi i64 [ %104, %101 ], [ %107, %123 ]
+  %107 = add nsw i64 %106, 1
+  %108 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %106
+  %109 = load ptr, ptr %108, align 8, !tbaa !10
+  %110 = load atomic i64, ptr %109 monotonic, align 128
+  br label %111
 
-110:                                              ; preds = %106, %104, %88
-  %111 = phi i32 [ %105, %104 ], [ %75, %106 ], [ %75, %88 ]
-  %112 = load ptr, ptr %28, align 64, !tbaa !39
-  %113 = lshr i64 %74, 6
-  %114 = and i64 %113, 67108863
-  %115 = getelementptr inbounds i64, ptr %112, i64 %114
-  %116 = and i64 %74, 63
-  %117 = shl nuw i64 1, %116
-  %118 = atomicrmw or ptr %115, i64 %117 seq_cst, align 8
-  br label %119
+111:                                              ; preds = %114, %105
+  %112 = phi i64 [ %110, %105 ], [ %117, %114 ]
+  %113 = icmp ult i64 %112, 2
+  br i1 %113, label %114, label %123
 
-119:                                              ; preds = %110, %107
-  %120 = phi i32 [ %108, %107 ], [ %111, %110 ]
-  %121 = phi i32 [ %109, %107 ], [ %76, %110 ]
-  %122 = add nuw nsw i64 %74, 1
-  %123 = icmp eq i64 %122, %72
-  br i1 %123, label %124, label %73, !llvm.loop !43
+114:                                              ; preds = %111
+  %115 = cmpxchg weak ptr %109, i64 %112, i64 %103 seq_cst seq_cst, align 128
+  %116 = extractvalue { i64, i1 } %115, 1
+  %117 = extractvalue { i64, i1 } %115, 0
+  br i1 %116, label %118, label %111, !llvm.loop !42
 
-124:                                              ; preds = %119
-  %125 = icmp eq i32 %61, %121
-  br i1 %125, label %141, label %126
+118:                                              ; preds = %114
+  %119 = icmp eq i64 %112, 1
+  br i1 %119, label %120, label %121
 
-126:                                              ; preds = %124
-  %127 = sub nsw i32 %61, %121
-  %128 = atomicrmw sub ptr %22, i32 %127 seq_cst, align 32
-  br label %141
+120:                                              ; preds = %118
+  call fastcc void @wake(ptr noundef nonnull %109) #24
+  br label %121
 
-129:                                              ; preds = %58, %129
-  %130 = phi i32 [ %139, %129 ], [ 1, %58 ]
-  %131 = load ptr, ptr %28, align 64, !tbaa !39
-  %132 = lshr i32 %130, 6
-  %133 = zext nneg i32 %132 to i64
-  %134 = getelementptr inbounds i64, ptr %131, i64 %133
-  %135 = and i32 %130, 63
-  %136 = zext nneg i32 %135 to i64
-  %137 = shl nuw i64 1, %136
-  %138 = atomicrmw or ptr %134, i64 %137 seq_cst, align 8
-  %139 = add nuw nsw i32 %130, 1
-  %140 = icmp eq i32 %139, %18
-  br i1 %140, label %141, label %129, !llvm.loop !44
+121:                                              ; preds = %120, %118
+  %122 = trunc nsw i64 %107 to i32
+  br label %125
 
-141:                                              ; preds = %129, %126, %124, %58
-  %142 = phi i1 [ false, %58 ], [ true, %124 ], [ true, %126 ], [ false, %129 ]
-  %143 = phi i32 [ %59, %58 ], [ %55, %124 ], [ %55, %126 ], [ %59, %129 ]
-  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef 0) #24
-  %144 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #24
-  %145 = icmp sgt i32 %144, -1
-  br i1 %145, label %147, label %146
+123:                                              ; preds = %111
+  %124 = icmp eq i64 %107, %72
+  br i1 %124, label %128, label %105, !llvm.loop !43
 
-146:                                              ; preds = %194, %141
-  br i1 %142, label %197, label %228
+125:                                              ; preds = %121, %97, %95
+  %126 = phi i32 [ %122, %121 ], [ %76, %97 ], [ %76, %95 ]
+  %127 = add nsw i32 %77, 1
+  br label %137
 
-147:                                              ; preds = %141, %194
-  %148 = phi i32 [ %195, %194 ], [ %144, %141 ]
-  br i1 %142, label %149, label %193
+128:                                              ; preds = %123, %98
+  %129 = phi i32 [ %76, %98 ], [ %69, %123 ]
+  %130 = load ptr, ptr %28, align 64, !tbaa !39
+  %131 = lshr i64 %75, 6
+  %132 = and i64 %131, 67108863
+  %133 = getelementptr inbounds i64, ptr %130, i64 %132
+  %134 = and i64 %75, 63
+  %135 = shl nuw i64 1, %134
+  %136 = atomicrmw or ptr %133, i64 %135 seq_cst, align 8
+  br label %137
 
-149:                                              ; preds = %147
-  %150 = load atomic i32, ptr %22 seq_cst, align 32
-  %151 = icmp ult i32 %150, %143
-  br i1 %151, label %152, label %193
+137:                                              ; preds = %128, %125
+  %138 = phi i32 [ %126, %125 ], [ %129, %128 ]
+  %139 = phi i32 [ %127, %125 ], [ %77, %128 ]
+  %140 = add nuw nsw i64 %75, 1
+  %141 = icmp eq i64 %140, %73
+  br i1 %141, label %142, label %74, !llvm.loop !44
 
-152:                                              ; preds = %149
-  %153 = load i32, ptr %27, align 4, !tbaa !38
-  %154 = icmp sgt i32 %153, 0
-  br i1 %154, label %155, label %193
+142:                                              ; preds = %137
+  %143 = icmp eq i32 %61, %139
+  br i1 %143, label %159, label %144
 
-155:                                              ; preds = %152
-  %156 = load ptr, ptr %28, align 64, !tbaa !39
-  %157 = zext nneg i32 %153 to i64
-  %158 = load atomic i64, ptr %156 monotonic, align 8
-  %159 = icmp eq i64 %158, 0
-  br i1 %159, label %160, label %170
+144:                                              ; preds = %142
+  %145 = sub nsw i32 %61, %139
+  %146 = atomicrmw sub ptr %22, i32 %145 seq_cst, align 32
+  br label %159
 
-160:                                              ; preds = %155, %164
-  %161 = phi i64 [ %162, %164 ], [ 0, %155 ]
-  %162 = add nuw nsw i64 %161, 1
-  %163 = icmp eq i64 %162, %157
-  br i1 %163, label %193, label %164, !llvm.loop !45
+147:                                              ; preds = %58, %147
+  %148 = phi i32 [ %157, %147 ], [ 1, %58 ]
+  %149 = load ptr, ptr %28, align 64, !tbaa !39
+  %150 = lshr i32 %148, 6
+  %151 = zext nneg i32 %150 to i64
+  %152 = getelementptr inbounds i64, ptr %149, i64 %151
+  %153 = and i32 %148, 63
+  %154 = zext nneg i32 %153 to i64
+  %155 = shl nuw i64 1, %154
+  %156 = atomicrmw or ptr %152, i64 %155 seq_cst, align 8
+  %157 = add nuw nsw i32 %148, 1
+  %158 = icmp eq i32 %157, %18
+  br i1 %158, label %159, label %147, !llvm.loop !45
 
-164:                                              ; preds = %160
-  %165 = getelementptr inbounds i64, ptr %156, i64 %162
-  %166 = load atomic i64, ptr %165 monotonic, align 8
-  %167 = icmp eq i64 %166, 0
-  br i1 %167, label %160, label %168, !llvm.loop !45
+159:                                              ; preds = %147, %144, %142, %58
+  %160 = phi i1 [ false, %58 ], [ true, %142 ], [ true, %144 ], [ false, %147 ]
+  %161 = phi i32 [ %59, %58 ], [ %55, %142 ], [ %55, %144 ], [ %59, %147 ]
+  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef 0) #25
+  %162 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #25
+  %163 = icmp sgt i32 %162, -1
+  br i1 %163, label %164, label %166
 
-168:                                              ; preds = %164
-  %169 = icmp ult i64 %162, %157
-  br i1 %169, label %170, label %193
+164:                                              ; preds = %159
+  %165 = ptrtoint ptr %5 to i64
+  br label %167
 
-170:                                              ; preds = %168, %155
-  %171 = atomicrmw add ptr %22, i32 1 seq_cst, align 32
-  %172 = load ptr, ptr %24, align 8, !tbaa !37
-  %173 = getelementptr inbounds i8, ptr %172, i64 48
-  %174 = load atomic i32, ptr %173 acquire, align 8
-  %175 = icmp sgt i32 %174, 0
-  br i1 %175, label %176, label %191
+166:                                              ; preds = %227, %159
+  br i1 %160, label %230, label %261
 
-176:                                              ; preds = %170
-  %177 = getelementptr inbounds i8, ptr %172, i64 80
-  %178 = zext nneg i32 %174 to i64
-  %179 = load ptr, ptr %177, align 8, !tbaa !10
-  %180 = call fastcc zeroext i1 @offer(ptr noundef %179, ptr noundef nonnull %5, i32 noundef %148) #24
-  br i1 %180, label %194, label %181
+167:                                              ; preds = %227, %164
+  %168 = phi i32 [ %162, %164 ], [ %228, %227 ]
+  br i1 %160, label %169, label %226
 
-181:                                              ; preds = %176, %185
-  %182 = phi i64 [ %183, %185 ], [ 0, %176 ]
-  %183 = add nuw nsw i64 %182, 1
-  %184 = icmp eq i64 %183, %178
-  br i1 %184, label %191, label %185, !llvm.loop !46
+169:                                              ; preds = %167
+  %170 = load atomic i32, ptr %22 seq_cst, align 32
+  %171 = icmp ult i32 %170, %161
+  br i1 %171, label %172, label %226
 
-185:                                              ; preds = %181
-  %186 = getelementptr inbounds [8192 x ptr], ptr %177, i64 0, i64 %183
-  %187 = load ptr, ptr %186, align 8, !tbaa !10
-  %188 = call fastcc zeroext i1 @offer(ptr noundef %187, ptr noundef nonnull %5, i32 noundef %148) #24
-  br i1 %188, label %189, label %181, !llvm.loop !46
+172:                                              ; preds = %169
+  %173 = load i32, ptr %27, align 4, !tbaa !38
+  %174 = icmp sgt i32 %173, 0
+  br i1 %174, label %175, label %226
 
-189:                                              ; preds = %185
-  %190 = icmp ult i64 %183, %178
-  br i1 %190, label %194, label %191
+175:                                              ; preds = %172
+  %176 = load ptr, ptr %28, align 64, !tbaa !39
+  %177 = zext nneg i32 %173 to i64
+  %178 = load atomic i64, ptr %176 monotonic, align 8
+  %179 = icmp eq i64 %178, 0
+  br i1 %179, label %180, label %190
 
-191:                                              ; preds = %181, %189, %170
-  %192 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
-  br label %193
+180:                                              ; preds = %175, %184
+  %181 = phi i64 [ %182, %184 ], [ 0, %175 ]
+  %182 = add nuw nsw i64 %181, 1
+  %183 = icmp eq i64 %182, %177
+  br i1 %183, label %226, label %184, !llvm.loop !46
 
-193:                                              ; preds = %160, %191, %168, %152, %149, %147
-  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %148) #24
-  br label %194
+184:                                              ; preds = %180
+  %185 = getelementptr inbounds i64, ptr %176, i64 %182
+  %186 = load atomic i64, ptr %185 monotonic, align 8
+  %187 = icmp eq i64 %186, 0
+  br i1 %187, label %180, label %188, !llvm.loop !46
 
-194:                                              ; preds = %193, %189, %176
-  %195 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #24
-  %196 = icmp sgt i32 %195, -1
-  br i1 %196, label %147, label %146, !llvm.loop !47
+188:                                              ; preds = %184
+  %189 = icmp ult i64 %182, %177
+  br i1 %189, label %190, label %226
 
-197:                                              ; preds = %146
-  %198 = load atomic i32, ptr %22 acquire, align 32
-  %199 = icmp eq i32 %198, 0
-  br i1 %199, label %228, label %200
+190:                                              ; preds = %188, %175
+  %191 = atomicrmw add ptr %22, i32 1 seq_cst, align 32
+  %192 = load ptr, ptr %24, align 8, !tbaa !37
+  %193 = getelementptr inbounds i8, ptr %192, i64 48
+  %194 = load atomic i32, ptr %193 acquire, align 8
+  %195 = icmp sgt i32 %194, 0
+  br i1 %195, label %196, label %224
 
-200:                                              ; preds = %197
-  %201 = load ptr, ptr %24, align 8, !tbaa !37
-  %202 = getelementptr inbounds i8, ptr %201, i64 48
-  %203 = load atomic i32, ptr %202 seq_cst, align 8
-  %204 = icmp sgt i32 %203, 0
-  br i1 %204, label %205, label %228
+196:                                              ; preds = %190
+  %197 = getelementptr inbounds i8, ptr %192, i64 80
+  %198 = zext nneg i32 %168 to i64
+  %199 = shl i64 %198, 48
+  %200 = or i64 %199, %165
+  %201 = zext nneg i32 %194 to i64
+  br label %202
 
-205:                                              ; preds = %200
-  %206 = ptrtoint ptr %5 to i64
-  %207 = zext nneg i32 %203 to i64
+202:                                              ; preds = %218, %196
+  %203 = phi i64 [ 0, %196 ], [ %219, %218 ]
+  %204 = phi i1 [ true, %196 ], [ %220, %218 ]
+  %205 = getelementptr inbounds [8192 x ptr], ptr %197, i64 0, i64 %203
+  %206 = load ptr, ptr %205, align 8, !tbaa !10
+  %207 = load atomic i64, ptr %206 monotonic, align 128
   br label %208
 
-208:                                              ; preds = %225, %205
-  %209 = phi i64 [ 0, %205 ], [ %226, %225 ]
-  %210 = load ptr, ptr %24, align 8, !tbaa !37
-  %211 = getelementptr inbounds i8, ptr %210, i64 80
-  %212 = getelementptr inbounds [8192 x ptr], ptr %211, i64 0, i64 %209
-  %213 = load ptr, ptr %212, align 8, !tbaa !10
-  %214 = load atomic i64, ptr %213 seq_cst, align 128
-  %215 = and i64 %214, 281474976710655
-  %216 = icmp eq i64 %215, %206
-  br i1 %216, label %217, label %225
+208:                                              ; preds = %211, %202
+  %209 = phi i64 [ %207, %202 ], [ %214, %211 ]
+  %210 = icmp ult i64 %209, 2
+  br i1 %210, label %211, label %218
 
-217:                                              ; preds = %208
-  %218 = cmpxchg ptr %213, i64 %214, i64 0 seq_cst seq_cst, align 128
-  %219 = extractvalue { i64, i1 } %218, 1
-  br i1 %219, label %220, label %225
+211:                                              ; preds = %208
+  %212 = cmpxchg weak ptr %206, i64 %209, i64 %200 seq_cst seq_cst, align 128
+  %213 = extractvalue { i64, i1 } %212, 1
+  %214 = extractvalue { i64, i1 } %212, 0
+  br i1 %213, label %215, label %208, !llvm.loop !42
 
-220:                                              ; preds = %217
-  %221 = extractvalue { i64, i1 } %218, 0
-  %222 = lshr i64 %221, 48
-  %223 = trunc nuw nsw i64 %222 to i32
-  %224 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
-  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %223) #24
-  br label %225
+215:                                              ; preds = %211
+  %216 = icmp eq i64 %209, 1
+  br i1 %216, label %217, label %222
 
-225:                                              ; preds = %220, %217, %208
-  %226 = add nuw nsw i64 %209, 1
-  %227 = icmp eq i64 %226, %207
-  br i1 %227, label %228, label %208, !llvm.loop !48
+217:                                              ; preds = %215
+  call fastcc void @wake(ptr noundef nonnull %206) #24
+  br i1 %204, label %227, label %224
 
-228:                                              ; preds = %225, %200, %197, %146
-  %229 = load i32, ptr %23, align 4, !tbaa !36
-  %230 = sext i32 %229 to i64
-  %231 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %230
-  %232 = load i64, ptr %231, align 8, !tbaa !49
-  %233 = icmp eq i32 %229, 2
-  %234 = icmp eq i32 %229, 1
-  %235 = getelementptr inbounds i8, ptr %4, i64 8
-  br label %236
+218:                                              ; preds = %208
+  %219 = add nuw nsw i64 %203, 1
+  %220 = icmp ult i64 %219, %201
+  %221 = icmp eq i64 %219, %201
+  br i1 %221, label %222, label %202, !llvm.loop !47
 
-236:                                              ; preds = %274, %228
-  %237 = phi i64 [ 0, %228 ], [ %275, %274 ]
-  %238 = phi i32 [ 0, %228 ], [ %276, %274 ]
-  br label %239
+222:                                              ; preds = %218, %215
+  %223 = phi i1 [ %204, %215 ], [ %220, %218 ]
+  br i1 %223, label %227, label %224
 
-239:                                              ; preds = %255, %236
-  %240 = phi i32 [ %238, %236 ], [ %244, %255 ]
-  %241 = load atomic i32, ptr %22 acquire, align 32
-  switch i32 %241, label %242 [
-    i32 0, label %277
-    i32 -2147483648, label %277
+224:                                              ; preds = %222, %217, %190
+  %225 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
+  br label %226
+
+226:                                              ; preds = %180, %224, %188, %172, %169, %167
+  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %168) #25
+  br label %227
+
+227:                                              ; preds = %226, %222, %217
+  %228 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #25
+  %229 = icmp sgt i32 %228, -1
+  br i1 %229, label %167, label %166, !llvm.loop !48
+
+230:                                              ; preds = %166
+  %231 = load atomic i32, ptr %22 acquire, align 32
+  %232 = icmp eq i32 %231, 0
+  br i1 %232, label %261, label %233
+
+233:                                              ; preds = %230
+  %234 = load ptr, ptr %24, align 8, !tbaa !37
+  %235 = getelementptr inbounds i8, ptr %234, i64 48
+  %236 = load atomic i32, ptr %235 seq_cst, align 8
+  %237 = icmp sgt i32 %236, 0
+  br i1 %237, label %238, label %261
+
+238:                                              ; preds = %233
+  %239 = ptrtoint ptr %5 to i64
+  %240 = zext nneg i32 %236 to i64
+  br label %241
+
+241:                                              ; preds = %258, %238
+  %242 = phi i64 [ 0, %238 ], [ %259, %258 ]
+  %243 = load ptr, ptr %24, align 8, !tbaa !37
+  %244 = getelementptr inbounds i8, ptr %243, i64 80
+  %245 = getelementptr inbounds [8192 x ptr], ptr %244, i64 0, i64 %242
+  %246 = load ptr, ptr %245, align 8, !tbaa !10
+  %247 = load atomic i64, ptr %246 seq_cst, align 128
+  %248 = and i64 %247, 281474976710655
+  %249 = icmp eq i64 %248, %239
+  br i1 %249, label %250, label %258
+
+250:                                              ; preds = %241
+  %251 = cmpxchg ptr %246, i64 %247, i64 0 seq_cst seq_cst, align 128
+  %252 = extractvalue { i64, i1 } %251, 1
+  br i1 %252, label %253, label %258
+
+253:                                              ; preds = %250
+  %254 = extractvalue { i64, i1 } %251, 0
+  %255 = lshr i64 %254, 48
+  %256 = trunc nuw nsw i64 %255 to i32
+  %257 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
+  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %256) #25
+  br label %258
+
+258:                                              ; preds = %253, %250, %241
+  %259 = add nuw nsw i64 %242, 1
+  %260 = icmp eq i64 %259, %240
+  br i1 %260, label %261, label %241, !llvm.loop !49
+
+261:                                              ; preds = %258, %233, %230, %166
+  %262 = load i32, ptr %23, align 4, !tbaa !36
+  %263 = sext i32 %262 to i64
+  %264 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %263
+  %265 = load i64, ptr %264, align 8, !tbaa !50
+  %266 = icmp eq i32 %262, 2
+  %267 = icmp eq i32 %262, 1
+  %268 = getelementptr inbounds i8, ptr %4, i64 8
+  br label %269
+
+269:                                              ; preds = %307, %261
+  %270 = phi i64 [ 0, %261 ], [ %308, %307 ]
+  %271 = phi i32 [ 0, %261 ], [ %309, %307 ]
+  br label %272
+
+272:                                              ; preds = %288, %269
+  %273 = phi i32 [ %271, %269 ], [ %277, %288 ]
+  %274 = load atomic i32, ptr %22 acquire, align 32
+  switch i32 %274, label %275 [
+    i32 0, label %310
+    i32 -2147483648, label %310
   ]
 
-242:                                              ; preds = %239
-  br i1 %233, label %266, label %243
+275:                                              ; preds = %272
+  br i1 %266, label %299, label %276
 
-243:                                              ; preds = %242
+276:                                              ; preds = %275
   call void @llvm.x86.sse2.pause()
-  %244 = add i32 %240, 1
-  %245 = and i32 %244, 15
-  %246 = icmp eq i32 %245, 0
-  br i1 %246, label %247, label %255
+  %277 = add i32 %273, 1
+  %278 = and i32 %277, 15
+  %279 = icmp eq i32 %278, 0
+  br i1 %279, label %280, label %288
 
-247:                                              ; preds = %243
-  br i1 %234, label %248, label %256
+280:                                              ; preds = %276
+  br i1 %267, label %281, label %289
 
-248:                                              ; preds = %247
-  %249 = icmp ugt i32 %244, 1024
-  br i1 %249, label %250, label %252
+281:                                              ; preds = %280
+  %282 = icmp ugt i32 %277, 1024
+  br i1 %282, label %283, label %285
 
-250:                                              ; preds = %248
-  %251 = call i32 @sched_yield() #20
-  br label %252
+283:                                              ; preds = %281
+  %284 = call i32 @sched_yield() #21
+  br label %285
 
-252:                                              ; preds = %250, %248
-  %253 = load atomic i32, ptr @always_users monotonic, align 4
-  %254 = icmp sgt i32 %253, 0
-  br i1 %254, label %255, label %266
+285:                                              ; preds = %283, %281
+  %286 = load atomic i32, ptr @always_users monotonic, align 4
+  %287 = icmp sgt i32 %286, 0
+  br i1 %287, label %288, label %299
 
-255:                                              ; preds = %252, %243
-  br label %239, !llvm.loop !50
+288:                                              ; preds = %285, %276
+  br label %272, !llvm.loop !51
 
-256:                                              ; preds = %247
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #16
-  %257 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %4) #20
-  %258 = load i64, ptr %4, align 8, !tbaa !51
-  %259 = mul nsw i64 %258, 1000000000
-  %260 = load i64, ptr %235, align 8, !tbaa !53
-  %261 = add nsw i64 %259, %260
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #16
-  %262 = icmp eq i64 %237, 0
-  %263 = add nsw i64 %261, %232
-  %264 = select i1 %262, i64 %263, i64 %237
-  %265 = icmp slt i64 %261, %264
-  br i1 %265, label %274, label %266
+289:                                              ; preds = %280
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #17
+  %290 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %4) #21
+  %291 = load i64, ptr %4, align 8, !tbaa !52
+  %292 = mul nsw i64 %291, 1000000000
+  %293 = load i64, ptr %268, align 8, !tbaa !54
+  %294 = add nsw i64 %292, %293
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #17
+  %295 = icmp eq i64 %270, 0
+  %296 = add nsw i64 %294, %265
+  %297 = select i1 %295, i64 %296, i64 %270
+  %298 = icmp slt i64 %294, %297
+  br i1 %298, label %307, label %299
 
-266:                                              ; preds = %252, %242, %256
-  %267 = phi i32 [ %244, %256 ], [ %238, %242 ], [ %244, %252 ]
-  %268 = phi i64 [ %264, %256 ], [ %237, %242 ], [ %237, %252 ]
-  %269 = atomicrmw or ptr %22, i32 -2147483648 seq_cst, align 8
-  %270 = or i32 %269, -2147483648
-  %271 = icmp eq i32 %270, -2147483648
-  br i1 %271, label %274, label %272
+299:                                              ; preds = %285, %275, %289
+  %300 = phi i32 [ %277, %289 ], [ %271, %275 ], [ %277, %285 ]
+  %301 = phi i64 [ %297, %289 ], [ %270, %275 ], [ %270, %285 ]
+  %302 = atomicrmw or ptr %22, i32 -2147483648 seq_cst, align 8
+  %303 = or i32 %302, -2147483648
+  %304 = icmp eq i32 %303, -2147483648
+  br i1 %304, label %307, label %305
 
-272:                                              ; preds = %266
-  %273 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %22, i32 noundef %270, i64 noundef 0) #24
-  br label %274
+305:                                              ; preds = %299
+  %306 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %22, i32 noundef %303, i64 noundef 0) #25
+  br label %307
 
-274:                                              ; preds = %272, %266, %256
-  %275 = phi i64 [ %264, %256 ], [ %268, %272 ], [ %268, %266 ]
-  %276 = phi i32 [ %244, %256 ], [ %267, %272 ], [ %267, %266 ]
-  br label %236, !llvm.loop !50
+307:                                              ; preds = %305, %299, %289
+  %308 = phi i64 [ %297, %289 ], [ %301, %305 ], [ %301, %299 ]
+  %309 = phi i32 [ %277, %289 ], [ %300, %305 ], [ %300, %299 ]
+  br label %269, !llvm.loop !51
 
-277:                                              ; preds = %239, %239
-  %278 = load i32, ptr %47, align 8, !tbaa !40
-  %279 = add nsw i32 %278, -1
-  store i32 %279, ptr %47, align 8, !tbaa !40
-  %280 = load ptr, ptr %28, align 64, !tbaa !39
-  %281 = icmp eq ptr %280, %29
-  br i1 %281, label %283, label %282
+310:                                              ; preds = %272, %272
+  %311 = load i32, ptr %47, align 8, !tbaa !40
+  %312 = add nsw i32 %311, -1
+  store i32 %312, ptr %47, align 8, !tbaa !40
+  %313 = load ptr, ptr %28, align 64, !tbaa !39
+  %314 = icmp eq ptr %313, %29
+  br i1 %314, label %316, label %315
 
-282:                                              ; preds = %277
-  call void @free(ptr noundef %280) #20
-  br label %283
+315:                                              ; preds = %310
+  call void @free(ptr noundef %313) #21
+  br label %316
 
-283:                                              ; preds = %282, %277
-  %284 = load atomic i8, ptr %26 seq_cst, align 8
-  %285 = trunc i8 %284 to i1
-  br i1 %285, label %286, label %294
+316:                                              ; preds = %315, %310
+  %317 = load atomic i8, ptr %26 seq_cst, align 8
+  %318 = trunc i8 %317 to i1
+  br i1 %318, label %319, label %327
 
-286:                                              ; preds = %283
-  %287 = load atomic i64, ptr %25 seq_cst, align 16
-  %288 = icmp eq i64 %287, 0
-  br i1 %288, label %294, label %289
+319:                                              ; preds = %316
+  %320 = load atomic i64, ptr %25 seq_cst, align 16
+  %321 = icmp eq i64 %320, 0
+  br i1 %321, label %327, label %322
 
-289:                                              ; preds = %286
-  %290 = inttoptr i64 %287 to ptr
-  %291 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 32), align 8, !tbaa !54
-  call void %291(ptr noundef nonnull %290) #20
-  %292 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !55
-  %293 = call i32 %292(ptr noundef nonnull %290) #20
-  br label %294
+322:                                              ; preds = %319
+  %323 = inttoptr i64 %320 to ptr
+  %324 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 32), align 8, !tbaa !55
+  call void %324(ptr noundef nonnull %323) #21
+  %325 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !56
+  %326 = call i32 %325(ptr noundef nonnull %323) #21
+  br label %327
 
-294:                                              ; preds = %43, %283, %286, %289
-  %295 = phi i32 [ %45, %43 ], [ 0, %283 ], [ -1, %289 ], [ -1, %286 ]
-  call void @llvm.lifetime.end.p0(i64 104, ptr nonnull %5) #16
-  br label %296
+327:                                              ; preds = %43, %316, %319, %322
+  %328 = phi i32 [ %45, %43 ], [ 0, %316 ], [ -1, %322 ], [ -1, %319 ]
+  call void @llvm.lifetime.end.p0(i64 104, ptr nonnull %5) #17
+  br label %329
 
-296:                                              ; preds = %294, %9
-  %297 = phi i32 [ %295, %294 ], [ %11, %9 ]
-  ret i32 %297
+329:                                              ; preds = %327, %9
+  %330 = phi i32 [ %328, %327 ], [ %11, %9 ]
+  ret i32 %330
 }
 
 ; Function Attrs: nounwind optsize
@@ -686,8 +746,8 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   br i1 %5, label %9, label %6
 
 6:                                                ; preds = %2
-  %7 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 8), align 8, !tbaa !56
-  %8 = tail call i32 %7(i32 noundef %0, ptr noundef nonnull %1) #20
+  %7 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 8), align 8, !tbaa !57
+  %8 = tail call i32 %7(i32 noundef %0, ptr noundef nonnull %1) #21
   br label %58
 
 9:                                                ; preds = %2
@@ -715,7 +775,7 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   br i1 %25, label %58, label %26
 
 26:                                               ; preds = %22
-  %27 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %10, i32 noundef 129, i32 noundef 2147483647, ptr noundef null, ptr noundef null, i32 noundef 0) #20
+  %27 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %10, i32 noundef 129, i32 noundef 2147483647, ptr noundef null, ptr noundef null, i32 noundef 0) #21
   br label %58
 
 28:                                               ; preds = %50, %35
@@ -734,16 +794,16 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   %36 = add i32 %29, 1
   %37 = and i32 %36, 15
   %38 = icmp eq i32 %37, 0
-  br i1 %38, label %39, label %28, !llvm.loop !57
+  br i1 %38, label %39, label %28, !llvm.loop !58
 
 39:                                               ; preds = %35
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #16
-  %40 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %3) #20
-  %41 = load i64, ptr %3, align 8, !tbaa !51
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #17
+  %40 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %3) #21
+  %41 = load i64, ptr %3, align 8, !tbaa !52
   %42 = mul nsw i64 %41, 1000000000
-  %43 = load i64, ptr %21, align 8, !tbaa !53
+  %43 = load i64, ptr %21, align 8, !tbaa !54
   %44 = add nsw i64 %42, %43
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #16
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #17
   %45 = icmp eq i64 %51, 0
   %46 = add nsw i64 %44, 50000
   %47 = select i1 %45, i64 %46, i64 %51
@@ -757,14 +817,14 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   br label %28
 
 53:                                               ; preds = %39
-  call fastcc void @begin_all(ptr noundef nonnull %1) #23
+  call fastcc void @begin_all(ptr noundef nonnull %1) #24
   %54 = atomicrmw add ptr %18, i32 1 seq_cst, align 8
-  %55 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %10, i32 noundef %11, i64 noundef 10000000) #24
+  %55 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %10, i32 noundef %11, i64 noundef 10000000) #25
   %56 = atomicrmw sub ptr %18, i32 1 seq_cst, align 8
   br label %57
 
 57:                                               ; preds = %53, %39
-  br label %50, !llvm.loop !57
+  br label %50, !llvm.loop !58
 
 58:                                               ; preds = %32, %28, %26, %22, %6
   %59 = phi i32 [ %8, %6 ], [ 0, %26 ], [ 0, %22 ], [ 0, %28 ], [ -1, %32 ]
@@ -774,14 +834,14 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
 ; Function Attrs: nounwind optsize
 define internal i32 @number(ptr nocapture readnone %0, ptr nocapture readnone %1, i32 %2, ptr noundef %3) #2 {
   %5 = load i32, ptr @state_key, align 4, !tbaa !13
-  %6 = tail call ptr @pthread_getspecific(i32 noundef %5) #20
+  %6 = tail call ptr @pthread_getspecific(i32 noundef %5) #21
   %7 = icmp eq ptr %6, null
   br i1 %7, label %8, label %12
 
 8:                                                ; preds = %4
-  %9 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 16), align 8, !tbaa !58
-  %10 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 48), align 8, !tbaa !59
-  %11 = tail call i32 %9(ptr noundef %10, ptr noundef null, i32 noundef 0, ptr noundef %3) #20
+  %9 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 16), align 8, !tbaa !59
+  %10 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 48), align 8, !tbaa !60
+  %11 = tail call i32 %9(ptr noundef %10, ptr noundef null, i32 noundef 0, ptr noundef %3) #21
   br label %18
 
 12:                                               ; preds = %4
@@ -817,7 +877,7 @@ declare i32 @__register_atfork(ptr noundef, ptr noundef, ptr noundef, ptr nounde
 
 ; Function Attrs: nounwind optsize
 define internal void @forget_threads() #2 {
-  %1 = tail call i32 @pthread_mutex_init(ptr noundef nonnull @pools_lock, ptr noundef null) #20
+  %1 = tail call i32 @pthread_mutex_init(ptr noundef nonnull @pools_lock, ptr noundef null) #21
   %2 = load ptr, ptr @pools, align 8, !tbaa !10
   %3 = icmp eq ptr %2, null
   br i1 %3, label %4, label %5
@@ -828,14 +888,14 @@ define internal void @forget_threads() #2 {
 5:                                                ; preds = %0, %5
   %6 = phi ptr [ %11, %5 ], [ %2, %0 ]
   %7 = getelementptr inbounds i8, ptr %6, i64 8
-  %8 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %7, ptr noundef null) #20
+  %8 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %7, ptr noundef null) #21
   %9 = getelementptr inbounds i8, ptr %6, i64 48
   store atomic i32 0, ptr %9 seq_cst, align 8
   %10 = getelementptr inbounds i8, ptr %6, i64 72
-  store ptr null, ptr %10, align 8, !tbaa !60
+  store ptr null, ptr %10, align 8, !tbaa !61
   %11 = load ptr, ptr %6, align 8, !tbaa !10
   %12 = icmp eq ptr %11, null
-  br i1 %12, label %4, label %5, !llvm.loop !61
+  br i1 %12, label %4, label %5, !llvm.loop !62
 }
 
 ; Function Attrs: nounwind optsize
@@ -869,15 +929,15 @@ define internal fastcc void @run_task(ptr noundef %0, i32 noundef %1) unnamed_ad
   %5 = load ptr, ptr %4, align 8, !tbaa !33
   %6 = getelementptr inbounds i8, ptr %0, i64 24
   %7 = load ptr, ptr %6, align 8, !tbaa !35
-  %8 = tail call i32 %5(i32 noundef %1, ptr noundef %0, ptr noundef %7) #20
+  %8 = tail call i32 %5(i32 noundef %1, ptr noundef %0, ptr noundef %7) #21
   %9 = icmp eq i32 %8, 0
   br i1 %9, label %25, label %10
 
 10:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #17
   store ptr null, ptr %3, align 8, !tbaa !10
-  %11 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 24), align 8, !tbaa !62
-  call void %11(ptr noundef nonnull %3) #20
+  %11 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 24), align 8, !tbaa !63
+  call void %11(ptr noundef nonnull %3) #21
   %12 = getelementptr inbounds i8, ptr %0, i64 56
   store atomic i8 1, ptr %12 seq_cst, align 8
   %13 = load ptr, ptr %3, align 8, !tbaa !10
@@ -892,13 +952,13 @@ define internal fastcc void @run_task(ptr noundef %0, i32 noundef %1) unnamed_ad
   br i1 %19, label %24, label %20
 
 20:                                               ; preds = %15
-  %21 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !55
+  %21 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !56
   %22 = load ptr, ptr %3, align 8, !tbaa !10
-  %23 = call i32 %21(ptr noundef %22) #20
+  %23 = call i32 %21(ptr noundef %22) #21
   br label %24
 
 24:                                               ; preds = %20, %15, %10
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #17
   br label %25
 
 25:                                               ; preds = %2, %24
@@ -938,14 +998,14 @@ define internal fastcc i32 @take_loose(ptr nocapture noundef readonly %0) unname
   %22 = and i64 %21, %17
   %23 = icmp eq i64 %22, 0
   %24 = and i64 %21, %20
-  br i1 %23, label %12, label %30, !llvm.loop !63
+  br i1 %23, label %12, label %30, !llvm.loop !64
 
 25:                                               ; preds = %12
   %26 = add nuw nsw i64 %8, 1
   %27 = load i32, ptr %2, align 4, !tbaa !38
   %28 = sext i32 %27 to i64
   %29 = icmp slt i64 %26, %28
-  br i1 %29, label %7, label %36, !llvm.loop !64
+  br i1 %29, label %7, label %36, !llvm.loop !65
 
 30:                                               ; preds = %15
   %31 = trunc nuw nsw i64 %8 to i32
@@ -963,19 +1023,19 @@ define internal fastcc i32 @take_loose(ptr nocapture noundef readonly %0) unname
 ; Function Attrs: cold noinline nounwind optsize
 define internal fastcc void @grow(ptr noundef %0, i32 noundef %1) unnamed_addr #12 {
   %3 = getelementptr inbounds i8, ptr %0, i64 8
-  %4 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %3) #20
+  %4 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %3) #21
   %5 = getelementptr inbounds i8, ptr %0, i64 48
   %6 = load atomic i32, ptr %5 seq_cst, align 8
   %7 = icmp slt i32 %6, %1
-  br i1 %7, label %8, label %34
+  br i1 %7, label %8, label %38
 
 8:                                                ; preds = %2
   %9 = getelementptr inbounds i8, ptr %0, i64 80
   %10 = sext i32 %6 to i64
   br label %11
 
-11:                                               ; preds = %8, %30
-  %12 = phi i64 [ %10, %8 ], [ %31, %30 ]
+11:                                               ; preds = %8, %34
+  %12 = phi i64 [ %10, %8 ], [ %35, %34 ]
   %13 = getelementptr inbounds [8192 x ptr], ptr %9, i64 0, i64 %12
   %14 = load ptr, ptr %13, align 8, !tbaa !10
   %15 = icmp eq ptr %14, null
@@ -986,16 +1046,16 @@ define internal fastcc void @grow(ptr noundef %0, i32 noundef %1) unnamed_addr #
   br label %25
 
 18:                                               ; preds = %11
-  %19 = tail call noalias align 128 dereferenceable_or_null(128) ptr @aligned_alloc(i64 noundef 128, i64 noundef 128) #25
+  %19 = tail call noalias align 128 dereferenceable_or_null(128) ptr @aligned_alloc(i64 noundef 128, i64 noundef 128) #26
   %20 = icmp eq ptr %19, null
-  br i1 %20, label %34, label %21
+  br i1 %20, label %38, label %21
 
 21:                                               ; preds = %18
   %22 = getelementptr inbounds i8, ptr %19, i64 8
-  store ptr %0, ptr %22, align 8, !tbaa !65
+  store ptr %0, ptr %22, align 8, !tbaa !66
   %23 = getelementptr inbounds i8, ptr %19, i64 16
   %24 = trunc nsw i64 %12 to i32
-  store i32 %24, ptr %23, align 16, !tbaa !67
+  store i32 %24, ptr %23, align 16, !tbaa !68
   store ptr %19, ptr %13, align 8, !tbaa !10
   br label %25
 
@@ -1004,51 +1064,25 @@ define internal fastcc void @grow(ptr noundef %0, i32 noundef %1) unnamed_addr #
   %27 = phi ptr [ %14, %16 ], [ %19, %21 ]
   store i64 0, ptr %27, align 8, !tbaa !41
   %28 = load ptr, ptr %13, align 8, !tbaa !10
-  %29 = tail call fastcc zeroext i1 @start_thread(ptr noundef nonnull %0, i32 noundef %26, ptr noundef nonnull @run_worker, ptr noundef %28) #23
-  br i1 %29, label %30, label %34
+  %29 = getelementptr inbounds i8, ptr %28, i64 24
+  store i32 -1, ptr %29, align 4, !tbaa !41
+  %30 = load ptr, ptr %13, align 8, !tbaa !10
+  %31 = getelementptr inbounds i8, ptr %30, i64 28
+  store i8 0, ptr %31, align 1, !tbaa !41
+  %32 = load ptr, ptr %13, align 8, !tbaa !10
+  %33 = tail call fastcc zeroext i1 @start_thread(ptr noundef nonnull %0, i32 noundef %26, ptr noundef nonnull @run_worker, ptr noundef %32) #24
+  br i1 %33, label %34, label %38
 
-30:                                               ; preds = %25
-  %31 = add nsw i64 %12, 1
-  %32 = trunc i64 %31 to i32
-  store atomic i32 %32, ptr %5 seq_cst, align 8
-  %33 = icmp eq i32 %32, %1
-  br i1 %33, label %34, label %11, !llvm.loop !68
+34:                                               ; preds = %25
+  %35 = add nsw i64 %12, 1
+  %36 = trunc i64 %35 to i32
+  store atomic i32 %36, ptr %5 seq_cst, align 8
+  %37 = icmp eq i32 %36, %1
+  br i1 %37, label %38, label %11, !llvm.loop !69
 
-34:                                               ; preds = %30, %25, %18, %2
-  %35 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %3) #20
+38:                                               ; preds = %34, %25, %18, %2
+  %39 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %3) #21
   ret void
-}
-
-; Function Attrs: nounwind optsize
-define internal fastcc noundef zeroext i1 @offer(ptr noundef %0, ptr noundef %1, i32 noundef %2) unnamed_addr #2 {
-  %4 = load atomic i64, ptr %0 monotonic, align 128
-  %5 = ptrtoint ptr %1 to i64
-  %6 = zext i32 %2 to i64
-  %7 = shl i64 %6, 48
-  %8 = or i64 %7, %5
-  br label %9
-
-9:                                                ; preds = %12, %3
-  %10 = phi i64 [ %4, %3 ], [ %15, %12 ]
-  %11 = icmp ult i64 %10, 2
-  br i1 %11, label %12, label %20
-
-12:                                               ; preds = %9
-  %13 = cmpxchg weak ptr %0, i64 %10, i64 %8 seq_cst seq_cst, align 128
-  %14 = extractvalue { i64, i1 } %13, 1
-  %15 = extractvalue { i64, i1 } %13, 0
-  br i1 %14, label %16, label %9, !llvm.loop !69
-
-16:                                               ; preds = %12
-  %17 = icmp eq i64 %10, 1
-  br i1 %17, label %18, label %20
-
-18:                                               ; preds = %16
-  %19 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %0, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
-  br label %20
-
-20:                                               ; preds = %9, %16, %18
-  ret i1 %11
 }
 
 ; Function Attrs: mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized,aligned") allocsize(1) memory(inaccessiblemem: readwrite)
@@ -1061,246 +1095,261 @@ define internal fastcc zeroext i1 @start_thread(ptr nocapture noundef readonly %
   %7 = alloca %struct.__sigset_t, align 8
   %8 = alloca %union.pthread_attr_t, align 8
   %9 = alloca i64, align 8
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %5) #16
-  call void @llvm.memset.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %5, i8 0, i64 128, i1 false)
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %5) #17
+  call fastcc void @cpus_of(ptr dead_on_unwind nonnull writable sret(%struct.cpu_set_t) align 8 %5, ptr noundef %0) #24
   %10 = getelementptr inbounds i8, ptr %0, i64 52
   %11 = load i8, ptr %10, align 4, !tbaa !14, !range !17, !noundef !18
   %12 = trunc nuw i8 %11 to i1
   %13 = icmp sgt i32 %1, -1
   %14 = and i1 %13, %12
-  br i1 %14, label %18, label %15
+  br i1 %14, label %15, label %35
 
 15:                                               ; preds = %4
-  %16 = getelementptr inbounds i8, ptr %0, i64 56
-  %17 = load i32, ptr %16, align 8, !tbaa !19
-  br label %38
+  %16 = add nuw nsw i32 %1, 1
+  %17 = getelementptr inbounds i8, ptr %0, i64 56
+  %18 = load i32, ptr %17, align 8, !tbaa !19
+  %19 = icmp slt i32 %16, %18
+  br i1 %19, label %20, label %35
 
-18:                                               ; preds = %4
-  %19 = add nuw nsw i32 %1, 1
-  %20 = getelementptr inbounds i8, ptr %0, i64 56
-  %21 = load i32, ptr %20, align 8, !tbaa !19
-  %22 = icmp slt i32 %19, %21
-  br i1 %22, label %23, label %38
+20:                                               ; preds = %15
+  call void @llvm.memset.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %5, i8 0, i64 128, i1 false)
+  %21 = getelementptr inbounds i8, ptr %0, i64 64
+  %22 = load ptr, ptr %21, align 8, !tbaa !20
+  %23 = zext nneg i32 %16 to i64
+  %24 = getelementptr inbounds i32, ptr %22, i64 %23
+  %25 = load i32, ptr %24, align 4, !tbaa !13
+  %26 = icmp ult i32 %25, 1024
+  br i1 %26, label %27, label %35
 
-23:                                               ; preds = %18
-  %24 = getelementptr inbounds i8, ptr %0, i64 64
-  %25 = load ptr, ptr %24, align 8, !tbaa !20
-  %26 = zext nneg i32 %19 to i64
-  %27 = getelementptr inbounds i32, ptr %25, i64 %26
-  %28 = load i32, ptr %27, align 4, !tbaa !13
-  %29 = icmp ult i32 %28, 1024
-  br i1 %29, label %30, label %61
+27:                                               ; preds = %20
+  %28 = zext nneg i32 %25 to i64
+  %29 = and i64 %28, 63
+  %30 = shl nuw i64 1, %29
+  %31 = lshr i64 %28, 6
+  %32 = getelementptr inbounds i64, ptr %5, i64 %31
+  %33 = load i64, ptr %32, align 8, !tbaa !50
+  %34 = or i64 %33, %30
+  store i64 %34, ptr %32, align 8, !tbaa !50
+  br label %35
 
-30:                                               ; preds = %23
-  %31 = zext nneg i32 %28 to i64
-  %32 = and i64 %31, 63
-  %33 = shl nuw i64 1, %32
-  %34 = lshr i64 %31, 6
-  %35 = getelementptr inbounds i64, ptr %5, i64 %34
-  %36 = load i64, ptr %35, align 8, !tbaa !49
-  %37 = or i64 %36, %33
-  store i64 %37, ptr %35, align 8, !tbaa !49
-  br label %61
+35:                                               ; preds = %27, %20, %15, %4
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %6) #17
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %7) #17
+  %36 = call i32 @sigfillset(ptr noundef nonnull %6) #21
+  br label %44
 
-38:                                               ; preds = %15, %18
-  %39 = phi i32 [ %17, %15 ], [ %21, %18 ]
-  %40 = icmp sgt i32 %39, 0
-  br i1 %40, label %41, label %61
+37:                                               ; preds = %44
+  call void @llvm.lifetime.start.p0(i64 56, ptr nonnull %8) #17
+  %38 = call i32 @pthread_attr_init(ptr noundef nonnull %8) #21
+  %39 = call i32 @pthread_attr_setdetachstate(ptr noundef nonnull %8, i32 noundef 1) #21
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #17
+  %40 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %6, ptr noundef nonnull %7) #21
+  %41 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #21
+  %42 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #21
+  %43 = icmp eq i32 %42, 22
+  br i1 %43, label %51, label %55
 
-41:                                               ; preds = %38
-  %42 = getelementptr inbounds i8, ptr %0, i64 64
-  %43 = load ptr, ptr %42, align 8, !tbaa !20
-  %44 = zext nneg i32 %39 to i64
-  br label %45
+44:                                               ; preds = %35, %44
+  %45 = phi i64 [ 0, %35 ], [ %49, %44 ]
+  %46 = getelementptr inbounds [6 x i32], ptr @__const.start_thread.own, i64 0, i64 %45
+  %47 = load i32, ptr %46, align 4, !tbaa !13
+  %48 = call i32 @sigdelset(ptr noundef nonnull %6, i32 noundef %47) #21
+  %49 = add nuw nsw i64 %45, 1
+  %50 = icmp eq i64 %49, 6
+  br i1 %50, label %37, label %44, !llvm.loop !70
 
-45:                                               ; preds = %41, %58
-  %46 = phi i64 [ 0, %41 ], [ %59, %58 ]
-  %47 = getelementptr inbounds i32, ptr %43, i64 %46
-  %48 = load i32, ptr %47, align 4, !tbaa !13
-  %49 = icmp ult i32 %48, 1024
-  br i1 %49, label %50, label %58
+51:                                               ; preds = %37
+  %52 = call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %5) #21
+  %53 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #21
+  %54 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #21
+  br label %55
 
-50:                                               ; preds = %45
-  %51 = zext nneg i32 %48 to i64
-  %52 = and i64 %51, 63
-  %53 = shl nuw i64 1, %52
-  %54 = lshr i64 %51, 6
-  %55 = getelementptr inbounds i64, ptr %5, i64 %54
-  %56 = load i64, ptr %55, align 8, !tbaa !49
-  %57 = or i64 %56, %53
-  store i64 %57, ptr %55, align 8, !tbaa !49
-  br label %58
-
-58:                                               ; preds = %45, %50
-  %59 = add nuw nsw i64 %46, 1
-  %60 = icmp eq i64 %59, %44
-  br i1 %60, label %61, label %45, !llvm.loop !70
-
-61:                                               ; preds = %58, %38, %30, %23
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %6) #16
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %7) #16
-  %62 = call i32 @sigfillset(ptr noundef nonnull %6) #20
-  br label %70
-
-63:                                               ; preds = %70
-  call void @llvm.lifetime.start.p0(i64 56, ptr nonnull %8) #16
-  %64 = call i32 @pthread_attr_init(ptr noundef nonnull %8) #20
-  %65 = call i32 @pthread_attr_setdetachstate(ptr noundef nonnull %8, i32 noundef 1) #20
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #16
-  %66 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %6, ptr noundef nonnull %7) #20
-  %67 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #20
-  %68 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #20
-  %69 = icmp eq i32 %68, 22
-  br i1 %69, label %77, label %81
-
-70:                                               ; preds = %61, %70
-  %71 = phi i64 [ 0, %61 ], [ %75, %70 ]
-  %72 = getelementptr inbounds [6 x i32], ptr @__const.start_thread.own, i64 0, i64 %71
-  %73 = load i32, ptr %72, align 4, !tbaa !13
-  %74 = call i32 @sigdelset(ptr noundef nonnull %6, i32 noundef %73) #20
-  %75 = add nuw nsw i64 %71, 1
-  %76 = icmp eq i64 %75, 6
-  br i1 %76, label %63, label %70, !llvm.loop !71
-
-77:                                               ; preds = %63
-  %78 = call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %5) #20
-  %79 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #20
-  %80 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #20
-  br label %81
-
-81:                                               ; preds = %77, %63
-  %82 = phi i32 [ %80, %77 ], [ %68, %63 ]
-  %83 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %7, ptr noundef null) #20
-  %84 = call i32 @pthread_attr_destroy(ptr noundef nonnull %8) #20
-  %85 = icmp eq i32 %82, 0
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #16
-  call void @llvm.lifetime.end.p0(i64 56, ptr nonnull %8) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %7) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %6) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %5) #16
-  ret i1 %85
+55:                                               ; preds = %51, %37
+  %56 = phi i32 [ %54, %51 ], [ %42, %37 ]
+  %57 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %7, ptr noundef null) #21
+  %58 = call i32 @pthread_attr_destroy(ptr noundef nonnull %8) #21
+  %59 = icmp eq i32 %56, 0
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #17
+  call void @llvm.lifetime.end.p0(i64 56, ptr nonnull %8) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %7) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %6) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %5) #17
+  ret i1 %59
 }
 
 ; Function Attrs: noreturn nounwind optsize
 define internal noalias noundef nonnull ptr @run_worker(ptr noundef %0) #14 {
   %2 = alloca %struct.timespec, align 8
-  %3 = getelementptr inbounds i8, ptr %0, i64 8
-  %4 = load ptr, ptr %3, align 8, !tbaa !65
-  tail call fastcc void @become_helper(ptr noundef %4, ptr noundef nonnull @.str) #24
-  %5 = getelementptr inbounds i8, ptr %2, i64 8
-  br label %6
+  %3 = tail call i32 @gettid() #21
+  %4 = getelementptr inbounds i8, ptr %0, i64 20
+  store i32 %3, ptr %4, align 4, !tbaa !71
+  %5 = getelementptr inbounds i8, ptr %0, i64 8
+  %6 = load ptr, ptr %5, align 8, !tbaa !66
+  tail call fastcc void @become_helper(ptr noundef %6, ptr noundef nonnull @.str) #25
+  %7 = getelementptr inbounds i8, ptr %2, i64 8
+  %8 = getelementptr inbounds i8, ptr %0, i64 24
+  br label %9
 
-6:                                                ; preds = %70, %1
-  %7 = phi i32 [ 0, %1 ], [ %71, %70 ]
-  %8 = phi i64 [ 0, %1 ], [ %72, %70 ]
-  %9 = phi i64 [ 100000, %1 ], [ %73, %70 ]
-  %10 = load atomic i64, ptr %0 acquire, align 128
-  %11 = icmp ugt i64 %10, 2
-  br i1 %11, label %12, label %37
+9:                                                ; preds = %46, %1
+  %10 = phi i32 [ 0, %1 ], [ %47, %46 ]
+  %11 = phi i64 [ 0, %1 ], [ %48, %46 ]
+  %12 = phi i64 [ 100000, %1 ], [ %49, %46 ]
+  %13 = load atomic i64, ptr %0 acquire, align 128
+  %14 = icmp ugt i64 %13, 2
+  br i1 %14, label %15, label %40
 
-12:                                               ; preds = %6
-  %13 = cmpxchg ptr %0, i64 %10, i64 2 seq_cst seq_cst, align 128
-  %14 = extractvalue { i64, i1 } %13, 1
-  br i1 %14, label %15, label %70
+15:                                               ; preds = %9
+  %16 = cmpxchg ptr %0, i64 %13, i64 2 seq_cst seq_cst, align 128
+  %17 = extractvalue { i64, i1 } %16, 1
+  br i1 %17, label %18, label %46
 
-15:                                               ; preds = %12
-  %16 = and i64 %10, 281474976710655
-  %17 = inttoptr i64 %16 to ptr
-  %18 = getelementptr inbounds i8, ptr %17, i64 36
-  %19 = load i32, ptr %18, align 4, !tbaa !36
-  %20 = sext i32 %19 to i64
-  %21 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %20
-  %22 = load i64, ptr %21, align 8, !tbaa !49
-  %23 = lshr i64 %10, 48
-  %24 = trunc nuw nsw i64 %23 to i32
-  call fastcc void @run_task(ptr noundef %17, i32 noundef %24) #24
-  %25 = call fastcc i32 @take_loose(ptr noundef %17) #24
-  %26 = icmp sgt i32 %25, -1
-  br i1 %26, label %33, label %27
+18:                                               ; preds = %15
+  %19 = and i64 %13, 281474976710655
+  %20 = inttoptr i64 %19 to ptr
+  %21 = getelementptr inbounds i8, ptr %20, i64 36
+  %22 = load i32, ptr %21, align 4, !tbaa !36
+  %23 = sext i32 %22 to i64
+  %24 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %23
+  %25 = load i64, ptr %24, align 8, !tbaa !50
+  %26 = lshr i64 %13, 48
+  %27 = trunc nuw nsw i64 %26 to i32
+  call fastcc void @run_task(ptr noundef %20, i32 noundef %27) #25
+  %28 = call fastcc i32 @take_loose(ptr noundef %20) #25
+  %29 = icmp sgt i32 %28, -1
+  br i1 %29, label %36, label %30
 
-27:                                               ; preds = %33, %15
+30:                                               ; preds = %36, %18
   store atomic i64 0, ptr %0 release, align 128
-  %28 = getelementptr inbounds i8, ptr %17, i64 32
-  %29 = atomicrmw sub ptr %28, i32 1 seq_cst, align 8
-  %30 = icmp eq i32 %29, -2147483647
-  br i1 %30, label %31, label %70
+  %31 = getelementptr inbounds i8, ptr %20, i64 32
+  %32 = atomicrmw sub ptr %31, i32 1 seq_cst, align 8
+  %33 = icmp eq i32 %32, -2147483647
+  br i1 %33, label %34, label %46
 
-31:                                               ; preds = %27
-  %32 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %28, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
-  br label %70
+34:                                               ; preds = %30
+  %35 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %31, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #21
+  br label %46
 
-33:                                               ; preds = %15, %33
-  %34 = phi i32 [ %35, %33 ], [ %25, %15 ]
-  call fastcc void @run_task(ptr noundef %17, i32 noundef %34) #24
-  %35 = call fastcc i32 @take_loose(ptr noundef %17) #24
-  %36 = icmp sgt i32 %35, -1
-  br i1 %36, label %33, label %27, !llvm.loop !72
+36:                                               ; preds = %18, %36
+  %37 = phi i32 [ %38, %36 ], [ %28, %18 ]
+  call fastcc void @run_task(ptr noundef %20, i32 noundef %37) #25
+  %38 = call fastcc i32 @take_loose(ptr noundef %20) #25
+  %39 = icmp sgt i32 %38, -1
+  br i1 %39, label %36, label %30, !llvm.loop !72
 
-37:                                               ; preds = %6
-  %38 = icmp eq i64 %9, 0
-  br i1 %38, label %62, label %39
+40:                                               ; preds = %9
+  %41 = icmp eq i64 %12, 0
+  br i1 %41, label %69, label %42
 
-39:                                               ; preds = %37
+42:                                               ; preds = %40
   call void @llvm.x86.sse2.pause()
-  %40 = add i32 %7, 1
-  %41 = and i32 %40, 15
-  %42 = icmp eq i32 %41, 0
-  br i1 %42, label %43, label %70
+  %43 = add i32 %10, 1
+  %44 = and i32 %43, 15
+  %45 = icmp eq i32 %44, 0
+  br i1 %45, label %50, label %46
 
-43:                                               ; preds = %39
-  %44 = icmp eq i64 %9, 9223372036854775807
-  br i1 %44, label %45, label %52
+46:                                               ; preds = %42, %56, %34, %30, %81, %59, %69, %15
+  %47 = phi i32 [ %10, %15 ], [ %43, %59 ], [ 0, %81 ], [ %71, %69 ], [ 0, %30 ], [ 0, %34 ], [ %43, %56 ], [ %43, %42 ]
+  %48 = phi i64 [ %11, %15 ], [ %67, %59 ], [ 0, %81 ], [ %70, %69 ], [ 0, %30 ], [ 0, %34 ], [ %11, %56 ], [ %11, %42 ]
+  %49 = phi i64 [ %12, %15 ], [ %12, %59 ], [ %12, %81 ], [ %12, %69 ], [ %25, %30 ], [ %25, %34 ], [ 9223372036854775807, %56 ], [ %12, %42 ]
+  br label %9
 
-45:                                               ; preds = %43
-  %46 = icmp ugt i32 %40, 1024
-  br i1 %46, label %47, label %49
+50:                                               ; preds = %42
+  %51 = icmp eq i64 %12, 9223372036854775807
+  br i1 %51, label %52, label %59
 
-47:                                               ; preds = %45
-  %48 = call i32 @sched_yield() #20
-  br label %49
+52:                                               ; preds = %50
+  %53 = icmp ugt i32 %43, 1024
+  br i1 %53, label %54, label %56
 
-49:                                               ; preds = %47, %45
-  %50 = load atomic i32, ptr @always_users monotonic, align 4
-  %51 = icmp sgt i32 %50, 0
-  br i1 %51, label %70, label %62
+54:                                               ; preds = %52
+  %55 = call i32 @sched_yield() #21
+  br label %56
 
-52:                                               ; preds = %43
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %2) #16
-  %53 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %2) #20
-  %54 = load i64, ptr %2, align 8, !tbaa !51
-  %55 = mul nsw i64 %54, 1000000000
-  %56 = load i64, ptr %5, align 8, !tbaa !53
-  %57 = add nsw i64 %55, %56
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #16
-  %58 = icmp eq i64 %8, 0
-  %59 = add nsw i64 %57, %9
-  %60 = select i1 %58, i64 %59, i64 %8
-  %61 = icmp slt i64 %57, %60
-  br i1 %61, label %70, label %62
+56:                                               ; preds = %54, %52
+  %57 = load atomic i32, ptr @always_users monotonic, align 4
+  %58 = icmp sgt i32 %57, 0
+  br i1 %58, label %46, label %69
 
-62:                                               ; preds = %37, %49, %52
-  %63 = phi i64 [ %60, %52 ], [ %8, %49 ], [ %8, %37 ]
-  %64 = phi i32 [ %40, %52 ], [ %40, %49 ], [ %7, %37 ]
-  %65 = cmpxchg ptr %0, i64 %10, i64 1 seq_cst seq_cst, align 128
-  %66 = extractvalue { i64, i1 } %65, 1
-  br i1 %66, label %67, label %70
+59:                                               ; preds = %50
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %2) #17
+  %60 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %2) #21
+  %61 = load i64, ptr %2, align 8, !tbaa !52
+  %62 = mul nsw i64 %61, 1000000000
+  %63 = load i64, ptr %7, align 8, !tbaa !54
+  %64 = add nsw i64 %62, %63
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #17
+  %65 = icmp eq i64 %11, 0
+  %66 = add nsw i64 %64, %12
+  %67 = select i1 %65, i64 %66, i64 %11
+  %68 = icmp slt i64 %64, %67
+  br i1 %68, label %46, label %69
 
-67:                                               ; preds = %62
-  %68 = load atomic i64, ptr %0 seq_cst, align 128
-  %69 = icmp eq i64 %68, 1
-  br i1 %69, label %74, label %70
+69:                                               ; preds = %40, %56, %59
+  %70 = phi i64 [ %67, %59 ], [ %11, %56 ], [ %11, %40 ]
+  %71 = phi i32 [ %43, %59 ], [ %43, %56 ], [ %10, %40 ]
+  call fastcc void @run_anywhere(ptr noundef nonnull %0) #25
+  store atomic i32 -1, ptr %8 seq_cst, align 8
+  %72 = cmpxchg ptr %0, i64 %13, i64 1 seq_cst seq_cst, align 128
+  %73 = extractvalue { i64, i1 } %72, 1
+  br i1 %73, label %74, label %46
 
-70:                                               ; preds = %74, %67, %39, %49, %31, %27, %52, %62, %12
-  %71 = phi i32 [ %7, %12 ], [ %40, %52 ], [ %64, %62 ], [ 0, %27 ], [ 0, %31 ], [ %40, %49 ], [ %40, %39 ], [ %64, %67 ], [ %64, %74 ]
-  %72 = phi i64 [ %8, %12 ], [ %60, %52 ], [ %63, %62 ], [ 0, %27 ], [ 0, %31 ], [ %8, %49 ], [ %8, %39 ], [ %63, %67 ], [ %63, %74 ]
-  %73 = phi i64 [ %9, %12 ], [ %9, %52 ], [ %9, %62 ], [ %22, %27 ], [ %22, %31 ], [ 9223372036854775807, %49 ], [ %9, %39 ], [ %9, %67 ], [ %9, %74 ]
-  br label %6
+74:                                               ; preds = %69
+  %75 = load atomic i64, ptr %0 seq_cst, align 128
+  %76 = icmp eq i64 %75, 1
+  br i1 %76, label %77, label %81
 
-74:                                               ; preds = %67, %74
-  %75 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %0, i32 noundef 1, i64 noundef 0) #24
-  %76 = load atomic i64, ptr %0 seq_cst, align 128
-  %77 = icmp eq i64 %76, 1
-  br i1 %77, label %74, label %70, !llvm.loop !73
+77:                                               ; preds = %74, %77
+  %78 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %0, i32 noundef 1, i64 noundef 0) #25
+  %79 = load atomic i64, ptr %0 seq_cst, align 128
+  %80 = icmp eq i64 %79, 1
+  br i1 %80, label %77, label %81, !llvm.loop !73
+
+81:                                               ; preds = %77, %74
+  call fastcc void @run_anywhere(ptr noundef nonnull %0) #25
+  %82 = call i32 @sched_getcpu() #21
+  store atomic i32 %82, ptr %8 seq_cst, align 8
+  br label %46
+}
+
+; Function Attrs: cold nofree noinline norecurse nosync nounwind optsize memory(read, argmem: readwrite, inaccessiblemem: none)
+define internal fastcc void @cpus_of(ptr dead_on_unwind noalias nocapture writable sret(%struct.cpu_set_t) align 8 %0, ptr nocapture noundef readonly %1) unnamed_addr #15 {
+  tail call void @llvm.memset.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %0, i8 0, i64 128, i1 false)
+  %3 = getelementptr inbounds i8, ptr %1, i64 56
+  %4 = load i32, ptr %3, align 8, !tbaa !19
+  %5 = icmp sgt i32 %4, 0
+  br i1 %5, label %6, label %10
+
+6:                                                ; preds = %2
+  %7 = getelementptr inbounds i8, ptr %1, i64 64
+  %8 = load ptr, ptr %7, align 8, !tbaa !20
+  %9 = zext nneg i32 %4 to i64
+  br label %11
+
+10:                                               ; preds = %24, %2
+  ret void
+
+11:                                               ; preds = %6, %24
+  %12 = phi i64 [ 0, %6 ], [ %25, %24 ]
+  %13 = getelementptr inbounds i32, ptr %8, i64 %12
+  %14 = load i32, ptr %13, align 4, !tbaa !13
+  %15 = icmp ult i32 %14, 1024
+  br i1 %15, label %16, label %24
+
+16:                                               ; preds = %11
+  %17 = zext nneg i32 %14 to i64
+  %18 = and i64 %17, 63
+  %19 = shl nuw i64 1, %18
+  %20 = lshr i64 %17, 6
+  %21 = getelementptr inbounds i64, ptr %0, i64 %20
+  %22 = load i64, ptr %21, align 8, !tbaa !50
+  %23 = or i64 %22, %19
+  store i64 %23, ptr %21, align 8, !tbaa !50
+  br label %24
+
+24:                                               ; preds = %11, %16
+  %25 = add nuw nsw i64 %12, 1
+  %26 = icmp eq i64 %25, %9
+  br i1 %26, label %10, label %11, !llvm.loop !74
 }
 
 ; Function Attrs: nounwind optsize
@@ -1331,8 +1380,11 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 declare i32 @pthread_attr_destroy(ptr noundef) local_unnamed_addr #5
 
 ; Function Attrs: nounwind optsize
+declare i32 @gettid() local_unnamed_addr #5
+
+; Function Attrs: nounwind optsize
 define internal fastcc void @become_helper(ptr noundef %0, ptr noundef %1) unnamed_addr #2 {
-  %3 = tail call noalias dereferenceable_or_null(24) ptr @calloc(i64 noundef 1, i64 noundef 24) #21
+  %3 = tail call noalias dereferenceable_or_null(24) ptr @calloc(i64 noundef 1, i64 noundef 24) #22
   %4 = icmp eq ptr %3, null
   br i1 %4, label %10, label %5
 
@@ -1343,53 +1395,77 @@ define internal fastcc void @become_helper(ptr noundef %0, ptr noundef %1) unnam
   %7 = getelementptr inbounds i8, ptr %3, i64 12
   store i32 2, ptr %7, align 4, !tbaa !27
   %8 = load i32, ptr @state_key, align 4, !tbaa !13
-  %9 = tail call i32 @pthread_setspecific(i32 noundef %8, ptr noundef nonnull %3) #20
+  %9 = tail call i32 @pthread_setspecific(i32 noundef %8, ptr noundef nonnull %3) #21
   br label %10
 
 10:                                               ; preds = %5, %2
-  %11 = tail call i64 @pthread_self() #26
-  %12 = tail call i32 @pthread_setname_np(i64 noundef %11, ptr noundef %1) #20
+  %11 = tail call i64 @pthread_self() #27
+  %12 = tail call i32 @pthread_setname_np(i64 noundef %11, ptr noundef %1) #21
+  ret void
+}
+
+; Function Attrs: nounwind optsize
+define internal fastcc void @run_anywhere(ptr nocapture noundef %0) unnamed_addr #2 {
+  %2 = alloca %struct.cpu_set_t, align 8
+  %3 = getelementptr inbounds i8, ptr %0, i64 28
+  %4 = atomicrmw xchg ptr %3, i8 0 seq_cst, align 4
+  %5 = trunc i8 %4 to i1
+  br i1 %5, label %6, label %10
+
+6:                                                ; preds = %1
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #17
+  %7 = getelementptr inbounds i8, ptr %0, i64 8
+  %8 = load ptr, ptr %7, align 8, !tbaa !66
+  call fastcc void @cpus_of(ptr dead_on_unwind nonnull writable sret(%struct.cpu_set_t) align 8 %2, ptr noundef %8) #24
+  %9 = call i32 @sched_setaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %2) #21
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #17
+  br label %10
+
+10:                                               ; preds = %1, %6
   ret void
 }
 
 ; Function Attrs: nounwind optsize
 define internal fastcc zeroext i1 @futex_wait(ptr noundef %0, i32 noundef %1, i64 noundef %2) unnamed_addr #2 {
   %4 = alloca %struct.timespec, align 8
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #16
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #17
   %5 = udiv i64 %2, 1000000000
-  store i64 %5, ptr %4, align 8, !tbaa !51
+  store i64 %5, ptr %4, align 8, !tbaa !52
   %6 = getelementptr inbounds i8, ptr %4, i64 8
   %7 = urem i64 %2, 1000000000
-  store i64 %7, ptr %6, align 8, !tbaa !53
+  store i64 %7, ptr %6, align 8, !tbaa !54
   %8 = icmp eq i64 %2, 0
   %9 = select i1 %8, ptr null, ptr %4
-  %10 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef %0, i32 noundef 128, i32 noundef %1, ptr noundef %9, ptr noundef null, i32 noundef 0) #20
+  %10 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef %0, i32 noundef 128, i32 noundef %1, ptr noundef %9, ptr noundef null, i32 noundef 0) #21
   %11 = icmp eq i64 %10, 0
   br i1 %11, label %16, label %12
 
 12:                                               ; preds = %3
-  %13 = tail call ptr @__errno_location() #26
+  %13 = tail call ptr @__errno_location() #27
   %14 = load i32, ptr %13, align 4, !tbaa !13
   %15 = icmp ne i32 %14, 110
   br label %16
 
 16:                                               ; preds = %12, %3
   %17 = phi i1 [ true, %3 ], [ %15, %12 ]
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #16
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #17
   ret i1 %17
 }
+
+; Function Attrs: nounwind optsize
+declare i32 @sched_getcpu() local_unnamed_addr #5
 
 ; Function Attrs: nounwind optsize
 declare i32 @pthread_setname_np(i64 noundef, ptr noundef) local_unnamed_addr #5
 
 ; Function Attrs: mustprogress nofree nosync nounwind optsize willreturn memory(none)
-declare i64 @pthread_self() local_unnamed_addr #15
+declare i64 @pthread_self() local_unnamed_addr #16
 
 ; Function Attrs: nounwind optsize
 declare i64 @syscall(i64 noundef, ...) local_unnamed_addr #5
 
 ; Function Attrs: nounwind
-declare void @llvm.x86.sse2.pause() #16
+declare void @llvm.x86.sse2.pause() #17
 
 ; Function Attrs: nounwind optsize
 declare i32 @sched_yield() local_unnamed_addr #5
@@ -1397,11 +1473,124 @@ declare i32 @sched_yield() local_unnamed_addr #5
 ; Function Attrs: nounwind optsize
 declare i32 @clock_gettime(i32 noundef, ptr noundef) local_unnamed_addr #5
 
+; Function Attrs: nounwind optsize
+declare i32 @sched_setaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #5
+
 ; Function Attrs: mustprogress nofree nosync nounwind optsize willreturn memory(none)
-declare ptr @__errno_location() local_unnamed_addr #15
+declare ptr @__errno_location() local_unnamed_addr #16
+
+; Function Attrs: cold noinline nounwind optsize
+define internal fastcc void @wake(ptr noundef %0) unnamed_addr #12 {
+  %2 = alloca %struct.cpu_set_t, align 8
+  %3 = alloca %struct.cpu_set_t, align 8
+  %4 = alloca %struct.cpu_set_t, align 8
+  %5 = getelementptr inbounds i8, ptr %0, i64 8
+  %6 = load ptr, ptr %5, align 8, !tbaa !66
+  %7 = getelementptr inbounds i8, ptr %6, i64 48
+  %8 = load atomic i32, ptr %7 seq_cst, align 8
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #17
+  call fastcc void @cpus_of(ptr dead_on_unwind nonnull writable sret(%struct.cpu_set_t) align 8 %2, ptr noundef %6) #24
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %3) #17
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %4) #17
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %4, ptr noundef nonnull align 8 dereferenceable(128) %2, i64 128, i1 false), !tbaa.struct !75
+  %9 = tail call i32 @sched_getcpu() #21
+  %10 = icmp ult i32 %9, 1024
+  br i1 %10, label %11, label %20
+
+11:                                               ; preds = %1
+  %12 = zext nneg i32 %9 to i64
+  %13 = and i64 %12, 63
+  %14 = shl nuw i64 1, %13
+  %15 = xor i64 %14, -1
+  %16 = lshr i64 %12, 6
+  %17 = getelementptr inbounds i64, ptr %4, i64 %16
+  %18 = load i64, ptr %17, align 8, !tbaa !50
+  %19 = and i64 %18, %15
+  store i64 %19, ptr %17, align 8, !tbaa !50
+  br label %20
+
+20:                                               ; preds = %11, %1
+  %21 = icmp sgt i32 %8, 0
+  br i1 %21, label %22, label %25
+
+22:                                               ; preds = %20
+  %23 = getelementptr inbounds i8, ptr %6, i64 80
+  %24 = zext nneg i32 %8 to i64
+  br label %29
+
+25:                                               ; preds = %45, %20
+  %26 = getelementptr inbounds i8, ptr %6, i64 52
+  %27 = load i8, ptr %26, align 4, !tbaa !14, !range !17, !noundef !18
+  %28 = trunc nuw i8 %27 to i1
+  br i1 %28, label %65, label %48
+
+29:                                               ; preds = %22, %45
+  %30 = phi i64 [ 0, %22 ], [ %46, %45 ]
+  %31 = getelementptr inbounds [8192 x ptr], ptr %23, i64 0, i64 %30
+  %32 = load ptr, ptr %31, align 8, !tbaa !10
+  %33 = getelementptr inbounds i8, ptr %32, i64 24
+  %34 = load atomic i32, ptr %33 seq_cst, align 8
+  %35 = icmp ult i32 %34, 1024
+  br i1 %35, label %36, label %45
+
+36:                                               ; preds = %29
+  %37 = zext nneg i32 %34 to i64
+  %38 = and i64 %37, 63
+  %39 = shl nuw i64 1, %38
+  %40 = xor i64 %39, -1
+  %41 = lshr i64 %37, 6
+  %42 = getelementptr inbounds i64, ptr %4, i64 %41
+  %43 = load i64, ptr %42, align 8, !tbaa !50
+  %44 = and i64 %43, %40
+  store i64 %44, ptr %42, align 8, !tbaa !50
+  br label %45
+
+45:                                               ; preds = %36, %29
+  %46 = add nuw nsw i64 %30, 1
+  %47 = icmp eq i64 %46, %24
+  br i1 %47, label %25, label %29, !llvm.loop !76
+
+48:                                               ; preds = %25
+  %49 = call i32 @__sched_cpucount(i64 noundef 128, ptr noundef nonnull %4) #21
+  %50 = icmp eq i32 %49, 0
+  br i1 %50, label %65, label %51
+
+51:                                               ; preds = %48
+  %52 = getelementptr inbounds i8, ptr %0, i64 20
+  %53 = load i32, ptr %52, align 4, !tbaa !71
+  %54 = call i32 @sched_getaffinity(i32 noundef %53, i64 noundef 128, ptr noundef nonnull %3) #21
+  %55 = icmp eq i32 %54, 0
+  br i1 %55, label %56, label %65
+
+56:                                               ; preds = %51
+  %57 = call i32 @bcmp(ptr noundef nonnull dereferenceable(128) %3, ptr noundef nonnull dereferenceable(128) %2, i64 128)
+  %58 = icmp eq i32 %57, 0
+  br i1 %58, label %59, label %65
+
+59:                                               ; preds = %56
+  %60 = load i32, ptr %52, align 4, !tbaa !71
+  %61 = call i32 @sched_setaffinity(i32 noundef %60, i64 noundef 128, ptr noundef nonnull %4) #21
+  %62 = icmp eq i32 %61, 0
+  br i1 %62, label %63, label %65
+
+63:                                               ; preds = %59
+  %64 = getelementptr inbounds i8, ptr %0, i64 28
+  store atomic i8 1, ptr %64 seq_cst, align 4
+  br label %65
+
+65:                                               ; preds = %63, %59, %56, %51, %48, %25
+  %66 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef %0, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #21
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %4) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %3) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #17
+  ret void
+}
+
+; Function Attrs: nounwind optsize
+declare i32 @__sched_cpucount(i64 noundef, ptr noundef) local_unnamed_addr #5
 
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.cttz.i64(i64, i1 immarg) #17
+declare i64 @llvm.cttz.i64(i64, i1 immarg) #18
 
 ; Function Attrs: cold noinline nounwind optsize
 define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
@@ -1409,14 +1598,14 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
   br label %3
 
 3:                                                ; preds = %6, %1
-  %4 = tail call fastcc i32 @take_loose(ptr noundef %0) #24
+  %4 = tail call fastcc i32 @take_loose(ptr noundef %0) #25
   %5 = icmp sgt i32 %4, -1
   br i1 %5, label %6, label %18
 
 6:                                                ; preds = %3
   %7 = atomicrmw add ptr %2, i32 1 seq_cst, align 8
-  %8 = tail call fastcc zeroext i1 @give_to_extra(ptr noundef %0, i32 noundef %4) #23
-  br i1 %8, label %3, label %9, !llvm.loop !74
+  %8 = tail call fastcc zeroext i1 @give_to_extra(ptr noundef %0, i32 noundef %4) #24
+  br i1 %8, label %3, label %9, !llvm.loop !77
 
 9:                                                ; preds = %6
   %10 = atomicrmw sub ptr %2, i32 1 seq_cst, align 8
@@ -1462,7 +1651,7 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
   %40 = extractvalue { i64, i1 } %37, 0
   %41 = lshr i64 %40, 48
   %42 = trunc nuw nsw i64 %41 to i32
-  %43 = tail call fastcc zeroext i1 @give_to_extra(ptr noundef nonnull %0, i32 noundef %42) #23
+  %43 = tail call fastcc zeroext i1 @give_to_extra(ptr noundef nonnull %0, i32 noundef %42) #24
   br i1 %43, label %51, label %44
 
 44:                                               ; preds = %39
@@ -1477,7 +1666,7 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
 51:                                               ; preds = %27, %36, %39
   %52 = add nuw nsw i64 %28, 1
   %53 = icmp eq i64 %52, %26
-  br i1 %53, label %59, label %27, !llvm.loop !75
+  br i1 %53, label %59, label %27, !llvm.loop !78
 
 54:                                               ; preds = %44, %9
   %55 = phi i64 [ %17, %9 ], [ %50, %44 ]
@@ -1495,47 +1684,47 @@ define internal fastcc noundef zeroext i1 @give_to_extra(ptr noundef %0, i32 nou
   %3 = getelementptr inbounds i8, ptr %0, i64 40
   %4 = load ptr, ptr %3, align 8, !tbaa !37
   %5 = getelementptr inbounds i8, ptr %4, i64 8
-  %6 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %5) #20
+  %6 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %5) #21
   %7 = getelementptr inbounds i8, ptr %4, i64 72
-  %8 = load ptr, ptr %7, align 8, !tbaa !60
+  %8 = load ptr, ptr %7, align 8, !tbaa !61
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %14
 
 10:                                               ; preds = %2
-  %11 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %5) #20
-  %12 = tail call noalias dereferenceable_or_null(40) ptr @calloc(i64 noundef 1, i64 noundef 40) #21
+  %11 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %5) #21
+  %12 = tail call noalias dereferenceable_or_null(40) ptr @calloc(i64 noundef 1, i64 noundef 40) #22
   %13 = icmp eq ptr %12, null
   br i1 %13, label %29, label %22
 
 14:                                               ; preds = %2
-  %15 = load ptr, ptr %8, align 8, !tbaa !76
-  store ptr %15, ptr %7, align 8, !tbaa !60
-  %16 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %5) #20
+  %15 = load ptr, ptr %8, align 8, !tbaa !79
+  store ptr %15, ptr %7, align 8, !tbaa !61
+  %16 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %5) #21
   %17 = getelementptr inbounds i8, ptr %8, i64 32
-  store ptr %4, ptr %17, align 8, !tbaa !78
+  store ptr %4, ptr %17, align 8, !tbaa !81
   %18 = getelementptr inbounds i8, ptr %8, i64 16
-  store ptr %0, ptr %18, align 8, !tbaa !79
+  store ptr %0, ptr %18, align 8, !tbaa !82
   %19 = getelementptr inbounds i8, ptr %8, i64 24
-  store i32 %1, ptr %19, align 8, !tbaa !80
+  store i32 %1, ptr %19, align 8, !tbaa !83
   %20 = getelementptr inbounds i8, ptr %8, i64 8
   store atomic i32 1, ptr %20 seq_cst, align 8
-  %21 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %20, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
+  %21 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %20, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #21
   br label %29
 
 22:                                               ; preds = %10
   %23 = getelementptr inbounds i8, ptr %12, i64 32
-  store ptr %4, ptr %23, align 8, !tbaa !78
+  store ptr %4, ptr %23, align 8, !tbaa !81
   %24 = getelementptr inbounds i8, ptr %12, i64 16
-  store ptr %0, ptr %24, align 8, !tbaa !79
+  store ptr %0, ptr %24, align 8, !tbaa !82
   %25 = getelementptr inbounds i8, ptr %12, i64 24
-  store i32 %1, ptr %25, align 8, !tbaa !80
+  store i32 %1, ptr %25, align 8, !tbaa !83
   %26 = getelementptr inbounds i8, ptr %12, i64 8
   store atomic i32 1, ptr %26 seq_cst, align 8
-  %27 = tail call fastcc zeroext i1 @start_thread(ptr noundef nonnull %4, i32 noundef -1, ptr noundef nonnull @run_extra, ptr noundef nonnull %12) #23
+  %27 = tail call fastcc zeroext i1 @start_thread(ptr noundef nonnull %4, i32 noundef -1, ptr noundef nonnull @run_extra, ptr noundef nonnull %12) #24
   br i1 %27, label %29, label %28
 
 28:                                               ; preds = %22
-  tail call void @free(ptr noundef nonnull %12) #20
+  tail call void @free(ptr noundef nonnull %12) #21
   br label %29
 
 29:                                               ; preds = %14, %22, %10, %28
@@ -1546,8 +1735,8 @@ define internal fastcc noundef zeroext i1 @give_to_extra(ptr noundef %0, i32 nou
 ; Function Attrs: nounwind optsize
 define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
   %2 = getelementptr inbounds i8, ptr %0, i64 32
-  %3 = load ptr, ptr %2, align 8, !tbaa !78
-  tail call fastcc void @become_helper(ptr noundef %3, ptr noundef nonnull @.str.1) #24
+  %3 = load ptr, ptr %2, align 8, !tbaa !81
+  tail call fastcc void @become_helper(ptr noundef %3, ptr noundef nonnull @.str.1) #25
   %4 = getelementptr inbounds i8, ptr %0, i64 16
   %5 = getelementptr inbounds i8, ptr %0, i64 24
   %6 = getelementptr inbounds i8, ptr %0, i64 8
@@ -1556,23 +1745,23 @@ define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
   br label %9
 
 9:                                                ; preds = %24, %1
-  %10 = load ptr, ptr %4, align 8, !tbaa !79
-  %11 = load i32, ptr %5, align 8, !tbaa !80
-  tail call fastcc void @run_task(ptr noundef %10, i32 noundef %11) #24
-  %12 = load ptr, ptr %4, align 8, !tbaa !79
+  %10 = load ptr, ptr %4, align 8, !tbaa !82
+  %11 = load i32, ptr %5, align 8, !tbaa !83
+  tail call fastcc void @run_task(ptr noundef %10, i32 noundef %11) #25
+  %12 = load ptr, ptr %4, align 8, !tbaa !82
   store atomic i32 0, ptr %6 seq_cst, align 8
-  %13 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %7) #20
-  %14 = load ptr, ptr %8, align 8, !tbaa !60
-  store ptr %14, ptr %0, align 8, !tbaa !76
-  store ptr %0, ptr %8, align 8, !tbaa !60
-  %15 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #20
+  %13 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %7) #21
+  %14 = load ptr, ptr %8, align 8, !tbaa !61
+  store ptr %14, ptr %0, align 8, !tbaa !79
+  store ptr %0, ptr %8, align 8, !tbaa !61
+  %15 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #21
   %16 = getelementptr inbounds i8, ptr %12, i64 32
   %17 = atomicrmw sub ptr %16, i32 1 seq_cst, align 8
   %18 = icmp eq i32 %17, -2147483647
   br i1 %18, label %19, label %21
 
 19:                                               ; preds = %9
-  %20 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %16, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
+  %20 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %16, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #21
   br label %21
 
 21:                                               ; preds = %9, %19
@@ -1584,16 +1773,16 @@ define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
   br label %9
 
 25:                                               ; preds = %21, %27
-  %26 = tail call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %6, i32 noundef 0, i64 noundef 1000000000) #24
+  %26 = tail call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %6, i32 noundef 0, i64 noundef 1000000000) #25
   br i1 %26, label %27, label %30
 
 27:                                               ; preds = %25, %39
   %28 = load atomic i32, ptr %6 seq_cst, align 8
   %29 = icmp eq i32 %28, 0
-  br i1 %29, label %25, label %24, !llvm.loop !81
+  br i1 %29, label %25, label %24, !llvm.loop !84
 
 30:                                               ; preds = %25
-  %31 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %7) #20
+  %31 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %7) #21
   br label %32
 
 32:                                               ; preds = %32, %30
@@ -1602,31 +1791,31 @@ define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
   %35 = icmp eq ptr %34, null
   %36 = icmp eq ptr %34, %0
   %37 = or i1 %35, %36
-  br i1 %37, label %38, label %32, !llvm.loop !82
+  br i1 %37, label %38, label %32, !llvm.loop !85
 
 38:                                               ; preds = %32
   br i1 %35, label %39, label %41
 
 39:                                               ; preds = %38
-  %40 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #20
+  %40 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #21
   br label %27
 
 41:                                               ; preds = %38
-  %42 = load ptr, ptr %0, align 8, !tbaa !76
+  %42 = load ptr, ptr %0, align 8, !tbaa !79
   store ptr %42, ptr %33, align 8, !tbaa !10
-  %43 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #20
-  tail call void @free(ptr noundef %0) #20
+  %43 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #21
+  tail call void @free(ptr noundef %0) #21
   ret ptr null
 }
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.smin.i32(i32, i32) #18
+declare i32 @llvm.smin.i32(i32, i32) #19
 
 ; Function Attrs: nofree nounwind willreturn memory(argmem: read)
-declare i32 @bcmp(ptr nocapture, ptr nocapture, i64) local_unnamed_addr #19
+declare i32 @bcmp(ptr nocapture, ptr nocapture, i64) local_unnamed_addr #20
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.umin.i32(i32, i32) #18
+declare i32 @llvm.umin.i32(i32, i32) #19
 
 attributes #0 = { mustprogress nofree norecurse nosync nounwind optsize willreturn memory(argmem: readwrite) "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cmov,+cx8,+fxsr,+mmx,+sse,+sse2,+x87" }
 attributes #1 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
@@ -1643,18 +1832,19 @@ attributes #11 = { nofree norecurse nounwind optsize memory(readwrite, inaccessi
 attributes #12 = { cold noinline nounwind optsize "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cmov,+cx8,+fxsr,+mmx,+sse,+sse2,+x87" }
 attributes #13 = { mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized,aligned") allocsize(1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cmov,+cx8,+fxsr,+mmx,+sse,+sse2,+x87" }
 attributes #14 = { noreturn nounwind optsize "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cmov,+cx8,+fxsr,+mmx,+sse,+sse2,+x87" }
-attributes #15 = { mustprogress nofree nosync nounwind optsize willreturn memory(none) "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cmov,+cx8,+fxsr,+mmx,+sse,+sse2,+x87" }
-attributes #16 = { nounwind }
-attributes #17 = { mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #18 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #19 = { nofree nounwind willreturn memory(argmem: read) }
-attributes #20 = { nounwind optsize }
-attributes #21 = { nounwind optsize allocsize(0,1) }
-attributes #22 = { nounwind optsize allocsize(0) }
-attributes #23 = { cold optsize }
-attributes #24 = { optsize }
-attributes #25 = { nounwind optsize allocsize(1) }
-attributes #26 = { nounwind optsize willreturn memory(none) }
+attributes #15 = { cold nofree noinline norecurse nosync nounwind optsize memory(read, argmem: readwrite, inaccessiblemem: none) "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cmov,+cx8,+fxsr,+mmx,+sse,+sse2,+x87" }
+attributes #16 = { mustprogress nofree nosync nounwind optsize willreturn memory(none) "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cmov,+cx8,+fxsr,+mmx,+sse,+sse2,+x87" }
+attributes #17 = { nounwind }
+attributes #18 = { mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #19 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #20 = { nofree nounwind willreturn memory(argmem: read) }
+attributes #21 = { nounwind optsize }
+attributes #22 = { nounwind optsize allocsize(0,1) }
+attributes #23 = { nounwind optsize allocsize(0) }
+attributes #24 = { cold optsize }
+attributes #25 = { optsize }
+attributes #26 = { nounwind optsize allocsize(1) }
+attributes #27 = { nounwind optsize willreturn memory(none) }
 
 !llvm.module.flags = !{!0, !1}
 
@@ -1707,37 +1897,40 @@ attributes #26 = { nounwind optsize willreturn memory(none) }
 !46 = distinct !{!46, !22}
 !47 = distinct !{!47, !22}
 !48 = distinct !{!48, !22}
-!49 = !{!7, !7, i64 0}
-!50 = distinct !{!50, !22}
-!51 = !{!52, !7, i64 0}
-!52 = !{!"timespec", !7, i64 0, !7, i64 8}
-!53 = !{!52, !7, i64 8}
-!54 = !{!29, !11, i64 32}
-!55 = !{!29, !11, i64 40}
-!56 = !{!29, !11, i64 8}
-!57 = distinct !{!57, !22}
-!58 = !{!29, !11, i64 16}
-!59 = !{!29, !11, i64 48}
-!60 = !{!15, !11, i64 72}
-!61 = distinct !{!61, !22}
-!62 = !{!29, !11, i64 24}
-!63 = distinct !{!63, !22}
+!49 = distinct !{!49, !22}
+!50 = !{!7, !7, i64 0}
+!51 = distinct !{!51, !22}
+!52 = !{!53, !7, i64 0}
+!53 = !{!"timespec", !7, i64 0, !7, i64 8}
+!54 = !{!53, !7, i64 8}
+!55 = !{!29, !11, i64 32}
+!56 = !{!29, !11, i64 40}
+!57 = !{!29, !11, i64 8}
+!58 = distinct !{!58, !22}
+!59 = !{!29, !11, i64 16}
+!60 = !{!29, !11, i64 48}
+!61 = !{!15, !11, i64 72}
+!62 = distinct !{!62, !22}
+!63 = !{!29, !11, i64 24}
 !64 = distinct !{!64, !22}
-!65 = !{!66, !11, i64 8}
-!66 = !{!"", !5, i64 0, !11, i64 8, !4, i64 16}
-!67 = !{!66, !4, i64 16}
-!68 = distinct !{!68, !22}
+!65 = distinct !{!65, !22}
+!66 = !{!67, !11, i64 8}
+!67 = !{!"", !5, i64 0, !11, i64 8, !4, i64 16, !4, i64 20, !5, i64 24, !5, i64 28}
+!68 = !{!67, !4, i64 16}
 !69 = distinct !{!69, !22}
 !70 = distinct !{!70, !22}
-!71 = distinct !{!71, !22}
+!71 = !{!67, !4, i64 20}
 !72 = distinct !{!72, !22}
 !73 = distinct !{!73, !22}
 !74 = distinct !{!74, !22}
-!75 = distinct !{!75, !22}
-!76 = !{!77, !11, i64 0}
-!77 = !{!"Extra", !11, i64 0, !5, i64 8, !11, i64 16, !4, i64 24, !11, i64 32}
-!78 = !{!77, !11, i64 32}
-!79 = !{!77, !11, i64 16}
-!80 = !{!77, !4, i64 24}
-!81 = distinct !{!81, !22}
-!82 = distinct !{!82, !22}
+!75 = !{i64 0, i64 128, !41}
+!76 = distinct !{!76, !22}
+!77 = distinct !{!77, !22}
+!78 = distinct !{!78, !22}
+!79 = !{!80, !11, i64 0}
+!80 = !{!"Extra", !11, i64 0, !5, i64 8, !11, i64 16, !4, i64 24, !11, i64 32}
+!81 = !{!80, !11, i64 32}
+!82 = !{!80, !11, i64 16}
+!83 = !{!80, !4, i64 24}
+!84 = distinct !{!84, !22}
+!85 = distinct !{!85, !22}
