@@ -100,7 +100,7 @@ typedef struct {
   Pool* pool;
   int number;
   pid_t thread;
-  atomic_int cpu;       // where it woke; kNowhere while it sleeps
+  atomic_int cpu;        // where it woke; kNowhere while it sleeps
   atomic_bool kept_off;  // from some CPUs, until it has woken
 } Worker;
 enum { kNowhere = -1 };
@@ -311,7 +311,7 @@ static void become_helper(Pool* pool, const char* name) {
 
 static void* run_worker(void* argument) {
   Worker* worker = argument;
-  worker->thread = gettid();
+  worker->thread = (pid_t)syscall(SYS_gettid);  // glibc 2.28 has no gettid
   become_helper(worker->pool, "tvm_hybrid");
   Spin waiting = {spin_ns[kRun], 0, 0};
   for (;;) {

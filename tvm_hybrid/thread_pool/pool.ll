@@ -1,4 +1,4 @@
-; Made by `python -m tools.thread_pool_code` of pool.c, sha256 8f5a5fc9db0f8cfc96efa09aadce68634573996597fb40e14bd042e67b80776e
+; Made by `python -m tools.thread_pool_code` of pool.c, sha256 baba5279c3244c4b1e339867b8019cfadf489ce7a47ecf99c59eacc48d6c7a68
 ; ModuleID = 'pool.c'
 source_filename = "pool.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
@@ -1180,135 +1180,136 @@ define internal fastcc zeroext i1 @start_thread(ptr nocapture noundef readonly %
 ; Function Attrs: noreturn nounwind optsize
 define internal noalias noundef nonnull ptr @run_worker(ptr noundef %0) #14 {
   %2 = alloca %struct.timespec, align 8
-  %3 = tail call i32 @gettid() #21
-  %4 = getelementptr inbounds i8, ptr %0, i64 20
-  store i32 %3, ptr %4, align 4, !tbaa !71
-  %5 = getelementptr inbounds i8, ptr %0, i64 8
-  %6 = load ptr, ptr %5, align 8, !tbaa !66
-  tail call fastcc void @become_helper(ptr noundef %6, ptr noundef nonnull @.str) #25
-  %7 = getelementptr inbounds i8, ptr %2, i64 8
-  %8 = getelementptr inbounds i8, ptr %0, i64 24
-  br label %9
+  %3 = tail call i64 (i64, ...) @syscall(i64 noundef 186) #21
+  %4 = trunc i64 %3 to i32
+  %5 = getelementptr inbounds i8, ptr %0, i64 20
+  store i32 %4, ptr %5, align 4, !tbaa !71
+  %6 = getelementptr inbounds i8, ptr %0, i64 8
+  %7 = load ptr, ptr %6, align 8, !tbaa !66
+  tail call fastcc void @become_helper(ptr noundef %7, ptr noundef nonnull @.str) #25
+  %8 = getelementptr inbounds i8, ptr %2, i64 8
+  %9 = getelementptr inbounds i8, ptr %0, i64 24
+  br label %10
 
-9:                                                ; preds = %46, %1
-  %10 = phi i32 [ 0, %1 ], [ %47, %46 ]
-  %11 = phi i64 [ 0, %1 ], [ %48, %46 ]
-  %12 = phi i64 [ 100000, %1 ], [ %49, %46 ]
-  %13 = load atomic i64, ptr %0 acquire, align 128
-  %14 = icmp ugt i64 %13, 2
-  br i1 %14, label %15, label %40
+10:                                               ; preds = %47, %1
+  %11 = phi i32 [ 0, %1 ], [ %48, %47 ]
+  %12 = phi i64 [ 0, %1 ], [ %49, %47 ]
+  %13 = phi i64 [ 100000, %1 ], [ %50, %47 ]
+  %14 = load atomic i64, ptr %0 acquire, align 128
+  %15 = icmp ugt i64 %14, 2
+  br i1 %15, label %16, label %41
 
-15:                                               ; preds = %9
-  %16 = cmpxchg ptr %0, i64 %13, i64 2 seq_cst seq_cst, align 128
-  %17 = extractvalue { i64, i1 } %16, 1
-  br i1 %17, label %18, label %46
+16:                                               ; preds = %10
+  %17 = cmpxchg ptr %0, i64 %14, i64 2 seq_cst seq_cst, align 128
+  %18 = extractvalue { i64, i1 } %17, 1
+  br i1 %18, label %19, label %47
 
-18:                                               ; preds = %15
-  %19 = and i64 %13, 281474976710655
-  %20 = inttoptr i64 %19 to ptr
-  %21 = getelementptr inbounds i8, ptr %20, i64 36
-  %22 = load i32, ptr %21, align 4, !tbaa !36
-  %23 = sext i32 %22 to i64
-  %24 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %23
-  %25 = load i64, ptr %24, align 8, !tbaa !50
-  %26 = lshr i64 %13, 48
-  %27 = trunc nuw nsw i64 %26 to i32
-  call fastcc void @run_task(ptr noundef %20, i32 noundef %27) #25
-  %28 = call fastcc i32 @take_loose(ptr noundef %20) #25
-  %29 = icmp sgt i32 %28, -1
-  br i1 %29, label %36, label %30
+19:                                               ; preds = %16
+  %20 = and i64 %14, 281474976710655
+  %21 = inttoptr i64 %20 to ptr
+  %22 = getelementptr inbounds i8, ptr %21, i64 36
+  %23 = load i32, ptr %22, align 4, !tbaa !36
+  %24 = sext i32 %23 to i64
+  %25 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %24
+  %26 = load i64, ptr %25, align 8, !tbaa !50
+  %27 = lshr i64 %14, 48
+  %28 = trunc nuw nsw i64 %27 to i32
+  call fastcc void @run_task(ptr noundef %21, i32 noundef %28) #25
+  %29 = call fastcc i32 @take_loose(ptr noundef %21) #25
+  %30 = icmp sgt i32 %29, -1
+  br i1 %30, label %37, label %31
 
-30:                                               ; preds = %36, %18
+31:                                               ; preds = %37, %19
   store atomic i64 0, ptr %0 release, align 128
-  %31 = getelementptr inbounds i8, ptr %20, i64 32
-  %32 = atomicrmw sub ptr %31, i32 1 seq_cst, align 8
-  %33 = icmp eq i32 %32, -2147483647
-  br i1 %33, label %34, label %46
+  %32 = getelementptr inbounds i8, ptr %21, i64 32
+  %33 = atomicrmw sub ptr %32, i32 1 seq_cst, align 8
+  %34 = icmp eq i32 %33, -2147483647
+  br i1 %34, label %35, label %47
 
-34:                                               ; preds = %30
-  %35 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %31, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #21
-  br label %46
+35:                                               ; preds = %31
+  %36 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %32, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #21
+  br label %47
 
-36:                                               ; preds = %18, %36
-  %37 = phi i32 [ %38, %36 ], [ %28, %18 ]
-  call fastcc void @run_task(ptr noundef %20, i32 noundef %37) #25
-  %38 = call fastcc i32 @take_loose(ptr noundef %20) #25
-  %39 = icmp sgt i32 %38, -1
-  br i1 %39, label %36, label %30, !llvm.loop !72
+37:                                               ; preds = %19, %37
+  %38 = phi i32 [ %39, %37 ], [ %29, %19 ]
+  call fastcc void @run_task(ptr noundef %21, i32 noundef %38) #25
+  %39 = call fastcc i32 @take_loose(ptr noundef %21) #25
+  %40 = icmp sgt i32 %39, -1
+  br i1 %40, label %37, label %31, !llvm.loop !72
 
-40:                                               ; preds = %9
-  %41 = icmp eq i64 %12, 0
-  br i1 %41, label %69, label %42
+41:                                               ; preds = %10
+  %42 = icmp eq i64 %13, 0
+  br i1 %42, label %70, label %43
 
-42:                                               ; preds = %40
+43:                                               ; preds = %41
   call void @llvm.x86.sse2.pause()
-  %43 = add i32 %10, 1
-  %44 = and i32 %43, 15
-  %45 = icmp eq i32 %44, 0
-  br i1 %45, label %50, label %46
+  %44 = add i32 %11, 1
+  %45 = and i32 %44, 15
+  %46 = icmp eq i32 %45, 0
+  br i1 %46, label %51, label %47
 
-46:                                               ; preds = %42, %56, %34, %30, %81, %59, %69, %15
-  %47 = phi i32 [ %10, %15 ], [ %43, %59 ], [ 0, %81 ], [ %71, %69 ], [ 0, %30 ], [ 0, %34 ], [ %43, %56 ], [ %43, %42 ]
-  %48 = phi i64 [ %11, %15 ], [ %67, %59 ], [ 0, %81 ], [ %70, %69 ], [ 0, %30 ], [ 0, %34 ], [ %11, %56 ], [ %11, %42 ]
-  %49 = phi i64 [ %12, %15 ], [ %12, %59 ], [ %12, %81 ], [ %12, %69 ], [ %25, %30 ], [ %25, %34 ], [ 9223372036854775807, %56 ], [ %12, %42 ]
-  br label %9
+47:                                               ; preds = %43, %57, %35, %31, %82, %60, %70, %16
+  %48 = phi i32 [ %11, %16 ], [ %44, %60 ], [ 0, %82 ], [ %72, %70 ], [ 0, %31 ], [ 0, %35 ], [ %44, %57 ], [ %44, %43 ]
+  %49 = phi i64 [ %12, %16 ], [ %68, %60 ], [ 0, %82 ], [ %71, %70 ], [ 0, %31 ], [ 0, %35 ], [ %12, %57 ], [ %12, %43 ]
+  %50 = phi i64 [ %13, %16 ], [ %13, %60 ], [ %13, %82 ], [ %13, %70 ], [ %26, %31 ], [ %26, %35 ], [ 9223372036854775807, %57 ], [ %13, %43 ]
+  br label %10
 
-50:                                               ; preds = %42
-  %51 = icmp eq i64 %12, 9223372036854775807
-  br i1 %51, label %52, label %59
+51:                                               ; preds = %43
+  %52 = icmp eq i64 %13, 9223372036854775807
+  br i1 %52, label %53, label %60
 
-52:                                               ; preds = %50
-  %53 = icmp ugt i32 %43, 1024
-  br i1 %53, label %54, label %56
+53:                                               ; preds = %51
+  %54 = icmp ugt i32 %44, 1024
+  br i1 %54, label %55, label %57
 
-54:                                               ; preds = %52
-  %55 = call i32 @sched_yield() #21
-  br label %56
+55:                                               ; preds = %53
+  %56 = call i32 @sched_yield() #21
+  br label %57
 
-56:                                               ; preds = %54, %52
-  %57 = load atomic i32, ptr @always_users monotonic, align 4
-  %58 = icmp sgt i32 %57, 0
-  br i1 %58, label %46, label %69
+57:                                               ; preds = %55, %53
+  %58 = load atomic i32, ptr @always_users monotonic, align 4
+  %59 = icmp sgt i32 %58, 0
+  br i1 %59, label %47, label %70
 
-59:                                               ; preds = %50
+60:                                               ; preds = %51
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %2) #17
-  %60 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %2) #21
-  %61 = load i64, ptr %2, align 8, !tbaa !52
-  %62 = mul nsw i64 %61, 1000000000
-  %63 = load i64, ptr %7, align 8, !tbaa !54
-  %64 = add nsw i64 %62, %63
+  %61 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %2) #21
+  %62 = load i64, ptr %2, align 8, !tbaa !52
+  %63 = mul nsw i64 %62, 1000000000
+  %64 = load i64, ptr %8, align 8, !tbaa !54
+  %65 = add nsw i64 %63, %64
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #17
-  %65 = icmp eq i64 %11, 0
-  %66 = add nsw i64 %64, %12
-  %67 = select i1 %65, i64 %66, i64 %11
-  %68 = icmp slt i64 %64, %67
-  br i1 %68, label %46, label %69
+  %66 = icmp eq i64 %12, 0
+  %67 = add nsw i64 %65, %13
+  %68 = select i1 %66, i64 %67, i64 %12
+  %69 = icmp slt i64 %65, %68
+  br i1 %69, label %47, label %70
 
-69:                                               ; preds = %40, %56, %59
-  %70 = phi i64 [ %67, %59 ], [ %11, %56 ], [ %11, %40 ]
-  %71 = phi i32 [ %43, %59 ], [ %43, %56 ], [ %10, %40 ]
+70:                                               ; preds = %41, %57, %60
+  %71 = phi i64 [ %68, %60 ], [ %12, %57 ], [ %12, %41 ]
+  %72 = phi i32 [ %44, %60 ], [ %44, %57 ], [ %11, %41 ]
   call fastcc void @run_anywhere(ptr noundef nonnull %0) #25
-  store atomic i32 -1, ptr %8 seq_cst, align 8
-  %72 = cmpxchg ptr %0, i64 %13, i64 1 seq_cst seq_cst, align 128
-  %73 = extractvalue { i64, i1 } %72, 1
-  br i1 %73, label %74, label %46
+  store atomic i32 -1, ptr %9 seq_cst, align 8
+  %73 = cmpxchg ptr %0, i64 %14, i64 1 seq_cst seq_cst, align 128
+  %74 = extractvalue { i64, i1 } %73, 1
+  br i1 %74, label %75, label %47
 
-74:                                               ; preds = %69
-  %75 = load atomic i64, ptr %0 seq_cst, align 128
-  %76 = icmp eq i64 %75, 1
-  br i1 %76, label %77, label %81
+75:                                               ; preds = %70
+  %76 = load atomic i64, ptr %0 seq_cst, align 128
+  %77 = icmp eq i64 %76, 1
+  br i1 %77, label %78, label %82
 
-77:                                               ; preds = %74, %77
-  %78 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %0, i32 noundef 1, i64 noundef 0) #25
-  %79 = load atomic i64, ptr %0 seq_cst, align 128
-  %80 = icmp eq i64 %79, 1
-  br i1 %80, label %77, label %81, !llvm.loop !73
+78:                                               ; preds = %75, %78
+  %79 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %0, i32 noundef 1, i64 noundef 0) #25
+  %80 = load atomic i64, ptr %0 seq_cst, align 128
+  %81 = icmp eq i64 %80, 1
+  br i1 %81, label %78, label %82, !llvm.loop !73
 
-81:                                               ; preds = %77, %74
+82:                                               ; preds = %78, %75
   call fastcc void @run_anywhere(ptr noundef nonnull %0) #25
-  %82 = call i32 @sched_getcpu() #21
-  store atomic i32 %82, ptr %8 seq_cst, align 8
-  br label %46
+  %83 = call i32 @sched_getcpu() #21
+  store atomic i32 %83, ptr %9 seq_cst, align 8
+  br label %47
 }
 
 ; Function Attrs: cold nofree noinline norecurse nosync nounwind optsize memory(read, argmem: readwrite, inaccessiblemem: none)
@@ -1380,7 +1381,7 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 declare i32 @pthread_attr_destroy(ptr noundef) local_unnamed_addr #5
 
 ; Function Attrs: nounwind optsize
-declare i32 @gettid() local_unnamed_addr #5
+declare i64 @syscall(i64 noundef, ...) local_unnamed_addr #5
 
 ; Function Attrs: nounwind optsize
 define internal fastcc void @become_helper(ptr noundef %0, ptr noundef %1) unnamed_addr #2 {
@@ -1460,9 +1461,6 @@ declare i32 @pthread_setname_np(i64 noundef, ptr noundef) local_unnamed_addr #5
 
 ; Function Attrs: mustprogress nofree nosync nounwind optsize willreturn memory(none)
 declare i64 @pthread_self() local_unnamed_addr #16
-
-; Function Attrs: nounwind optsize
-declare i64 @syscall(i64 noundef, ...) local_unnamed_addr #5
 
 ; Function Attrs: nounwind
 declare void @llvm.x86.sse2.pause() #17
