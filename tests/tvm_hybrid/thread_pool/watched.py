@@ -53,14 +53,15 @@ class Watch:
     def _set_cpus(self, thread: int, size: int, cpus: int) -> int:
         by = threading.get_native_id()
         bits = int.from_bytes(ctypes.string_at(cpus, size), "little")
+        done = self.allow(by)
         try:
-            if self.allow(by):
+            if done:
                 os.sched_setaffinity(thread, [i for i in range(8 * size) if bits >> i & 1])
         except OSError:
-            return -1
+            done = False
         self.asked.append(Asked(by, thread or by, sorted(os.sched_getaffinity(thread))))
         self.afterwards(self.asked[-1])
-        return 0 if self.allow(by) else -1
+        return 0 if done else -1
 
     def _get_cpu(self) -> int:
         self.looked.append((threading.get_native_id(), _HERE()))
