@@ -1,4 +1,4 @@
-; Made by `python -m tools.thread_pool_code` of pool.c and its headers, sha256 a93e7b69de4c944dad2c5e32cb6b26c34869655c17d50c5558c276e3b26d8c06
+; Made by `python -m tools.thread_pool_code` of pool.c and its headers, sha256 bae1bcef9098a45d0e7d140e6f11293b7b96b1219e7a99aabfbd28a9199548f2
 ; ModuleID = 'pool.c'
 source_filename = "pool.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"

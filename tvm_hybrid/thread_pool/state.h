@@ -79,7 +79,7 @@ struct Pool {
   int cpu_count;
   int* cpus;
   cpu_set_t all;            // the same
-  atomic_ushort awake[CPU_SETSIZE];  // workers that woke on that CPU and are awake
+  atomic_ushort awake[CPU_SETSIZE];  // for each CPU, workers that woke there and are awake
   Extra* idle;
   Worker* workers[kMostWorkers];
 };

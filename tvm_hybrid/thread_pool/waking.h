@@ -3,8 +3,8 @@
 // Linux may put a worker behind the thread that wakes it though another CPU is idle, above all in a
 // virtual machine. So a waker keeps the worker off some CPUs before it wakes it, and the worker
 // takes them back before it runs anything. It does so only with a worker that may run on all CPUs
-// of the pool: where others have chosen, a place, `taskset` or a cpuset, their choice stays. (Who
-// chooses within the microsecond between a look and a change has to choose again.)
+// of the pool: where others have chosen, a place, `taskset` or a cpuset, their choice stays. Only who
+// chooses between a look and the change that follows at once has to choose again.
 
 #pragma once
 
@@ -70,7 +70,7 @@ RARE static void wake(Worker* worker, uint64_t offered) {
   futex_wake(&worker->box, 1);
 }
 
-// Sleeps until there is an offer.
+// Sleeps until there is an offer, and may run anywhere then.
 RARE static void rest(Worker* worker) {
   count_awake(worker, -1);
   uint64_t box = kIdle;
