@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from tests.tvm_hybrid.small_models import run_python
 from tests.tvm_hybrid.thread_pool.regions import PATIENCE, launch, pool, use, wait_until
-from tests.tvm_hybrid.thread_pool.watched import Watch, watched_pool
+from tests.tvm_hybrid.thread_pool.watched import Asked, Watch, watched_pool
 
 CPUS = sorted(os.sched_getaffinity(0))
 OTHERS = CPUS[1:]  # callers run on the first
@@ -89,9 +89,6 @@ def look() -> None:
     found: dict[str, Any] = {"woken": waking.wake()}
     (worker,) = found["woken"]["workers"]
 
-    def bind(thread: int, cpus: Iterable[int]) -> None:
-        os.sched_setaffinity(thread, cpus)
-
     use(2, spin="always")
     pool().add_always(1)
     waking.wake(1)
@@ -106,12 +103,16 @@ def look() -> None:
     found["refused"] = waking.wake()
     watch.allow = lambda by: True
 
-    # Somebody binds the worker after it was kept off, before it takes its CPUs back.
-    watch.afterwards = lambda asked: bind(worker, CPUS[:1]) if asked.by != worker else None
+    def bind(asked: Asked) -> None:
+        """Comes after a worker was kept off, before it takes its CPUs back."""
+        if asked.by != worker:
+            os.sched_setaffinity(worker, CPUS[:1])
+
+    watch.afterwards = bind
     found["meanwhile"] = waking.wake(1)
     watch.afterwards = lambda asked: None
     found["bound"] = waking.wake()
-    bind(worker, CPUS)
+    os.sched_setaffinity(worker, CPUS)
     found["free again"] = waking.wake()
 
     def child() -> bool:
