@@ -77,11 +77,11 @@ def fetch_by_rounds(
     vectors: int,
     line_vectors: int,
     most: int,
-    first: int,
+    first: Expr | int,
     group: Group,
     before: int,
     tiles: int,
-    fetch: Callable[[Expr], None],
+    fetch: Callable[[Expr | int], None],
 ) -> Ahead | None:
     """What fetches a tile's share of the next panel: all tiles together fetch it once.
 
@@ -94,7 +94,7 @@ def fetch_by_rounds(
         Vectors of a panel, and of one of its steps that a line holds.
     most : int
         Lines that a step may fetch.
-    first : int
+    first : Expr or int
         Where the block of K begins, in steps.
     group, before, tiles
         Tiles of one size, the tiles before them, and all tiles of the panel.
