@@ -88,7 +88,7 @@ $(BROWSER_STAMP): $(STAMP)
 
 $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m venv --clear $(TORCH)
-	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > \
+	$(BIN)/python -c 'import os, site; print(site.getsitepackages()[0], os.getcwd(), sep="\n")' > \
 		"$$($(TORCH)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tvm_hybrid.pth"
 	$(TORCH)/bin/python -m pip install --disable-pip-version-check \
 		torch==2.13.0 torchao==0.18.0 transformers==5.23.0 onnxscript==0.7.2
