@@ -186,9 +186,10 @@ class Executable:
         """The model's only kernel, and the constants it is called with between input and output.
 
         None if the model is more than that, or its constants are only in the virtual machine, as
-        those of a library are. The kernel checks types and shapes as `main` does.
+        those of a library are. The kernel checks types and shapes as `numpy_main` does: it takes
+        bfloat16 tensors as their bits.
         """
-        if self._kernel is None:
+        if self._kernel is None or (self.has_bfloat16 and not self._kernel.takes_bits):
             return None
         function = self._module.get_function(self._kernel.function, query_imports=True)
         return function, self._kernel.constants
