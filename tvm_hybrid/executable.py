@@ -18,10 +18,9 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
-from relay_passes.bfloat16.uint16_entry import BITS_ENTRY
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.rewrite import MAIN
+from relay_passes.ir.rewrite import BITS_ENTRY, MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 from relay_passes.lower.native_code import emit_machine_code
 from relay_passes.lower.weights_entry import WEIGHTS_ENTRY, weights_in

@@ -28,6 +28,7 @@ from .region_functions import is_region_function
 from .tidy import tidied, used_bindings
 
 MAIN = "main"
+BITS_ENTRY = "main_bits"  # `main` with bfloat16 as uint16, where it has such tensors
 """The function that a model is."""
 
 Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name

@@ -220,8 +220,9 @@ def test_kernels_check_the_kind_of_elements_by_dlpacks_numbers() -> None:
         lowered = lower(tirx.transform.BindTarget(TARGET.with_host(TARGET))(mod))
     field = f"0, {tvm_compat.TYPE_CODE_AT}, "
     assert f'{field}"uint8") == T.uint8(2)' in lowered.script()  # kDLFloat
-    assert (tvm_compat.UINT_CODE, tvm_compat.BFLOAT_CODE) == tuple(
-        int(tvm.DataType(name).type_code) for name in ("uint16", "bfloat16")
+    assert tuple(int(tvm.DataType(name).type_code) for name in ("uint16", "bfloat16")) == (
+        tvm_compat.UINT_CODE,
+        tvm_compat.BFLOAT_CODE,
     )
 
 
