@@ -209,6 +209,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
             outputs = declared.outputs
         self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in outputs]
+        self._names = {info.name for info in self.executable.inputs}
         self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
         self._shared = self.executable.manifest.shared_outputs
         self._copies = any(self._shared)
@@ -452,6 +453,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
 
     def _named_feeds(self, feeds: Any) -> Mapping[str, Any]:
         """Feeds of just the program's inputs."""
+        if type(feeds) is dict and feeds.keys() == self._names:
+            return feeds
         names = [info.name for info in self.executable.inputs]
         if not isinstance(feeds, Mapping):
             raise FeedError(

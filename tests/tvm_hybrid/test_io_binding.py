@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.test_input_alignment import at_offset
-from tvm_hybrid.bound_arrays import room_of
+from tvm_hybrid.bound_arrays import Place, refuse_overlap, room_of
+from tvm_hybrid.bound_run import BoundRun
 from tvm_hybrid.errors import FeedError, OptionError
 
 WIDTH = 48
@@ -147,6 +149,71 @@ def test_sizes_may_change_between_runs() -> None:
         binding.run()
         np.testing.assert_array_equal(out, session.run(None, {"x": x})[0])
     assert len(session.programs) == 1
+
+
+def test_inputs_that_are_copied_may_change_in_size(
+    session: tvm_hybrid.InferenceSession,
+) -> None:
+    binding = session.io_binding()
+    binding.bind_output(names_of(session)[1])
+    is_open = session.get_inputs()[0].shape != [5, WIDTH]
+    for seed, rows in enumerate((5, 3, 60, 60, 2, 5) if is_open else (5, 5)):
+        x = at_offset(sample(rows, seed), 4)  # TVM's kernels read a copy
+        binding.bind_input("x", x)
+        for _ in range(2):
+            binding.run()
+            wanted = session.run(None, {"x": x})[1]
+            np.testing.assert_array_equal(binding.get_outputs()[0], wanted)
+            x[...] += 1
+    for wrong in (x.astype(np.float64), at_offset(np.zeros((5, WIDTH + 1), np.float32), 4)):
+        binding.bind_input("x", wrong)
+        with pytest.raises(FeedError, match="input 'x': expected"):
+            binding.run()
+
+
+def test_sizes_that_inputs_tell_by_name_are_not_asked_for() -> None:
+    runner = BoundRun(tvm_hybrid.compile(layers(), num_threads=1, keep_open=True))
+    assert runner.sizes == [[("x", 0), WIDTH]] * len(runner.targets)
+    runner.shapes = None
+    product, tanh, _ = runner.run({"x": sample(7)}, {})
+    assert product.shape == (7, WIDTH)
+    np.testing.assert_allclose(tanh, np.tanh(product), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "outputs", "refused"),
+    [
+        ([(0, 9), (2, 4), (6, 8)], {2}, True),  # behind a shorter one inside of the first
+        ([(0, 9), (2, 4), (6, 8)], {0}, True),
+        ([(0, 4), (2, 6), (6, 8)], {2}, False),
+        ([(0, 9), (2, 4), (9, 12)], {2}, False),
+        ([(6, 8), (0, 9)], {0}, True),
+    ],
+    ids=str,
+)
+def test_places_that_overlap(
+    bytes_of: list[tuple[int, int]], outputs: set[int], refused: bool
+) -> None:
+    memory = np.zeros(12, np.uint8)
+    slots = [Slot(f"value{number}", number, number in outputs) for number in range(len(bytes_of))]
+    start = memory.ctypes.data
+    places = [
+        Place(start + first, start + last, slot, memory[first:last])
+        for (first, last), slot in zip(bytes_of, slots, strict=True)
+    ]
+    if not refused:
+        return refuse_overlap(places)
+    with pytest.raises(FeedError, match="are bound to the same memory"):
+        refuse_overlap(places)
+
+
+class Slot(NamedTuple):
+    """A `Bindable` that is no cache."""
+
+    name: str
+    number: int
+    is_output: bool
+    cache: int | None = None
 
 
 @pytest.mark.parametrize(
