@@ -13,7 +13,8 @@ from tvm import relax
 
 import tvm_hybrid
 from relay_passes.lower.accept_bits import TAKES_BITS
-from relay_passes.pipeline import PipelineOptions, lower_shared
+from relay_passes.lower_module import lower_shared
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module
 from tvm_hybrid.errors import FeedError
 
