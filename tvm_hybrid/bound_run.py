@@ -135,7 +135,10 @@ class BoundRun:
         try:
             made = self.main(*tensors, *targets)
         except Exception:
-            self._check(tensors, bound)
+            shapes = [tuple(shape) for shape in self.shapes(*tensors)]
+            self._check(shapes, bound)
+            if self._misled(fresh, shapes):
+                return self.run(feeds, bound)
             raise
         made = [made] if type(made) is Tensor else made
         return [
@@ -167,7 +170,7 @@ class BoundRun:
 
     def _room(self, array: np.ndarray) -> Room:
         """`room_of`, remembered: arrays of one cache differ in the number of rows only."""
-        key = array.strides, array.shape[:-2], array.shape[-1:]
+        key = array.itemsize, array.strides, array.shape[:-2], array.shape[-1:]
         try:
             return self.rooms[key]
         except KeyError:
@@ -212,12 +215,27 @@ class BoundRun:
                 self._tell("output", slot, given)
         return _copied(array, info, given)
 
-    def _check(self, tensors: list[Tensor], bound: Bound) -> None:
+    def _check(self, shapes: list[tuple[int, ...]], bound: Bound) -> None:
         """Finds which bound array the program refused, if it was one."""
-        for slot, shape in zip(self.targets, self.shapes(*tensors), strict=True):
+        for slot, shape in zip(self.targets, shapes, strict=True):
             given = bound.get(slot.name)
             if given is not None and isinstance(slot.info, OutputInfo):
-                _check_array(given, slot.info, tuple(shape))
+                _check_array(given, slot.info, shape)
+
+    def _misled(self, fresh: dict[int, np.ndarray], shapes: list[tuple[int, ...]]) -> bool:
+        """Whether names told wrong sizes of new arrays; they are not asked again.
+
+        Two dimensions may have one name, but not one size: a module may name two variables alike,
+        and a model may declare what it does not keep.
+        """
+        wrong = [
+            place
+            for place, (slot, shape) in enumerate(zip(self.targets, shapes, strict=True))
+            if slot.number in fresh and fresh[slot.number].shape != shape
+        ]
+        for place in wrong:
+            self.sizes[place] = None
+        return bool(wrong)
 
     def _tell(self, what: str, slot: _Slot, array: np.ndarray) -> None:
         """Logs, once, that a large array is copied, and why."""

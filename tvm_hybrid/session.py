@@ -421,6 +421,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
         except FeedError:
             raise
         except Exception as error:
+            for info in self.executable.inputs:
+                to_array(feeds[info.name], info)
             if self._open:
                 self._check_sizes(feeds)
             raise_size_error(error)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from tvm import IRModule, relax, tirx
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
@@ -178,6 +179,68 @@ def test_sizes_that_inputs_tell_by_name_are_not_asked_for() -> None:
     product, tanh, _ = runner.run({"x": sample(7)}, {})
     assert product.shape == (7, WIDTH)
     np.testing.assert_allclose(tanh, np.tanh(product), rtol=1e-6, atol=1e-6)
+
+
+def test_dimensions_of_one_name_may_have_two_sizes() -> None:
+    session = tvm_hybrid.InferenceSession(
+        tvm_hybrid.compile(two_products(), num_threads=1, keep_open=True)
+    )
+    assert [each.shape for each in session.get_inputs()] == [["n", WIDTH]] * 2
+    binding = session.io_binding()
+    for sizes in ((5, 7), (3, 3), (2, 9)):
+        feeds = {name: sample(rows) for name, rows in zip("xy", sizes, strict=True)}
+        for name, value in feeds.items():
+            binding.bind_input(name, value)
+        first, second = names_of(session)
+        given = np.empty((sizes[1], WIDTH), np.float32)
+        binding.bind_output(first)
+        binding.bind_output(second, given)
+        binding.run()
+        for found, wanted in zip(
+            binding.copy_outputs_to_cpu(), session.run(None, feeds), strict=True
+        ):
+            np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(given, binding.copy_outputs_to_cpu()[1])
+    binding.bind_output(second, np.empty((4, WIDTH), np.float32))
+    with pytest.raises(FeedError, match=rf"is output_1: float32\[9, {WIDTH}\]; it is bound to"):
+        binding.run()
+
+
+def two_products() -> IRModule:
+    """A product of each input; their numbers of rows are two variables of one name."""
+    x, y = (
+        relax.Var(name, relax.TensorType((tirx.Var("n", "int64"), WIDTH), "float32"))
+        for name in "xy"
+    )
+    builder = relax.BlockBuilder()
+    weight = relax.const(np.random.default_rng(0).standard_normal((WIDTH, WIDTH)), "float32")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            products = [builder.emit(relax.op.matmul(each, weight)) for each in (x, y)]
+            result = builder.emit_output(relax.Tuple(products))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.parametrize("shape", [(WIDTH,), (1, 5, WIDTH), (5, WIDTH + 1)], ids=str)
+def test_inputs_of_another_shape_are_refused_where_they_lie(
+    session: tvm_hybrid.InferenceSession, shape: tuple[int, ...]
+) -> None:
+    binding = session.io_binding()
+    for place, name in enumerate(names_of(session)):
+        binding.bind_output(name, at_offset(np.empty((5, WIDTH), np.float32), 0) if place else None)
+    for start in (0, 4):  # kernels read the first where it is, and a copy of the other
+        binding.bind_input("x", at_offset(np.zeros(shape, np.float32), start))
+        with pytest.raises(FeedError, match=r"input 'x': expected .*; give an array of the shape"):
+            binding.run()
+
+
+def test_room_is_that_of_arrays_with_elements_of_this_size() -> None:
+    runner = BoundRun(tvm_hybrid.compile(layers(5), num_threads=1))
+    cache = np.zeros((2, 3, 9, 4), np.float32)[:, :, :5]
+    every_other = np.zeros((2, 3, 9, 8), np.float16)[:, :, :5, ::2]
+    assert cache.strides == every_other.strides
+    assert [runner._room(each).rows for each in (cache, every_other)] == [9, -1]
 
 
 @pytest.mark.parametrize(

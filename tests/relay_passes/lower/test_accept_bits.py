@@ -9,10 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 
 import tvm_hybrid
 from relay_passes.lower.accept_bits import TAKES_BITS
+from relay_passes.lower.skip_checks import pipeline_of_trusting
 from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module
@@ -79,3 +80,41 @@ def test_main_takes_no_bits() -> None:
     bits = tvm.runtime.tensor(np.zeros((3, 16), np.uint16))
     with pytest.raises(FeedError, match=r"expected x0: bfloat16\[3, 16\], got x0: uint16"):
         executable.run(bits)
+
+
+@pytest.mark.parametrize(
+    ("taken", "given"),
+    [
+        ("float32", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("int16", "bfloat16"),
+        ("uint16", "bfloat16"),
+        ("bfloat16", "uint16"),
+    ],
+)
+def test_one_side_may_be_of_another_type(taken: str, given: str) -> None:
+    body = module(lambda x: op.astype(x, given), ((3, 16), taken))
+    session = tvm_hybrid.InferenceSession(tvm_hybrid.compile(body, num_threads=1))
+    numbers = np.arange(48).reshape(3, 16)
+    for _ in range(3):  # by the machine at first, then the short way
+        (found,) = session.run(None, {"x0": numbers.astype(taken)})
+        assert found.dtype == np.dtype(given)
+        np.testing.assert_array_equal(found.astype(int), numbers)
+        for wrong in {"int16", "uint16", "float16", "bfloat16"} - {taken}:
+            with pytest.raises(FeedError, match=rf"expected x0: {taken}\[3, 16\], got x0: {wrong}"):
+                session.run(None, {"x0": numbers.astype(wrong)})
+
+
+def test_integers_of_the_same_size_are_no_bits() -> None:
+    """A kernel from uint16 to bfloat16: only the second takes both."""
+    x = te.placeholder((16,), "uint16", name="x")
+    y = te.compute((16,), lambda i: x[i].astype("bfloat16"), name="y")
+    kernel = te.create_prim_func([x, y]).with_attr({"global_symbol": "cast", TAKES_BITS: True})
+    mod = tvm.IRModule({"cast": kernel})
+    cast = tvm.compile(mod, TARGET, tir_pipeline=pipeline_of_trusting("default"))["cast"]
+    numbers, bits = np.arange(16, dtype=np.uint16), np.zeros(16, np.uint16)
+    cast(numbers, bits)
+    np.testing.assert_array_equal(bits.view(BF16).astype(int), numbers)
+    for wrong in (tvm.runtime.empty((16,), "bfloat16"), numbers.view(np.int16)):
+        with pytest.raises(TypeError, match="dtype"):
+            cast(wrong, bits)
