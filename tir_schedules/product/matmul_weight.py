@@ -19,7 +19,6 @@ from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
 from microkernels.microkernel import Microkernel
 from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 
 from .byte_choice import cuts_above
@@ -90,9 +89,7 @@ def has_column_term(region: Region, kernel: Microkernel) -> bool:
 
 def has_column_sums(region: Region, config: MatmulConfig, kernel: Microkernel) -> bool:
     """Whether the sums of the columns follow a term that is not these sums."""
-    return is_integer(region) and cuts_above(
-        plan_of(region, config), ZeroPoints.of(region, kernel)
-    )
+    return is_integer(region) and cuts_above(plan_of(region, config), ZeroPoints.of(region, kernel))
 
 
 def has_answer(region: Region, kernel: Microkernel) -> bool:
