@@ -139,8 +139,8 @@ def _offset(start: Start | None) -> Expr | None:
     if start is None:
         return None
     if not start.zero_points.a_runtime:
-        offset = known_offset(start.zero_points)
-        return scalar(offset, "int32") if offset > 0 else None
+        known = known_offset(start.zero_points)
+        return scalar(known, "int32") if known > 0 else None
     below = start.a_zero_point() - tirx.const(LARGEST // 2 + 1, "int32")
     offset = tirx.Max(below, tirx.const(0, "int32"))
     return materialise(tirx.Min(offset, tirx.const(LARGEST_OFFSET, "int32")))
