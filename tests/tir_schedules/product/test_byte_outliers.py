@@ -23,7 +23,7 @@ from tir_schedules.product.byte_choice import (
 )
 from tir_schedules.product.matmul import MATMUL, values_choose
 from tir_schedules.product.matmul_config import plan_of
-from tir_schedules.product.matmul_weight import sums_at
+from tir_schedules.product.matmul_weight import has_column_sums, packed_shape, sums_at
 from tir_schedules.product.outlier_list import LARGEST
 from tir_schedules.product.zero_points import ZeroPoints
 from tvm_hybrid.dlpack import tensor_of
@@ -201,11 +201,14 @@ def test_blocks_are_small_where_there_are_lists(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ["avx512_vnni", "avx2_vnni", "amx"])
 def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
-    region = matmul_region((64,), 64, 128)
+    region = matmul_region((64,), 64, 128, a_zero=130)
     for kernel in kernels_for(isa_named(isa), "uint8", "int8"):
         config = config_for(region, isa, kernel=kernel.name, rows=1, vectors=1)
         assert not lists_outliers(plan_of(region, config))
+        assert not has_column_sums(region, config, kernel)
         assert not values_choose(region, config)
+        bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term
+        assert packed_shape(region, config, isa_named(isa), 1) == (bytes_packed,)
 
 
 @every_isa
