@@ -46,9 +46,9 @@ test: $(TORCH_STAMP) $(BROWSER_STAMP)
 test-torch: $(TORCH_STAMP)
 	$(TORCH_PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, seven of ten notebooks, four fifths of random examples, and of tests
-# marked sampled and, on CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms; of templates'
-# tests for each instruction set two thirds.
+# With what `test` leaves out: tests marked slow, four fifths of random examples, of tests marked sampled and, on
+# CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms, and of templates' tests for each
+# instruction set two thirds.
 test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
@@ -88,7 +88,7 @@ $(BROWSER_STAMP): $(STAMP)
 
 $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m venv --clear $(TORCH)
-	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > \
+	$(BIN)/python -c 'import os, site; print(site.getsitepackages()[0], os.getcwd(), sep="\n")' > \
 		"$$($(TORCH)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tvm_hybrid.pth"
 	$(TORCH)/bin/python -m pip install --disable-pip-version-check \
 		torch==2.13.0 torchao==0.18.0 transformers==5.23.0 onnxscript==0.7.2

@@ -59,6 +59,7 @@ from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
 from .lift.lift_programs import lift_programs
+from .lower.accept_bits import mark_takers
 from .lower.allocate_empty import allocate_empty
 from .lower.bfloat16_remainders import bfloat16_remainders
 from .lower.check_divisors import check_divisors
@@ -255,6 +256,7 @@ def phases(
         Phase.SHARE_KERNELS: [
             share_kernels(decisions),
             into_entry(),
+            mark_takers(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
         ],
         Phase.LOWER_TO_VM: [

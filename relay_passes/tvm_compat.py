@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 from tvm.relax.expr import _update_type
 from tvm.runtime import Module
 from tvm.te import tag
@@ -193,6 +193,25 @@ def emit_machine_code(module: tvm_ffi.Module) -> None:
 
 POOL_SIZE = "runtime.NumThreads"
 """TVM's function that says how many threads the caller's pool has."""
+
+TYPE_CODE_AT = 5
+"""kDLTensorTypeCode: what `tvm_struct_get` calls the kind of a tensor's elements."""
+
+UINT_CODE, BFLOAT_CODE = 1, 4
+"""DLPack's kinds of elements: unsigned integers, bfloat16."""
+
+
+def with_condition(check: tirx.AssertStmt, condition: ir.Expr) -> tirx.AssertStmt:
+    """An assertion with another condition.
+
+    Needs the global function `tirx.AssertStmt`: Python's constructor hands it the kind of the error
+    and the condition in the wrong order.
+    """
+    make = tvm_ffi.get_global_func("tirx.AssertStmt")
+    made = make(condition, check.error_kind, check.message_parts, None)
+    assert isinstance(made, tirx.AssertStmt)
+    return made
+
 
 NUMBER_AT = 17
 """kInt64ArrayElem: what `tvm_struct_get` calls an element of an array of int64."""

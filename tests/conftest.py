@@ -35,15 +35,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ISAS = "isas"  # which of them a test ran, in its report
-SLOW_NOTEBOOKS = {
-    "amx_emulator.ipynb",
-    "attention_and_fusion.ipynb",
-    "convolutions_and_layouts.ipynb",
-    "decoding.ipynb",
-    "low_precision.ipynb",
-    "pytorch.ipynb",
-    "tuning.ipynb",
-}
 TORCH_NOTEBOOKS = {"pytorch.ipynb"}
 # Their code is for CPUs with this; notebooks run without stand-ins.
 NOTEBOOKS_FOR = {"amx_emulator.ipynb": "avx512_bf16"}
@@ -113,11 +104,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks notebooks, which have no decorators, and most of many alike."""
+    """Skips notebooks that cannot run here, and marks most of many alike."""
     for item in items:
         name = item.path.name
-        if name in SLOW_NOTEBOOKS:
-            item.add_marker("slow")
         if name in TORCH_NOTEBOOKS and importlib.util.find_spec("torch") is None:
             item.add_marker(pytest.mark.skip(reason="needs torch, which .venv/torch has"))
         if name in NOTEBOOKS_FOR and not host_isa().includes(isa_named(NOTEBOOKS_FOR[name])):

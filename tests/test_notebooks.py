@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 import tvm_hybrid
-from tests.conftest import SLOW_NOTEBOOKS, TORCH_NOTEBOOKS
+from tests.conftest import NOTEBOOKS_FOR, TORCH_NOTEBOOKS
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -72,7 +72,7 @@ def forbidden(source: str, allowed: set[str]) -> list[str]:
 
 def test_there_are_ten() -> None:
     assert len(NOTEBOOKS) == 10
-    assert {path.name for path in NOTEBOOKS} >= SLOW_NOTEBOOKS | TORCH_NOTEBOOKS
+    assert {path.name for path in NOTEBOOKS} >= TORCH_NOTEBOOKS | NOTEBOOKS_FOR.keys()
     page = (FOLDER / "README.md").read_text()
     site = (FOLDER.parent / "mkdocs.yml").read_text()
     for path in NOTEBOOKS:

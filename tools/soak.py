@@ -4,8 +4,8 @@
 
 Callers use `run`, `submit`, `run_async` and bound arrays, of one long-lived session and of
 short-lived ones, in threads that come and go; some give up, some send what does not fit. Every
-second resident memory and threads of the process are noted. It ends with code 1 if the last quarter
-has more of either than the second quarter, or if a result is wrong.
+second resident memory and threads of the process are noted, and every minute told. It ends with
+code 1 if the last quarter has more of either than the second quarter, or if a result is wrong.
 """
 
 from __future__ import annotations
@@ -183,6 +183,13 @@ def main() -> int:
         gc.collect()
         memory.append(resident_bytes())
         counts.append(threads())
+        if len(memory) % 60 == 0:
+            requests = sum(soak.counts.values())
+            print(
+                f"after {len(memory)} s: {memory[-1] >> 20} MB, {counts[-1]} threads, "
+                f"{requests} requests",
+                flush=True,
+            )
     soak.over.set()
     for caller in callers:
         caller.join()

@@ -106,16 +106,22 @@ def refuse_overlap(places: list[Place]) -> None:
         Naming two that do.
     """
     before: list[Place] = []
+    end = 0
     for place in sorted(places, key=itemgetter(0)):
-        before = [each for each in before if each.end > place.start]
+        if place.start >= end:
+            before, end = [place], place.end
+            continue
         for each in before:
-            if (each.slot.is_output or place.slot.is_output) and not _may_share(each, place):
+            if each.end <= place.start or not (each.slot.is_output or place.slot.is_output):
+                continue
+            if not _may_share(each, place):
                 raise FeedError(
                     f"{_text(each)} and {_text(place)} are bound to the same memory; outputs need "
                     "memory of their own, but for the keys and values of a decoder, which may lie "
                     "over their past if both begin at the same element of a larger array"
                 )
         before.append(place)
+        end = max(end, place.end)
 
 
 def _may_share(one: Place, other: Place) -> bool:

@@ -35,7 +35,34 @@ class _Slot:
     anywhere: bool  # and one of any alignment
     name: str
     dtype: np.dtype[Any] | None  # None if kernels take another type
+    stored: np.dtype[Any]  # what kernels take
     rank: int
+
+
+class _Copy:
+    """Aligned memory for the value of one input, which grows as it has to."""
+
+    def __init__(self) -> None:
+        self.memory = aligned_empty(TensorInfo("", (ZERO_COPY_BYTES,), "uint8"))
+        self.array: np.ndarray = np.empty(0)
+        self.tensor: Tensor | None = None
+
+    def takes(self, value: Any, dtype: np.dtype[Any] | None, info: TensorInfo) -> bool:
+        """Whether a value is a small array that needs neither a conversion nor a message."""
+        if type(value) is not np.ndarray or value.dtype is not dtype:
+            return False
+        fits = value.shape == self.array.shape or info.fits(value.shape)
+        return fits and 0 < value.nbytes < ZERO_COPY_BYTES
+
+    def filled(self, array: np.ndarray) -> Tensor:
+        """A tensor with the elements of an array of that type, until it is called again."""
+        if self.tensor is None or array.shape != self.array.shape:
+            if array.nbytes > self.memory.size:
+                self.memory = aligned_empty(TensorInfo("", (array.nbytes,), "uint8"))
+            self.array = self.memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+            self.tensor = tensor_of(self.array)
+        self.array[...] = array
+        return self.tensor
 
 
 class BoundRun:
@@ -68,8 +95,9 @@ class BoundRun:
             )
             for each in manifest.bound_outputs
         ]
+        self.sizes = [_sizes(slot.info, self.inputs) for slot in self.targets]
         self.main, self.shapes = executable.into_entries()
-        self.copies: dict[int, np.ndarray] = {}
+        self.copies: dict[int, _Copy] = {}
         self.rooms: dict[Any, Room] = {}
         self.told: set[str] = set()
 
@@ -93,8 +121,13 @@ class BoundRun:
             if target is not None and given is not None:
                 written[slot.number] = given
             else:
-                shapes = shapes or self.shapes(*tensors)
-                memory = _memory(slot, tuple(shapes[place]))
+                sizes = self.sizes[place]
+                if sizes is None:
+                    shapes = shapes or self.shapes(*tensors)
+                    shape = tuple(shapes[place])
+                else:
+                    shape = tuple(_size(each, feeds) for each in sizes)
+                memory = _memory(slot, shape)
                 target = tensor_of(memory) if memory.size else _nothing(memory)
                 fresh[slot.number] = memory
             targets.append(target)
@@ -102,7 +135,10 @@ class BoundRun:
         try:
             made = self.main(*tensors, *targets)
         except Exception:
-            self._check(tensors, bound)
+            shapes = [tuple(shape) for shape in self.shapes(*tensors)]
+            self._check(shapes, bound)
+            if self._misled(fresh, shapes):
+                return self.run(feeds, bound)
             raise
         made = [made] if type(made) is Tensor else made
         return [
@@ -134,7 +170,7 @@ class BoundRun:
 
     def _room(self, array: np.ndarray) -> Room:
         """`room_of`, remembered: arrays of one cache differ in the number of rows only."""
-        key = array.strides, array.shape[:-2], array.shape[-1:]
+        key = array.itemsize, array.strides, array.shape[:-2], array.shape[-1:]
         try:
             return self.rooms[key]
         except KeyError:
@@ -148,19 +184,17 @@ class BoundRun:
         tensor = self._in_place(slot, value, places)
         if tensor is not None:
             return tensor
-        info = slot.info
+        known, info = self.copies.get(slot.number), slot.info
         assert isinstance(info, TensorInfo)
+        if known is not None and known.takes(value, slot.dtype, info):
+            return known.filled(value)
         array = to_array(value, info)
         if not array.size:
             return _nothing(to_stored(array))
         self._tell("input", slot, array)
-        stored = to_stored(array)
-        copy = self.copies.get(slot.number)
-        if copy is None or copy.shape != stored.shape:
-            wanted = TensorInfo("", stored.shape, stored.dtype.name)
-            copy = self.copies[slot.number] = aligned_empty(wanted)
-        copy[...] = stored
-        return tensor_of(copy)
+        if known is None:
+            known = self.copies[slot.number] = _Copy()
+        return known.filled(to_stored(array))
 
     def _result(
         self,
@@ -181,12 +215,27 @@ class BoundRun:
                 self._tell("output", slot, given)
         return _copied(array, info, given)
 
-    def _check(self, tensors: list[Tensor], bound: Bound) -> None:
+    def _check(self, shapes: list[tuple[int, ...]], bound: Bound) -> None:
         """Finds which bound array the program refused, if it was one."""
-        for slot, shape in zip(self.targets, self.shapes(*tensors), strict=True):
+        for slot, shape in zip(self.targets, shapes, strict=True):
             given = bound.get(slot.name)
             if given is not None and isinstance(slot.info, OutputInfo):
-                _check_array(given, slot.info, tuple(shape))
+                _check_array(given, slot.info, shape)
+
+    def _misled(self, fresh: dict[int, np.ndarray], shapes: list[tuple[int, ...]]) -> bool:
+        """Whether names told wrong sizes of new arrays; they are not asked again.
+
+        Two dimensions may have one name, but not one size: a module may name two variables alike,
+        and a model may declare what it does not keep.
+        """
+        wrong = [
+            place
+            for place, (slot, shape) in enumerate(zip(self.targets, shapes, strict=True))
+            if slot.number in fresh and fresh[slot.number].shape != shape
+        ]
+        for place in wrong:
+            self.sizes[place] = None
+        return bool(wrong)
 
     def _tell(self, what: str, slot: _Slot, array: np.ndarray) -> None:
         """Logs, once, that a large array is copied, and why."""
@@ -222,13 +271,37 @@ def _slot(
 ) -> _Slot:
     dtype = None if is_narrow(info.dtype) else numpy_dtype(info.dtype)
     rank, has_room = len(info.shape), has_room and dtype != BFLOAT16  # TVM has no such views of it
-    return _Slot(info, number, is_output, cache, has_room, anywhere, info.name, dtype, rank)
+    stored = numpy_dtype(TensorInfo("", (), info.dtype).stored.dtype)
+    return _Slot(info, number, is_output, cache, has_room, anywhere, info.name, dtype, stored, rank)
+
+
+def _sizes(
+    info: TensorInfo | OutputInfo, inputs: list[_Slot]
+) -> list[int | tuple[str, int]] | None:
+    """An output's sizes: each a number, or an input and its axis of that name; None if not so."""
+    places = {
+        size: (slot.name, axis)
+        for slot in inputs
+        for axis, size in enumerate(slot.info.shape)
+        if isinstance(size, str)
+    }
+    found = [size if isinstance(size, int) else places.get(str(size)) for size in info.shape]
+    return None if None in found else [each for each in found if each is not None]
+
+
+def _size(size: int | tuple[str, int], feeds: Mapping[str, Any]) -> int:
+    """A size of an output for such inputs; the program checks it."""
+    if isinstance(size, int):
+        return size
+    name, axis = size
+    return int(np.shape(feeds[name])[axis])
 
 
 def _memory(slot: _Slot, shape: tuple[int, ...]) -> np.ndarray:
     """A new array for what the program gives for an output; NumPy's cost a seventh of TVM's."""
-    stored = TensorInfo("", shape, slot.info.dtype).stored
-    return np.empty(shape, numpy_dtype(stored.dtype)) if slot.anywhere else aligned_empty(stored)
+    if slot.anywhere:
+        return np.empty(shape, slot.stored)
+    return aligned_empty(TensorInfo("", shape, slot.stored.name))
 
 
 def _nothing(array: np.ndarray) -> Tensor:

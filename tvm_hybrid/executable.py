@@ -18,10 +18,9 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
-from relay_passes.bfloat16.uint16_entry import BITS_ENTRY
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.rewrite import MAIN
+from relay_passes.ir.rewrite import BITS_ENTRY, MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 from relay_passes.lower.native_code import emit_machine_code
 from relay_passes.lower.weights_entry import WEIGHTS_ENTRY, weights_in
@@ -200,9 +199,10 @@ class Executable:
         """The model's only kernel, and the constants it is called with between input and output.
 
         None if the model is more than that, or its constants are only in the virtual machine, as
-        those of a library are. The kernel checks types and shapes as `main` does.
+        those of a library are. The kernel checks types and shapes as `numpy_main` does: it takes
+        bfloat16 tensors as their bits.
         """
-        if self._kernel is None:
+        if self._kernel is None or (self.has_bfloat16 and not self._kernel.takes_bits):
             return None
         function = self._module.get_function(self._kernel.function, query_imports=True)
         return function, self._kernel.constants

@@ -82,6 +82,9 @@ class IOBinding:
         OptionError
             If there is no such device.
         """
+        if type(value) is np.ndarray and device_type is None:  # the way of every step of a decoder
+            self._inputs[name] = value
+            return
         device, value = _device_of(value, device_type)
         if device is not None:
             require_cpu(device, device_id)

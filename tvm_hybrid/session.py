@@ -209,6 +209,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
             outputs = declared.outputs
         self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in outputs]
+        self._names = {info.name for info in self.executable.inputs}
         self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
         self._shared = self.executable.manifest.shared_outputs
         self._copies = any(self._shared)
@@ -420,6 +421,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
         except FeedError:
             raise
         except Exception as error:
+            for info in self.executable.inputs:
+                to_array(feeds[info.name], info)
             if self._open:
                 self._check_sizes(feeds)
             raise_size_error(error)
@@ -452,6 +455,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
 
     def _named_feeds(self, feeds: Any) -> Mapping[str, Any]:
         """Feeds of just the program's inputs."""
+        if type(feeds) is dict and feeds.keys() == self._names:
+            return feeds
         names = [info.name for info in self.executable.inputs]
         if not isinstance(feeds, Mapping):
             raise FeedError(

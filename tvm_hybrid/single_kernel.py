@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tvm import IRModule, ir, relax
 from tvm.runtime import Tensor
 
+from relay_passes.lower.accept_bits import TAKES_BITS
 from relay_passes.lower.lower_regions import UNALIGNED
 
 
@@ -28,10 +29,13 @@ class SingleKernel:
         The kernel, whose parameters are the input, the constants and the output.
     constants : tuple of tvm.runtime.Tensor
         Packed weights and whatever else the kernel reads.
+    takes_bits : bool
+        Whether the kernel takes the bits (uint16) of tensors of bfloat16.
     """
 
     function: str
     constants: tuple[Tensor, ...]
+    takes_bits: bool = False
 
 
 def single_kernel(mod: IRModule, function: str = "main") -> SingleKernel | None:
@@ -59,4 +63,5 @@ def single_kernel(mod: IRModule, function: str = "main") -> SingleKernel | None:
     if not all(isinstance(constant, ir.GenericConst) for constant in constants):
         return None
     name = str(call.args[0].name_hint)
-    return SingleKernel(name, tuple(constant.value for constant in constants))
+    takes_bits = TAKES_BITS in mod[call.args[0]].attrs
+    return SingleKernel(name, tuple(constant.value for constant in constants), takes_bits)

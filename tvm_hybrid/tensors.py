@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import ml_dtypes
 import msgspec
@@ -184,10 +186,16 @@ def is_narrow(dtype: str) -> bool:
 
 def to_stored(array: np.ndarray) -> np.ndarray:
     """An array of a caller as compiled code takes it."""
-    wanted = _STORED_TYPES.get(array.dtype.name)
+    wanted = _stored_type(array.dtype)
     if wanted is None:
         return array
     return array.astype(wanted) if "int" in array.dtype.name else array.view(wanted)
+
+
+@functools.lru_cache(maxsize=64)
+def _stored_type(dtype: np.dtype[Any]) -> str | None:
+    """The type that compiled code takes in place of this one; NumPy makes a type's name anew."""
+    return _STORED_TYPES.get(dtype.name)
 
 
 def from_stored(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -196,6 +204,7 @@ def from_stored(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(wanted) if "int" in dtype else array.view(wanted)
 
 
+@functools.cache
 def numpy_dtype(name: str) -> np.dtype:
     """NumPy's element type of this name, or that of ml_dtypes."""
     return np.dtype(getattr(ml_dtypes, name, name))

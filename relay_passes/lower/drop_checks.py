@@ -11,7 +11,8 @@ After
     cls.tvm_hybrid_matmul(x, const_packed, alloc)
 
 A kernel refuses an argument of another shape or type before it reads anything. A
-parameter that anything but a kernel uses, such as a view, keeps its checks.
+parameter that anything but a kernel uses, such as a view, keeps its checks, and so does one of a
+kernel that takes bits for bfloat16.
 
 Inputs may keep them: TVM's errors name the function and the parameter, and a wrong shape is a
 RuntimeError. Each costs a call; weights, parameters behind the first `num_input`, are many.
@@ -27,6 +28,8 @@ from relay_passes.ir.open_weights import NUM_INPUT, has_weights
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.used_variables import variables
 from relay_passes.tvm_compat import ENTRY_CHECKS
+
+from .accept_bits import TAKES_BITS
 
 
 def drop_checks(of_inputs: bool = True) -> ir.transform.Pass:
@@ -104,4 +107,5 @@ def _is_kernel_call(mod: IRModule, value: relax.Expr) -> bool:
         isinstance(value, relax.Call)
         and isinstance(value.op, relax.GlobalVar)
         and isinstance(mod[value.op], tirx.PrimFunc)
+        and TAKES_BITS not in (mod[value.op].attrs or {})
     )

@@ -29,6 +29,8 @@ from relay_passes.ir.graph import op_name
 from relay_passes.tvm_compat import OWN_RESULTS, OWN_VIEWS
 from tir_schedules.core.statements import children
 
+from .accept_bits import accept_bits
+
 TRUSTING = "tvm_hybrid.trusting"  # an attribute of kernels that do not check their arguments
 
 
@@ -61,7 +63,7 @@ def pipeline_of_trusting(name: str) -> str:
 
 def _pipeline(name: str) -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     lower, finalize_host, finalize_device = get_tir_pipeline(name)
-    return Sequential([lower, _skip_checks()]), finalize_host, finalize_device
+    return Sequential([lower, _skip_checks(), accept_bits()]), finalize_host, finalize_device
 
 
 def _skip_checks() -> Pass:

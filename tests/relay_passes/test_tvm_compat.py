@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import IRModule, ir, relax, te, tirx
 from tvm.ir.instrument import pass_instrument
+from tvm.tirx.compilation_pipeline import get_tir_pipeline
 
 from relay_passes import tvm_compat
 from relay_passes.pipeline import Phase, phases
@@ -211,3 +212,27 @@ def test_the_virtual_machines_code_is_made_without_kernels() -> None:
     assert not code.imports
     result = relax.VirtualMachine(code, tvm.cpu())["main"](tvm.runtime.tensor(np.ones(4, "f")))
     np.testing.assert_array_equal(result.numpy(), np.ones(4))
+
+
+def test_kernels_check_the_kind_of_elements_by_dlpacks_numbers() -> None:
+    mod = IRModule({"f": doubled().with_attr("global_symbol", "f")})
+    lower, *_ = get_tir_pipeline("default")
+    with TARGET:
+        lowered = lower(tirx.transform.BindTarget(TARGET.with_host(TARGET))(mod))
+    field = f"0, {tvm_compat.TYPE_CODE_AT}, "
+    assert f'{field}"uint8") == T.uint8(2)' in lowered.script()  # kDLFloat
+    assert tuple(int(tvm.DataType(name).type_code) for name in ("uint16", "bfloat16")) == (
+        tvm_compat.UINT_CODE,
+        tvm_compat.BFLOAT_CODE,
+    )
+
+
+def test_an_assertion_gets_another_condition() -> None:
+    kind, parts = ir.StringImm("TypeError"), [ir.StringImm("wrong")]
+    x = tirx.Var("x", "int32")
+    make = tvm.get_global_func("tirx.AssertStmt")
+    check = make(x > 1, kind, parts, None)
+    changed = tvm_compat.with_condition(check, x > 2)
+    assert "x > 2" in str(changed)
+    assert changed.error_kind.value == "TypeError"
+    assert [each.value for each in changed.message_parts] == ["wrong"]

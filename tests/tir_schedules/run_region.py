@@ -68,6 +68,42 @@ def packed(
     return result
 
 
+class Kernel:
+    """The kernel of a region, which is compiled once and runs many times.
+
+    Where a pool's number of threads is given, loops that keep few of them busy wake only these.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        isa: str,
+        config: Config | None = None,
+        threads: int = 1,
+        pool: int = 1,
+    ) -> None:
+        machine = machine_for(isa, threads)
+        template = template_for(region.op)
+        assert template.reject(region, machine.isa) is None
+        self.region, self.isa = region, machine.isa
+        self.config = config or template.default_config(region, machine)
+        self.code = compiled(made_for(template.build(region, self.config, self.isa), pool), isa)
+
+    def run(
+        self,
+        arrays: Sequence[np.ndarray],
+        at_end: bool = True,
+        stored_shape: tuple[int, ...] | None = None,
+    ) -> np.ndarray:
+        """The output, every buffer placed against an unmapped page."""
+        shape = stored_shape or self.region.output.shape
+        output = guarded(np.zeros(shape, dtype_named(self.region.output.dtype)), at_end)
+        output[...] = 85 if output.dtype.kind in "iub" else np.nan
+        inputs = packed(self.region, self.config, self.isa, arrays)
+        self.code(*(tensor_of(guarded(x, at_end)) for x in inputs), tensor_of(output))
+        return output
+
+
 def run(
     region: Region,
     arrays: Sequence[np.ndarray],
@@ -78,21 +114,8 @@ def run(
     stored_shape: tuple[int, ...] | None = None,
     pool: int = 1,
 ) -> np.ndarray:
-    """The kernel's output, every buffer placed against an unmapped page.
-
-    Where a pool's number of threads is given, loops that keep few of them busy wake only these.
-    """
-    machine = machine_for(isa, threads)
-    template = template_for(region.op)
-    assert template.reject(region, machine.isa) is None
-    config = config or template.default_config(region, machine)
-    kernel = compiled(made_for(template.build(region, config, machine.isa), pool), isa)
-    shape = stored_shape or region.output.shape
-    output = guarded(np.zeros(shape, dtype_named(region.output.dtype)), at_end)
-    output[...] = 85 if output.dtype.kind in "iub" else np.nan
-    inputs = packed(region, config, machine.isa, arrays)
-    kernel(*(tensor_of(guarded(x, at_end)) for x in inputs), tensor_of(output))
-    return output
+    """The output of a region's kernel, which runs once; see `Kernel`."""
+    return Kernel(region, isa, config, threads, pool).run(arrays, at_end, stored_shape)
 
 
 def compiled(function: tirx.PrimFunc, isa: str) -> Callable[..., None]:

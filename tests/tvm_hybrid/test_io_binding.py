@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from tvm import IRModule, relax, tirx
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.test_input_alignment import at_offset
-from tvm_hybrid.bound_arrays import room_of
+from tvm_hybrid.bound_arrays import Place, refuse_overlap, room_of
+from tvm_hybrid.bound_run import BoundRun
 from tvm_hybrid.errors import FeedError, OptionError
 
 WIDTH = 48
@@ -147,6 +150,133 @@ def test_sizes_may_change_between_runs() -> None:
         binding.run()
         np.testing.assert_array_equal(out, session.run(None, {"x": x})[0])
     assert len(session.programs) == 1
+
+
+def test_inputs_that_are_copied_may_change_in_size(
+    session: tvm_hybrid.InferenceSession,
+) -> None:
+    binding = session.io_binding()
+    binding.bind_output(names_of(session)[1])
+    is_open = session.get_inputs()[0].shape != [5, WIDTH]
+    for seed, rows in enumerate((5, 3, 60, 60, 2, 5) if is_open else (5, 5)):
+        x = at_offset(sample(rows, seed), 4)  # TVM's kernels read a copy
+        binding.bind_input("x", x)
+        for _ in range(2):
+            binding.run()
+            wanted = session.run(None, {"x": x})[1]
+            np.testing.assert_array_equal(binding.get_outputs()[0], wanted)
+            x[...] += 1
+    for wrong in (x.astype(np.float64), at_offset(np.zeros((5, WIDTH + 1), np.float32), 4)):
+        binding.bind_input("x", wrong)
+        with pytest.raises(FeedError, match="input 'x': expected"):
+            binding.run()
+
+
+def test_sizes_that_inputs_tell_by_name_are_not_asked_for() -> None:
+    runner = BoundRun(tvm_hybrid.compile(layers(), num_threads=1, keep_open=True))
+    assert runner.sizes == [[("x", 0), WIDTH]] * len(runner.targets)
+    runner.shapes = None
+    product, tanh, _ = runner.run({"x": sample(7)}, {})
+    assert product.shape == (7, WIDTH)
+    np.testing.assert_allclose(tanh, np.tanh(product), rtol=1e-6, atol=1e-6)
+
+
+def test_dimensions_of_one_name_may_have_two_sizes() -> None:
+    session = tvm_hybrid.InferenceSession(
+        tvm_hybrid.compile(two_products(), num_threads=1, keep_open=True)
+    )
+    assert [each.shape for each in session.get_inputs()] == [["n", WIDTH]] * 2
+    binding = session.io_binding()
+    for sizes in ((5, 7), (3, 3), (2, 9)):
+        feeds = {name: sample(rows) for name, rows in zip("xy", sizes, strict=True)}
+        for name, value in feeds.items():
+            binding.bind_input(name, value)
+        first, second = names_of(session)
+        given = np.empty((sizes[1], WIDTH), np.float32)
+        binding.bind_output(first)
+        binding.bind_output(second, given)
+        binding.run()
+        for found, wanted in zip(
+            binding.copy_outputs_to_cpu(), session.run(None, feeds), strict=True
+        ):
+            np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(given, binding.copy_outputs_to_cpu()[1])
+    binding.bind_output(second, np.empty((4, WIDTH), np.float32))
+    with pytest.raises(FeedError, match=rf"is output_1: float32\[9, {WIDTH}\]; it is bound to"):
+        binding.run()
+
+
+def two_products() -> IRModule:
+    """A product of each input; their numbers of rows are two variables of one name."""
+    x, y = (
+        relax.Var(name, relax.TensorType((tirx.Var("n", "int64"), WIDTH), "float32"))
+        for name in "xy"
+    )
+    builder = relax.BlockBuilder()
+    weight = relax.const(np.random.default_rng(0).standard_normal((WIDTH, WIDTH)), "float32")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            products = [builder.emit(relax.op.matmul(each, weight)) for each in (x, y)]
+            result = builder.emit_output(relax.Tuple(products))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.parametrize("shape", [(WIDTH,), (1, 5, WIDTH), (5, WIDTH + 1)], ids=str)
+def test_inputs_of_another_shape_are_refused_where_they_lie(
+    session: tvm_hybrid.InferenceSession, shape: tuple[int, ...]
+) -> None:
+    binding = session.io_binding()
+    for place, name in enumerate(names_of(session)):
+        binding.bind_output(name, at_offset(np.empty((5, WIDTH), np.float32), 0) if place else None)
+    for start in (0, 4):  # kernels read the first where it is, and a copy of the other
+        binding.bind_input("x", at_offset(np.zeros(shape, np.float32), start))
+        with pytest.raises(FeedError, match=r"input 'x': expected .*; give an array of the shape"):
+            binding.run()
+
+
+def test_room_is_that_of_arrays_with_elements_of_this_size() -> None:
+    runner = BoundRun(tvm_hybrid.compile(layers(5), num_threads=1))
+    cache = np.zeros((2, 3, 9, 4), np.float32)[:, :, :5]
+    every_other = np.zeros((2, 3, 9, 8), np.float16)[:, :, :5, ::2]
+    assert cache.strides == every_other.strides
+    assert [runner._room(each).rows for each in (cache, every_other)] == [9, -1]
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "outputs", "refused"),
+    [
+        ([(0, 9), (2, 4), (6, 8)], {2}, True),  # behind a shorter one inside of the first
+        ([(0, 9), (2, 4), (6, 8)], {0}, True),
+        ([(0, 4), (2, 6), (6, 8)], {2}, False),
+        ([(0, 9), (2, 4), (9, 12)], {2}, False),
+        ([(6, 8), (0, 9)], {0}, True),
+    ],
+    ids=str,
+)
+def test_places_that_overlap(
+    bytes_of: list[tuple[int, int]], outputs: set[int], refused: bool
+) -> None:
+    memory = np.zeros(12, np.uint8)
+    slots = [Slot(f"value{number}", number, number in outputs) for number in range(len(bytes_of))]
+    start = memory.ctypes.data
+    places = [
+        Place(start + first, start + last, slot, memory[first:last])
+        for (first, last), slot in zip(bytes_of, slots, strict=True)
+    ]
+    if not refused:
+        return refuse_overlap(places)
+    with pytest.raises(FeedError, match="are bound to the same memory"):
+        refuse_overlap(places)
+
+
+class Slot(NamedTuple):
+    """A `Bindable` that is no cache."""
+
+    name: str
+    number: int
+    is_output: bool
+    cache: int | None = None
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 Tiles multiply rows that were cut to seven bits. Their accumulators start with the products of the
 outliers, of several panels at once: a row's are added up in registers. c is so near the zero point
-that most elements are within 127 of it; c times the sums of the weight's columns belongs to what
+that most elements are within 127 of it; c times the sums of the weight's columns is added to what
 zero points start accumulators with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -21,6 +21,8 @@ from .activations import Activations
 from .outlier_list import LANES, OutlierList, Products
 from .tile_loops import LoadPanel
 from .zero_points import Start
+
+ColumnSums = Callable[[Expr | int], Expr]
 
 _MOST_VECTORS = 8  # that start together: with as many, the registers of AVX2 are full
 _ZERO = tirx.const(0, "int32")
@@ -40,7 +42,9 @@ class ByteOutliers:
     offset : Expr or None
         c, as of `OutlierList`.
     start : Start or None
-        What zero points start accumulators with; it has the weight's sums where there is a c.
+        What zero points start accumulators with.
+    column_sums : callable
+        Vector of columns -> int32 lanes: the weight's sums; used where there is a c.
     load_b : callable
         The packed weight, as of `TileLoops`.
     """
@@ -52,10 +56,11 @@ class ByteOutliers:
         panels: Sequence[int],
         offset: Expr | None,
         start: Start | None,
+        column_sums: ColumnSums,
         load_b: LoadPanel,
     ) -> None:
         self.rows, self.kernel, self.load_b = rows, rows.kernel, load_b
-        self.zero_points = start
+        self.zero_points, self.column_sums = start, column_sums
         self.found = OutlierList(most_rows, rows.k, offset)
         self.cut = I.sblock_alloc_buffer((most_rows, self.found.vectors * LANES), "uint8", align=64)
         side = max(1, _MOST_VECTORS // panels[0]) if len(set(panels)) == 1 else 1
@@ -117,20 +122,35 @@ class ByteOutliers:
         """What panels side by side start with."""
         lanes, vectors = self.kernel.lanes, range(width * self.side)
         places = [ramp(j * lanes, lanes) for j in vectors]
-        with opaque_block("add_outliers"), I.serial(self.count) as row:
-            totals = I.sblock_alloc_buffer((len(vectors) * lanes,), "int32")
-            for j, place in enumerate(places):
-                value = self.start_without(self.rows.block + row, vector + j)
-                I.buffer_store(totals, value, [place])
-
-            def add(step: Expr, products: Products) -> None:
+        with opaque_block("add_outliers"):
+            alike = self._alike(vector, places)
+            with I.serial(self.count) as row:
+                totals = I.sblock_alloc_buffer((len(vectors) * lanes,), "int32")
                 for j, place in enumerate(places):
-                    b = self.load_b(vector + j // width * width, width, step, j % width)
-                    I.buffer_store(totals, totals[place] + products(self.kernel, b), [place])
+                    if alike is None:
+                        value = self.start_without(self.rows.block + row, vector + j)
+                    else:
+                        value = alike[place]
+                    I.buffer_store(totals, value, [place])
 
-            self.found.for_each(row, add)
-            for place in places:
-                I.buffer_store(self.starts, totals[place], [row, place])
+                def add(step: Expr, products: Products) -> None:
+                    for j, place in enumerate(places):
+                        b = self.load_b(vector + j // width * width, width, step, j % width)
+                        I.buffer_store(totals, totals[place] + products(self.kernel, b), [place])
+
+                self.found.for_each(row, add)
+                for place in places:
+                    I.buffer_store(self.starts, totals[place], [row, place])
+
+    def _alike(self, vector: Expr, places: Sequence[Expr]) -> Expr | None:
+        """What all rows start with that have no outliers; None if rows differ, or for zeros."""
+        if self.zero_points is None or not self.zero_points.by_column:
+            return None
+        alike = I.sblock_alloc_buffer((len(places) * self.kernel.lanes,), "int32", align=64)
+        for j, place in enumerate(places):
+            value = self.start_without(self.rows.block, vector + j)
+            I.buffer_store(alike, value, [place])
+        return alike
 
     def start_without(self, row: Expr, vector: Expr | int) -> Expr:
         """What accumulators start with where there are no outliers; as `TileLoops.start`."""
@@ -140,7 +160,7 @@ class ByteOutliers:
             value = self.zero_points(row, vector)
             offset = self.found.offset
             if offset is not None:
-                value = value + self.zero_points.column_term(vector) * splat(offset, lanes)
+                value = value + self.column_sums(vector) * splat(offset, lanes)
         return value
 
     def start(self, row: Expr, vector: Expr) -> Expr:

@@ -35,11 +35,17 @@ def searches(plan: ProductPlan) -> bool:
     return plan.n >= SEARCHED_COLUMNS
 
 
-def by_values(searched: bool, listed: bool = False) -> str:
-    """What is decided by the values that are multiplied, for `explain`."""
+def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
+    """What is decided by the values that are multiplied, for `explain`.
+
+    `offset` is that of `outlier_list`, if it is known.
+    """
     small = "no element of x is beyond 127 or " if searched else ""
     if listed:
-        small = f"few elements of x are beyond {LARGEST}, whose products are added apart, or "
+        beyond = f"beyond {LARGEST}"
+        if offset > 0:
+            beyond = f"(as uint8) not from {offset} to {offset + LARGEST}"
+        small = f"few elements of x are {beyond}, whose products are added apart, or "
     return f"pairs of bytes where {small}the weight's pairs are small, else words or digits"
 
 

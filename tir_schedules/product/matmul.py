@@ -47,7 +47,7 @@ from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
 from .activations import InPlace
 from .best_grid import best_grid, open_grid
-from .byte_choice import lists_outliers
+from .byte_choice import known_offset, lists_outliers
 from .byte_product import by_values, byte_tile_of, searches
 from .matmul_config import (
     ACTIVATION_DTYPES,
@@ -77,7 +77,7 @@ from .tile_config import (
 from .tile_space import tiles_and_blocks
 from .tile_stores import direct_store, row_store
 from .wide_tile import default_wide_tile
-from .zero_points import integer_reference
+from .zero_points import ZeroPoints, integer_reference
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -321,7 +321,8 @@ def values_choose(region: Region, config: MatmulConfig) -> str:
     plan = plan_of(region, config)
     if not is_integer(region) or byte_tile_of(plan) is None:
         return ""
-    return by_values(searches(plan), lists_outliers(plan))
+    points = ZeroPoints.of(region, microkernel_named(config.kernel))
+    return by_values(searches(plan), lists_outliers(plan), known_offset(points))
 
 
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:

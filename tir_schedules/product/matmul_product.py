@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
@@ -27,7 +28,7 @@ from .activations import Activations, InPlace, Read
 from .byte_choice import byte_shortcut, cut_for_bytes
 from .byte_product import byte_tile_of, searches
 from .matmul_config import MatmulConfig, plan_of
-from .matmul_weight import answer_at
+from .matmul_weight import answer_at, has_column_sums, sums_at
 from .open_rows import OpenRows, share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
@@ -96,12 +97,18 @@ class MatmulProduct:
         step_bytes = lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)  # of a vector
         in_line = max(1, _LINE // step_bytes)
 
-        def fetch(panel: Expr, line: Expr | int) -> None:
-            prefetch(weight[panels.start(panel, 1, line * in_line, 0)])
+        def fetch(panel: Expr, line: Expr | int, element: Expr | int) -> None:
+            prefetch(weight[panels.start(panel, 1, line * in_line, 0) + element])
 
-        def column_term(vector: Expr | int) -> Expr:
-            first = panels.size + vector * (4 * lanes)
-            return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
+        def behind(place: int, vector: Expr | int) -> Expr:
+            return reinterpret_group(
+                "int32", weight[ramp(place + vector * (4 * lanes), 4 * lanes)], lanes
+            )
+
+        column_term = partial(behind, panels.size)
+        column_sums = column_term
+        if has_column_sums(region, config, kernel):
+            column_sums = partial(behind, sums_at(region, config, kernel))
 
         def column_address(vector: Expr | int) -> Address:
             return Address(I.address_of(weight[panels.size + vector * (4 * lanes)]), 0)
@@ -144,8 +151,10 @@ class MatmulProduct:
             line_vectors=in_line,
         )
         if rows is not None:
-            answer = answer_at(region, kernel, panels)
-            shortcut = byte_shortcut(loops, rows, block, start_of(rows), weight, answer)
+            answer = answer_at(region, config, kernel)
+            shortcut = byte_shortcut(
+                loops, rows, block, start_of(rows), column_sums, weight, answer
+            )
             loops = replace(loops, shortcut=shortcut)
         if wide is not None:
             narrow = None

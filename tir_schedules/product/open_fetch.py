@@ -25,7 +25,7 @@ from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 from .tile_loops import TileLoops, most_lines
 
 Ahead = Callable[[Expr | int], None]
-Fetch = Callable[[Expr, Expr | int], None]
+Fetch = Callable[[Expr, Expr | int, Expr | int], None]
 _WHOLE_BITS = 12
 _WHOLE = 1 << _WHOLE_BITS
 _INT32 = (1 << 31) - 1
@@ -112,7 +112,7 @@ class OpenFetch:
 
         def emit(step: Expr | int) -> None:
             for offset in offsets:
-                fetch(vector, begin + step * stride + offset)
+                fetch(vector, begin + step * stride + offset, 0)
 
         return emit
 
@@ -138,6 +138,6 @@ class OpenFetch:
 
         def emit(step: Expr | int) -> None:
             for offset in offsets:
-                fetch(vector, begin + tirx.shift_right(step * stride + offset, bits))
+                fetch(vector, begin + tirx.shift_right(step * stride + offset, bits), 0)
 
         return emit

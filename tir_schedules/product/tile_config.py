@@ -68,6 +68,9 @@ class _OfKernel(Protocol):
 # Rows that share a reading of the weight where it shows (measured on Granite Rapids: 128x3072x768
 # takes 10% less time than with 85 rows, 128x4096x1024 8%).
 READING_ROWS = 512
+# Tiles that share it at least, although a block of so many rows may leave L2: 128x3072x768 takes a
+# sixth more time with two tiles (Emerald Rapids held to AVX2, blocks for an L2 of 256 KB).
+READING_TILES = 4
 NEAR_STEPS = 32  # fewer were not measured
 MOVES = 3  # of a line of results: read to be written, written back, and an operand like it
 C = TypeVar("C", bound=_OfKernel)
@@ -88,6 +91,7 @@ def default_tile(
     Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. Where
     tiles wait for a weight from L3, and for more than an eighth of a block's time, more rows share
     one reading of it, although they pass from L3 themselves; then an eighth of L2 is for the panel.
+    `READING_TILES` tiles share it always.
     `k` counts elements; a step of K is kr of them, some four bytes for every type. `fetches` says
     whether the template has `TileLoops.fetch`.
     """
@@ -102,8 +106,9 @@ def default_tile(
     far = step_bytes * steps * n / (vectors * kernel.lanes) > machine.l2_bytes
     reading_us = step_bytes / machine.l3_rate()
     waits = far and reading_us > step_us and 8 * reading_us > step_us * in_half / rows
-    m_block = max(rows, min(m, READING_ROWS if waits else in_half))
-    panel_bytes = machine.l2_bytes * 3 // 8 if m_block <= in_half else machine.l2_bytes // 8
+    m_block = min(m, READING_ROWS if waits else max(in_half, READING_TILES * rows))
+    passes = waits and m_block > in_half
+    panel_bytes = machine.l2_bytes // 8 if passes else machine.l2_bytes * 3 // 8
     k_blocks = math.ceil(steps * step_bytes / panel_bytes) if m > rows else 1
     return {
         "kernel": kernel.name,

@@ -35,6 +35,7 @@ from tir_schedules.core.product_plan import (
 )
 
 from .late_stores import LateStores
+from .rounds import ROUND, Ahead, emit_rounds, fetch_by_rounds, steps_of_round
 from .streams import emit_streams
 from .tile_fetch import TileFetch, all_of
 from .tile_stores import rest, store_tile
@@ -117,8 +118,8 @@ class TileLoops:
     direct : callable or None
         (row, vector) -> where tiles are stored as they are, in place of `store`.
     fetch : callable or None
-        (first vector of a panel, line of the panel) -> None; fetches that line of packed B. With
-        few rows the tiles have it called while they multiply the panel before.
+        (first vector of a panel, line of the panel, element from there on) -> None; fetches the
+        line of packed B that holds it. Tiles have it called while they multiply the panel before.
     line_vectors : int
         Vectors of one step of packed B that a line holds.
     share : tuple or None
@@ -145,7 +146,7 @@ class TileLoops:
     start_columns: Callable[[Expr], Expr | Address] | None = None
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
-    fetch: Callable[[Expr, Expr | int], None] | None = None
+    fetch: Callable[[Expr, Expr | int, Expr | int], None] | None = None
     line_vectors: int = 1
     share: Piece | None = None
     wide: WideProduct | None = None
@@ -204,7 +205,11 @@ class TileLoops:
 
     def place(self, first: Expr | int, ks: Sequence[Expr | int]) -> Expr | int:
         """The step of K of a tile's loop variables in a block of K that begins at `first`."""
-        return first + ks[0] if self.wide is None else self.wide.place(first, ks)
+        return first + self.step(ks) if self.wide is None else self.wide.place(first, ks)
+
+    def step(self, ks: Sequence[Expr | int]) -> Expr | int:
+        """The step of the plan of a tile's loop variables."""
+        return ks[0] if self.wide is not None or len(ks) == 1 else ks[0] * ROUND + ks[1]
 
     def begins(self, ks: Sequence[Expr | int]) -> bool:
         """Whether a step of the plan begins with these loop variables of a tile."""
@@ -335,7 +340,7 @@ class TileLoops:
         lines = kernel.depth // self.line_vectors
         blocks = sum(group.count for group in groups)
         return TileFetch(
-            lambda line: fetch(vector + vectors, line),
+            lambda line: fetch(vector + vectors, line, 0),
             self.plan.steps // kernel.depth,
             TileFetch.shared(lines * vectors, blocks),
             self.plan.steps // self.line_vectors * after,
@@ -357,8 +362,8 @@ class TileLoops:
         groups: Sequence[Group],
         group: Group,
         before: int,
-    ) -> Callable[[Expr | int, Expr | int], None] | None:
-        """(row of a tile of the group, step) -> None; fetches the tile's share of what comes next.
+    ) -> Ahead | None:
+        """What fetches the share of a tile of the group of what comes next.
 
         `before` counts the tiles before the group.
         """
@@ -372,37 +377,43 @@ class TileLoops:
             return None
         lines = math.ceil(vectors // self.line_vectors / tiles)
 
-        def ahead(tile: Expr | int, step: Expr | int) -> None:
+        def ahead(tile: Expr | int, ks: Sequence[Expr | int]) -> None:
             number = before + (tile - group.start) // group.size
-            first = (number * self.plan.steps + piece[0] + step) * lines
+            first = (number * self.plan.steps + piece[0] + self.step(ks)) * lines
             for line in range(lines):
-                fetch(vector + vectors, first + line)
+                fetch(vector + vectors, first + line, 0)
 
         return ahead
 
     def _evenly(
         self,
-        fetch: Callable[[Expr, Expr | int], None],
+        fetch: Callable[[Expr, Expr | int, Expr | int], None],
         vector: Expr,
         vectors: int,
         piece: Piece,
         group: Group,
         before: int,
         tiles: int,
-    ) -> Callable[[Expr | int, Expr | int], None] | None:
+    ) -> Ahead | None:
         """As `_ahead`; all tiles together fetch the next panel once, each as many lines a step."""
         if 0 < self.plan.most_shares < tiles:
             return None
+        most = most_lines(group.size, vectors, self.line_vectors)
+        if steps_of_round(self.plan, piece[1]) > 1:
+            ask = functools.partial(fetch, vector + vectors, 0)
+            return fetch_by_rounds(
+                self.plan, vectors, self.line_vectors, most, piece[0], group, before, tiles, ask
+            )
         parts = self.line_vectors * tiles  # a tile's step fetches vectors / parts lines
-        count = min(math.ceil(vectors / parts), most_lines(group.size, vectors, self.line_vectors))
+        count = min(math.ceil(vectors / parts), most)
         if not count:
             return None
 
-        def ahead(tile: Expr | int, step: Expr | int) -> None:
+        def ahead(tile: Expr | int, ks: Sequence[Expr | int]) -> None:
             number = before + (tile - group.start) // group.size
-            place = number * self.plan.steps + piece[0] + step
+            place = number * self.plan.steps + piece[0] + ks[0]
             for each in range(count):
-                fetch(vector + vectors, (place * count + each) * vectors // (parts * count))
+                fetch(vector + vectors, (place * count + each) * vectors // (parts * count), 0)
 
         return ahead
 
@@ -424,7 +435,7 @@ class TileLoops:
         scratch: Expr | None,
         first: bool,
         last: bool,
-        ahead: Callable[[Expr | int, Expr | int], None] | None,
+        ahead: Ahead | None,
         fetching: TileFetch | None,
         passing: str,
         late: LateStores | None,
@@ -449,7 +460,7 @@ class TileLoops:
 
             def read_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
                 if ahead is not None and j == 0 and self.begins(ks):
-                    ahead(tile, ks[0])
+                    ahead(tile, ks)
                 return passes("B", load_b(vector, vectors, self.place(k_start, ks), j))
 
             def read_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
@@ -483,6 +494,8 @@ class TileLoops:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
             elif self.wide is not None:
                 result = self.wide.emit(rows, vectors, k_size, read_a, read_b, init)
+            elif steps_of_round(self.plan, k_size) > 1:
+                result = emit_rounds(kernel, rows, vectors, k_size, read_a, read_b, init)
             else:
                 result = kernel.emit(
                     rows,

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from microkernels.output_file import require_writable, write_whole
-from relay_passes.bfloat16.uint16_entry import BITS_ENTRY
 from relay_passes.decisions import Decision
-from relay_passes.ir.rewrite import MAIN
+from relay_passes.ir.rewrite import BITS_ENTRY, MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 
 from ..call_decisions import by_function, origins_in_run

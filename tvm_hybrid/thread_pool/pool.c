@@ -29,6 +29,7 @@
 #include "tvm_types.h"
 #include "state.h"
 #include "waiting.h"
+#include "waking.h"
 #include "tasks.h"
 #include "threads.h"
 #include "regions.h"
@@ -68,6 +69,7 @@ static Pool* pool_of(bool bound, const int* cpus, int cpu_count) {
     if (pool->cpus) {
       memcpy(pool->cpus, cpus, cpu_count * sizeof(int));
       pool->cpu_count = cpu_count;
+      for (int i = 0; i < cpu_count; ++i) CPU_SET(cpus[i], &pool->all);
     }
     pool->next = pools;
     pools = pool;
@@ -102,6 +104,7 @@ static void forget_threads(void) {
   for (Pool* pool = pools; pool; pool = pool->next) {
     pthread_mutex_init(&pool->lock, NULL);
     atomic_store(&pool->size, 0);
+    for (int i = 0; i < CPU_SETSIZE; ++i) atomic_store(&pool->awake[i], 0);
     pool->idle = NULL;
   }
 }

@@ -1,4 +1,4 @@
-; Made by `python -m tools.thread_pool_code` of pool.c and its headers, sha256 e4502e93cee5c2da03a123a7816db3ff3d9324190a35451814e7845ebe627e2f
+; Made by `python -m tools.thread_pool_code` of pool.c and its headers, sha256 bae1bcef9098a45d0e7d140e6f11293b7b96b1219e7a99aabfbd28a9199548f2
 ; ModuleID = 'pool.c'
 source_filename = "pool.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
@@ -83,7 +83,7 @@ define internal range(i32 0, 13) i32 @use(i32 noundef %0, i32 noundef %1, i32 no
   %10 = load i32, ptr @state_key, align 4, !tbaa !13
   %11 = tail call i32 @pthread_setspecific(i32 noundef %10, ptr noundef null) #20
   tail call void @free(ptr noundef %7) #20
-  br label %80
+  br label %100
 
 12:                                               ; preds = %5
   %13 = icmp ne i32 %2, 0
@@ -101,36 +101,36 @@ define internal range(i32 0, 13) i32 @use(i32 noundef %0, i32 noundef %1, i32 no
 21:                                               ; preds = %37, %18
   %22 = phi ptr [ %16, %18 ], [ %38, %37 ]
   %23 = getelementptr inbounds i8, ptr %22, i64 52
-  %24 = load i8, ptr %23, align 4, !tbaa !14, !range !17, !noundef !18
+  %24 = load i8, ptr %23, align 4, !tbaa !14, !range !18, !noundef !19
   %25 = icmp eq i8 %24, %14
   %26 = and i1 %13, %25
   br i1 %26, label %27, label %36
 
 27:                                               ; preds = %21
   %28 = getelementptr inbounds i8, ptr %22, i64 56
-  %29 = load i32, ptr %28, align 8, !tbaa !19
+  %29 = load i32, ptr %28, align 8, !tbaa !20
   %30 = icmp eq i32 %29, %4
   br i1 %30, label %31, label %37
 
 31:                                               ; preds = %27
   %32 = getelementptr inbounds i8, ptr %22, i64 64
-  %33 = load ptr, ptr %32, align 8, !tbaa !20
+  %33 = load ptr, ptr %32, align 8, !tbaa !21
   %34 = tail call i32 @bcmp(ptr %33, ptr readonly %3, i64 %20)
   %35 = icmp eq i32 %34, 0
-  br i1 %35, label %60, label %37
+  br i1 %35, label %80, label %37
 
 36:                                               ; preds = %21
-  br i1 %25, label %60, label %37
+  br i1 %25, label %80, label %37
 
 37:                                               ; preds = %36, %31, %27
   %38 = load ptr, ptr %22, align 8, !tbaa !10
   %39 = icmp eq ptr %38, null
-  br i1 %39, label %40, label %21, !llvm.loop !21
+  br i1 %39, label %40, label %21, !llvm.loop !22
 
 40:                                               ; preds = %37, %12
-  %41 = tail call noalias dereferenceable_or_null(65616) ptr @calloc(i64 noundef 1, i64 noundef 65616) #21
+  %41 = tail call noalias dereferenceable_or_null(67792) ptr @calloc(i64 noundef 1, i64 noundef 67792) #21
   %42 = icmp eq ptr %41, null
-  br i1 %42, label %60, label %43
+  br i1 %42, label %80, label %43
 
 43:                                               ; preds = %40
   %44 = add nsw i32 %4, 1
@@ -138,65 +138,94 @@ define internal range(i32 0, 13) i32 @use(i32 noundef %0, i32 noundef %1, i32 no
   %46 = shl nsw i64 %45, 2
   %47 = tail call noalias ptr @malloc(i64 noundef %46) #22
   %48 = getelementptr inbounds i8, ptr %41, i64 64
-  store ptr %47, ptr %48, align 8, !tbaa !20
+  store ptr %47, ptr %48, align 8, !tbaa !21
   %49 = getelementptr inbounds i8, ptr %41, i64 8
   %50 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %49, ptr noundef null) #20
   %51 = getelementptr inbounds i8, ptr %41, i64 52
   store i8 %14, ptr %51, align 4, !tbaa !14
-  %52 = load ptr, ptr %48, align 8, !tbaa !20
+  %52 = load ptr, ptr %48, align 8, !tbaa !21
   %53 = icmp eq ptr %52, null
-  br i1 %53, label %58, label %54
+  br i1 %53, label %78, label %54
 
 54:                                               ; preds = %43
   %55 = sext i32 %4 to i64
   %56 = shl nsw i64 %55, 2
   tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 4 %52, ptr readonly align 4 %3, i64 %56, i1 false)
   %57 = getelementptr inbounds i8, ptr %41, i64 56
-  store i32 %4, ptr %57, align 8, !tbaa !19
-  br label %58
+  store i32 %4, ptr %57, align 8, !tbaa !20
+  %58 = icmp sgt i32 %4, 0
+  br i1 %58, label %59, label %78
 
-58:                                               ; preds = %54, %43
-  %59 = load ptr, ptr @pools, align 8, !tbaa !10
-  store ptr %59, ptr %41, align 8, !tbaa !23
+59:                                               ; preds = %54
+  %60 = getelementptr inbounds i8, ptr %41, i64 72
+  %61 = zext nneg i32 %4 to i64
+  br label %62
+
+62:                                               ; preds = %75, %59
+  %63 = phi i64 [ 0, %59 ], [ %76, %75 ]
+  %64 = getelementptr inbounds i32, ptr %3, i64 %63
+  %65 = load i32, ptr %64, align 4, !tbaa !13
+  %66 = icmp ult i32 %65, 1024
+  br i1 %66, label %67, label %75
+
+67:                                               ; preds = %62
+  %68 = zext nneg i32 %65 to i64
+  %69 = and i64 %68, 63
+  %70 = shl nuw i64 1, %69
+  %71 = lshr i64 %68, 6
+  %72 = getelementptr inbounds i64, ptr %60, i64 %71
+  %73 = load i64, ptr %72, align 8, !tbaa !24
+  %74 = or i64 %73, %70
+  store i64 %74, ptr %72, align 8, !tbaa !24
+  br label %75
+
+75:                                               ; preds = %67, %62
+  %76 = add nuw nsw i64 %63, 1
+  %77 = icmp eq i64 %76, %61
+  br i1 %77, label %78, label %62, !llvm.loop !25
+
+78:                                               ; preds = %75, %54, %43
+  %79 = load ptr, ptr @pools, align 8, !tbaa !10
+  store ptr %79, ptr %41, align 8, !tbaa !26
   store ptr %41, ptr @pools, align 8, !tbaa !10
-  br label %60
-
-60:                                               ; preds = %31, %36, %40, %58
-  %61 = phi ptr [ %41, %58 ], [ null, %40 ], [ %22, %36 ], [ %22, %31 ]
-  %62 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @pools_lock) #20
-  %63 = icmp eq ptr %7, null
-  %64 = icmp ne ptr %61, null
-  %65 = and i1 %63, %64
-  br i1 %65, label %66, label %72
-
-66:                                               ; preds = %60
-  %67 = tail call noalias dereferenceable_or_null(24) ptr @calloc(i64 noundef 1, i64 noundef 24) #21
-  %68 = icmp eq ptr %67, null
-  br i1 %68, label %80, label %69
-
-69:                                               ; preds = %66
-  %70 = load i32, ptr @state_key, align 4, !tbaa !13
-  %71 = tail call i32 @pthread_setspecific(i32 noundef %70, ptr noundef nonnull %67) #20
-  br label %72
-
-72:                                               ; preds = %69, %60
-  %73 = phi ptr [ %67, %69 ], [ %7, %60 ]
-  %74 = icmp ne ptr %73, null
-  %75 = and i1 %64, %74
-  br i1 %75, label %76, label %80
-
-76:                                               ; preds = %72
-  store ptr %61, ptr %73, align 8, !tbaa !24
-  %77 = tail call i32 @llvm.smin.i32(i32 %0, i32 8192)
-  %78 = getelementptr inbounds i8, ptr %73, i64 8
-  store i32 %77, ptr %78, align 8, !tbaa !26
-  %79 = getelementptr inbounds i8, ptr %73, i64 12
-  store i32 %1, ptr %79, align 4, !tbaa !27
   br label %80
 
-80:                                               ; preds = %66, %76, %72, %9
-  %81 = phi i32 [ 0, %9 ], [ 0, %76 ], [ 12, %72 ], [ 12, %66 ]
-  ret i32 %81
+80:                                               ; preds = %31, %36, %40, %78
+  %81 = phi ptr [ %41, %78 ], [ null, %40 ], [ %22, %36 ], [ %22, %31 ]
+  %82 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @pools_lock) #20
+  %83 = icmp eq ptr %7, null
+  %84 = icmp ne ptr %81, null
+  %85 = and i1 %83, %84
+  br i1 %85, label %86, label %92
+
+86:                                               ; preds = %80
+  %87 = tail call noalias dereferenceable_or_null(24) ptr @calloc(i64 noundef 1, i64 noundef 24) #21
+  %88 = icmp eq ptr %87, null
+  br i1 %88, label %100, label %89
+
+89:                                               ; preds = %86
+  %90 = load i32, ptr @state_key, align 4, !tbaa !13
+  %91 = tail call i32 @pthread_setspecific(i32 noundef %90, ptr noundef nonnull %87) #20
+  br label %92
+
+92:                                               ; preds = %89, %80
+  %93 = phi ptr [ %87, %89 ], [ %7, %80 ]
+  %94 = icmp ne ptr %93, null
+  %95 = and i1 %84, %94
+  br i1 %95, label %96, label %100
+
+96:                                               ; preds = %92
+  store ptr %81, ptr %93, align 8, !tbaa !27
+  %97 = tail call i32 @llvm.smin.i32(i32 %0, i32 8192)
+  %98 = getelementptr inbounds i8, ptr %93, i64 8
+  store i32 %97, ptr %98, align 8, !tbaa !29
+  %99 = getelementptr inbounds i8, ptr %93, i64 12
+  store i32 %1, ptr %99, align 4, !tbaa !30
+  br label %100
+
+100:                                              ; preds = %86, %96, %92, %9
+  %101 = phi i32 [ 0, %9 ], [ 0, %96 ], [ 12, %92 ], [ 12, %86 ]
+  ret i32 %101
 }
 
 ; Function Attrs: mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none)
@@ -215,9 +244,9 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
   br i1 %8, label %9, label %12
 
 9:                                                ; preds = %3
-  %10 = load ptr, ptr @tvm, align 8, !tbaa !28
+  %10 = load ptr, ptr @tvm, align 8, !tbaa !31
   %11 = tail call i32 %10(ptr noundef %0, ptr noundef %1, i32 noundef %2) #20
-  br label %296
+  br label %332
 
 12:                                               ; preds = %3
   %13 = icmp sgt i32 %2, 0
@@ -225,19 +254,19 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
 
 14:                                               ; preds = %12
   %15 = getelementptr inbounds i8, ptr %7, i64 8
-  %16 = load i32, ptr %15, align 8, !tbaa !26
+  %16 = load i32, ptr %15, align 8, !tbaa !29
   br label %17
 
 17:                                               ; preds = %12, %14
   %18 = phi i32 [ %16, %14 ], [ %2, %12 ]
   call void @llvm.lifetime.start.p0(i64 104, ptr nonnull %5) #16
-  store ptr %5, ptr %5, align 64, !tbaa !30
+  store ptr %5, ptr %5, align 64, !tbaa !33
   %19 = getelementptr inbounds i8, ptr %5, i64 8
-  store i32 %18, ptr %19, align 8, !tbaa !32
+  store i32 %18, ptr %19, align 8, !tbaa !35
   %20 = getelementptr inbounds i8, ptr %5, i64 16
-  store ptr %0, ptr %20, align 16, !tbaa !33
+  store ptr %0, ptr %20, align 16, !tbaa !36
   %21 = getelementptr inbounds i8, ptr %5, i64 24
-  store ptr %1, ptr %21, align 8, !tbaa !35
+  store ptr %1, ptr %21, align 8, !tbaa !38
   %22 = getelementptr inbounds i8, ptr %5, i64 32
   %23 = getelementptr inbounds i8, ptr %5, i64 36
   %24 = getelementptr inbounds i8, ptr %5, i64 40
@@ -251,58 +280,58 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 32 dereferenceable(25) %22, i8 0, i64 25, i1 false)
   %31 = getelementptr inbounds i8, ptr %5, i64 72
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 8 dereferenceable(12) %31, i8 0, i64 12, i1 false)
-  %32 = load i32, ptr %30, align 4, !tbaa !27
-  store i32 %32, ptr %23, align 4, !tbaa !36
-  %33 = load ptr, ptr %7, align 8, !tbaa !24
-  store ptr %33, ptr %24, align 8, !tbaa !37
+  %32 = load i32, ptr %30, align 4, !tbaa !30
+  store i32 %32, ptr %23, align 4, !tbaa !39
+  %33 = load ptr, ptr %7, align 8, !tbaa !27
+  store ptr %33, ptr %24, align 8, !tbaa !40
   %34 = icmp sgt i32 %18, 1
   %35 = add nuw nsw i32 %18, 63
   %36 = lshr i32 %35, 6
   %37 = select i1 %34, i32 %36, i32 0
-  store i32 %37, ptr %27, align 4, !tbaa !38
-  store ptr %29, ptr %28, align 64, !tbaa !39
+  store i32 %37, ptr %27, align 4, !tbaa !41
+  store ptr %29, ptr %28, align 64, !tbaa !42
   %38 = icmp ugt i32 %37, 2
   br i1 %38, label %39, label %46
 
 39:                                               ; preds = %17
   %40 = zext nneg i32 %37 to i64
   %41 = call noalias ptr @calloc(i64 noundef %40, i64 noundef 8) #21
-  store ptr %41, ptr %28, align 64, !tbaa !39
+  store ptr %41, ptr %28, align 64, !tbaa !42
   %42 = icmp eq ptr %41, null
   br i1 %42, label %43, label %46
 
 43:                                               ; preds = %39
-  %44 = load ptr, ptr @tvm, align 8, !tbaa !28
+  %44 = load ptr, ptr @tvm, align 8, !tbaa !31
   %45 = call i32 %44(ptr noundef %0, ptr noundef %1, i32 noundef %18) #20
-  br label %294
+  br label %330
 
 46:                                               ; preds = %39, %17
   %47 = getelementptr inbounds i8, ptr %7, i64 16
-  %48 = load i32, ptr %47, align 8, !tbaa !40
+  %48 = load i32, ptr %47, align 8, !tbaa !43
   %49 = icmp eq i32 %48, 0
   br i1 %49, label %52, label %50
 
 50:                                               ; preds = %46
   %51 = add nsw i32 %48, 1
-  store i32 %51, ptr %47, align 8, !tbaa !40
+  store i32 %51, ptr %47, align 8, !tbaa !43
   br label %58
 
 52:                                               ; preds = %46
   %53 = getelementptr inbounds i8, ptr %7, i64 8
-  %54 = load i32, ptr %53, align 8, !tbaa !26
+  %54 = load i32, ptr %53, align 8, !tbaa !29
   %55 = add nsw i32 %54, -1
   %56 = icmp sgt i32 %54, 1
   %57 = select i1 %34, i1 %56, i1 false
-  store i32 1, ptr %47, align 8, !tbaa !40
+  store i32 1, ptr %47, align 8, !tbaa !43
   br i1 %57, label %60, label %58
 
 58:                                               ; preds = %52, %50
   %59 = phi i32 [ 0, %50 ], [ %55, %52 ]
-  br i1 %34, label %129, label %141
+  br i1 %34, label %149, label %161
 
 60:                                               ; preds = %52
   %61 = add nsw i32 %18, -1
-  store i32 %61, ptr %22, align 32, !tbaa !41
+  store i32 %61, ptr %22, align 32, !tbaa !44
   %62 = call i32 @llvm.umin.i32(i32 %61, i32 %55)
   %63 = getelementptr inbounds i8, ptr %33, i64 48
   %64 = load atomic i32, ptr %63 acquire, align 8
@@ -316,377 +345,440 @@ define internal i32 @launch(ptr noundef %0, ptr noundef %1, i32 noundef %2) #2 {
 
 68:                                               ; preds = %66, %60
   %69 = phi i32 [ %67, %66 ], [ %64, %60 ]
-  %70 = getelementptr inbounds i8, ptr %33, i64 80
-  %71 = sext i32 %69 to i64
-  %72 = zext nneg i32 %18 to i64
-  br label %73
+  %70 = getelementptr inbounds i8, ptr %33, i64 2256
+  %71 = ptrtoint ptr %5 to i64
+  %72 = sext i32 %69 to i64
+  %73 = zext nneg i32 %18 to i64
+  br label %74
 
-73:                                               ; preds = %119, %68
-  %74 = phi i64 [ 1, %68 ], [ %122, %119 ]
-  %75 = phi i32 [ %61, %68 ], [ %120, %119 ]
-  %76 = phi i32 [ 0, %68 ], [ %121, %119 ]
-  %77 = icmp sge i32 %76, %55
-  %78 = icmp sgt i64 %74, %71
-  %79 = select i1 %77, i1 true, i1 %78
-  br i1 %79, label %88, label %80
+74:                                               ; preds = %139, %68
+  %75 = phi i64 [ 1, %68 ], [ %142, %139 ]
+  %76 = phi i32 [ %61, %68 ], [ %140, %139 ]
+  %77 = phi i32 [ 0, %68 ], [ %141, %139 ]
+  %78 = icmp sge i32 %77, %55
+  %79 = icmp sgt i64 %75, %72
+  %80 = select i1 %78, i1 true, i1 %79
+  br i1 %80, label %99, label %81
 
-80:                                               ; preds = %73
-  %81 = add nsw i64 %74, -1
-  %82 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %81
-  %83 = load ptr, ptr %82, align 8, !tbaa !10
-  %84 = trunc nuw nsw i64 %74 to i32
-  %85 = call fastcc zeroext i1 @offer(ptr noundef %83, ptr noundef nonnull %5, i32 noundef %84) #24
-  %86 = icmp sge i32 %75, %69
-  %87 = select i1 %85, i1 true, i1 %86
-  br i1 %87, label %106, label %93
+81:                                               ; preds = %74
+  %82 = add nsw i64 %75, -1
+  %83 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %82
+  %84 = load ptr, ptr %83, align 8, !tbaa !10
+  %85 = load atomic i64, ptr %84 monotonic, align 128
+  %86 = shl i64 %75, 48
+  %87 = or i64 %86, %71
+  br label %88
 
-88:                                               ; preds = %73
-  %89 = icmp sge i32 %75, %69
-  %90 = select i1 %77, i1 true, i1 %89
-  br i1 %90, label %110, label %91
+88:                                               ; preds = %91, %81
+  %89 = phi i64 [ %85, %81 ], [ %96, %91 ]
+  %90 = icmp ult i64 %89, 2
+  br i1 %90, label %91, label %99
 
 91:                                               ; preds = %88
-  %92 = trunc nuw nsw i64 %74 to i32
-  br label %93
+  %92 = icmp eq i64 %89, 1
+  %93 = select i1 %92, i64 2, i64 %87
+  %94 = cmpxchg weak ptr %84, i64 %89, i64 %93 seq_cst seq_cst, align 128
+  %95 = extractvalue { i64, i1 } %94, 1
+  %96 = extractvalue { i64, i1 } %94, 0
+  br i1 %95, label %97, label %88, !llvm.loop !45
 
-93:                                               ; preds = %91, %80
-  %94 = phi i32 [ %92, %91 ], [ %84, %80 ]
-  %95 = sext i32 %75 to i64
-  br label %96
+97:                                               ; preds = %91
+  br i1 %92, label %98, label %127
 
-96:                                               ; preds = %96, %93
-  %97 = phi i64 [ %95, %93 ], [ %98, %96 ]
-  %98 = add nsw i64 %97, 1
-  %99 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %97
-  %100 = load ptr, ptr %99, align 8, !tbaa !10
-  %101 = call fastcc zeroext i1 @offer(ptr noundef %100, ptr noundef nonnull %5, i32 noundef %94) #24
-  %102 = icmp sge i64 %98, %71
-  %103 = select i1 %101, i1 true, i1 %102
-  br i1 %103, label %104, label %96, !llvm.loop !42
+98:                                               ; preds = %97
+  call fastcc void @wake(ptr noundef nonnull %84, i64 noundef %87) #23
+  br label %127
 
-104:                                              ; preds = %96
-  %105 = trunc nsw i64 %98 to i32
-  br i1 %101, label %107, label %110
+99:                                               ; preds = %88, %74
+  %100 = icmp sge i32 %76, %69
+  %101 = select i1 %78, i1 true, i1 %100
+  br i1 %101, label %130, label %102
 
-106:                                              ; preds = %80
-  br i1 %85, label %107, label %110
+102:                                              ; preds = %99
+  %103 = shl i64 %75, 48
+  %104 = or i64 %103, %71
+  %105 = sext i32 %76 to i64
+  br label %106
 
-107:                                              ; preds = %106, %104
-  %108 = phi i32 [ %105, %104 ], [ %75, %106 ]
-  %109 = add nsw i32 %76, 1
-  br label %119
+106:                                              ; preds = %125, %102
+  %107 = phi i64 [ %105, %102 ], [ %108, %125 ]
+  %108 = add nsw i64 %107, 1
+  %109 = getelementptr inbounds [8192 x ptr], ptr %70, i64 0, i64 %107
+  %110 = load ptr, ptr %109, align 8, !tbaa !10
+  %111 = load atomic i64, ptr %110 monotonic, align 128
+  br label %112
 
-110:                                              ; preds = %106, %104, %88
-  %111 = phi i32 [ %105, %104 ], [ %75, %106 ], [ %75, %88 ]
-  %112 = load ptr, ptr %28, align 64, !tbaa !39
-  %113 = lshr i64 %74, 6
-  %114 = and i64 %113, 67108863
-  %115 = getelementptr inbounds i64, ptr %112, i64 %114
-  %116 = and i64 %74, 63
-  %117 = shl nuw i64 1, %116
-  %118 = atomicrmw or ptr %115, i64 %117 seq_cst, align 8
-  br label %119
+112:                                              ; preds = %115, %106
+  %113 = phi i64 [ %111, %106 ], [ %120, %115 ]
+  %114 = icmp ult i64 %113, 2
+  br i1 %114, label %115, label %125
 
-119:                                              ; preds = %110, %107
-  %120 = phi i32 [ %108, %107 ], [ %111, %110 ]
-  %121 = phi i32 [ %109, %107 ], [ %76, %110 ]
-  %122 = add nuw nsw i64 %74, 1
-  %123 = icmp eq i64 %122, %72
-  br i1 %123, label %124, label %73, !llvm.loop !43
+115:                                              ; preds = %112
+  %116 = icmp eq i64 %113, 1
+  %117 = select i1 %116, i64 2, i64 %104
+  %118 = cmpxchg weak ptr %110, i64 %113, i64 %117 seq_cst seq_cst, align 128
+  %119 = extractvalue { i64, i1 } %118, 1
+  %120 = extractvalue { i64, i1 } %118, 0
+  br i1 %119, label %121, label %112, !llvm.loop !45
 
-124:                                              ; preds = %119
-  %125 = icmp eq i32 %61, %121
-  br i1 %125, label %141, label %126
+121:                                              ; preds = %115
+  br i1 %116, label %122, label %123
 
-126:                                              ; preds = %124
-  %127 = sub nsw i32 %61, %121
-  %128 = atomicrmw sub ptr %22, i32 %127 seq_cst, align 32
-  br label %141
+122:                                              ; preds = %121
+  call fastcc void @wake(ptr noundef nonnull %110, i64 noundef %104) #23
+  br label %123
 
-129:                                              ; preds = %58, %129
-  %130 = phi i32 [ %139, %129 ], [ 1, %58 ]
-  %131 = load ptr, ptr %28, align 64, !tbaa !39
-  %132 = lshr i32 %130, 6
-  %133 = zext nneg i32 %132 to i64
-  %134 = getelementptr inbounds i64, ptr %131, i64 %133
-  %135 = and i32 %130, 63
-  %136 = zext nneg i32 %135 to i64
+123:                                              ; preds = %122, %121
+  %124 = trunc nsw i64 %108 to i32
+  br label %127
+
+125:                                              ; preds = %112
+  %126 = icmp eq i64 %108, %72
+  br i1 %126, label %130, label %106, !llvm.loop !46
+
+127:                                              ; preds = %123, %98, %97
+  %128 = phi i32 [ %124, %123 ], [ %76, %98 ], [ %76, %97 ]
+  %129 = add nsw i32 %77, 1
+  br label %139
+
+130:                                              ; preds = %125, %99
+  %131 = phi i32 [ %76, %99 ], [ %69, %125 ]
+  %132 = load ptr, ptr %28, align 64, !tbaa !42
+  %133 = lshr i64 %75, 6
+  %134 = and i64 %133, 67108863
+  %135 = getelementptr inbounds i64, ptr %132, i64 %134
+  %136 = and i64 %75, 63
   %137 = shl nuw i64 1, %136
-  %138 = atomicrmw or ptr %134, i64 %137 seq_cst, align 8
-  %139 = add nuw nsw i32 %130, 1
-  %140 = icmp eq i32 %139, %18
-  br i1 %140, label %141, label %129, !llvm.loop !44
+  %138 = atomicrmw or ptr %135, i64 %137 seq_cst, align 8
+  br label %139
 
-141:                                              ; preds = %129, %126, %124, %58
-  %142 = phi i1 [ false, %58 ], [ true, %124 ], [ true, %126 ], [ false, %129 ]
-  %143 = phi i32 [ %59, %58 ], [ %55, %124 ], [ %55, %126 ], [ %59, %129 ]
+139:                                              ; preds = %130, %127
+  %140 = phi i32 [ %128, %127 ], [ %131, %130 ]
+  %141 = phi i32 [ %129, %127 ], [ %77, %130 ]
+  %142 = add nuw nsw i64 %75, 1
+  %143 = icmp eq i64 %142, %73
+  br i1 %143, label %144, label %74, !llvm.loop !47
+
+144:                                              ; preds = %139
+  %145 = icmp eq i32 %61, %141
+  br i1 %145, label %161, label %146
+
+146:                                              ; preds = %144
+  %147 = sub nsw i32 %61, %141
+  %148 = atomicrmw sub ptr %22, i32 %147 seq_cst, align 32
+  br label %161
+
+149:                                              ; preds = %58, %149
+  %150 = phi i32 [ %159, %149 ], [ 1, %58 ]
+  %151 = load ptr, ptr %28, align 64, !tbaa !42
+  %152 = lshr i32 %150, 6
+  %153 = zext nneg i32 %152 to i64
+  %154 = getelementptr inbounds i64, ptr %151, i64 %153
+  %155 = and i32 %150, 63
+  %156 = zext nneg i32 %155 to i64
+  %157 = shl nuw i64 1, %156
+  %158 = atomicrmw or ptr %154, i64 %157 seq_cst, align 8
+  %159 = add nuw nsw i32 %150, 1
+  %160 = icmp eq i32 %159, %18
+  br i1 %160, label %161, label %149, !llvm.loop !48
+
+161:                                              ; preds = %149, %146, %144, %58
+  %162 = phi i1 [ false, %58 ], [ true, %144 ], [ true, %146 ], [ false, %149 ]
+  %163 = phi i32 [ %59, %58 ], [ %55, %144 ], [ %55, %146 ], [ %59, %149 ]
   call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef 0) #24
-  %144 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #24
-  %145 = icmp sgt i32 %144, -1
-  br i1 %145, label %147, label %146
+  %164 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #24
+  %165 = icmp sgt i32 %164, -1
+  br i1 %165, label %166, label %168
 
-146:                                              ; preds = %194, %141
-  br i1 %142, label %197, label %228
+166:                                              ; preds = %161
+  %167 = ptrtoint ptr %5 to i64
+  br label %169
 
-147:                                              ; preds = %141, %194
-  %148 = phi i32 [ %195, %194 ], [ %144, %141 ]
-  br i1 %142, label %149, label %193
+168:                                              ; preds = %230, %161
+  br i1 %162, label %233, label %264
 
-149:                                              ; preds = %147
-  %150 = load atomic i32, ptr %22 seq_cst, align 32
-  %151 = icmp ult i32 %150, %143
-  br i1 %151, label %152, label %193
+169:                                              ; preds = %230, %166
+  %170 = phi i32 [ %164, %166 ], [ %231, %230 ]
+  br i1 %162, label %171, label %229
 
-152:                                              ; preds = %149
-  %153 = load i32, ptr %27, align 4, !tbaa !38
-  %154 = icmp sgt i32 %153, 0
-  br i1 %154, label %155, label %193
+171:                                              ; preds = %169
+  %172 = load atomic i32, ptr %22 seq_cst, align 32
+  %173 = icmp ult i32 %172, %163
+  br i1 %173, label %174, label %229
 
-155:                                              ; preds = %152
-  %156 = load ptr, ptr %28, align 64, !tbaa !39
-  %157 = zext nneg i32 %153 to i64
-  %158 = load atomic i64, ptr %156 monotonic, align 8
-  %159 = icmp eq i64 %158, 0
-  br i1 %159, label %160, label %170
+174:                                              ; preds = %171
+  %175 = load i32, ptr %27, align 4, !tbaa !41
+  %176 = icmp sgt i32 %175, 0
+  br i1 %176, label %177, label %229
 
-160:                                              ; preds = %155, %164
-  %161 = phi i64 [ %162, %164 ], [ 0, %155 ]
-  %162 = add nuw nsw i64 %161, 1
-  %163 = icmp eq i64 %162, %157
-  br i1 %163, label %193, label %164, !llvm.loop !45
+177:                                              ; preds = %174
+  %178 = load ptr, ptr %28, align 64, !tbaa !42
+  %179 = zext nneg i32 %175 to i64
+  %180 = load atomic i64, ptr %178 monotonic, align 8
+  %181 = icmp eq i64 %180, 0
+  br i1 %181, label %182, label %192
 
-164:                                              ; preds = %160
-  %165 = getelementptr inbounds i64, ptr %156, i64 %162
-  %166 = load atomic i64, ptr %165 monotonic, align 8
-  %167 = icmp eq i64 %166, 0
-  br i1 %167, label %160, label %168, !llvm.loop !45
+182:                                              ; preds = %177, %186
+  %183 = phi i64 [ %184, %186 ], [ 0, %177 ]
+  %184 = add nuw nsw i64 %183, 1
+  %185 = icmp eq i64 %184, %179
+  br i1 %185, label %229, label %186, !llvm.loop !49
 
-168:                                              ; preds = %164
-  %169 = icmp ult i64 %162, %157
-  br i1 %169, label %170, label %193
+186:                                              ; preds = %182
+  %187 = getelementptr inbounds i64, ptr %178, i64 %184
+  %188 = load atomic i64, ptr %187 monotonic, align 8
+  %189 = icmp eq i64 %188, 0
+  br i1 %189, label %182, label %190, !llvm.loop !49
 
-170:                                              ; preds = %168, %155
-  %171 = atomicrmw add ptr %22, i32 1 seq_cst, align 32
-  %172 = load ptr, ptr %24, align 8, !tbaa !37
-  %173 = getelementptr inbounds i8, ptr %172, i64 48
-  %174 = load atomic i32, ptr %173 acquire, align 8
-  %175 = icmp sgt i32 %174, 0
-  br i1 %175, label %176, label %191
+190:                                              ; preds = %186
+  %191 = icmp ult i64 %184, %179
+  br i1 %191, label %192, label %229
 
-176:                                              ; preds = %170
-  %177 = getelementptr inbounds i8, ptr %172, i64 80
-  %178 = zext nneg i32 %174 to i64
-  %179 = load ptr, ptr %177, align 8, !tbaa !10
-  %180 = call fastcc zeroext i1 @offer(ptr noundef %179, ptr noundef nonnull %5, i32 noundef %148) #24
-  br i1 %180, label %194, label %181
+192:                                              ; preds = %190, %177
+  %193 = atomicrmw add ptr %22, i32 1 seq_cst, align 32
+  %194 = load ptr, ptr %24, align 8, !tbaa !40
+  %195 = getelementptr inbounds i8, ptr %194, i64 48
+  %196 = load atomic i32, ptr %195 acquire, align 8
+  %197 = icmp sgt i32 %196, 0
+  br i1 %197, label %198, label %227
 
-181:                                              ; preds = %176, %185
-  %182 = phi i64 [ %183, %185 ], [ 0, %176 ]
-  %183 = add nuw nsw i64 %182, 1
-  %184 = icmp eq i64 %183, %178
-  br i1 %184, label %191, label %185, !llvm.loop !46
+198:                                              ; preds = %192
+  %199 = getelementptr inbounds i8, ptr %194, i64 2256
+  %200 = zext nneg i32 %170 to i64
+  %201 = shl i64 %200, 48
+  %202 = or i64 %201, %167
+  %203 = zext nneg i32 %196 to i64
+  br label %204
 
-185:                                              ; preds = %181
-  %186 = getelementptr inbounds [8192 x ptr], ptr %177, i64 0, i64 %183
-  %187 = load ptr, ptr %186, align 8, !tbaa !10
-  %188 = call fastcc zeroext i1 @offer(ptr noundef %187, ptr noundef nonnull %5, i32 noundef %148) #24
-  br i1 %188, label %189, label %181, !llvm.loop !46
+204:                                              ; preds = %221, %198
+  %205 = phi i64 [ 0, %198 ], [ %222, %221 ]
+  %206 = phi i1 [ true, %198 ], [ %223, %221 ]
+  %207 = getelementptr inbounds [8192 x ptr], ptr %199, i64 0, i64 %205
+  %208 = load ptr, ptr %207, align 8, !tbaa !10
+  %209 = load atomic i64, ptr %208 monotonic, align 128
+  br label %210
 
-189:                                              ; preds = %185
-  %190 = icmp ult i64 %183, %178
-  br i1 %190, label %194, label %191
+210:                                              ; preds = %213, %204
+  %211 = phi i64 [ %209, %204 ], [ %218, %213 ]
+  %212 = icmp ult i64 %211, 2
+  br i1 %212, label %213, label %221
 
-191:                                              ; preds = %181, %189, %170
-  %192 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
-  br label %193
+213:                                              ; preds = %210
+  %214 = icmp eq i64 %211, 1
+  %215 = select i1 %214, i64 2, i64 %202
+  %216 = cmpxchg weak ptr %208, i64 %211, i64 %215 seq_cst seq_cst, align 128
+  %217 = extractvalue { i64, i1 } %216, 1
+  %218 = extractvalue { i64, i1 } %216, 0
+  br i1 %217, label %219, label %210, !llvm.loop !45
 
-193:                                              ; preds = %160, %191, %168, %152, %149, %147
-  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %148) #24
-  br label %194
+219:                                              ; preds = %213
+  br i1 %214, label %220, label %225
 
-194:                                              ; preds = %193, %189, %176
-  %195 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #24
-  %196 = icmp sgt i32 %195, -1
-  br i1 %196, label %147, label %146, !llvm.loop !47
+220:                                              ; preds = %219
+  call fastcc void @wake(ptr noundef nonnull %208, i64 noundef %202) #23
+  br i1 %206, label %230, label %227
 
-197:                                              ; preds = %146
-  %198 = load atomic i32, ptr %22 acquire, align 32
-  %199 = icmp eq i32 %198, 0
-  br i1 %199, label %228, label %200
+221:                                              ; preds = %210
+  %222 = add nuw nsw i64 %205, 1
+  %223 = icmp ult i64 %222, %203
+  %224 = icmp eq i64 %222, %203
+  br i1 %224, label %225, label %204, !llvm.loop !50
 
-200:                                              ; preds = %197
-  %201 = load ptr, ptr %24, align 8, !tbaa !37
-  %202 = getelementptr inbounds i8, ptr %201, i64 48
-  %203 = load atomic i32, ptr %202 seq_cst, align 8
-  %204 = icmp sgt i32 %203, 0
-  br i1 %204, label %205, label %228
+225:                                              ; preds = %221, %219
+  %226 = phi i1 [ %206, %219 ], [ %223, %221 ]
+  br i1 %226, label %230, label %227
 
-205:                                              ; preds = %200
-  %206 = ptrtoint ptr %5 to i64
-  %207 = zext nneg i32 %203 to i64
-  br label %208
+227:                                              ; preds = %225, %220, %192
+  %228 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
+  br label %229
 
-208:                                              ; preds = %225, %205
-  %209 = phi i64 [ 0, %205 ], [ %226, %225 ]
-  %210 = load ptr, ptr %24, align 8, !tbaa !37
-  %211 = getelementptr inbounds i8, ptr %210, i64 80
-  %212 = getelementptr inbounds [8192 x ptr], ptr %211, i64 0, i64 %209
-  %213 = load ptr, ptr %212, align 8, !tbaa !10
-  %214 = load atomic i64, ptr %213 seq_cst, align 128
-  %215 = and i64 %214, 281474976710655
-  %216 = icmp eq i64 %215, %206
-  br i1 %216, label %217, label %225
+229:                                              ; preds = %182, %227, %190, %174, %171, %169
+  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %170) #24
+  br label %230
 
-217:                                              ; preds = %208
-  %218 = cmpxchg ptr %213, i64 %214, i64 0 seq_cst seq_cst, align 128
-  %219 = extractvalue { i64, i1 } %218, 1
-  br i1 %219, label %220, label %225
+230:                                              ; preds = %229, %225, %220
+  %231 = call fastcc i32 @take_loose(ptr noundef nonnull %5) #24
+  %232 = icmp sgt i32 %231, -1
+  br i1 %232, label %169, label %168, !llvm.loop !51
 
-220:                                              ; preds = %217
-  %221 = extractvalue { i64, i1 } %218, 0
-  %222 = lshr i64 %221, 48
-  %223 = trunc nuw nsw i64 %222 to i32
-  %224 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
-  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %223) #24
-  br label %225
+233:                                              ; preds = %168
+  %234 = load atomic i32, ptr %22 acquire, align 32
+  %235 = icmp eq i32 %234, 0
+  br i1 %235, label %264, label %236
 
-225:                                              ; preds = %220, %217, %208
-  %226 = add nuw nsw i64 %209, 1
-  %227 = icmp eq i64 %226, %207
-  br i1 %227, label %228, label %208, !llvm.loop !48
+236:                                              ; preds = %233
+  %237 = load ptr, ptr %24, align 8, !tbaa !40
+  %238 = getelementptr inbounds i8, ptr %237, i64 48
+  %239 = load atomic i32, ptr %238 seq_cst, align 8
+  %240 = icmp sgt i32 %239, 0
+  br i1 %240, label %241, label %264
 
-228:                                              ; preds = %225, %200, %197, %146
-  %229 = load i32, ptr %23, align 4, !tbaa !36
-  %230 = sext i32 %229 to i64
-  %231 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %230
-  %232 = load i64, ptr %231, align 8, !tbaa !49
-  %233 = icmp eq i32 %229, 2
-  %234 = icmp eq i32 %229, 1
-  %235 = getelementptr inbounds i8, ptr %4, i64 8
-  br label %236
+241:                                              ; preds = %236
+  %242 = ptrtoint ptr %5 to i64
+  %243 = zext nneg i32 %239 to i64
+  br label %244
 
-236:                                              ; preds = %274, %228
-  %237 = phi i64 [ 0, %228 ], [ %275, %274 ]
-  %238 = phi i32 [ 0, %228 ], [ %276, %274 ]
-  br label %239
+244:                                              ; preds = %261, %241
+  %245 = phi i64 [ 0, %241 ], [ %262, %261 ]
+  %246 = load ptr, ptr %24, align 8, !tbaa !40
+  %247 = getelementptr inbounds i8, ptr %246, i64 2256
+  %248 = getelementptr inbounds [8192 x ptr], ptr %247, i64 0, i64 %245
+  %249 = load ptr, ptr %248, align 8, !tbaa !10
+  %250 = load atomic i64, ptr %249 seq_cst, align 128
+  %251 = and i64 %250, 281474976710655
+  %252 = icmp eq i64 %251, %242
+  br i1 %252, label %253, label %261
 
-239:                                              ; preds = %255, %236
-  %240 = phi i32 [ %238, %236 ], [ %244, %255 ]
-  %241 = load atomic i32, ptr %22 acquire, align 32
-  switch i32 %241, label %242 [
-    i32 0, label %277
-    i32 -2147483648, label %277
+253:                                              ; preds = %244
+  %254 = cmpxchg ptr %249, i64 %250, i64 0 seq_cst seq_cst, align 128
+  %255 = extractvalue { i64, i1 } %254, 1
+  br i1 %255, label %256, label %261
+
+256:                                              ; preds = %253
+  %257 = extractvalue { i64, i1 } %254, 0
+  %258 = lshr i64 %257, 48
+  %259 = trunc nuw nsw i64 %258 to i32
+  %260 = atomicrmw sub ptr %22, i32 1 seq_cst, align 32
+  call fastcc void @run_task(ptr noundef nonnull %5, i32 noundef %259) #24
+  br label %261
+
+261:                                              ; preds = %256, %253, %244
+  %262 = add nuw nsw i64 %245, 1
+  %263 = icmp eq i64 %262, %243
+  br i1 %263, label %264, label %244, !llvm.loop !52
+
+264:                                              ; preds = %261, %236, %233, %168
+  %265 = load i32, ptr %23, align 4, !tbaa !39
+  %266 = sext i32 %265 to i64
+  %267 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %266
+  %268 = load i64, ptr %267, align 8, !tbaa !24
+  %269 = icmp eq i32 %265, 2
+  %270 = icmp eq i32 %265, 1
+  %271 = getelementptr inbounds i8, ptr %4, i64 8
+  br label %272
+
+272:                                              ; preds = %310, %264
+  %273 = phi i64 [ 0, %264 ], [ %311, %310 ]
+  %274 = phi i32 [ 0, %264 ], [ %312, %310 ]
+  br label %275
+
+275:                                              ; preds = %291, %272
+  %276 = phi i32 [ %274, %272 ], [ %280, %291 ]
+  %277 = load atomic i32, ptr %22 acquire, align 32
+  switch i32 %277, label %278 [
+    i32 0, label %313
+    i32 -2147483648, label %313
   ]
 
-242:                                              ; preds = %239
-  br i1 %233, label %266, label %243
+278:                                              ; preds = %275
+  br i1 %269, label %302, label %279
 
-243:                                              ; preds = %242
+279:                                              ; preds = %278
   call void @llvm.x86.sse2.pause()
-  %244 = add i32 %240, 1
-  %245 = and i32 %244, 15
-  %246 = icmp eq i32 %245, 0
-  br i1 %246, label %247, label %255
+  %280 = add i32 %276, 1
+  %281 = and i32 %280, 15
+  %282 = icmp eq i32 %281, 0
+  br i1 %282, label %283, label %291
 
-247:                                              ; preds = %243
-  br i1 %234, label %248, label %256
+283:                                              ; preds = %279
+  br i1 %270, label %284, label %292
 
-248:                                              ; preds = %247
-  %249 = icmp ugt i32 %244, 1024
-  br i1 %249, label %250, label %252
+284:                                              ; preds = %283
+  %285 = icmp ugt i32 %280, 1024
+  br i1 %285, label %286, label %288
 
-250:                                              ; preds = %248
-  %251 = call i32 @sched_yield() #20
-  br label %252
+286:                                              ; preds = %284
+  %287 = call i32 @sched_yield() #20
+  br label %288
 
-252:                                              ; preds = %250, %248
-  %253 = load atomic i32, ptr @always_users monotonic, align 4
-  %254 = icmp sgt i32 %253, 0
-  br i1 %254, label %255, label %266
+288:                                              ; preds = %286, %284
+  %289 = load atomic i32, ptr @always_users monotonic, align 4
+  %290 = icmp sgt i32 %289, 0
+  br i1 %290, label %291, label %302
 
-255:                                              ; preds = %252, %243
-  br label %239, !llvm.loop !50
+291:                                              ; preds = %288, %279
+  br label %275, !llvm.loop !53
 
-256:                                              ; preds = %247
+292:                                              ; preds = %283
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #16
-  %257 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %4) #20
-  %258 = load i64, ptr %4, align 8, !tbaa !51
-  %259 = mul nsw i64 %258, 1000000000
-  %260 = load i64, ptr %235, align 8, !tbaa !53
-  %261 = add nsw i64 %259, %260
+  %293 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %4) #20
+  %294 = load i64, ptr %4, align 8, !tbaa !54
+  %295 = mul nsw i64 %294, 1000000000
+  %296 = load i64, ptr %271, align 8, !tbaa !56
+  %297 = add nsw i64 %295, %296
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #16
-  %262 = icmp eq i64 %237, 0
-  %263 = add nsw i64 %261, %232
-  %264 = select i1 %262, i64 %263, i64 %237
-  %265 = icmp slt i64 %261, %264
-  br i1 %265, label %274, label %266
+  %298 = icmp eq i64 %273, 0
+  %299 = add nsw i64 %297, %268
+  %300 = select i1 %298, i64 %299, i64 %273
+  %301 = icmp slt i64 %297, %300
+  br i1 %301, label %310, label %302
 
-266:                                              ; preds = %252, %242, %256
-  %267 = phi i32 [ %244, %256 ], [ %238, %242 ], [ %244, %252 ]
-  %268 = phi i64 [ %264, %256 ], [ %237, %242 ], [ %237, %252 ]
-  %269 = atomicrmw or ptr %22, i32 -2147483648 seq_cst, align 8
-  %270 = or i32 %269, -2147483648
-  %271 = icmp eq i32 %270, -2147483648
-  br i1 %271, label %274, label %272
+302:                                              ; preds = %288, %278, %292
+  %303 = phi i32 [ %280, %292 ], [ %274, %278 ], [ %280, %288 ]
+  %304 = phi i64 [ %300, %292 ], [ %273, %278 ], [ %273, %288 ]
+  %305 = atomicrmw or ptr %22, i32 -2147483648 seq_cst, align 8
+  %306 = or i32 %305, -2147483648
+  %307 = icmp eq i32 %306, -2147483648
+  br i1 %307, label %310, label %308
 
-272:                                              ; preds = %266
-  %273 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %22, i32 noundef %270, i64 noundef 0) #24
-  br label %274
+308:                                              ; preds = %302
+  %309 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %22, i32 noundef %306, i64 noundef 0) #24
+  br label %310
 
-274:                                              ; preds = %272, %266, %256
-  %275 = phi i64 [ %264, %256 ], [ %268, %272 ], [ %268, %266 ]
-  %276 = phi i32 [ %244, %256 ], [ %267, %272 ], [ %267, %266 ]
-  br label %236, !llvm.loop !50
+310:                                              ; preds = %308, %302, %292
+  %311 = phi i64 [ %300, %292 ], [ %304, %308 ], [ %304, %302 ]
+  %312 = phi i32 [ %280, %292 ], [ %303, %308 ], [ %303, %302 ]
+  br label %272, !llvm.loop !53
 
-277:                                              ; preds = %239, %239
-  %278 = load i32, ptr %47, align 8, !tbaa !40
-  %279 = add nsw i32 %278, -1
-  store i32 %279, ptr %47, align 8, !tbaa !40
-  %280 = load ptr, ptr %28, align 64, !tbaa !39
-  %281 = icmp eq ptr %280, %29
-  br i1 %281, label %283, label %282
+313:                                              ; preds = %275, %275
+  %314 = load i32, ptr %47, align 8, !tbaa !43
+  %315 = add nsw i32 %314, -1
+  store i32 %315, ptr %47, align 8, !tbaa !43
+  %316 = load ptr, ptr %28, align 64, !tbaa !42
+  %317 = icmp eq ptr %316, %29
+  br i1 %317, label %319, label %318
 
-282:                                              ; preds = %277
-  call void @free(ptr noundef %280) #20
-  br label %283
+318:                                              ; preds = %313
+  call void @free(ptr noundef %316) #20
+  br label %319
 
-283:                                              ; preds = %282, %277
-  %284 = load atomic i8, ptr %26 seq_cst, align 8
-  %285 = trunc i8 %284 to i1
-  br i1 %285, label %286, label %294
+319:                                              ; preds = %318, %313
+  %320 = load atomic i8, ptr %26 seq_cst, align 8
+  %321 = trunc i8 %320 to i1
+  br i1 %321, label %322, label %330
 
-286:                                              ; preds = %283
-  %287 = load atomic i64, ptr %25 seq_cst, align 16
-  %288 = icmp eq i64 %287, 0
-  br i1 %288, label %294, label %289
+322:                                              ; preds = %319
+  %323 = load atomic i64, ptr %25 seq_cst, align 16
+  %324 = icmp eq i64 %323, 0
+  br i1 %324, label %330, label %325
 
-289:                                              ; preds = %286
-  %290 = inttoptr i64 %287 to ptr
-  %291 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 32), align 8, !tbaa !54
-  call void %291(ptr noundef nonnull %290) #20
-  %292 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !55
-  %293 = call i32 %292(ptr noundef nonnull %290) #20
-  br label %294
+325:                                              ; preds = %322
+  %326 = inttoptr i64 %323 to ptr
+  %327 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 32), align 8, !tbaa !57
+  call void %327(ptr noundef nonnull %326) #20
+  %328 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !58
+  %329 = call i32 %328(ptr noundef nonnull %326) #20
+  br label %330
 
-294:                                              ; preds = %43, %283, %286, %289
-  %295 = phi i32 [ %45, %43 ], [ 0, %283 ], [ -1, %289 ], [ -1, %286 ]
+330:                                              ; preds = %43, %319, %322, %325
+  %331 = phi i32 [ %45, %43 ], [ 0, %319 ], [ -1, %325 ], [ -1, %322 ]
   call void @llvm.lifetime.end.p0(i64 104, ptr nonnull %5) #16
-  br label %296
+  br label %332
 
-296:                                              ; preds = %294, %9
-  %297 = phi i32 [ %295, %294 ], [ %11, %9 ]
-  ret i32 %297
+332:                                              ; preds = %330, %9
+  %333 = phi i32 [ %331, %330 ], [ %11, %9 ]
+  ret i32 %333
 }
 
 ; Function Attrs: nounwind optsize
 define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   %3 = alloca %struct.timespec, align 8
-  %4 = load ptr, ptr %1, align 8, !tbaa !30
+  %4 = load ptr, ptr %1, align 8, !tbaa !33
   %5 = icmp eq ptr %4, %1
   br i1 %5, label %9, label %6
 
 6:                                                ; preds = %2
-  %7 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 8), align 8, !tbaa !56
+  %7 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 8), align 8, !tbaa !59
   %8 = tail call i32 %7(i32 noundef %0, ptr noundef nonnull %1) #20
   br label %58
 
@@ -697,7 +789,7 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   %13 = atomicrmw add ptr %12, i32 1 seq_cst, align 4
   %14 = add nsw i32 %13, 1
   %15 = getelementptr inbounds i8, ptr %1, i64 8
-  %16 = load i32, ptr %15, align 8, !tbaa !32
+  %16 = load i32, ptr %15, align 8, !tbaa !35
   %17 = icmp eq i32 %14, %16
   %18 = getelementptr inbounds i8, ptr %1, i64 80
   br i1 %17, label %22, label %19
@@ -734,14 +826,14 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   %36 = add i32 %29, 1
   %37 = and i32 %36, 15
   %38 = icmp eq i32 %37, 0
-  br i1 %38, label %39, label %28, !llvm.loop !57
+  br i1 %38, label %39, label %28, !llvm.loop !60
 
 39:                                               ; preds = %35
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #16
   %40 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %3) #20
-  %41 = load i64, ptr %3, align 8, !tbaa !51
+  %41 = load i64, ptr %3, align 8, !tbaa !54
   %42 = mul nsw i64 %41, 1000000000
-  %43 = load i64, ptr %21, align 8, !tbaa !53
+  %43 = load i64, ptr %21, align 8, !tbaa !56
   %44 = add nsw i64 %42, %43
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #16
   %45 = icmp eq i64 %51, 0
@@ -764,7 +856,7 @@ define internal i32 @barrier(i32 noundef %0, ptr noundef %1) #2 {
   br label %57
 
 57:                                               ; preds = %53, %39
-  br label %50, !llvm.loop !57
+  br label %50, !llvm.loop !60
 
 58:                                               ; preds = %32, %28, %26, %22, %6
   %59 = phi i32 [ %8, %6 ], [ 0, %26 ], [ 0, %22 ], [ 0, %28 ], [ -1, %32 ]
@@ -779,8 +871,8 @@ define internal i32 @number(ptr nocapture readnone %0, ptr nocapture readnone %1
   br i1 %7, label %8, label %12
 
 8:                                                ; preds = %4
-  %9 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 16), align 8, !tbaa !58
-  %10 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 48), align 8, !tbaa !59
+  %9 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 16), align 8, !tbaa !61
+  %10 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 48), align 8, !tbaa !62
   %11 = tail call i32 %9(ptr noundef %10, ptr noundef null, i32 noundef 0, ptr noundef %3) #20
   br label %18
 
@@ -789,7 +881,7 @@ define internal i32 @number(ptr nocapture readnone %0, ptr nocapture readnone %1
   %13 = getelementptr inbounds i8, ptr %3, i64 4
   store i32 0, ptr %13, align 4, !tbaa !9
   %14 = getelementptr inbounds i8, ptr %6, i64 8
-  %15 = load i32, ptr %14, align 8, !tbaa !26
+  %15 = load i32, ptr %14, align 8, !tbaa !29
   %16 = sext i32 %15 to i64
   %17 = getelementptr inbounds i8, ptr %3, i64 8
   store i64 %16, ptr %17, align 8, !tbaa !2
@@ -822,20 +914,32 @@ define internal void @forget_threads() #2 {
   %3 = icmp eq ptr %2, null
   br i1 %3, label %4, label %5
 
-4:                                                ; preds = %5, %0
+4:                                                ; preds = %11, %0
   ret void
 
-5:                                                ; preds = %0, %5
-  %6 = phi ptr [ %11, %5 ], [ %2, %0 ]
+5:                                                ; preds = %0, %11
+  %6 = phi ptr [ %13, %11 ], [ %2, %0 ]
   %7 = getelementptr inbounds i8, ptr %6, i64 8
   %8 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %7, ptr noundef null) #20
   %9 = getelementptr inbounds i8, ptr %6, i64 48
   store atomic i32 0, ptr %9 seq_cst, align 8
-  %10 = getelementptr inbounds i8, ptr %6, i64 72
-  store ptr null, ptr %10, align 8, !tbaa !60
-  %11 = load ptr, ptr %6, align 8, !tbaa !10
-  %12 = icmp eq ptr %11, null
-  br i1 %12, label %4, label %5, !llvm.loop !61
+  %10 = getelementptr inbounds i8, ptr %6, i64 200
+  br label %15
+
+11:                                               ; preds = %15
+  %12 = getelementptr inbounds i8, ptr %6, i64 2248
+  store ptr null, ptr %12, align 8, !tbaa !63
+  %13 = load ptr, ptr %6, align 8, !tbaa !10
+  %14 = icmp eq ptr %13, null
+  br i1 %14, label %4, label %5, !llvm.loop !64
+
+15:                                               ; preds = %5, %15
+  %16 = phi i64 [ 0, %5 ], [ %18, %15 ]
+  %17 = getelementptr inbounds [1024 x i16], ptr %10, i64 0, i64 %16
+  store atomic i16 0, ptr %17 seq_cst, align 2
+  %18 = add nuw nsw i64 %16, 1
+  %19 = icmp eq i64 %18, 1024
+  br i1 %19, label %11, label %15, !llvm.loop !65
 }
 
 ; Function Attrs: nounwind optsize
@@ -866,9 +970,9 @@ declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #1
 define internal fastcc void @run_task(ptr noundef %0, i32 noundef %1) unnamed_addr #2 {
   %3 = alloca ptr, align 8
   %4 = getelementptr inbounds i8, ptr %0, i64 16
-  %5 = load ptr, ptr %4, align 8, !tbaa !33
+  %5 = load ptr, ptr %4, align 8, !tbaa !36
   %6 = getelementptr inbounds i8, ptr %0, i64 24
-  %7 = load ptr, ptr %6, align 8, !tbaa !35
+  %7 = load ptr, ptr %6, align 8, !tbaa !38
   %8 = tail call i32 %5(i32 noundef %1, ptr noundef %0, ptr noundef %7) #20
   %9 = icmp eq i32 %8, 0
   br i1 %9, label %25, label %10
@@ -876,7 +980,7 @@ define internal fastcc void @run_task(ptr noundef %0, i32 noundef %1) unnamed_ad
 10:                                               ; preds = %2
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #16
   store ptr null, ptr %3, align 8, !tbaa !10
-  %11 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 24), align 8, !tbaa !62
+  %11 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 24), align 8, !tbaa !66
   call void %11(ptr noundef nonnull %3) #20
   %12 = getelementptr inbounds i8, ptr %0, i64 56
   store atomic i8 1, ptr %12 seq_cst, align 8
@@ -892,7 +996,7 @@ define internal fastcc void @run_task(ptr noundef %0, i32 noundef %1) unnamed_ad
   br i1 %19, label %24, label %20
 
 20:                                               ; preds = %15
-  %21 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !55
+  %21 = load ptr, ptr getelementptr inbounds (i8, ptr @tvm, i64 40), align 8, !tbaa !58
   %22 = load ptr, ptr %3, align 8, !tbaa !10
   %23 = call i32 %21(ptr noundef %22) #20
   br label %24
@@ -908,7 +1012,7 @@ define internal fastcc void @run_task(ptr noundef %0, i32 noundef %1) unnamed_ad
 ; Function Attrs: nofree norecurse nounwind optsize memory(readwrite, inaccessiblemem: none)
 define internal fastcc i32 @take_loose(ptr nocapture noundef readonly %0) unnamed_addr #11 {
   %2 = getelementptr inbounds i8, ptr %0, i64 60
-  %3 = load i32, ptr %2, align 4, !tbaa !38
+  %3 = load i32, ptr %2, align 4, !tbaa !41
   %4 = icmp sgt i32 %3, 0
   br i1 %4, label %5, label %36
 
@@ -918,7 +1022,7 @@ define internal fastcc i32 @take_loose(ptr nocapture noundef readonly %0) unname
 
 7:                                                ; preds = %5, %25
   %8 = phi i64 [ 0, %5 ], [ %26, %25 ]
-  %9 = load ptr, ptr %6, align 8, !tbaa !39
+  %9 = load ptr, ptr %6, align 8, !tbaa !42
   %10 = getelementptr inbounds i64, ptr %9, i64 %8
   %11 = load atomic i64, ptr %10 monotonic, align 8
   br label %12
@@ -931,21 +1035,21 @@ define internal fastcc i32 @take_loose(ptr nocapture noundef readonly %0) unname
 15:                                               ; preds = %12
   %16 = sub i64 0, %13
   %17 = and i64 %13, %16
-  %18 = load ptr, ptr %6, align 8, !tbaa !39
+  %18 = load ptr, ptr %6, align 8, !tbaa !42
   %19 = getelementptr inbounds i64, ptr %18, i64 %8
   %20 = xor i64 %17, -1
   %21 = atomicrmw and ptr %19, i64 %20 seq_cst, align 8
   %22 = and i64 %21, %17
   %23 = icmp eq i64 %22, 0
   %24 = and i64 %21, %20
-  br i1 %23, label %12, label %30, !llvm.loop !63
+  br i1 %23, label %12, label %30, !llvm.loop !67
 
 25:                                               ; preds = %12
   %26 = add nuw nsw i64 %8, 1
-  %27 = load i32, ptr %2, align 4, !tbaa !38
+  %27 = load i32, ptr %2, align 4, !tbaa !41
   %28 = sext i32 %27 to i64
   %29 = icmp slt i64 %26, %28
-  br i1 %29, label %7, label %36, !llvm.loop !64
+  br i1 %29, label %7, label %36, !llvm.loop !68
 
 30:                                               ; preds = %15
   %31 = trunc nuw nsw i64 %8 to i32
@@ -967,15 +1071,15 @@ define internal fastcc void @grow(ptr noundef %0, i32 noundef %1) unnamed_addr #
   %5 = getelementptr inbounds i8, ptr %0, i64 48
   %6 = load atomic i32, ptr %5 seq_cst, align 8
   %7 = icmp slt i32 %6, %1
-  br i1 %7, label %8, label %34
+  br i1 %7, label %8, label %35
 
 8:                                                ; preds = %2
-  %9 = getelementptr inbounds i8, ptr %0, i64 80
+  %9 = getelementptr inbounds i8, ptr %0, i64 2256
   %10 = sext i32 %6 to i64
   br label %11
 
-11:                                               ; preds = %8, %30
-  %12 = phi i64 [ %10, %8 ], [ %31, %30 ]
+11:                                               ; preds = %8, %31
+  %12 = phi i64 [ %10, %8 ], [ %32, %31 ]
   %13 = getelementptr inbounds [8192 x ptr], ptr %9, i64 0, i64 %12
   %14 = load ptr, ptr %13, align 8, !tbaa !10
   %15 = icmp eq ptr %14, null
@@ -986,69 +1090,39 @@ define internal fastcc void @grow(ptr noundef %0, i32 noundef %1) unnamed_addr #
   br label %25
 
 18:                                               ; preds = %11
-  %19 = tail call noalias align 128 dereferenceable_or_null(128) ptr @aligned_alloc(i64 noundef 128, i64 noundef 128) #25
+  %19 = tail call noalias align 128 dereferenceable_or_null(256) ptr @aligned_alloc(i64 noundef 128, i64 noundef 256) #25
   %20 = icmp eq ptr %19, null
-  br i1 %20, label %34, label %21
+  br i1 %20, label %35, label %21
 
 21:                                               ; preds = %18
   %22 = getelementptr inbounds i8, ptr %19, i64 8
-  store ptr %0, ptr %22, align 8, !tbaa !65
+  store ptr %0, ptr %22, align 8, !tbaa !69
   %23 = getelementptr inbounds i8, ptr %19, i64 16
   %24 = trunc nsw i64 %12 to i32
-  store i32 %24, ptr %23, align 16, !tbaa !67
+  store i32 %24, ptr %23, align 16, !tbaa !71
   store ptr %19, ptr %13, align 8, !tbaa !10
   br label %25
 
 25:                                               ; preds = %16, %21
   %26 = phi i32 [ %17, %16 ], [ %24, %21 ]
   %27 = phi ptr [ %14, %16 ], [ %19, %21 ]
-  store i64 0, ptr %27, align 8, !tbaa !41
+  store i64 0, ptr %27, align 8, !tbaa !44
   %28 = load ptr, ptr %13, align 8, !tbaa !10
-  %29 = tail call fastcc zeroext i1 @start_thread(ptr noundef nonnull %0, i32 noundef %26, ptr noundef nonnull @run_worker, ptr noundef %28) #23
-  br i1 %29, label %30, label %34
+  %29 = getelementptr inbounds i8, ptr %28, i64 29
+  store i8 0, ptr %29, align 1, !tbaa !72
+  %30 = tail call fastcc zeroext i1 @start_thread(ptr noundef nonnull %0, i32 noundef %26, ptr noundef nonnull @run_worker, ptr noundef %28) #23
+  br i1 %30, label %31, label %35
 
-30:                                               ; preds = %25
-  %31 = add nsw i64 %12, 1
-  %32 = trunc i64 %31 to i32
-  store atomic i32 %32, ptr %5 seq_cst, align 8
-  %33 = icmp eq i32 %32, %1
-  br i1 %33, label %34, label %11, !llvm.loop !68
+31:                                               ; preds = %25
+  %32 = add nsw i64 %12, 1
+  %33 = trunc i64 %32 to i32
+  store atomic i32 %33, ptr %5 seq_cst, align 8
+  %34 = icmp eq i32 %33, %1
+  br i1 %34, label %35, label %11, !llvm.loop !73
 
-34:                                               ; preds = %30, %25, %18, %2
-  %35 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %3) #20
+35:                                               ; preds = %31, %25, %18, %2
+  %36 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %3) #20
   ret void
-}
-
-; Function Attrs: nounwind optsize
-define internal fastcc noundef zeroext i1 @offer(ptr noundef %0, ptr noundef %1, i32 noundef %2) unnamed_addr #2 {
-  %4 = load atomic i64, ptr %0 monotonic, align 128
-  %5 = ptrtoint ptr %1 to i64
-  %6 = zext i32 %2 to i64
-  %7 = shl i64 %6, 48
-  %8 = or i64 %7, %5
-  br label %9
-
-9:                                                ; preds = %12, %3
-  %10 = phi i64 [ %4, %3 ], [ %15, %12 ]
-  %11 = icmp ult i64 %10, 2
-  br i1 %11, label %12, label %20
-
-12:                                               ; preds = %9
-  %13 = cmpxchg weak ptr %0, i64 %10, i64 %8 seq_cst seq_cst, align 128
-  %14 = extractvalue { i64, i1 } %13, 1
-  %15 = extractvalue { i64, i1 } %13, 0
-  br i1 %14, label %16, label %9, !llvm.loop !69
-
-16:                                               ; preds = %12
-  %17 = icmp eq i64 %10, 1
-  br i1 %17, label %18, label %20
-
-18:                                               ; preds = %16
-  %19 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %0, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
-  br label %20
-
-20:                                               ; preds = %9, %16, %18
-  ret i1 %11
 }
 
 ; Function Attrs: mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized,aligned") allocsize(1) memory(inaccessiblemem: readwrite)
@@ -1062,245 +1136,246 @@ define internal fastcc zeroext i1 @start_thread(ptr nocapture noundef readonly %
   %8 = alloca %union.pthread_attr_t, align 8
   %9 = alloca i64, align 8
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %5) #16
+  %10 = getelementptr inbounds i8, ptr %0, i64 72
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %5, ptr noundef nonnull align 8 dereferenceable(128) %10, i64 128, i1 false), !tbaa.struct !74
+  %11 = getelementptr inbounds i8, ptr %0, i64 52
+  %12 = load i8, ptr %11, align 4, !tbaa !14, !range !18, !noundef !19
+  %13 = trunc nuw i8 %12 to i1
+  %14 = icmp sgt i32 %1, -1
+  %15 = and i1 %14, %13
+  br i1 %15, label %16, label %36
+
+16:                                               ; preds = %4
+  %17 = add nuw nsw i32 %1, 1
+  %18 = getelementptr inbounds i8, ptr %0, i64 56
+  %19 = load i32, ptr %18, align 8, !tbaa !20
+  %20 = icmp slt i32 %17, %19
+  br i1 %20, label %21, label %36
+
+21:                                               ; preds = %16
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %5, i8 0, i64 128, i1 false)
-  %10 = getelementptr inbounds i8, ptr %0, i64 52
-  %11 = load i8, ptr %10, align 4, !tbaa !14, !range !17, !noundef !18
-  %12 = trunc nuw i8 %11 to i1
-  %13 = icmp sgt i32 %1, -1
-  %14 = and i1 %13, %12
-  br i1 %14, label %18, label %15
+  %22 = getelementptr inbounds i8, ptr %0, i64 64
+  %23 = load ptr, ptr %22, align 8, !tbaa !21
+  %24 = zext nneg i32 %17 to i64
+  %25 = getelementptr inbounds i32, ptr %23, i64 %24
+  %26 = load i32, ptr %25, align 4, !tbaa !13
+  %27 = icmp ult i32 %26, 1024
+  br i1 %27, label %28, label %36
 
-15:                                               ; preds = %4
-  %16 = getelementptr inbounds i8, ptr %0, i64 56
-  %17 = load i32, ptr %16, align 8, !tbaa !19
-  br label %38
+28:                                               ; preds = %21
+  %29 = zext nneg i32 %26 to i64
+  %30 = and i64 %29, 63
+  %31 = shl nuw i64 1, %30
+  %32 = lshr i64 %29, 6
+  %33 = getelementptr inbounds i64, ptr %5, i64 %32
+  %34 = load i64, ptr %33, align 8, !tbaa !24
+  %35 = or i64 %34, %31
+  store i64 %35, ptr %33, align 8, !tbaa !24
+  br label %36
 
-18:                                               ; preds = %4
-  %19 = add nuw nsw i32 %1, 1
-  %20 = getelementptr inbounds i8, ptr %0, i64 56
-  %21 = load i32, ptr %20, align 8, !tbaa !19
-  %22 = icmp slt i32 %19, %21
-  br i1 %22, label %23, label %38
-
-23:                                               ; preds = %18
-  %24 = getelementptr inbounds i8, ptr %0, i64 64
-  %25 = load ptr, ptr %24, align 8, !tbaa !20
-  %26 = zext nneg i32 %19 to i64
-  %27 = getelementptr inbounds i32, ptr %25, i64 %26
-  %28 = load i32, ptr %27, align 4, !tbaa !13
-  %29 = icmp ult i32 %28, 1024
-  br i1 %29, label %30, label %61
-
-30:                                               ; preds = %23
-  %31 = zext nneg i32 %28 to i64
-  %32 = and i64 %31, 63
-  %33 = shl nuw i64 1, %32
-  %34 = lshr i64 %31, 6
-  %35 = getelementptr inbounds i64, ptr %5, i64 %34
-  %36 = load i64, ptr %35, align 8, !tbaa !49
-  %37 = or i64 %36, %33
-  store i64 %37, ptr %35, align 8, !tbaa !49
-  br label %61
-
-38:                                               ; preds = %15, %18
-  %39 = phi i32 [ %17, %15 ], [ %21, %18 ]
-  %40 = icmp sgt i32 %39, 0
-  br i1 %40, label %41, label %61
-
-41:                                               ; preds = %38
-  %42 = getelementptr inbounds i8, ptr %0, i64 64
-  %43 = load ptr, ptr %42, align 8, !tbaa !20
-  %44 = zext nneg i32 %39 to i64
-  br label %45
-
-45:                                               ; preds = %41, %58
-  %46 = phi i64 [ 0, %41 ], [ %59, %58 ]
-  %47 = getelementptr inbounds i32, ptr %43, i64 %46
-  %48 = load i32, ptr %47, align 4, !tbaa !13
-  %49 = icmp ult i32 %48, 1024
-  br i1 %49, label %50, label %58
-
-50:                                               ; preds = %45
-  %51 = zext nneg i32 %48 to i64
-  %52 = and i64 %51, 63
-  %53 = shl nuw i64 1, %52
-  %54 = lshr i64 %51, 6
-  %55 = getelementptr inbounds i64, ptr %5, i64 %54
-  %56 = load i64, ptr %55, align 8, !tbaa !49
-  %57 = or i64 %56, %53
-  store i64 %57, ptr %55, align 8, !tbaa !49
-  br label %58
-
-58:                                               ; preds = %45, %50
-  %59 = add nuw nsw i64 %46, 1
-  %60 = icmp eq i64 %59, %44
-  br i1 %60, label %61, label %45, !llvm.loop !70
-
-61:                                               ; preds = %58, %38, %30, %23
+36:                                               ; preds = %28, %21, %16, %4
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %6) #16
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %7) #16
-  %62 = call i32 @sigfillset(ptr noundef nonnull %6) #20
-  br label %70
+  %37 = call i32 @sigfillset(ptr noundef nonnull %6) #20
+  br label %45
 
-63:                                               ; preds = %70
+38:                                               ; preds = %45
   call void @llvm.lifetime.start.p0(i64 56, ptr nonnull %8) #16
-  %64 = call i32 @pthread_attr_init(ptr noundef nonnull %8) #20
-  %65 = call i32 @pthread_attr_setdetachstate(ptr noundef nonnull %8, i32 noundef 1) #20
+  %39 = call i32 @pthread_attr_init(ptr noundef nonnull %8) #20
+  %40 = call i32 @pthread_attr_setdetachstate(ptr noundef nonnull %8, i32 noundef 1) #20
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #16
-  %66 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %6, ptr noundef nonnull %7) #20
-  %67 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #20
-  %68 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #20
-  %69 = icmp eq i32 %68, 22
-  br i1 %69, label %77, label %81
+  %41 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %6, ptr noundef nonnull %7) #20
+  %42 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #20
+  %43 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #20
+  %44 = icmp eq i32 %43, 22
+  br i1 %44, label %52, label %56
 
-70:                                               ; preds = %61, %70
-  %71 = phi i64 [ 0, %61 ], [ %75, %70 ]
-  %72 = getelementptr inbounds [6 x i32], ptr @__const.start_thread.own, i64 0, i64 %71
-  %73 = load i32, ptr %72, align 4, !tbaa !13
-  %74 = call i32 @sigdelset(ptr noundef nonnull %6, i32 noundef %73) #20
-  %75 = add nuw nsw i64 %71, 1
-  %76 = icmp eq i64 %75, 6
-  br i1 %76, label %63, label %70, !llvm.loop !71
+45:                                               ; preds = %36, %45
+  %46 = phi i64 [ 0, %36 ], [ %50, %45 ]
+  %47 = getelementptr inbounds [6 x i32], ptr @__const.start_thread.own, i64 0, i64 %46
+  %48 = load i32, ptr %47, align 4, !tbaa !13
+  %49 = call i32 @sigdelset(ptr noundef nonnull %6, i32 noundef %48) #20
+  %50 = add nuw nsw i64 %46, 1
+  %51 = icmp eq i64 %50, 6
+  br i1 %51, label %38, label %45, !llvm.loop !75
 
-77:                                               ; preds = %63
-  %78 = call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %5) #20
-  %79 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #20
-  %80 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #20
-  br label %81
+52:                                               ; preds = %38
+  %53 = call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %5) #20
+  %54 = call i32 @pthread_attr_setaffinity_np(ptr noundef nonnull %8, i64 noundef 128, ptr noundef nonnull %5) #20
+  %55 = call i32 @pthread_create(ptr noundef nonnull %9, ptr noundef nonnull %8, ptr noundef %2, ptr noundef %3) #20
+  br label %56
 
-81:                                               ; preds = %77, %63
-  %82 = phi i32 [ %80, %77 ], [ %68, %63 ]
-  %83 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %7, ptr noundef null) #20
-  %84 = call i32 @pthread_attr_destroy(ptr noundef nonnull %8) #20
-  %85 = icmp eq i32 %82, 0
+56:                                               ; preds = %52, %38
+  %57 = phi i32 [ %55, %52 ], [ %43, %38 ]
+  %58 = call i32 @pthread_sigmask(i32 noundef 2, ptr noundef nonnull %7, ptr noundef null) #20
+  %59 = call i32 @pthread_attr_destroy(ptr noundef nonnull %8) #20
+  %60 = icmp eq i32 %57, 0
   call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #16
   call void @llvm.lifetime.end.p0(i64 56, ptr nonnull %8) #16
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %7) #16
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %6) #16
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %5) #16
-  ret i1 %85
+  ret i1 %60
 }
 
 ; Function Attrs: noreturn nounwind optsize
 define internal noalias noundef nonnull ptr @run_worker(ptr noundef %0) #14 {
   %2 = alloca %struct.timespec, align 8
   %3 = getelementptr inbounds i8, ptr %0, i64 8
-  %4 = load ptr, ptr %3, align 8, !tbaa !65
+  %4 = load ptr, ptr %3, align 8, !tbaa !69
   tail call fastcc void @become_helper(ptr noundef %4, ptr noundef nonnull @.str) #24
-  %5 = getelementptr inbounds i8, ptr %2, i64 8
-  br label %6
+  %5 = load ptr, ptr %3, align 8, !tbaa !69
+  %6 = tail call i64 (i64, ...) @syscall(i64 noundef 186) #20
+  %7 = trunc i64 %6 to i32
+  %8 = getelementptr inbounds i8, ptr %0, i64 20
+  store i32 %7, ptr %8, align 4, !tbaa !76
+  %9 = getelementptr inbounds i8, ptr %5, i64 52
+  %10 = load i8, ptr %9, align 4, !tbaa !14, !range !18, !noundef !19
+  %11 = trunc nuw i8 %10 to i1
+  br i1 %11, label %19, label %12
 
-6:                                                ; preds = %70, %1
-  %7 = phi i32 [ 0, %1 ], [ %71, %70 ]
-  %8 = phi i64 [ 0, %1 ], [ %72, %70 ]
-  %9 = phi i64 [ 100000, %1 ], [ %73, %70 ]
-  %10 = load atomic i64, ptr %0 acquire, align 128
-  %11 = icmp ugt i64 %10, 2
-  br i1 %11, label %12, label %37
-
-12:                                               ; preds = %6
-  %13 = cmpxchg ptr %0, i64 %10, i64 2 seq_cst seq_cst, align 128
-  %14 = extractvalue { i64, i1 } %13, 1
-  br i1 %14, label %15, label %70
+12:                                               ; preds = %1
+  %13 = getelementptr inbounds i8, ptr %5, i64 72
+  %14 = tail call fastcc zeroext i1 @may_run_on(i32 noundef 0, ptr noundef nonnull %13) #24
+  br i1 %14, label %15, label %19
 
 15:                                               ; preds = %12
-  %16 = and i64 %10, 281474976710655
-  %17 = inttoptr i64 %16 to ptr
-  %18 = getelementptr inbounds i8, ptr %17, i64 36
-  %19 = load i32, ptr %18, align 4, !tbaa !36
-  %20 = sext i32 %19 to i64
-  %21 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %20
-  %22 = load i64, ptr %21, align 8, !tbaa !49
-  %23 = lshr i64 %10, 48
-  %24 = trunc nuw nsw i64 %23 to i32
-  call fastcc void @run_task(ptr noundef %17, i32 noundef %24) #24
-  %25 = call fastcc i32 @take_loose(ptr noundef %17) #24
-  %26 = icmp sgt i32 %25, -1
-  br i1 %26, label %33, label %27
+  %16 = tail call i32 @sched_setaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %13) #20
+  %17 = icmp eq i32 %16, 0
+  %18 = zext i1 %17 to i8
+  br label %19
 
-27:                                               ; preds = %33, %15
+19:                                               ; preds = %15, %12, %1
+  %20 = phi i8 [ 0, %12 ], [ 0, %1 ], [ %18, %15 ]
+  %21 = getelementptr inbounds i8, ptr %0, i64 28
+  store i8 %20, ptr %21, align 4, !tbaa !77
+  %22 = tail call i32 @sched_getcpu() #20
+  %23 = getelementptr inbounds i8, ptr %0, i64 24
+  store i32 %22, ptr %23, align 8, !tbaa !78
+  %24 = icmp ult i32 %22, 1024
+  br i1 %24, label %25, label %31
+
+25:                                               ; preds = %19
+  %26 = load ptr, ptr %3, align 8, !tbaa !69
+  %27 = getelementptr inbounds i8, ptr %26, i64 200
+  %28 = zext nneg i32 %22 to i64
+  %29 = getelementptr inbounds [1024 x i16], ptr %27, i64 0, i64 %28
+  %30 = atomicrmw add ptr %29, i16 1 seq_cst, align 2
+  br label %31
+
+31:                                               ; preds = %19, %25
+  %32 = getelementptr inbounds i8, ptr %2, i64 8
+  br label %33
+
+33:                                               ; preds = %67, %31
+  %34 = phi i32 [ 0, %31 ], [ %68, %67 ]
+  %35 = phi i64 [ 0, %31 ], [ %69, %67 ]
+  %36 = phi i64 [ 100000, %31 ], [ %70, %67 ]
+  br label %37
+
+37:                                               ; preds = %33, %86
+  %38 = phi i32 [ %34, %33 ], [ %77, %86 ]
+  %39 = phi i64 [ %36, %33 ], [ 9223372036854775807, %86 ]
+  %40 = icmp eq i64 %39, 0
+  br label %41
+
+41:                                               ; preds = %37, %76
+  %42 = phi i32 [ %77, %76 ], [ %38, %37 ]
+  br label %43
+
+43:                                               ; preds = %41, %46
+  %44 = load atomic i64, ptr %0 acquire, align 128
+  %45 = icmp ugt i64 %44, 3
+  br i1 %45, label %46, label %75
+
+46:                                               ; preds = %43
+  %47 = cmpxchg ptr %0, i64 %44, i64 3 seq_cst seq_cst, align 128
+  %48 = extractvalue { i64, i1 } %47, 1
+  br i1 %48, label %49, label %43
+
+49:                                               ; preds = %46
+  %50 = and i64 %44, 281474976710655
+  %51 = inttoptr i64 %50 to ptr
+  %52 = getelementptr inbounds i8, ptr %51, i64 36
+  %53 = load i32, ptr %52, align 4, !tbaa !39
+  %54 = sext i32 %53 to i64
+  %55 = getelementptr inbounds [3 x i64], ptr @spin_ns, i64 0, i64 %54
+  %56 = load i64, ptr %55, align 8, !tbaa !24
+  %57 = lshr i64 %44, 48
+  %58 = trunc nuw nsw i64 %57 to i32
+  call fastcc void @run_task(ptr noundef %51, i32 noundef %58) #24
+  %59 = call fastcc i32 @take_loose(ptr noundef %51) #24
+  %60 = icmp sgt i32 %59, -1
+  br i1 %60, label %71, label %61
+
+61:                                               ; preds = %71, %49
   store atomic i64 0, ptr %0 release, align 128
-  %28 = getelementptr inbounds i8, ptr %17, i64 32
-  %29 = atomicrmw sub ptr %28, i32 1 seq_cst, align 8
-  %30 = icmp eq i32 %29, -2147483647
-  br i1 %30, label %31, label %70
+  %62 = getelementptr inbounds i8, ptr %51, i64 32
+  %63 = atomicrmw sub ptr %62, i32 1 seq_cst, align 8
+  %64 = icmp eq i32 %63, -2147483647
+  br i1 %64, label %65, label %67
 
-31:                                               ; preds = %27
-  %32 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %28, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
-  br label %70
+65:                                               ; preds = %61
+  %66 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %62, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
+  br label %67
 
-33:                                               ; preds = %15, %33
-  %34 = phi i32 [ %35, %33 ], [ %25, %15 ]
-  call fastcc void @run_task(ptr noundef %17, i32 noundef %34) #24
-  %35 = call fastcc i32 @take_loose(ptr noundef %17) #24
-  %36 = icmp sgt i32 %35, -1
-  br i1 %36, label %33, label %27, !llvm.loop !72
+67:                                               ; preds = %65, %61, %99, %89
+  %68 = phi i32 [ %77, %89 ], [ 0, %99 ], [ 0, %61 ], [ 0, %65 ]
+  %69 = phi i64 [ %97, %89 ], [ 0, %99 ], [ 0, %61 ], [ 0, %65 ]
+  %70 = phi i64 [ %39, %89 ], [ %39, %99 ], [ %56, %61 ], [ %56, %65 ]
+  br label %33
 
-37:                                               ; preds = %6
-  %38 = icmp eq i64 %9, 0
-  br i1 %38, label %62, label %39
+71:                                               ; preds = %49, %71
+  %72 = phi i32 [ %73, %71 ], [ %59, %49 ]
+  call fastcc void @run_task(ptr noundef %51, i32 noundef %72) #24
+  %73 = call fastcc i32 @take_loose(ptr noundef %51) #24
+  %74 = icmp sgt i32 %73, -1
+  br i1 %74, label %71, label %61, !llvm.loop !79
 
-39:                                               ; preds = %37
+75:                                               ; preds = %43
+  br i1 %40, label %99, label %76
+
+76:                                               ; preds = %75
   call void @llvm.x86.sse2.pause()
-  %40 = add i32 %7, 1
-  %41 = and i32 %40, 15
-  %42 = icmp eq i32 %41, 0
-  br i1 %42, label %43, label %70
+  %77 = add i32 %42, 1
+  %78 = and i32 %77, 15
+  %79 = icmp eq i32 %78, 0
+  br i1 %79, label %80, label %41
 
-43:                                               ; preds = %39
-  %44 = icmp eq i64 %9, 9223372036854775807
-  br i1 %44, label %45, label %52
+80:                                               ; preds = %76
+  %81 = icmp eq i64 %39, 9223372036854775807
+  br i1 %81, label %82, label %89
 
-45:                                               ; preds = %43
-  %46 = icmp ugt i32 %40, 1024
-  br i1 %46, label %47, label %49
+82:                                               ; preds = %80
+  %83 = icmp ugt i32 %77, 1024
+  br i1 %83, label %84, label %86
 
-47:                                               ; preds = %45
-  %48 = call i32 @sched_yield() #20
-  br label %49
+84:                                               ; preds = %82
+  %85 = call i32 @sched_yield() #20
+  br label %86
 
-49:                                               ; preds = %47, %45
-  %50 = load atomic i32, ptr @always_users monotonic, align 4
-  %51 = icmp sgt i32 %50, 0
-  br i1 %51, label %70, label %62
+86:                                               ; preds = %84, %82
+  %87 = load atomic i32, ptr @always_users monotonic, align 4
+  %88 = icmp sgt i32 %87, 0
+  br i1 %88, label %37, label %99
 
-52:                                               ; preds = %43
+89:                                               ; preds = %80
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %2) #16
-  %53 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %2) #20
-  %54 = load i64, ptr %2, align 8, !tbaa !51
-  %55 = mul nsw i64 %54, 1000000000
-  %56 = load i64, ptr %5, align 8, !tbaa !53
-  %57 = add nsw i64 %55, %56
+  %90 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %2) #20
+  %91 = load i64, ptr %2, align 8, !tbaa !54
+  %92 = mul nsw i64 %91, 1000000000
+  %93 = load i64, ptr %32, align 8, !tbaa !56
+  %94 = add nsw i64 %92, %93
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %2) #16
-  %58 = icmp eq i64 %8, 0
-  %59 = add nsw i64 %57, %9
-  %60 = select i1 %58, i64 %59, i64 %8
-  %61 = icmp slt i64 %57, %60
-  br i1 %61, label %70, label %62
+  %95 = icmp eq i64 %35, 0
+  %96 = add nsw i64 %94, %39
+  %97 = select i1 %95, i64 %96, i64 %35
+  %98 = icmp slt i64 %94, %97
+  br i1 %98, label %67, label %99
 
-62:                                               ; preds = %37, %49, %52
-  %63 = phi i64 [ %60, %52 ], [ %8, %49 ], [ %8, %37 ]
-  %64 = phi i32 [ %40, %52 ], [ %40, %49 ], [ %7, %37 ]
-  %65 = cmpxchg ptr %0, i64 %10, i64 1 seq_cst seq_cst, align 128
-  %66 = extractvalue { i64, i1 } %65, 1
-  br i1 %66, label %67, label %70
-
-67:                                               ; preds = %62
-  %68 = load atomic i64, ptr %0 seq_cst, align 128
-  %69 = icmp eq i64 %68, 1
-  br i1 %69, label %74, label %70
-
-70:                                               ; preds = %74, %67, %39, %49, %31, %27, %52, %62, %12
-  %71 = phi i32 [ %7, %12 ], [ %40, %52 ], [ %64, %62 ], [ 0, %27 ], [ 0, %31 ], [ %40, %49 ], [ %40, %39 ], [ %64, %67 ], [ %64, %74 ]
-  %72 = phi i64 [ %8, %12 ], [ %60, %52 ], [ %63, %62 ], [ 0, %27 ], [ 0, %31 ], [ %8, %49 ], [ %8, %39 ], [ %63, %67 ], [ %63, %74 ]
-  %73 = phi i64 [ %9, %12 ], [ %9, %52 ], [ %9, %62 ], [ %22, %27 ], [ %22, %31 ], [ 9223372036854775807, %49 ], [ %9, %39 ], [ %9, %67 ], [ %9, %74 ]
-  br label %6
-
-74:                                               ; preds = %67, %74
-  %75 = call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %0, i32 noundef 1, i64 noundef 0) #24
-  %76 = load atomic i64, ptr %0 seq_cst, align 128
-  %77 = icmp eq i64 %76, 1
-  br i1 %77, label %74, label %70, !llvm.loop !73
+99:                                               ; preds = %75, %86, %89
+  call fastcc void @rest(ptr noundef nonnull %0) #23
+  br label %67
 }
 
 ; Function Attrs: nounwind optsize
@@ -1337,11 +1412,11 @@ define internal fastcc void @become_helper(ptr noundef %0, ptr noundef %1) unnam
   br i1 %4, label %10, label %5
 
 5:                                                ; preds = %2
-  store ptr %0, ptr %3, align 8, !tbaa !24
+  store ptr %0, ptr %3, align 8, !tbaa !27
   %6 = getelementptr inbounds i8, ptr %3, i64 8
-  store i32 1, ptr %6, align 8, !tbaa !26
+  store i32 1, ptr %6, align 8, !tbaa !29
   %7 = getelementptr inbounds i8, ptr %3, i64 12
-  store i32 2, ptr %7, align 4, !tbaa !27
+  store i32 2, ptr %7, align 4, !tbaa !30
   %8 = load i32, ptr @state_key, align 4, !tbaa !13
   %9 = tail call i32 @pthread_setspecific(i32 noundef %8, ptr noundef nonnull %3) #20
   br label %10
@@ -1352,15 +1427,136 @@ define internal fastcc void @become_helper(ptr noundef %0, ptr noundef %1) unnam
   ret void
 }
 
+; Function Attrs: cold noinline nounwind optsize
+define internal fastcc void @rest(ptr noundef %0) unnamed_addr #12 {
+  %2 = getelementptr inbounds i8, ptr %0, i64 24
+  %3 = load i32, ptr %2, align 8, !tbaa !78
+  %4 = icmp ult i32 %3, 1024
+  br i1 %4, label %5, label %12
+
+5:                                                ; preds = %1
+  %6 = getelementptr inbounds i8, ptr %0, i64 8
+  %7 = load ptr, ptr %6, align 8, !tbaa !69
+  %8 = getelementptr inbounds i8, ptr %7, i64 200
+  %9 = zext nneg i32 %3 to i64
+  %10 = getelementptr inbounds [1024 x i16], ptr %8, i64 0, i64 %9
+  %11 = atomicrmw add ptr %10, i16 -1 seq_cst, align 2
+  br label %12
+
+12:                                               ; preds = %1, %5
+  %13 = cmpxchg ptr %0, i64 0, i64 1 seq_cst seq_cst, align 128
+  %14 = extractvalue { i64, i1 } %13, 1
+  br i1 %14, label %15, label %26
+
+15:                                               ; preds = %12
+  %16 = load atomic i64, ptr %0 seq_cst, align 128
+  %17 = add i64 %16, -1
+  %18 = icmp ult i64 %17, 2
+  br i1 %18, label %19, label %26
+
+19:                                               ; preds = %15, %19
+  %20 = phi i64 [ %23, %19 ], [ %16, %15 ]
+  %21 = trunc nuw i64 %20 to i32
+  %22 = tail call fastcc zeroext i1 @futex_wait(ptr noundef nonnull %0, i32 noundef %21, i64 noundef 0) #24
+  %23 = load atomic i64, ptr %0 seq_cst, align 128
+  %24 = add i64 %23, -1
+  %25 = icmp ult i64 %24, 2
+  br i1 %25, label %19, label %26, !llvm.loop !80
+
+26:                                               ; preds = %19, %15, %12
+  %27 = tail call i32 @sched_getcpu() #20
+  store i32 %27, ptr %2, align 8, !tbaa !78
+  %28 = icmp ult i32 %27, 1024
+  br i1 %28, label %29, label %36
+
+29:                                               ; preds = %26
+  %30 = getelementptr inbounds i8, ptr %0, i64 8
+  %31 = load ptr, ptr %30, align 8, !tbaa !69
+  %32 = getelementptr inbounds i8, ptr %31, i64 200
+  %33 = zext nneg i32 %27 to i64
+  %34 = getelementptr inbounds [1024 x i16], ptr %32, i64 0, i64 %33
+  %35 = atomicrmw add ptr %34, i16 1 seq_cst, align 2
+  br label %36
+
+36:                                               ; preds = %26, %29
+  %37 = getelementptr inbounds i8, ptr %0, i64 29
+  %38 = load i8, ptr %37, align 1, !tbaa !72, !range !18, !noundef !19
+  %39 = trunc nuw i8 %38 to i1
+  br i1 %39, label %40, label %51
+
+40:                                               ; preds = %36
+  store i8 0, ptr %37, align 1, !tbaa !72
+  %41 = getelementptr inbounds i8, ptr %0, i64 32
+  %42 = tail call fastcc zeroext i1 @may_run_on(i32 noundef 0, ptr noundef nonnull %41) #24
+  br i1 %42, label %43, label %51
+
+43:                                               ; preds = %40
+  %44 = getelementptr inbounds i8, ptr %0, i64 8
+  %45 = load ptr, ptr %44, align 8, !tbaa !69
+  %46 = getelementptr inbounds i8, ptr %45, i64 72
+  %47 = tail call i32 @sched_setaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %46) #20
+  %48 = icmp eq i32 %47, 0
+  %49 = getelementptr inbounds i8, ptr %0, i64 28
+  %50 = zext i1 %48 to i8
+  store i8 %50, ptr %49, align 4, !tbaa !77
+  br label %51
+
+51:                                               ; preds = %40, %43, %36
+  ret void
+}
+
+; Function Attrs: nounwind optsize
+declare i32 @pthread_setname_np(i64 noundef, ptr noundef) local_unnamed_addr #5
+
+; Function Attrs: mustprogress nofree nosync nounwind optsize willreturn memory(none)
+declare i64 @pthread_self() local_unnamed_addr #15
+
+; Function Attrs: nounwind optsize
+declare i64 @syscall(i64 noundef, ...) local_unnamed_addr #5
+
+; Function Attrs: nounwind optsize
+define internal fastcc zeroext i1 @may_run_on(i32 noundef %0, ptr nocapture noundef readonly %1) unnamed_addr #2 {
+  %3 = alloca %struct.cpu_set_t, align 8
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %3) #16
+  %4 = call i32 @sched_getaffinity(i32 noundef %0, i64 noundef 128, ptr noundef nonnull %3) #20
+  %5 = icmp eq i32 %4, 0
+  br i1 %5, label %6, label %9
+
+6:                                                ; preds = %2
+  %7 = call i32 @bcmp(ptr noundef nonnull dereferenceable(128) %3, ptr noundef nonnull dereferenceable(128) %1, i64 128)
+  %8 = icmp eq i32 %7, 0
+  br label %9
+
+9:                                                ; preds = %6, %2
+  %10 = phi i1 [ false, %2 ], [ %8, %6 ]
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %3) #16
+  ret i1 %10
+}
+
+; Function Attrs: nounwind optsize
+declare i32 @sched_setaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #5
+
+; Function Attrs: nounwind optsize
+declare i32 @sched_getcpu() local_unnamed_addr #5
+
+; Function Attrs: nounwind
+declare void @llvm.x86.sse2.pause() #16
+
+; Function Attrs: nounwind optsize
+declare i32 @sched_yield() local_unnamed_addr #5
+
+; Function Attrs: nounwind optsize
+declare i32 @clock_gettime(i32 noundef, ptr noundef) local_unnamed_addr #5
+
 ; Function Attrs: nounwind optsize
 define internal fastcc zeroext i1 @futex_wait(ptr noundef %0, i32 noundef %1, i64 noundef %2) unnamed_addr #2 {
   %4 = alloca %struct.timespec, align 8
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #16
   %5 = udiv i64 %2, 1000000000
-  store i64 %5, ptr %4, align 8, !tbaa !51
+  store i64 %5, ptr %4, align 8, !tbaa !54
   %6 = getelementptr inbounds i8, ptr %4, i64 8
   %7 = urem i64 %2, 1000000000
-  store i64 %7, ptr %6, align 8, !tbaa !53
+  store i64 %7, ptr %6, align 8, !tbaa !56
   %8 = icmp eq i64 %2, 0
   %9 = select i1 %8, ptr null, ptr %4
   %10 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef %0, i32 noundef 128, i32 noundef %1, ptr noundef %9, ptr noundef null, i32 noundef 0) #20
@@ -1379,26 +1575,126 @@ define internal fastcc zeroext i1 @futex_wait(ptr noundef %0, i32 noundef %1, i6
   ret i1 %17
 }
 
-; Function Attrs: nounwind optsize
-declare i32 @pthread_setname_np(i64 noundef, ptr noundef) local_unnamed_addr #5
-
-; Function Attrs: mustprogress nofree nosync nounwind optsize willreturn memory(none)
-declare i64 @pthread_self() local_unnamed_addr #15
-
-; Function Attrs: nounwind optsize
-declare i64 @syscall(i64 noundef, ...) local_unnamed_addr #5
-
-; Function Attrs: nounwind
-declare void @llvm.x86.sse2.pause() #16
-
-; Function Attrs: nounwind optsize
-declare i32 @sched_yield() local_unnamed_addr #5
-
-; Function Attrs: nounwind optsize
-declare i32 @clock_gettime(i32 noundef, ptr noundef) local_unnamed_addr #5
-
 ; Function Attrs: mustprogress nofree nosync nounwind optsize willreturn memory(none)
 declare ptr @__errno_location() local_unnamed_addr #15
+
+; Function Attrs: cold noinline nounwind optsize
+define internal fastcc void @wake(ptr noundef %0, i64 noundef %1) unnamed_addr #12 {
+  %3 = alloca %struct.cpu_set_t, align 8
+  %4 = getelementptr inbounds i8, ptr %0, i64 8
+  %5 = load ptr, ptr %4, align 8, !tbaa !69
+  %6 = tail call i32 @sched_getcpu() #20
+  %7 = getelementptr inbounds i8, ptr %0, i64 28
+  %8 = load i8, ptr %7, align 4, !tbaa !77, !range !18, !noundef !19
+  %9 = trunc nuw i8 %8 to i1
+  %10 = icmp sgt i32 %6, -1
+  %11 = select i1 %9, i1 %10, i1 false
+  br i1 %11, label %12, label %75
+
+12:                                               ; preds = %2
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %3) #16
+  %13 = getelementptr inbounds i8, ptr %5, i64 72
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %3, ptr noundef nonnull align 8 dereferenceable(128) %13, i64 128, i1 false), !tbaa.struct !74
+  %14 = icmp ult i32 %6, 1024
+  br i1 %14, label %15, label %24
+
+15:                                               ; preds = %12
+  %16 = zext nneg i32 %6 to i64
+  %17 = and i64 %16, 63
+  %18 = shl nuw i64 1, %17
+  %19 = xor i64 %18, -1
+  %20 = lshr i64 %16, 6
+  %21 = getelementptr inbounds i64, ptr %3, i64 %20
+  %22 = load i64, ptr %21, align 8, !tbaa !24
+  %23 = and i64 %22, %19
+  store i64 %23, ptr %21, align 8, !tbaa !24
+  br label %24
+
+24:                                               ; preds = %15, %12
+  %25 = getelementptr inbounds i8, ptr %5, i64 56
+  %26 = load i32, ptr %25, align 8, !tbaa !20
+  %27 = icmp sgt i32 %26, 0
+  br i1 %27, label %28, label %31
+
+28:                                               ; preds = %24
+  %29 = getelementptr inbounds i8, ptr %5, i64 64
+  %30 = getelementptr inbounds i8, ptr %5, i64 200
+  br label %34
+
+31:                                               ; preds = %55, %24
+  %32 = call i32 @__sched_cpucount(i64 noundef 128, ptr noundef nonnull %3) #20
+  %33 = icmp eq i32 %32, 0
+  br i1 %33, label %74, label %60
+
+34:                                               ; preds = %55, %28
+  %35 = phi i64 [ 0, %28 ], [ %56, %55 ]
+  %36 = load ptr, ptr %29, align 8, !tbaa !21
+  %37 = getelementptr inbounds i32, ptr %36, i64 %35
+  %38 = load i32, ptr %37, align 4, !tbaa !13
+  %39 = icmp slt i32 %38, 1024
+  br i1 %39, label %40, label %55
+
+40:                                               ; preds = %34
+  %41 = sext i32 %38 to i64
+  %42 = getelementptr inbounds [1024 x i16], ptr %30, i64 0, i64 %41
+  %43 = load atomic i16, ptr %42 seq_cst, align 2
+  %44 = icmp ne i16 %43, 0
+  %45 = icmp ult i32 %38, 1024
+  %46 = and i1 %45, %44
+  br i1 %46, label %47, label %55
+
+47:                                               ; preds = %40
+  %48 = and i64 %41, 63
+  %49 = shl nuw i64 1, %48
+  %50 = xor i64 %49, -1
+  %51 = lshr i64 %41, 6
+  %52 = getelementptr inbounds i64, ptr %3, i64 %51
+  %53 = load i64, ptr %52, align 8, !tbaa !24
+  %54 = and i64 %53, %50
+  store i64 %54, ptr %52, align 8, !tbaa !24
+  br label %55
+
+55:                                               ; preds = %47, %40, %34
+  %56 = add nuw nsw i64 %35, 1
+  %57 = load i32, ptr %25, align 8, !tbaa !20
+  %58 = sext i32 %57 to i64
+  %59 = icmp slt i64 %56, %58
+  br i1 %59, label %34, label %31, !llvm.loop !81
+
+60:                                               ; preds = %31
+  %61 = call i32 @bcmp(ptr noundef nonnull dereferenceable(128) %3, ptr noundef nonnull dereferenceable(128) %13, i64 128)
+  %62 = icmp eq i32 %61, 0
+  br i1 %62, label %74, label %63
+
+63:                                               ; preds = %60
+  %64 = getelementptr inbounds i8, ptr %0, i64 20
+  %65 = load i32, ptr %64, align 4, !tbaa !76
+  %66 = call fastcc zeroext i1 @may_run_on(i32 noundef %65, ptr noundef nonnull %13) #24
+  br i1 %66, label %67, label %74
+
+67:                                               ; preds = %63
+  %68 = getelementptr inbounds i8, ptr %0, i64 32
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 32 dereferenceable(128) %68, ptr noundef nonnull align 8 dereferenceable(128) %3, i64 128, i1 false), !tbaa.struct !74
+  %69 = load i32, ptr %64, align 4, !tbaa !76
+  %70 = call i32 @sched_setaffinity(i32 noundef %69, i64 noundef 128, ptr noundef nonnull %3) #20
+  %71 = icmp eq i32 %70, 0
+  %72 = getelementptr inbounds i8, ptr %0, i64 29
+  %73 = zext i1 %71 to i8
+  store i8 %73, ptr %72, align 1, !tbaa !72
+  br label %74
+
+74:                                               ; preds = %67, %63, %60, %31
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %3) #16
+  br label %75
+
+75:                                               ; preds = %2, %74
+  store atomic i64 %1, ptr %0 seq_cst, align 128
+  %76 = call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %0, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
+  ret void
+}
+
+; Function Attrs: nounwind optsize
+declare i32 @__sched_cpucount(i64 noundef, ptr noundef) local_unnamed_addr #5
 
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none)
 declare i64 @llvm.cttz.i64(i64, i1 immarg) #17
@@ -1416,12 +1712,12 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
 6:                                                ; preds = %3
   %7 = atomicrmw add ptr %2, i32 1 seq_cst, align 8
   %8 = tail call fastcc zeroext i1 @give_to_extra(ptr noundef %0, i32 noundef %4) #23
-  br i1 %8, label %3, label %9, !llvm.loop !74
+  br i1 %8, label %3, label %9, !llvm.loop !82
 
 9:                                                ; preds = %6
   %10 = atomicrmw sub ptr %2, i32 1 seq_cst, align 8
   %11 = getelementptr inbounds i8, ptr %0, i64 64
-  %12 = load ptr, ptr %11, align 8, !tbaa !39
+  %12 = load ptr, ptr %11, align 8, !tbaa !42
   %13 = lshr i32 %4, 6
   %14 = zext nneg i32 %13 to i64
   %15 = getelementptr inbounds i64, ptr %12, i64 %14
@@ -1431,7 +1727,7 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
 
 18:                                               ; preds = %3
   %19 = getelementptr inbounds i8, ptr %0, i64 40
-  %20 = load ptr, ptr %19, align 8, !tbaa !37
+  %20 = load ptr, ptr %19, align 8, !tbaa !40
   %21 = getelementptr inbounds i8, ptr %20, i64 48
   %22 = load atomic i32, ptr %21 seq_cst, align 8
   %23 = icmp sgt i32 %22, 0
@@ -1444,8 +1740,8 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
 
 27:                                               ; preds = %24, %51
   %28 = phi i64 [ 0, %24 ], [ %52, %51 ]
-  %29 = load ptr, ptr %19, align 8, !tbaa !37
-  %30 = getelementptr inbounds i8, ptr %29, i64 80
+  %29 = load ptr, ptr %19, align 8, !tbaa !40
+  %30 = getelementptr inbounds i8, ptr %29, i64 2256
   %31 = getelementptr inbounds [8192 x ptr], ptr %30, i64 0, i64 %28
   %32 = load ptr, ptr %31, align 8, !tbaa !10
   %33 = load atomic i64, ptr %32 seq_cst, align 128
@@ -1468,7 +1764,7 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
 44:                                               ; preds = %39
   %45 = atomicrmw sub ptr %2, i32 1 seq_cst, align 8
   %46 = getelementptr inbounds i8, ptr %0, i64 64
-  %47 = load ptr, ptr %46, align 8, !tbaa !39
+  %47 = load ptr, ptr %46, align 8, !tbaa !42
   %48 = lshr i64 %40, 54
   %49 = getelementptr inbounds i64, ptr %47, i64 %48
   %50 = and i64 %41, 63
@@ -1477,7 +1773,7 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
 51:                                               ; preds = %27, %36, %39
   %52 = add nuw nsw i64 %28, 1
   %53 = icmp eq i64 %52, %26
-  br i1 %53, label %59, label %27, !llvm.loop !75
+  br i1 %53, label %59, label %27, !llvm.loop !83
 
 54:                                               ; preds = %44, %9
   %55 = phi i64 [ %17, %9 ], [ %50, %44 ]
@@ -1493,11 +1789,11 @@ define internal fastcc void @begin_all(ptr noundef %0) unnamed_addr #12 {
 ; Function Attrs: cold noinline nounwind optsize
 define internal fastcc noundef zeroext i1 @give_to_extra(ptr noundef %0, i32 noundef %1) unnamed_addr #12 {
   %3 = getelementptr inbounds i8, ptr %0, i64 40
-  %4 = load ptr, ptr %3, align 8, !tbaa !37
+  %4 = load ptr, ptr %3, align 8, !tbaa !40
   %5 = getelementptr inbounds i8, ptr %4, i64 8
   %6 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %5) #20
-  %7 = getelementptr inbounds i8, ptr %4, i64 72
-  %8 = load ptr, ptr %7, align 8, !tbaa !60
+  %7 = getelementptr inbounds i8, ptr %4, i64 2248
+  %8 = load ptr, ptr %7, align 8, !tbaa !63
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %14
 
@@ -1508,15 +1804,15 @@ define internal fastcc noundef zeroext i1 @give_to_extra(ptr noundef %0, i32 nou
   br i1 %13, label %29, label %22
 
 14:                                               ; preds = %2
-  %15 = load ptr, ptr %8, align 8, !tbaa !76
-  store ptr %15, ptr %7, align 8, !tbaa !60
+  %15 = load ptr, ptr %8, align 8, !tbaa !84
+  store ptr %15, ptr %7, align 8, !tbaa !63
   %16 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %5) #20
   %17 = getelementptr inbounds i8, ptr %8, i64 32
-  store ptr %4, ptr %17, align 8, !tbaa !78
+  store ptr %4, ptr %17, align 8, !tbaa !86
   %18 = getelementptr inbounds i8, ptr %8, i64 16
-  store ptr %0, ptr %18, align 8, !tbaa !79
+  store ptr %0, ptr %18, align 8, !tbaa !87
   %19 = getelementptr inbounds i8, ptr %8, i64 24
-  store i32 %1, ptr %19, align 8, !tbaa !80
+  store i32 %1, ptr %19, align 8, !tbaa !88
   %20 = getelementptr inbounds i8, ptr %8, i64 8
   store atomic i32 1, ptr %20 seq_cst, align 8
   %21 = tail call i64 (i64, ...) @syscall(i64 noundef 202, ptr noundef nonnull %20, i32 noundef 129, i32 noundef 1, ptr noundef null, ptr noundef null, i32 noundef 0) #20
@@ -1524,11 +1820,11 @@ define internal fastcc noundef zeroext i1 @give_to_extra(ptr noundef %0, i32 nou
 
 22:                                               ; preds = %10
   %23 = getelementptr inbounds i8, ptr %12, i64 32
-  store ptr %4, ptr %23, align 8, !tbaa !78
+  store ptr %4, ptr %23, align 8, !tbaa !86
   %24 = getelementptr inbounds i8, ptr %12, i64 16
-  store ptr %0, ptr %24, align 8, !tbaa !79
+  store ptr %0, ptr %24, align 8, !tbaa !87
   %25 = getelementptr inbounds i8, ptr %12, i64 24
-  store i32 %1, ptr %25, align 8, !tbaa !80
+  store i32 %1, ptr %25, align 8, !tbaa !88
   %26 = getelementptr inbounds i8, ptr %12, i64 8
   store atomic i32 1, ptr %26 seq_cst, align 8
   %27 = tail call fastcc zeroext i1 @start_thread(ptr noundef nonnull %4, i32 noundef -1, ptr noundef nonnull @run_extra, ptr noundef nonnull %12) #23
@@ -1546,25 +1842,25 @@ define internal fastcc noundef zeroext i1 @give_to_extra(ptr noundef %0, i32 nou
 ; Function Attrs: nounwind optsize
 define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
   %2 = getelementptr inbounds i8, ptr %0, i64 32
-  %3 = load ptr, ptr %2, align 8, !tbaa !78
+  %3 = load ptr, ptr %2, align 8, !tbaa !86
   tail call fastcc void @become_helper(ptr noundef %3, ptr noundef nonnull @.str.1) #24
   %4 = getelementptr inbounds i8, ptr %0, i64 16
   %5 = getelementptr inbounds i8, ptr %0, i64 24
   %6 = getelementptr inbounds i8, ptr %0, i64 8
   %7 = getelementptr inbounds i8, ptr %3, i64 8
-  %8 = getelementptr inbounds i8, ptr %3, i64 72
+  %8 = getelementptr inbounds i8, ptr %3, i64 2248
   br label %9
 
 9:                                                ; preds = %24, %1
-  %10 = load ptr, ptr %4, align 8, !tbaa !79
-  %11 = load i32, ptr %5, align 8, !tbaa !80
+  %10 = load ptr, ptr %4, align 8, !tbaa !87
+  %11 = load i32, ptr %5, align 8, !tbaa !88
   tail call fastcc void @run_task(ptr noundef %10, i32 noundef %11) #24
-  %12 = load ptr, ptr %4, align 8, !tbaa !79
+  %12 = load ptr, ptr %4, align 8, !tbaa !87
   store atomic i32 0, ptr %6 seq_cst, align 8
   %13 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %7) #20
-  %14 = load ptr, ptr %8, align 8, !tbaa !60
-  store ptr %14, ptr %0, align 8, !tbaa !76
-  store ptr %0, ptr %8, align 8, !tbaa !60
+  %14 = load ptr, ptr %8, align 8, !tbaa !63
+  store ptr %14, ptr %0, align 8, !tbaa !84
+  store ptr %0, ptr %8, align 8, !tbaa !63
   %15 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #20
   %16 = getelementptr inbounds i8, ptr %12, i64 32
   %17 = atomicrmw sub ptr %16, i32 1 seq_cst, align 8
@@ -1590,7 +1886,7 @@ define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
 27:                                               ; preds = %25, %39
   %28 = load atomic i32, ptr %6 seq_cst, align 8
   %29 = icmp eq i32 %28, 0
-  br i1 %29, label %25, label %24, !llvm.loop !81
+  br i1 %29, label %25, label %24, !llvm.loop !89
 
 30:                                               ; preds = %25
   %31 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %7) #20
@@ -1602,7 +1898,7 @@ define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
   %35 = icmp eq ptr %34, null
   %36 = icmp eq ptr %34, %0
   %37 = or i1 %35, %36
-  br i1 %37, label %38, label %32, !llvm.loop !82
+  br i1 %37, label %38, label %32, !llvm.loop !90
 
 38:                                               ; preds = %32
   br i1 %35, label %39, label %41
@@ -1612,7 +1908,7 @@ define internal noalias noundef ptr @run_extra(ptr noundef %0) #2 {
   br label %27
 
 41:                                               ; preds = %38
-  %42 = load ptr, ptr %0, align 8, !tbaa !76
+  %42 = load ptr, ptr %0, align 8, !tbaa !84
   store ptr %42, ptr %33, align 8, !tbaa !10
   %43 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull %7) #20
   tail call void @free(ptr noundef %0) #20
@@ -1673,71 +1969,79 @@ attributes #26 = { nounwind optsize willreturn memory(none) }
 !12 = !{i64 0, i64 8, !10, i64 8, i64 8, !10, i64 16, i64 8, !10, i64 24, i64 8, !10, i64 32, i64 8, !10, i64 40, i64 8, !10, i64 48, i64 8, !10}
 !13 = !{!4, !4, i64 0}
 !14 = !{!15, !16, i64 52}
-!15 = !{!"Pool", !11, i64 0, !5, i64 8, !5, i64 48, !16, i64 52, !4, i64 56, !11, i64 64, !11, i64 72, !5, i64 80}
+!15 = !{!"Pool", !11, i64 0, !5, i64 8, !5, i64 48, !16, i64 52, !4, i64 56, !11, i64 64, !17, i64 72, !5, i64 200, !11, i64 2248, !5, i64 2256}
 !16 = !{!"_Bool", !5, i64 0}
-!17 = !{i8 0, i8 2}
-!18 = !{}
-!19 = !{!15, !4, i64 56}
-!20 = !{!15, !11, i64 64}
-!21 = distinct !{!21, !22}
-!22 = !{!"llvm.loop.mustprogress"}
-!23 = !{!15, !11, i64 0}
-!24 = !{!25, !11, i64 0}
-!25 = !{!"", !11, i64 0, !4, i64 8, !4, i64 12, !4, i64 16}
-!26 = !{!25, !4, i64 8}
-!27 = !{!25, !4, i64 12}
-!28 = !{!29, !11, i64 0}
-!29 = !{!"", !11, i64 0, !11, i64 8, !11, i64 16, !11, i64 24, !11, i64 32, !11, i64 40, !11, i64 48}
-!30 = !{!31, !11, i64 0}
-!31 = !{!"", !11, i64 0, !4, i64 8}
-!32 = !{!31, !4, i64 8}
-!33 = !{!34, !11, i64 16}
-!34 = !{!"", !31, i64 0, !11, i64 16, !11, i64 24, !5, i64 32, !4, i64 36, !11, i64 40, !5, i64 48, !5, i64 56, !4, i64 60, !11, i64 64, !5, i64 72, !5, i64 76, !5, i64 80, !5, i64 88}
-!35 = !{!34, !11, i64 24}
-!36 = !{!34, !4, i64 36}
-!37 = !{!34, !11, i64 40}
-!38 = !{!34, !4, i64 60}
-!39 = !{!34, !11, i64 64}
-!40 = !{!25, !4, i64 16}
-!41 = !{!5, !5, i64 0}
-!42 = distinct !{!42, !22}
-!43 = distinct !{!43, !22}
-!44 = distinct !{!44, !22}
-!45 = distinct !{!45, !22}
-!46 = distinct !{!46, !22}
-!47 = distinct !{!47, !22}
-!48 = distinct !{!48, !22}
-!49 = !{!7, !7, i64 0}
-!50 = distinct !{!50, !22}
-!51 = !{!52, !7, i64 0}
-!52 = !{!"timespec", !7, i64 0, !7, i64 8}
-!53 = !{!52, !7, i64 8}
-!54 = !{!29, !11, i64 32}
-!55 = !{!29, !11, i64 40}
-!56 = !{!29, !11, i64 8}
-!57 = distinct !{!57, !22}
-!58 = !{!29, !11, i64 16}
-!59 = !{!29, !11, i64 48}
-!60 = !{!15, !11, i64 72}
-!61 = distinct !{!61, !22}
-!62 = !{!29, !11, i64 24}
-!63 = distinct !{!63, !22}
-!64 = distinct !{!64, !22}
-!65 = !{!66, !11, i64 8}
-!66 = !{!"", !5, i64 0, !11, i64 8, !4, i64 16}
-!67 = !{!66, !4, i64 16}
-!68 = distinct !{!68, !22}
-!69 = distinct !{!69, !22}
-!70 = distinct !{!70, !22}
-!71 = distinct !{!71, !22}
-!72 = distinct !{!72, !22}
-!73 = distinct !{!73, !22}
-!74 = distinct !{!74, !22}
-!75 = distinct !{!75, !22}
-!76 = !{!77, !11, i64 0}
-!77 = !{!"Extra", !11, i64 0, !5, i64 8, !11, i64 16, !4, i64 24, !11, i64 32}
-!78 = !{!77, !11, i64 32}
-!79 = !{!77, !11, i64 16}
-!80 = !{!77, !4, i64 24}
-!81 = distinct !{!81, !22}
-!82 = distinct !{!82, !22}
+!17 = !{!"", !5, i64 0}
+!18 = !{i8 0, i8 2}
+!19 = !{}
+!20 = !{!15, !4, i64 56}
+!21 = !{!15, !11, i64 64}
+!22 = distinct !{!22, !23}
+!23 = !{!"llvm.loop.mustprogress"}
+!24 = !{!7, !7, i64 0}
+!25 = distinct !{!25, !23}
+!26 = !{!15, !11, i64 0}
+!27 = !{!28, !11, i64 0}
+!28 = !{!"", !11, i64 0, !4, i64 8, !4, i64 12, !4, i64 16}
+!29 = !{!28, !4, i64 8}
+!30 = !{!28, !4, i64 12}
+!31 = !{!32, !11, i64 0}
+!32 = !{!"", !11, i64 0, !11, i64 8, !11, i64 16, !11, i64 24, !11, i64 32, !11, i64 40, !11, i64 48}
+!33 = !{!34, !11, i64 0}
+!34 = !{!"", !11, i64 0, !4, i64 8}
+!35 = !{!34, !4, i64 8}
+!36 = !{!37, !11, i64 16}
+!37 = !{!"", !34, i64 0, !11, i64 16, !11, i64 24, !5, i64 32, !4, i64 36, !11, i64 40, !5, i64 48, !5, i64 56, !4, i64 60, !11, i64 64, !5, i64 72, !5, i64 76, !5, i64 80, !5, i64 88}
+!38 = !{!37, !11, i64 24}
+!39 = !{!37, !4, i64 36}
+!40 = !{!37, !11, i64 40}
+!41 = !{!37, !4, i64 60}
+!42 = !{!37, !11, i64 64}
+!43 = !{!28, !4, i64 16}
+!44 = !{!5, !5, i64 0}
+!45 = distinct !{!45, !23}
+!46 = distinct !{!46, !23}
+!47 = distinct !{!47, !23}
+!48 = distinct !{!48, !23}
+!49 = distinct !{!49, !23}
+!50 = distinct !{!50, !23}
+!51 = distinct !{!51, !23}
+!52 = distinct !{!52, !23}
+!53 = distinct !{!53, !23}
+!54 = !{!55, !7, i64 0}
+!55 = !{!"timespec", !7, i64 0, !7, i64 8}
+!56 = !{!55, !7, i64 8}
+!57 = !{!32, !11, i64 32}
+!58 = !{!32, !11, i64 40}
+!59 = !{!32, !11, i64 8}
+!60 = distinct !{!60, !23}
+!61 = !{!32, !11, i64 16}
+!62 = !{!32, !11, i64 48}
+!63 = !{!15, !11, i64 2248}
+!64 = distinct !{!64, !23}
+!65 = distinct !{!65, !23}
+!66 = !{!32, !11, i64 24}
+!67 = distinct !{!67, !23}
+!68 = distinct !{!68, !23}
+!69 = !{!70, !11, i64 8}
+!70 = !{!"", !5, i64 0, !11, i64 8, !4, i64 16, !4, i64 20, !4, i64 24, !16, i64 28, !16, i64 29, !17, i64 32}
+!71 = !{!70, !4, i64 16}
+!72 = !{!70, !16, i64 29}
+!73 = distinct !{!73, !23}
+!74 = !{i64 0, i64 128, !44}
+!75 = distinct !{!75, !23}
+!76 = !{!70, !4, i64 20}
+!77 = !{!70, !16, i64 28}
+!78 = !{!70, !4, i64 24}
+!79 = distinct !{!79, !23}
+!80 = distinct !{!80, !23}
+!81 = distinct !{!81, !23}
+!82 = distinct !{!82, !23}
+!83 = distinct !{!83, !23}
+!84 = !{!85, !11, i64 0}
+!85 = !{!"Extra", !11, i64 0, !5, i64 8, !11, i64 16, !4, i64 24, !11, i64 32}
+!86 = !{!85, !11, i64 32}
+!87 = !{!85, !11, i64 16}
+!88 = !{!85, !4, i64 24}
+!89 = distinct !{!89, !23}
+!90 = distinct !{!90, !23}

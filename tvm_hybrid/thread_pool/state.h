@@ -3,9 +3,11 @@
 #pragma once
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "tvm_types.h"
 
@@ -45,13 +47,20 @@ typedef struct {
 static const uint32_t kSleeping = 1u << 31;  // the caller does
 
 // A box. Larger values are an offer: the region's address, and in the upper 16 bits the task.
-enum { kIdle, kAsleep, kBusy };
+// kWaking: still asleep, but a caller is about to offer something and to wake it.
+enum { kIdle, kAsleep, kWaking, kBusy };
 enum { kTaskShift = 48 };
 
 typedef struct {
   _Alignas(2 * kLine) _Atomic uint64_t box;
   Pool* pool;
   int number;
+  pid_t thread;
+  int cpu;        // where it woke
+  // Who owns the box owns what follows: the waker at kWaking, else the worker.
+  bool movable;   // may be kept off CPUs
+  bool kept_off;  // is, until it has woken; then `left` is where it may run
+  cpu_set_t left;
 } Worker;
 
 typedef struct Extra {
@@ -69,6 +78,8 @@ struct Pool {
   bool bound;               // worker i to CPU i + 1
   int cpu_count;
   int* cpus;
+  cpu_set_t all;            // the same
+  atomic_ushort awake[CPU_SETSIZE];  // for each CPU, workers that woke there and are awake
   Extra* idle;
   Worker* workers[kMostWorkers];
 };

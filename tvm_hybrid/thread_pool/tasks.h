@@ -4,6 +4,7 @@
 
 #include "state.h"
 #include "waiting.h"
+#include "waking.h"
 
 static void run_task(Region* region, int task) {
   if (region->task(task, &region->group, region->data) == 0) return;
@@ -47,8 +48,9 @@ static bool offer(Worker* worker, Region* region, int task) {
   uint64_t box = atomic_load_explicit(&worker->box, memory_order_relaxed);
   const uint64_t offered = (uint64_t)region | (uint64_t)task << kTaskShift;
   while (box == kIdle || box == kAsleep) {
-    if (!atomic_compare_exchange_weak(&worker->box, &box, offered)) continue;
-    if (box == kAsleep) futex_wake(&worker->box, 1);
+    const bool asleep = box == kAsleep;
+    if (!atomic_compare_exchange_weak(&worker->box, &box, asleep ? kWaking : offered)) continue;
+    if (asleep) wake(worker, offered);
     return true;
   }
   return false;

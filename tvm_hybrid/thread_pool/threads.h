@@ -10,16 +10,14 @@
 #include "state.h"
 #include "tasks.h"
 #include "waiting.h"
-
-#define RARE __attribute__((noinline, cold))
+#include "waking.h"
 
 RARE static bool start_thread(Pool* pool, int worker, void* (*run)(void*), void* argument) {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (pool->bound && worker >= 0 && worker + 1 < pool->cpu_count)
+  cpu_set_t cpus = pool->all;
+  if (pool->bound && worker >= 0 && worker + 1 < pool->cpu_count) {
+    CPU_ZERO(&cpus);
     CPU_SET(pool->cpus[worker + 1], &cpus);
-  else
-    for (int i = 0; i < pool->cpu_count; ++i) CPU_SET(pool->cpus[i], &cpus);
+  }
   // Signals are for the threads of the program; but for those that this thread's own code causes.
   sigset_t blocked, before;
   sigfillset(&blocked);
@@ -58,6 +56,7 @@ static void become_helper(Pool* pool, const char* name) {
 static void* run_worker(void* argument) {
   Worker* worker = argument;
   become_helper(worker->pool, "tvm_hybrid");
+  begin_work(worker);
   Spin waiting = {spin_ns[kRun], 0, 0};
   for (;;) {
     uint64_t box = atomic_load_explicit(&worker->box, memory_order_acquire);
@@ -70,8 +69,8 @@ static void* run_worker(void* argument) {
       atomic_store_explicit(&worker->box, kIdle, memory_order_release);
       leave(region);
     } else if (!spin(&waiting)) {
-      if (!atomic_compare_exchange_strong(&worker->box, &box, kAsleep)) continue;
-      while (atomic_load(&worker->box) == kAsleep) futex_wait(&worker->box, kAsleep, 0);
+      rest(worker);
+      waiting = (Spin){waiting.limit, 0, 0};
     }
   }
   return NULL;
@@ -140,6 +139,7 @@ RARE static void grow(Pool* pool, int size) {
       pool->workers[i] = worker;
     }
     atomic_init(&pool->workers[i]->box, kIdle);
+    pool->workers[i]->kept_off = false;
     if (!start_thread(pool, i, run_worker, pool->workers[i])) break;
     atomic_store(&pool->size, i + 1);
   }

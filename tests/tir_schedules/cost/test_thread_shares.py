@@ -9,6 +9,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
+from tests.examples import some
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.work import flops_us
@@ -33,7 +34,7 @@ def matmul(m: int, n: int, k: int) -> Region:
 def test_threads_share_all_of_a_product_once_and_nearly_evenly(name: str, k: int) -> None:
     found = []
     for number, (m, n) in enumerate(itertools.product(ROWS, COLUMNS)):
-        for threads in range(1 + number % 8, 129, 8):
+        for threads in counts_for(number):
             region, machine = matmul(m, n, k), Machine(name, isa_named("avx512"), threads)
             config = MATMUL.default_config(region, machine)
             plan = plan_of(region, config)
@@ -48,6 +49,18 @@ def test_threads_share_all_of_a_product_once_and_nearly_evenly(name: str, k: int
                 largest = math.prod(groups[0].size for groups in shares)
                 found.append(largest * threads / math.prod(sizes))
     assert len(found) > 50 and max(found) <= MOST
+
+
+def counts_for(number: int) -> list[int]:
+    """Some numbers of threads; 24 products in a row have all of them from 1 to 128."""
+    counts, first = range(1 + number % 8, 129, 8), number // 8 % 3
+    return some([*counts[first:], *counts[:first]])
+
+
+def test_products_meet_every_number_of_threads() -> None:
+    numbers = range(len(ROWS) * len(COLUMNS))
+    met = {count for number in numbers for count in counts_for(number)}
+    assert met == set(range(1, 129))
 
 
 def pieces_of(groups: tuple[Group, ...]) -> list[int]:

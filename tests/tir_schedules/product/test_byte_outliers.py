@@ -6,16 +6,26 @@ import numpy as np
 import pytest
 
 from microkernels.isa import isa_named
-from microkernels.registry import kernels_for
+from microkernels.registry import kernels_for, microkernel_named
 from tests.tir_schedules.assembly_loops import assembly_of
 from tests.tir_schedules.integer_regions import config_for, matmul_region, product
 from tests.tir_schedules.open_regions import LENGTH, OpenKernel
-from tests.tir_schedules.run_region import compiled, machine_for, packed, run
+from tests.tir_schedules.run_region import Kernel, compiled, machine_for, packed, run
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
-from tir_schedules.product.byte_choice import LISTED_ROWS, cut_for_bytes, lists_outliers
+from tir_schedules.product.byte_choice import (
+    LEAST_K,
+    LISTED_ROWS,
+    cut_for_bytes,
+    cuts_above,
+    known_offset,
+    lists_outliers,
+)
 from tir_schedules.product.matmul import MATMUL, values_choose
 from tir_schedules.product.matmul_config import plan_of
+from tir_schedules.product.matmul_weight import has_column_sums, packed_shape, sums_at
 from tir_schedules.product.outlier_list import LARGEST
+from tir_schedules.product.zero_points import ZeroPoints
 from tvm_hybrid.dlpack import tensor_of
 
 every_isa = pytest.mark.parametrize("isa", ["avx2", "avx512"])
@@ -66,25 +76,81 @@ def test_every_kind_is_exact(isa: str, kind: str, k: int, n: int) -> None:
 @pytest.mark.parametrize("weight", ["extreme", "small"])
 def test_seven_bits_begin_near_a_zero_point_of_run_time(isa: str, zero: int, weight: str) -> None:
     region = matmul_region((19,), 70, 100, w="uint8", a_zero="input", w_zero=3)
+    w = extreme_weight(70, 100).view(np.uint8)
+    if weight == "small":  # fits whatever A is
+        w = (w % 32 + 128).astype(np.uint8)
+    kernel = Kernel(region, isa)
     for kind in KINDS:
-        a = values_of(kind, 19, 70, zero)
-        w = extreme_weight(70, 100).view(np.uint8)
-        if weight == "small":  # fits whatever A is
-            w = (w % 32 + 128).astype(np.uint8)
-        arrays = [a, w, np.array(zero, np.uint8)]
-        np.testing.assert_array_equal(run(region, arrays, isa), product(region, arrays))
+        arrays = [values_of(kind, 19, 70, zero), w, np.array(zero, np.uint8)]
+        np.testing.assert_array_equal(kernel.run(arrays), product(region, arrays))
 
 
 @pytest.mark.sampled
 @every_isa
-@pytest.mark.parametrize("zero", [0, "input"])
+@pytest.mark.parametrize("a", ["uint8", "int8"])
+@pytest.mark.parametrize("zero", [65, 130, 192, 255])
+@pytest.mark.parametrize("w_zero", [0, 3])
+def test_seven_bits_begin_near_a_known_zero_point(isa: str, a: str, zero: int, w_zero: int) -> None:
+    """`zero` is that of uint8; signed elements and theirs are 128 less."""
+    shift = 128 if a == "int8" else 0
+    w = "uint8" if w_zero else "int8"
+    region = matmul_region((19,), 70, 100, a, w, a_zero=zero - shift, w_zero=w_zero)
+    kernel = Kernel(region, isa)
+    for kind in KINDS:
+        x = values_of(kind, 19, 70, zero) ^ np.uint8(shift)
+        arrays = [x.view(a), extreme_weight(70, 100).view(w)]
+        np.testing.assert_array_equal(kernel.run(arrays), product(region, arrays))
+
+
+def plan_by(isa: str, zero: int, k: int = 64) -> tuple[ProductPlan, ZeroPoints]:
+    """The plan of a product and its zero points."""
+    region = matmul_region((32,), k, 96, a_zero=zero)
+    config = config_for(region, isa)
+    return plan_of(region, config), ZeroPoints.of(region, microkernel_named(config.kernel))
+
+
+@every_isa
+def test_which_blocks_are_cut_above_zero(isa: str) -> None:
+    assert not cuts_above(*plan_by(isa, 0))
+    assert not cuts_above(*plan_by(isa, 64))
+    assert cuts_above(*plan_by(isa, 65))
+    assert not cuts_above(*plan_by(isa, 130, LEAST_K - 1))
+    assert [known_offset(plan_by(isa, zero)[1]) for zero in (0, 65, 130, 255)] == [0, 1, 66, 128]
+
+
+@every_isa
+@pytest.mark.parametrize("zero", [0, 130])
+def test_the_zero_point_says_which_bytes_are_cut(isa: str, zero: int) -> None:
+    """Bytes of 150 are outliers of 0, not of 130: then the sums behind the weight take part."""
+    region = matmul_region((16,), 64, 64, a_zero=zero)
+    config = config_for(region, isa)
+    machine = machine_for(isa)
+    kernel = microkernel_named(config.kernel)
+    x, w = np.full((16, 64), 150, np.uint8), extreme_weight(64, 64)
+    left, right = packed(region, config, machine.isa, [x, w])
+    place = sums_at(region, config, kernel)
+    assert (right.size - 4 > place) == (zero > 0)
+    if zero:
+        right[place : place + 256].view(np.int32)[:] += 1
+    result = tensor_of(np.zeros((16, 64), np.int32))
+    compiled(MATMUL.build(region, config, machine.isa), isa)(
+        tensor_of(left), tensor_of(right), result
+    )
+    offset = known_offset(ZeroPoints.of(region, kernel))
+    assert offset == (66 if zero else 0)
+    np.testing.assert_array_equal(result.numpy(), product(region, [x, w]) + offset)
+
+
+@pytest.mark.sampled
+@every_isa
+@pytest.mark.parametrize("zero", [0, 100, "input"])
 def test_open_rows(isa: str, zero: int | str) -> None:
     kernel = OpenKernel(matmul_region((LENGTH,), 66, 96, a_zero=zero), isa)
     for m in (1, 2, 3, 7, 8, 50):
         region = matmul_region((m,), 66, 96, a_zero=zero)
         for kind in KINDS:
             arrays = [values_of(kind, m, 66, 100), extreme_weight(66, 96)]
-            if zero:
+            if zero == "input":
                 arrays.append(np.array(100, np.uint8))
             found = kernel.run({"length": m}, arrays)
             np.testing.assert_array_equal(found, product(region, arrays))
@@ -135,11 +201,14 @@ def test_blocks_are_small_where_there_are_lists(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ["avx512_vnni", "avx2_vnni", "amx"])
 def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
-    region = matmul_region((64,), 64, 128)
+    region = matmul_region((64,), 64, 128, a_zero=130)
     for kernel in kernels_for(isa_named(isa), "uint8", "int8"):
         config = config_for(region, isa, kernel=kernel.name, rows=1, vectors=1)
         assert not lists_outliers(plan_of(region, config))
+        assert not has_column_sums(region, config, kernel)
         assert not values_choose(region, config)
+        bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term
+        assert packed_shape(region, config, isa_named(isa), 1) == (bytes_packed,)
 
 
 @every_isa
@@ -147,5 +216,8 @@ def test_explain_says_it(isa: str) -> None:
     region = matmul_region((64,), 64, 128)
     text = values_choose(region, config_for(region, isa))
     assert "few elements of x are beyond 127, whose products are added apart" in text
+    above = matmul_region((64,), 64, 128, a_zero=130)
+    text = values_choose(above, config_for(above, isa))
+    assert "few elements of x are (as uint8) not from 66 to 193" in text
     few = matmul_region((3,), 64, 128)
     assert "no element of x is beyond 127" in values_choose(few, config_for(few, isa))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
 
 import pytest
 import tvm
@@ -17,6 +19,7 @@ from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE, ProductPlan
 from tir_schedules.product import tile_fetch
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
+from tir_schedules.product.rounds import steps_of_round
 from tir_schedules.product.tile_loops import TileLoops
 
 
@@ -45,8 +48,8 @@ def test_a_long_k_of_any_number_of_rows_has_code() -> None:
     "kernel", ["avx2_f32_6x16", "avx2_f32_4x24", "avx2_f32_3x32", "avx512_f32_8x48"]
 )
 @pytest.mark.parametrize("m", [4, 7, 13, 26, 100])
-def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> None:
-    """Lines that all tiles of a panel ask for, in order; a step may ask for one again."""
+def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
+    """Lines that all tiles of a panel ask for; a step or round may ask for one again."""
     tile = microkernel_named(kernel)
     rows, vectors, in_line = tile.mr, tile.vectors, 16 // tile.lanes
     config = MatmulConfig(kernel=kernel, rows=rows, vectors=vectors, m_block=m, k_block=256)
@@ -58,23 +61,40 @@ def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> N
         never,
         never,
         never,
-        fetch=lambda _, line: asked.append(int(line)),
+        fetch=lambda _, line, element: asked.append(int(line) + int(element) // 16),
         line_vectors=in_line,
     )
-    groups, before = balanced(m, rows), 0
+    groups, before, length = balanced(m, rows), 0, steps_of_round(plan, 256)
     for group in groups:
         zero = tirx.const(0, "int32")
         ahead = loops._ahead(zero, vectors, (0, 256), groups, group, before)
-        for tile in range(group.count):
+        for number in range(group.count):
             for step in range(256 if ahead is not None else 0):
                 assert ahead is not None
-                ahead(group.start + tile * group.size, step)
+                ahead(group.start + number * group.size, divmod(step, length))
         before += group.count
-    assert asked == sorted(asked) and asked[0] == 0
-    lines = 256 * vectors // in_line
-    assert asked[-1] < lines
+    lines, rounded = 256 * vectors // in_line, 0
+    assert (length > 1) == (tile.isa_name == "avx2")
+    if length == 1:
+        assert asked == sorted(asked)
+    else:  # a tile begins where shares of whole elements end, which sum up to a few lines more
+        rounded = math.ceil(256 / length * before / 16)
+    assert asked[0] == 0 and max(asked) < lines + rounded
     if min(group.size for group in groups) * vectors >= PRODUCTS_PER_SHARE * -(-vectors // in_line):
-        assert set(asked) == set(range(lines))
+        assert set(range(lines)) <= set(asked)
+
+
+@pytest.mark.parametrize(
+    ("isa", "n", "steps"), [("avx2", 320, 4), ("avx2", 16, 1), ("avx512", 320, 1)]
+)
+def test_steps_of_one_branch(isa: str, n: int, steps: int) -> None:
+    """A tile's loop over a large weight takes four steps of K a turn on AVX2."""
+    machine, k = machine_for(isa), 1021
+    region = matmul_region((48,), k, n)
+    kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
+    loops = {int(extent) for extent in re.findall(r"in range\((\d+)\)", str(kernel.body))}
+    assert k // steps in loops
+    assert steps == 1 or k not in loops
 
 
 @pytest.mark.parametrize("kernel", ["amx_u8s8s32_32x32", "amx_u8s8s32_16x64", "amx_bf16_32x32"])
@@ -103,7 +123,7 @@ def test_tile_registers_fetch_the_next_panel_once(
         never,
         never,
         never,
-        fetch=lambda panel, line: asked.append((int(panel), int(simplify(line)))),
+        fetch=lambda panel, line, _: asked.append((int(panel), int(simplify(line)))),
     )
     widths, groups, first = plan.panels.widths, balanced(m, tile.mr), 0
     products = min(tile.mr, 32) // 16 * vectors

@@ -23,7 +23,7 @@ TWO = pytest.mark.skipif(len(CPUS) < 2, reason="workers are bound to CPUs of the
 STEPS = """
 import json, os, sys, threading
 import tvm_hybrid
-from tests.tvm_hybrid.thread_pool.regions import pool
+from tests.tvm_hybrid.thread_pool.regions import pool, told_of, wait_until
 from tests.tvm_hybrid.thread_pool.wide_model import check, wide_module
 
 def tasks():
@@ -31,7 +31,12 @@ def tasks():
 
 first, others = threading.get_native_id(), {}
 
+def asleep(task):
+    return told_of(task, "stat").rpartition(")")[2].split()[:1] == ["S"]
+
 def look():
+    # Who has been woken is off its caller's CPU until it runs.
+    assert wait_until(lambda: all(map(asleep, tasks() - before)))
     for task in tasks() - before:
         others[task] = sorted(os.sched_getaffinity(task))
     print(json.dumps([sorted(os.sched_getaffinity(first)), sorted(others.values())]))

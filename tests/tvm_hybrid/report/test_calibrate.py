@@ -12,12 +12,19 @@ from microkernels.machines.description import read_description
 from microkernels.machines.host import MACHINE_VARIABLE
 from microkernels.machines.machine import Machine
 from tvm_hybrid.cli import main
+from tvm_hybrid.report.calibrate import LARGEST
 from tvm_hybrid.targets import host_target
 
 
+@pytest.mark.parametrize("largest", [64 << 20, pytest.param(LARGEST, marks=pytest.mark.slow)])
 def test_a_description_of_this_machine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    largest: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The numbers are possible ones, also where the largest weight is small enough for L3."""
+    monkeypatch.setattr("tvm_hybrid.report.calibrate.LARGEST", largest)
     path = tmp_path / "mine.json"
     assert main(["calibrate", "--threads", "2", "--output", str(path)]) == 0
     assert f"written to {path}" in " ".join(capsys.readouterr().out.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shutil
 from pathlib import Path
 
@@ -19,14 +20,14 @@ def test_the_code_names_its_source() -> None:
 
 
 def test_it_can_be_made_anew(tmp_path: Path) -> None:
-    clang = shutil.which("clang")
+    clang = shutil.which("clang-19") or shutil.which("clang")
     if clang is None:
         pytest.skip("clang makes it")
     for path in sources_of(SOURCE):
         shutil.copy(path, tmp_path)
     made = code_of(tmp_path / SOURCE.name, clang)
     assert made.startswith(heading(SOURCE))
-    assert "define i32 @__tvm_ffi_addresses(" in made
+    assert re.search(r"^define .*i32 @__tvm_ffi_addresses\(", made, re.M)
 
 
 def test_a_changed_header_makes_the_code_old(tmp_path: Path) -> None:

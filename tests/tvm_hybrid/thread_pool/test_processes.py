@@ -126,13 +126,19 @@ def bind() -> None:
     low, high = json.loads(sys.argv[1])
     os.sched_setaffinity(0, [low])  # a worker does not take over where its caller runs
     found = []
+
+    def places(threads: set[int]) -> list[list[int]]:
+        return [sorted(os.sched_getaffinity(each)) for each in threads]
+
     for options in ({"threads": [low, high]}, {"threads": [high, low]}, {}):
         opened = wide_session(**options)
         for _ in range(2):
             check(opened)
         made = native_threads() - before
         before |= made
-        found.append([sorted(os.sched_getaffinity(each)) for each in made])
+        if not options:  # who has been woken is off its caller's CPU until it runs
+            wait_until(lambda made=made: places(made) == [CPUS])
+        found.append(places(made))
     print(json.dumps([*found, sorted(os.sched_getaffinity(0))]))
 
 

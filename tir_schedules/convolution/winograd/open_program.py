@@ -111,7 +111,7 @@ class OpenWinogradProgram(WinogradProgram):
         def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
             if fetch is not None and j == 0:
                 for line in range(lines):
-                    fetch(panel, (number * product.steps + ks[0]) * lines + line)
+                    fetch(panel, (number * product.steps + ks[0]) * lines + line, 0)
             return product.load_b(panel, width, ks[0], j)
 
         with opaque_block("tile"):

@@ -92,13 +92,13 @@ class PanelProduct:
         I.buffer_store(self.m, value, [ramp(at, lanes)])
 
     @property
-    def fetch(self) -> Callable[[Expr, Expr | int], None] | None:
+    def fetch(self) -> Callable[[Expr, Expr | int, Expr | int], None] | None:
         """Fetches a line of the weight of the next product, where a vector is a line of cache."""
         if self.kernel.lanes != LINE:
             return None
 
-        def fetch(_panel: Expr, line: Expr | int) -> None:
+        def fetch(_panel: Expr, line: Expr | int, element: Expr | int) -> None:
             after = self.steps * self.panel.width + line
-            prefetch(self.weight[self.w_start + after * (LINE * self.kernel.kr)])
+            prefetch(self.weight[self.w_start + after * (LINE * self.kernel.kr) + element])
 
         return fetch
