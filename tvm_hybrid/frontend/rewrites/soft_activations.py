@@ -52,10 +52,11 @@ def exponential_linear(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProt
     inner = x
     if node.op_type == "Celu" and alpha != 1.0:
         inner = build.add("Div", x, build.number(x, alpha))
-    below = build.add("Sub", build.add("Exp", inner), build.number(x, 1))
+    power = build.add("Exp", inner)
+    negative = build.add("Less", x, build.number(x, 0))
+    below = build.add("Sub", power, build.number(x, 1))
     if alpha != 1.0:
         below = build.add("Mul", below, build.number(x, alpha))
-    negative = build.add("Less", x, build.number(x, 0))
     if node.op_type != "Selu":
         build.add("Where", negative, below, x, output=node.output[0])
         return build.nodes
