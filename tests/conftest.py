@@ -77,16 +77,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Notes what ran, and fails tests for AMX that left a fault or a configured thread behind.
+    """Notes what ran, and fails tests that leave something behind for others.
 
-    Tests for AMX are those that say so, and those that compile its code.
+    Those are CPUs that this thread may not use any more, and in tests for AMX, which say so or
+    compile its code, a fault or a configured thread.
     """
     emulator.reset()
+    cpus = os.sched_getaffinity(0)
     try:
         yield
     finally:
         ran = isas_run.taken()
         item.user_properties.append((ISAS, ran))
+        left = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus)
+    assert left == cpus, f"{item.nodeid} bound its thread to CPUs {sorted(left)}"
     if any(isa.startswith("amx") for isa in [*_isas(item), *(isa for isa, _ in ran)]):
         emulator.check()
 

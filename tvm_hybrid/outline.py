@@ -6,6 +6,8 @@ import zlib
 
 import msgspec
 
+from microkernels.errors import ArtifactError
+
 from .program_graph import ProgramGraph
 from .storage_plan import Plan
 
@@ -37,10 +39,12 @@ class Outline(msgspec.Struct, frozen=True):
 
         Raises
         ------
-        ValueError
+        ArtifactError
             If it is something else.
         """
         try:
             return msgspec.msgpack.decode(zlib.decompress(data), type=Outline)
-        except zlib.error as error:
-            raise ValueError(f"not an outline: {error}") from error
+        except (zlib.error, msgspec.DecodeError) as error:
+            raise ArtifactError(
+                f"what the library keeps of its graph is damaged ({error}); export it again"
+            ) from error

@@ -178,7 +178,7 @@ def test_constants_that_both_read_alike_are_stored_once(exported: Path) -> None:
 def test_the_manifest_tells_of_both(exported: Path) -> None:
     manifest = read_manifest(exported)
     assert manifest.fallback is not None
-    assert manifest.fallback is not None and manifest.fallback.outline
+    assert manifest.fallback.outline
     assert replace(manifest.fallback, outline=b"") == compiled().manifest.fallback
     assert "amx-tile" in manifest.features and "amx-tile" not in manifest.fallback.features
     names = {d.function for d in manifest.decisions if d.function}

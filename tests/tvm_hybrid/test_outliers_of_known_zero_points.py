@@ -12,7 +12,13 @@ from tvm_hybrid.report.onnx_runtime import literal_session
 POINTS = (130, 101, 64, 65)  # the zero point of each layer's input; 64 is the last that cuts at 0
 
 
-@pytest.mark.parametrize(("target", "rows"), [("haswell", "rows"), ("skylake-avx512", 40)])
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [
+        pytest.param("haswell", "rows", marks=pytest.mark.isa("avx2")),
+        pytest.param("skylake-avx512", 40, marks=pytest.mark.isa("avx512")),
+    ],
+)
 def test_layers_have_the_integers_of_onnx_runtime(target: str, rows: int | str) -> None:
     rng, build = np.random.default_rng(0), OnnxBuilder()
     value = build.input("x", [rows, 70], np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import two_layers
 from tests.tvm_hybrid.small_models import mlp_module, several_module
+from tvm_hybrid.errors import ArtifactError
 from tvm_hybrid.outline import Outline
 from tvm_hybrid.program_graph import INPUT, VALUE, WEIGHT, ProgramGraph
 
@@ -66,7 +68,7 @@ def test_open_sizes_have_names_and_no_bytes() -> None:
 
 
 def test_a_library_keeps_graph_and_plan(tmp_path: Path) -> None:
-    executable = tvm_hybrid.compile(mlp_module(4), num_threads=1, fallback="avx2")
+    executable = tvm_hybrid.compile(mlp_module(4), num_threads=1, fallback="scalar")
     loaded = tvm_hybrid.load(executable.export(tmp_path / "m.so"))
     assert loaded.graph == executable.graph
     assert loaded.outline is not None and loaded.outline == executable.outline
@@ -84,6 +86,7 @@ def test_an_older_library_keeps_none(tmp_path: Path) -> None:
     assert loaded.graph is None and loaded.outline is None
 
 
-def test_what_is_no_outline_is_refused() -> None:
-    with pytest.raises(ValueError, match="not an outline"):
-        Outline.unpacked(b"something else")
+@pytest.mark.parametrize("data", [b"something else", zlib.compress(b"\x01")], ids=["raw", "packed"])
+def test_what_is_no_outline_is_refused(data: bytes) -> None:
+    with pytest.raises(ArtifactError, match=r"graph is damaged .*; export it again"):
+        Outline.unpacked(data)

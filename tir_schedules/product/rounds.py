@@ -39,6 +39,12 @@ def steps_of_round(plan: ProductPlan, steps: int) -> int:
     return ROUND if shared and plan.fetches_evenly and steps >= 2 * ROUND else 1
 
 
+def place_in_rounds(ks: Sequence[Expr | int]) -> Expr | int:
+    """The step of K of a round and a step's number in it."""
+    number, place = ks
+    return number * ROUND + place
+
+
 def emit_rounds(
     kernel: Microkernel,
     rows: int,

@@ -35,7 +35,7 @@ from tir_schedules.core.product_plan import (
 )
 
 from .late_stores import LateStores
-from .rounds import ROUND, Ahead, emit_rounds, fetch_by_rounds, steps_of_round
+from .rounds import Ahead, emit_rounds, fetch_by_rounds, place_in_rounds, steps_of_round
 from .streams import emit_streams
 from .tile_fetch import TileFetch, all_of
 from .tile_stores import rest, store_tile
@@ -205,11 +205,9 @@ class TileLoops:
 
     def place(self, first: Expr | int, ks: Sequence[Expr | int]) -> Expr | int:
         """The step of K of a tile's loop variables in a block of K that begins at `first`."""
-        return first + self.step(ks) if self.wide is None else self.wide.place(first, ks)
-
-    def step(self, ks: Sequence[Expr | int]) -> Expr | int:
-        """The step of the plan of a tile's loop variables."""
-        return ks[0] if self.wide is not None or len(ks) == 1 else ks[0] * ROUND + ks[1]
+        if self.wide is not None:
+            return self.wide.place(first, ks)
+        return first + (ks[0] if len(ks) == 1 else place_in_rounds(ks))
 
     def begins(self, ks: Sequence[Expr | int]) -> bool:
         """Whether a step of the plan begins with these loop variables of a tile."""
@@ -379,7 +377,7 @@ class TileLoops:
 
         def ahead(tile: Expr | int, ks: Sequence[Expr | int]) -> None:
             number = before + (tile - group.start) // group.size
-            first = (number * self.plan.steps + piece[0] + self.step(ks)) * lines
+            first = (number * self.plan.steps + piece[0] + ks[0]) * lines
             for line in range(lines):
                 fetch(vector + vectors, first + line, 0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 
 import pytest
 import tvm
@@ -82,19 +81,6 @@ def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
     assert asked[0] == 0 and max(asked) < lines + rounded
     if min(group.size for group in groups) * vectors >= PRODUCTS_PER_SHARE * -(-vectors // in_line):
         assert set(range(lines)) <= set(asked)
-
-
-@pytest.mark.parametrize(
-    ("isa", "n", "steps"), [("avx2", 320, 4), ("avx2", 16, 1), ("avx512", 320, 1)]
-)
-def test_steps_of_one_branch(isa: str, n: int, steps: int) -> None:
-    """A tile's loop over a large weight takes four steps of K a turn on AVX2."""
-    machine, k = machine_for(isa), 1021
-    region = matmul_region((48,), k, n)
-    kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
-    loops = {int(extent) for extent in re.findall(r"in range\((\d+)\)", str(kernel.body))}
-    assert k // steps in loops
-    assert steps == 1 or k not in loops
 
 
 @pytest.mark.parametrize("kernel", ["amx_u8s8s32_32x32", "amx_u8s8s32_16x64", "amx_bf16_32x32"])

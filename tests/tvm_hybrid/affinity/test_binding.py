@@ -23,16 +23,13 @@ TWO = pytest.mark.skipif(len(CPUS) < 2, reason="workers are bound to CPUs of the
 STEPS = """
 import json, os, sys, threading
 import tvm_hybrid
-from tests.tvm_hybrid.thread_pool.regions import pool, told_of, wait_until
+from tests.tvm_hybrid.thread_pool.regions import asleep, pool, wait_until
 from tests.tvm_hybrid.thread_pool.wide_model import check, wide_module
 
 def tasks():
     return set(map(int, os.listdir("/proc/self/task")))
 
 first, others = threading.get_native_id(), {}
-
-def asleep(task):
-    return told_of(task, "stat").rpartition(")")[2].split()[:1] == ["S"]
 
 def look():
     # Who has been woken is off its caller's CPU until it runs.

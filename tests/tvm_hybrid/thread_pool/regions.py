@@ -77,6 +77,11 @@ def told_of(thread: int, file: str) -> str:
         return ""
 
 
+def asleep(thread: int) -> bool:
+    """Whether a thread of this process sleeps."""
+    return told_of(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
+
+
 def wait_until(condition: Callable[[], bool]) -> bool:
     """Whether a condition holds in the end."""
     end = time.monotonic() + PATIENCE

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.tvm_hybrid.small_models import run_python
-from tests.tvm_hybrid.thread_pool.regions import PATIENCE, launch, pool, use, wait_until
+from tests.tvm_hybrid.thread_pool.regions import PATIENCE, asleep, launch, pool, use, wait_until
 from tests.tvm_hybrid.thread_pool.watched import Asked, Watch, watched_pool
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -89,6 +89,7 @@ def look() -> None:
     found: dict[str, Any] = {"woken": waking.wake()}
     (worker,) = found["woken"]["workers"]
 
+    assert wait_until(lambda: asleep(worker))  # else it is not woken again
     use(2, spin="always")
     pool().add_always(1)
     waking.wake(1)
