@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from os import sched_getaffinity, sched_setaffinity  # of the system, whatever a test puts in `os`
 from typing import Any
 
 import pytest
@@ -83,14 +84,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     compile its code, a fault or a configured thread.
     """
     emulator.reset()
-    cpus = os.sched_getaffinity(0)
+    cpus = sched_getaffinity(0)
     try:
         yield
     finally:
         ran = isas_run.taken()
         item.user_properties.append((ISAS, ran))
-        left = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cpus)
+        left = sched_getaffinity(0)
+        sched_setaffinity(0, cpus)
     assert left == cpus, f"{item.nodeid} bound its thread to CPUs {sorted(left)}"
     if any(isa.startswith("amx") for isa in [*_isas(item), *(isa for isa, _ in ran)]):
         emulator.check()

@@ -19,6 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import tvm_hybrid
+
 PR_SET_CHILD_SUBREAPER = 36
 SLOWEST = 120.0
 PRESSED = {"compile": 4, "run": 1, "verify": 2, "bench": 2, "tune": 1}
@@ -89,6 +93,7 @@ def _pressed(arguments: list[str], folder: Path, after: float | None) -> dict[st
             "seconds": seconds,
             "said": said.read().decode(),
             "files": sorted(path.name for path in folder.iterdir()),
+            "torn": sorted(path.name for path in folder.iterdir() if not _is_whole(path)),
             "temporary": sorted(os.listdir(place)),
             "orphans": orphans,
         }
@@ -107,6 +112,23 @@ def _child(arguments: list[str], place: str, said: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an output reads; in a child, because half a library may end who loads it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if path.suffix == ".npz":
+                with np.load(path) as arrays:
+                    _ = [arrays[name] for name in arrays]
+            elif path.suffix == ".so":
+                tvm_hybrid.load(path)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def _wait(child: int, seconds: float) -> int | None:
