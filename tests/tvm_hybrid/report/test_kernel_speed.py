@@ -12,7 +12,7 @@ import pytest
 import tvm
 
 from microkernels.errors import CompileError
-from microkernels.isa import CAP_VARIABLE, host_isa, isa_named
+from microkernels.isa import CAP_VARIABLE, host_isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import all_microkernels, microkernel_named
 from tests.microkernels.isa_targets import target_of
@@ -54,7 +54,7 @@ def test_tiles_are_measured_where_the_cpu_has_them() -> None:
     """Neither missing nor emulated ones: an emulator's speed is not the CPU's."""
     tiles = [kernel for kernel in all_microkernels() if kernel.by_tiles]
     report = quick([*tiles, *SCALAR])
-    here = [kernel for kernel in tiles if host_isa().includes(isa_named(kernel.isa_name))]
+    here = [kernel for kernel in tiles if host_isa().includes(kernel.isa)]
     assert [row.name for row in report.kernels] == [k.name for k in [*here, *SCALAR]]
     assert report.left_out == [kernel.name for kernel in tiles if kernel not in here]
 
