@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from microkernels.isa import CAP_VARIABLE, allowed_on_host, host_isa, isa_named
 from tests.amx_emulator import emulator
+from tests.pinned_machine import pinned
 from tests.stand_ins import isas_run, running, sampling
 
 # Compiling takes as long as the machine lets it; time must not fail a test. Developers' runs draw
@@ -50,10 +51,12 @@ def _isas(item: pytest.Item) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Sets up and runs tests marked `isa(name)` as on a CPU with that instruction set."""
+    """Sets up and runs tests marked `isa(name)` or `machine(name)` as on such a CPU."""
     with ExitStack() as stack:
         for name in _isas(item):
             stack.enter_context(running.pretending(name))
+        for mark in item.iter_markers("machine"):
+            stack.enter_context(pinned(mark.args[0]))
         return (yield)
 
 
