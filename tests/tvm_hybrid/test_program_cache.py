@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
+from tvm.ir.transform import PassContext
 
 import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import saved, two_layers
@@ -179,6 +180,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "records": lambda: {"records": []},
     "target": lambda: {"target": "x86-64"},
     "shapes": lambda: {"shapes": {"n": 3}},
+    "fallback": lambda: {"fallback": "x86-64"},
 }
 
 
@@ -232,6 +234,21 @@ def test_the_environment_is_part_of_the_key(
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     keys.add(key(data, num_threads=None))
     assert len(keys) == 6
+
+
+def test_what_the_caller_says_to_passes_is_part_of_the_key() -> None:
+    data = two_layers().SerializeToString()
+    contexts = [
+        PassContext(opt_level=1),
+        PassContext(disabled_pass=["tvm_hybrid.drop_views"]),
+        PassContext(required_pass=["tvm_hybrid.drop_views"]),
+        PassContext(config={"tirx.disable_vectorize": True}),
+    ]
+    keys = {key(data)}
+    for context in contexts:
+        with context:
+            keys.add(key(data))
+    assert len(keys) == 1 + len(contexts)
 
 
 @pytest.mark.parametrize("damage", ["half", "nothing", "byte", "foreign", "note", "no note"])
