@@ -66,7 +66,12 @@ def _run(selected: list[Mutation], root: Path, jobs: int, timeout: float) -> lis
             return verdict
 
         with ThreadPoolExecutor(jobs) as pool:
-            return list(pool.map(run, selected))
+            waiting = [pool.submit(run, mutation) for mutation in selected]
+            try:
+                return [each.result() for each in waiting]
+            except BaseException:  # Ctrl-C: those that have begun end, no others begin
+                pool.shutdown(cancel_futures=True)
+                raise
 
 
 def _print_list(console: Console, mutations: list[Mutation]) -> None:
