@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from microkernels.isa import CAP_VARIABLE, allowed_on_host, host_isa, isa_named
 from tests.amx_emulator import emulator
+from tests.examples import DAY_VARIABLE, DAYS, today
 from tests.pinned_machine import pinned
 from tests.stand_ins import isas_run, running, sampling
 
@@ -32,6 +33,9 @@ os.environ["TVM_HYBRID_CACHE"] = "0"
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.setdefault("TVM_HYBRID_SPIN", "never")
 
+# Processes that run tests side by side must choose the same ones, at midnight too.
+os.environ[DAY_VARIABLE] = str(today())
+
 # What a shell's "&" starts ignores Ctrl-C, and so would whatever the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +51,14 @@ _left_out = 0
 def _isas(item: pytest.Item) -> list[str]:
     """The names of the instruction sets that a test needs."""
     return [mark.args[0] for mark in item.iter_markers("isa")]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Says which tests have their turn. `-q` hides pytest's own header."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        day = today()
+        reporter.write_line(f"samples of day {day} of {DAYS}; for them again: {DAY_VARIABLE}={day}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,16 +1,66 @@
-"""How many examples Hypothesis draws, and how many of a list a test goes through."""
+"""How many examples Hypothesis draws, and which of many similar cases have their turn today.
+
+`make test` takes one in so many of the cases of a test, of the instruction sets of a template's
+test, and of the sets of parameters of a sampled test. Each day has other ones. Within `DAYS` days
+each combination runs.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import settings
 
 T = TypeVar("T")
 
+EVERY_CASE, EVERY_ISA, EVERY_SAMPLE = 3, 3, 8
+DAYS = EVERY_CASE * EVERY_ISA * EVERY_SAMPLE
+
+DAY_VARIABLE = "TVM_HYBRID_TEST_DAY"
 _FEW = "TVM_HYBRID_ALL_TESTS" not in os.environ
+
+
+class Turns(NamedTuple):
+    """Which cases, instruction sets and samples have their turn, each counted from 0."""
+
+    case: int
+    isa: int
+    sample: int
+
+
+def today() -> int:
+    """The number of the day, below `DAYS`: what the variable says, or from the date (UTC)."""
+    given = os.environ.get(DAY_VARIABLE)
+    if given is None:
+        return datetime.now(timezone.utc).toordinal() % DAYS
+    if not given.isdecimal():
+        raise ValueError(f"{DAY_VARIABLE}={given!r} is not a number; give one from 0 to {DAYS - 1}")
+    return int(given) % DAYS
+
+
+def turns_of(day: int) -> Turns:
+    """The turns of a day. `DAYS` days in a row have all combinations of turns.
+
+    All three change from day to day. If the instruction set were a remainder of the day as the case
+    is, it would meet the same third of the cases for ever.
+    """
+    return Turns(
+        case=day % EVERY_CASE,
+        isa=(day + day // EVERY_CASE) % EVERY_ISA,
+        sample=day % EVERY_SAMPLE,
+    )
+
+
+def in_turn(count: int, every: int, turn: int) -> range:
+    """One in `every` of the numbers below `count`, but at least one number.
+
+    `every` turns in a row have all numbers between them.
+    """
+    step = min(every, count)
+    return range(turn % step, count, step) if step else range(0)
 
 
 def examples(count: int, **options: Any) -> settings:
@@ -23,4 +73,7 @@ def some(cases: Sequence[T]) -> list[T]:
 
     For loops within a test where each case compiles something.
     """
-    return [*cases[:-1:3], cases[-1]] if _FEW else list(cases)
+    if not _FEW:
+        return list(cases)
+    numbers = in_turn(len(cases) - 1, EVERY_CASE, turns_of(today()).case)
+    return [*(cases[n] for n in numbers), cases[-1]]

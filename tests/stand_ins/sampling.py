@@ -1,13 +1,16 @@
 """Which tests are left to `make test-all`, because others like them run.
 
 Of each test marked `sampled` every eighth set of parameters stays, for each instruction set by
-itself, beginning with another one from test to test. So it is with each test of code for
-instruction sets that the CPU lacks, all of these together: code by stand-ins compiles and runs more
-slowly. But tests of
-microkernels stay, where a parameter is a kernel, and those of the AMX emulator, which are quick.
+itself, beginning with another one from test to test and from day to day. So it is with each test of
+code for instruction sets that the CPU lacks, all of these together: code by stand-ins compiles and
+runs more slowly. But tests of microkernels stay, where a parameter is a kernel, and those of the
+AMX emulator, which are quick.
 
 A file of templates runs many tests for each instruction set, its parameter `isa`. Every third one
-stays, another one from test to test, so that each still runs each of its instruction sets.
+stays, another one from test to test and from day to day, so that each file still runs each of its
+instruction sets.
+
+Within `tests.examples.DAYS` days each test has its turn.
 """
 
 from __future__ import annotations
@@ -18,12 +21,11 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from microkernels.isa import LADDER
+from tests.examples import EVERY_ISA, EVERY_SAMPLE, in_turn, today, turns_of
 from tests.microkernels.isa_targets import target_of
 
 from .building import lacks
 
-_EVERY = 8
-_EVERY_ISA = 3
 _NAMES = {isa.name for isa in LADDER}
 _WHOLE = ("tests/microkernels/", "tests/amx_emulator/")
 _TEMPLATES = "tests/tir_schedules/"
@@ -42,15 +44,17 @@ def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             groups.setdefault(key, []).append(item)
         if not by_stand_ins and item.nodeid.startswith(_TEMPLATES) and isa_parameter(item):
             of_templates.append(item)
-    kept = kept_isas((_name(item), isa_parameter(item)) for item in of_templates)
+    turns = turns_of(today())
+    kept = kept_isas(((_name(item), isa_parameter(item)) for item in of_templates), turns.isa)
     yield from (item for item in of_templates if (_name(item), isa_parameter(item)) not in kept)
     for key, group in groups.items():
-        first = zlib.crc32(" ".join(key).encode()) % min(_EVERY, len(group))
-        yield from (item for n, item in enumerate(group) if n % _EVERY != first)
+        first = zlib.crc32(" ".join(key).encode())
+        stay = in_turn(len(group), EVERY_SAMPLE, first + turns.sample)
+        yield from (item for n, item in enumerate(group) if n not in stay)
 
 
-def kept_isas(pairs: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Of names of tests and the ISAs that they run for, those that stay.
+def kept_isas(pairs: Iterable[tuple[str, str]], turn: int) -> set[tuple[str, str]]:
+    """Of names of tests and the ISAs that they run for, those that stay in this turn.
 
     Each test keeps one ISA or more, and each file every one that its tests have.
     """
@@ -64,9 +68,9 @@ def kept_isas(pairs: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     kept = set()
     for names in files.values():
         left = {isa: name for name in reversed(names) for isa in tests[name]}
-        for turn, name in enumerate(names):
-            step = min(_EVERY_ISA, len(tests[name]))
-            for isa in tests[name][turn % step :: step]:
+        for first, name in enumerate(names):
+            for n in in_turn(len(tests[name]), EVERY_ISA, first + turn):
+                isa = tests[name][n]
                 kept.add((name, isa))
                 left.pop(isa, None)
         kept.update((name, isa) for isa, name in left.items())

@@ -1,7 +1,8 @@
-"""What `make test` says at its end about the instruction sets that ran."""
+"""What `make test` says about the samples and the instruction sets that ran."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from microkernels.isa import isa_named
+from tests.examples import DAY_VARIABLE, DAYS
 from tests.stand_ins import isas_run
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +74,13 @@ def test_the_numbers_of_a_run(tmp_path: Path) -> None:
     file.write_text(TESTS, encoding="utf-8")
     options = ["-p", "no:cacheprovider", "-p", "tests.conftest", "-m", "not slow"]
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "setup.cfg"), *options, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    environment = {**os.environ, DAY_VARIABLE: "7"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+    day_line = f"samples of day 7 of {DAYS}; for them again: {DAY_VARIABLE}=7"
+    assert day_line in done.stdout.splitlines()
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["scalar", "2", "0", "0"] in lines
     way = 1 if isas_run.runs_itself("avx512") else 2

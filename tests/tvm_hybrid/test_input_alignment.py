@@ -31,6 +31,10 @@ def matmul(x):
     return op.matmul(op.reshape(x, (8, 8, 96)), constant(96, 40))
 
 
+def cumsum_of_a_view(x):
+    return op.cumsum(op.reshape(x, (8, 8, 96)), 1)
+
+
 def elementwise_and_matmul(x):
     return op.add(op.matmul(op.tanh(x), constant(96, 96)), x)
 
@@ -39,7 +43,13 @@ def elementwise_and_matmul(x):
     host_isa().level == 0, reason="the scalar instruction set has no vectors to align"
 )
 @pytest.mark.parametrize(
-    ("body", "anywhere"), [(matmul, True), (elementwise_and_matmul, False), (op.tanh, False)]
+    ("body", "anywhere"),
+    [
+        (matmul, True),
+        (elementwise_and_matmul, False),
+        (op.tanh, False),
+        (cumsum_of_a_view, False),
+    ],
 )
 def test_what_may_lie_anywhere_is_known(body, anywhere: bool) -> None:
     assert session(body).executable.manifest.unaligned_inputs == (anywhere,)

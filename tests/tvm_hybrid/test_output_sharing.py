@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import IRModule, relax
+from tvm import IRModule, relax, topi
 
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp, several
@@ -45,6 +45,17 @@ def test_a_session_hands_out_memory_of_its_own(kind: str) -> None:
         array[...] = -7
     for array, expected in zip(session.run(None, {"x": x}), kept, strict=True):
         np.testing.assert_array_equal(array, expected)
+
+
+def test_a_kernel_that_only_reshapes_may_become_a_view() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            viewed = builder.emit_output(builder.call_te(topi.reshape, x, (2, 2)))
+            computed = builder.emit_output(builder.call_te(topi.negative, x))
+        builder.emit_func_output(relax.Tuple([viewed, computed]))
+    assert shared_outputs(builder.get()) == (True, False)
 
 
 def test_results_of_kernels_are_not_copied() -> None:

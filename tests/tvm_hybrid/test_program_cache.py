@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
+from tvm.ir.transform import PassContext
 
 import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import saved, two_layers
@@ -179,6 +181,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "records": lambda: {"records": []},
     "target": lambda: {"target": "x86-64"},
     "shapes": lambda: {"shapes": {"n": 3}},
+    "fallback": lambda: {"fallback": "x86-64"},
 }
 
 
@@ -207,6 +210,7 @@ def test_another_option_is_another_program(
 def test_values_are_told_apart_by_type_shape_and_bytes() -> None:
     data = two_layers().SerializeToString()
     given = [[1], [1.0], ["1"], [True], np.array([1]), np.array([1], np.int32), np.array([[1]])]
+    given += [np.array([1], np.uint32)]
     given += [[float("nan")], [float("inf")], [0.0], [-0.0], None]
     assert len({key(data, values={"x": value}) for value in given}) == len(given)
     same = np.array([1, 2, 3, 4])[::2]
@@ -232,6 +236,21 @@ def test_the_environment_is_part_of_the_key(
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     keys.add(key(data, num_threads=None))
     assert len(keys) == 6
+
+
+def test_what_the_caller_says_to_passes_is_part_of_the_key() -> None:
+    data = two_layers().SerializeToString()
+    contexts = [
+        PassContext(opt_level=1),
+        PassContext(disabled_pass=["tvm_hybrid.drop_views"]),
+        PassContext(required_pass=["tvm_hybrid.drop_views"]),
+        PassContext(config={"tirx.disable_vectorize": True}),
+    ]
+    keys = {key(data)}
+    for context in contexts:
+        with context:
+            keys.add(key(data))
+    assert len(keys) == 1 + len(contexts)
 
 
 @pytest.mark.parametrize("damage", ["half", "nothing", "byte", "foreign", "note", "no note"])
@@ -264,6 +283,28 @@ def test_a_damaged_program_is_compiled_anew(
     assert len(warnings) == 1 and "compiled anew" in warnings[0].getMessage()
     np.testing.assert_array_equal(result(session_of(two_layers())), wanted)
     assert compiler.count == 2
+
+
+def test_a_program_of_another_user_is_not_used(
+    folder: Path,
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = result(session_of(two_layers()))
+    fstat = os.fstat
+
+    def of_another(descriptor: int) -> os.stat_result:
+        numbers = list(fstat(descriptor))
+        numbers[stat.ST_UID] = os.geteuid() + 1
+        return os.stat_result(numbers)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", of_another)
+        again = session_of(two_layers())
+    assert compiler.count == 2
+    assert "belongs to somebody else" in caplog.text
+    np.testing.assert_array_equal(result(again), wanted)
 
 
 def test_a_checksum_is_computed_once_while_a_file_stays_the_same(

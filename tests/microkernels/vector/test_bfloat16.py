@@ -9,10 +9,12 @@ import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import isa_named
-from microkernels.tvm_compat import NO_ALIAS
-from microkernels.vector.bfloat16 import narrow, widen
+from microkernels.kernels.bf16_family import DOT_LLVM_IR
+from microkernels.tvm_compat import NO_ALIAS, llvm_functions
+from microkernels.vector.bfloat16 import narrow, narrow_by_instruction, widen
 from microkernels.vector.expressions import parameter, ramp
 from tests.microkernels.isa_targets import MCPU
+from tests.stand_ins import running
 
 ISAS = [pytest.param(isa, marks=pytest.mark.isa(isa)) for isa in ("scalar", "avx2", "avx512")]
 SIZE = 4096
@@ -74,6 +76,23 @@ def test_narrowing_rounds_to_nearest_even(isa: str) -> None:
     np.testing.assert_array_equal(bits[infinite], x[infinite].view(np.uint32) >> 16)
     nan = bits[np.isnan(x)]
     assert nan.size and ((nan & 0x7F80) == 0x7F80).all() and (nan & 0x7F).all()
+
+
+@pytest.mark.isa("avx512_bf16")
+@pytest.mark.parametrize("lanes", [16, 32])
+def test_instructions_keep_the_order_of_lanes(lanes: int) -> None:
+    """One instruction narrows two vectors, of which it takes the upper one first."""
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("main")
+        I.func_attr({"global_symbol": "main", **NO_ALIAS})
+        x, y = parameter("x", (64,), "float32"), parameter("y", (64,), "uint16")
+        with llvm_functions(DOT_LLVM_IR), I.serial(64 // lanes) as i:
+            index = ramp(i * lanes, lanes)
+            I.buffer_store(y, narrow_by_instruction(x[index]), [index])
+    x = np.arange(1, 65, dtype=np.float32)
+    y = np.zeros(64, np.uint16)
+    running.compiled(builder.get(), "avx512_bf16")["main"](x, y)
+    np.testing.assert_array_equal(y, nearest_even(x))
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -52,6 +52,20 @@ def test_a_matrix() -> None:
     assert_becomes(module(before, X), fold_factors(), module(after, X))
 
 
+def test_a_weight_that_leaves_float16_stays() -> None:
+    """A float32 has room for every product of two halves."""
+
+    def scaled(factor: float, dtype: str) -> Callable[[relax.Expr], relax.Expr]:
+        w = relax.const(np.full((7, 3), 300, dtype))
+        return lambda x: op.multiply(op.matmul(x, w), relax.const(np.dtype(dtype).type(factor)))
+
+    for factor, dtype, stays in [(300, "float16", True), (200, "float16", False)]:
+        mod = module(scaled(factor, dtype), (X[0], dtype))
+        assert ("multiply" in operators(fold_factors()(mod))) == stays
+    mod = module(scaled(300, "float32"), X)
+    assert "multiply" not in operators(fold_factors()(mod))
+
+
 def test_a_number_alone() -> None:
     w = values(7, 3)
     before = module(lambda x: op.divide(op.matmul(x, number(w)), number(np.array(4))), X)

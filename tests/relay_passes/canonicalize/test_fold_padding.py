@@ -90,10 +90,12 @@ def test_folds(before: Body, after: Body) -> None:
         lambda x: maximum(padded(op.nn.relu(x)), size=2),
         lambda x: average(padded(x, 1.0)),
         lambda x: average(padded(x), (1, 1, 1, 1)),
+        lambda x: average(op.nn.pad(x, [0, 0, 0, 0, 0, 1, 0, 1]), (1, 1, 1, 1)),
     ],
     ids=[
         *("ones", "reflect", "channels", "transposed", "negative", "negative clip"),
-        *("a window of padding", "average of ones", "padding that does not count"),
+        *("a window of padding", "average of ones", "an average of padding"),
+        "padding that does not count",
     ],
 )
 def test_what_stays(body: Body) -> None:

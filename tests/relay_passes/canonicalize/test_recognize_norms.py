@@ -152,6 +152,21 @@ def test_a_number_as_scale_is_spread_and_a_value_is_taken_as_it_is() -> None:
     assert_becomes(module(weighted, X, weight), module(taken, X, weight))
 
 
+def test_a_multiple_of_a_value_is_no_weight() -> None:
+    """The product stays behind the operator, which takes values as they are."""
+
+    def before(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        normal = op.multiply(x, op.rsqrt(spread(op.square(x), 0.5)))
+        return op.multiply(normal, op.multiply(w, c(2.0)))
+
+    def after(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        ones = relax.const(np.ones(8, "float32"))
+        return op.multiply(op.nn.rms_norm(x, ones, [-1], 0.5), op.multiply(w, c(2.0)))
+
+    weight = ((8,), "float32")
+    assert_becomes(module(before, X, weight), module(after, X, weight))
+
+
 def test_several_trailing_axes() -> None:
     def before(x: relax.Expr) -> relax.Expr:
         apart = op.subtract(x, mean(x, [1, 2]))

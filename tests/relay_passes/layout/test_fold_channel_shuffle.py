@@ -44,6 +44,18 @@ def read_halfway(x: relax.Expr) -> list[relax.Expr]:
     return [op.tanh(bind(op.reshape(transposed, (*rest, C)))), op.exp(transposed)]
 
 
+def read_before(x: relax.Expr) -> list[relax.Expr]:
+    """A shuffle, and what another operator makes of the tensor before it."""
+    return [op.tanh(shuffle(x)), op.exp(x)]
+
+
+def of_three_factors(x: relax.Expr) -> relax.Expr:
+    """A permutation of the channels that no two factors describe."""
+    rest = tuple(map(int, x.ty.shape.values))[:-1]
+    parts = bind(op.permute_dims(bind(op.reshape(x, (*rest, 2, 2, 2))), [0, 1, 2, 5, 4, 3]))
+    return bind(op.reshape(parts, (*rest, C)))
+
+
 def conv(x: relax.Expr, *shape: int, **attrs: Any) -> relax.Expr:
     return bind(op.nn.conv2d(x, constant(*shape, seed=len(attrs)), **{**LAST, **attrs}))
 
@@ -152,10 +164,24 @@ def test_it_vanishes(body: Body) -> None:
         ),
         pytest.param(lambda x: op.multiply(shuffle(x), x), id="with something that is not moved"),
         pytest.param(lambda x: read_halfway(conv(x, 1, 1, C, C)), id="read halfway"),
+        pytest.param(lambda x: read_before(conv(x, 1, 1, C, C)), id="read before"),
+        pytest.param(
+            lambda x: conv(of_three_factors(x), 1, 1, 4, C, groups=2),
+            id="three factors before a grouped convolution",
+        ),
     ],
 )
 def test_it_stays(body: Body) -> None:
     mod = module(lambda x: body(bind(op.abs(x))), X)
+    assert_structural_equal(fold_channel_shuffle()(mod), mod)
+
+
+def test_a_mean_over_channels_stops_it() -> None:
+    """Also where another axis, as long as the channels, comes last then."""
+    mod = module(
+        lambda x: op.matmul(bind(op.mean(shuffle(bind(op.abs(x))), [3])), constant(C, 3)),
+        ((2, 3, C, C), F),
+    )
     assert_structural_equal(fold_channel_shuffle()(mod), mod)
 
 

@@ -212,6 +212,23 @@ def test_an_opaque_operator_reads_what_was_imported() -> None:
     assert moved(propagate_layout()(opaque)) == [960, 960, 1920]
 
 
+def test_the_place_of_the_largest_of_all_is_that_in_the_imported_layout() -> None:
+    mod = module(lambda x: [op.argmax(y := conv(x)), op.mean(y, [2, 3])], X)
+    assert moved(propagate_layout()(mod)) == [960, 960]
+    one_axis = module(lambda x: [op.argmax(y := conv(x), 1), op.mean(y, [2, 3])], X)
+    assert moved(propagate_layout()(one_axis)) == [960]  # of the input
+
+
+def test_an_operand_with_channels_on_another_axis_is_read_as_imported() -> None:
+    def body(x: relax.Expr, line: relax.Expr) -> relax.Expr:
+        y = conv(x)
+        lines = bind(op.nn.conv1d(line, kernel(6, 6, 3), padding=1))  # of 6 channels each
+        return op.mean(op.add(y, lines), [2, 3])
+
+    before = module(body, X, ((8, 6, 5), F))
+    same_values(before, propagate_layout()(before), 1e-5)
+
+
 def test_spatial_axes_are_merged_in_place() -> None:
     def tokens(x: relax.Expr) -> relax.Expr:
         return op.nn.softmax(op.permute_dims(op.reshape(conv(x), (1, 8, 30)), [0, 2, 1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import IRModule, ir, relax
+from tvm import IRModule, ir, relax, tirx
 
 import tvm_hybrid
 from relay_passes.lower_module import lower_shared
@@ -49,6 +49,17 @@ def checked(mod: IRModule, entry_checks: bool) -> set[str]:
 def test_kernels_check_what_functions_need_not() -> None:
     assert checked(net(None), entry_checks=False) == set()
     assert checked(net(2), entry_checks=False) == set()
+
+
+def test_open_inputs_keep_their_checks() -> None:
+    """They tell the sizes, which no kernel can compare with anything."""
+    x = relax.Var("x", relax.TensorType([tirx.Var("n", "int64"), 4], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(op.nn.relu(x))
+        builder.emit_func_output(result)
+    assert "x" in checked(builder.get(), entry_checks=False)
 
 
 def test_inputs_may_keep_their_checks() -> None:

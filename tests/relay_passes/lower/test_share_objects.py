@@ -94,6 +94,24 @@ def test_sizes_are_read_once() -> None:
     assert_structural_equal(mod, after.module(STORAGE))
 
 
+def test_nothing_is_shared_around_branches() -> None:
+    """A branch may release a tensor that is made before it: it is not there to be used again."""
+
+    def branch(tensor: relax.Var) -> relax.SeqExpr:
+        inner = Program()
+        inner.kill(tensor)
+        return relax.SeqExpr([relax.BindingBlock(inner.bindings)], STORAGE)
+
+    made = Program()
+    first = made.tensor(relax.ShapeExpr([4, 4]))
+    condition = made.bind(R.call_packed("ask", ty_args=[relax.TensorType([], "bool")]))
+    choice = relax.If(condition, branch(first), branch(first))
+    made.bindings.append(relax.VarBinding(relax.Var("chosen", STORAGE.ty), choice))
+    made.use(made.tensor(relax.ShapeExpr([4, 4])))
+    mod = made.module(STORAGE)
+    assert_structural_equal(share_objects()(mod), mod)
+
+
 def test_what_differs_stays() -> None:
     made = Program()
     first = made.tensor(made.shape(2, 1, 0, 0, 384))

@@ -115,6 +115,22 @@ def test_what_stops_it(stop: Move) -> None:
     assert_stays(before, lift_quantize())
 
 
+def test_a_concat_along_the_scales_stops_it() -> None:
+    """Each part has scales of its own."""
+    scales, zeros = np.arange(1, 9) / 9, np.arange(8)
+
+    def body(x: relax.Expr, y: relax.Expr) -> relax.Expr:
+        return quantize(op.concat([op.exp(x), op.exp(y)], 1), scales, zeros, axis=1)
+
+    assert_stays(module(body, X, X), lift_quantize())
+
+
+def test_a_maximum_that_adds_a_dimension_is_no_clip() -> None:
+    zeros = relax.const(np.zeros((1, 1, 1, 1), np.float32))
+    mod = module(lambda x: quantize(op.maximum(op.exp(x), zeros), 0.3, 0), X)
+    assert_stays(mod, lift_quantize())
+
+
 def test_a_permutation_that_is_needed_in_f32_stays() -> None:
     before = module(lambda x: [quantize(turn(x), 0.3, 7), op.exp(turn(x))], X)
     assert_stays(before, lift_quantize())

@@ -19,6 +19,7 @@ X = ((5, 6), "uint8")
 RNG = np.random.default_rng(0)
 W = relax.const(RNG.integers(-128, 128, (6, 32)).astype(np.int8))
 SCALES = RNG.uniform(0.01, 0.1, 32).astype(np.float32)
+LARGE = relax.const(np.full(32, 2**31 - 1000, np.int32))
 BIAS = relax.const(RNG.integers(-5000, 5000, 32).astype(np.int32))
 
 
@@ -121,6 +122,7 @@ LEFT: dict[str, Body] = {
         op.add(real(product(q)), constant(np.ones((5, 32)), F)), 1.3, 101
     ),
     "nothing quantised": lambda q: real(product(q)),
+    "sums beyond int32": lambda q: quantize(real(op.add(product(q), LARGE), 5e-8), 1.3, 101),
     "results beyond 16 bits": lambda q: quantize(real(product(q), 10 * SCALES), 1e-3, 101),
 }
 

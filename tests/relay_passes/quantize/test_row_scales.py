@@ -100,6 +100,13 @@ def test_what_stays(values: np.ndarray, depth: int, axis: int, reason: str) -> N
     assert reason in log[0].reason
 
 
+def test_rows_that_are_cut_stay() -> None:
+    """A row of the product has elements of two rows, with a scale each."""
+    cut = dequantize(relax.const(W.reshape(3, 8)), [0.1] * 8, [0] * 8, "int8", 1)
+    mod = module(lambda q, s: op.matmul(op.reshape(rows(q, s), (12, 3)), cut), Q, ROWS)
+    assert_stays(mod, row_scales())
+
+
 def test_a_scale_along_the_sum_stays() -> None:
     mod = module(lambda q, s: op.matmul(rows(q, s), weight()), Q, ((2, 3, 6), F))
     assert_stays(mod, row_scales())

@@ -438,6 +438,16 @@ def test_a_softmax_along_another_axis_is_no_attention() -> None:
     assert refusals(body, *shapes) == ["the softmax is not along the last axis"]
 
 
+def test_probabilities_that_are_permuted_are_no_attention() -> None:
+    """A row of the product sums over queries."""
+
+    def body(q: Expr, k: Expr, v: Expr) -> Expr:
+        probabilities = op.nn.softmax(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2))))
+        return op.matmul(op.permute_dims(probabilities, (0, 1, 3, 2)), v)
+
+    assert refusals(body, *(((2, H, S, D), F),) * 3) == ["the probabilities are permuted"]
+
+
 def test_a_zero_point_that_is_found_at_run_time_is_refused() -> None:
     def body(q: Expr, k: Expr, v: Expr, zero: Expr) -> Expr:
         a = op.subtract(op.astype(q, I32), op.astype(zero, I32))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.tir_schedules.attention_checks import best, check, kernel_of, result_of
 from tests.tir_schedules.attention_reference import UNIT, assert_near, expected, logical
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
-from tests.tir_schedules.run_region import ISAS
+from tests.tir_schedules.run_region import ISAS, machine_for
+from tir_schedules.attention.tiled.scores import affine
+from tir_schedules.core.template import template_for
 from tvm_hybrid.dlpack import BFLOAT16
 
 MASKS = ("keys", "rows", "square", "heads", "where", "where_not")
@@ -53,6 +56,14 @@ def test_queries_that_see_no_key(m: int, n: int, causal: int) -> None:
     np.testing.assert_array_equal(blind, np.arange(m) < -causal)
 
 
+def test_a_negative_scale() -> None:
+    """The largest score is not that of the largest product: the scale comes first."""
+    for causal in (0, None):
+        attention = case(batch=1, m=64, n=64, d=16, scale=-0.25, causal=causal)
+        assert affine(attention.region.parts[0]) is None
+        check(attention)
+
+
 @pytest.mark.parametrize("mask", ["heads", "where"])
 def test_causal_with_another_mask(mask: str) -> None:
     check(case(batch=2, m=21, n=40, d=16, mask=mask, causal=19))
@@ -73,6 +84,19 @@ def test_rows_without_any_key_are_nan(isa: str) -> None:
     result, _ = check(attention, isa, arrays)
     undefined = np.isnan(logical(attention, "out", result)).all(axis=(0, 1, 3))
     np.testing.assert_array_equal(undefined, rows)
+
+
+def test_rows_whose_first_block_of_keys_is_hidden() -> None:
+    """The maximum so far is -inf: what is subtracted from it must be finite."""
+    attention = case(batch=1, m=9, n=80, d=16, mask="rows")
+    arrays, rows = masked_fully(attention, 0.0)
+    arrays[3][..., rows, :32] = -np.inf
+    default = template_for(attention.region.op).default_config(
+        attention.region, machine_for("avx2")
+    )
+    config = msgspec.structs.replace(default, key_block=32, query_block=16, skinny=False)
+    result, _ = check(attention, "avx2", arrays, config=config)
+    assert np.isfinite(result).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
+from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.attention_checks import ISAS_OF, best, check
 from tests.tir_schedules.attention_reference import expected
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
 from tests.tir_schedules.run_region import machine_for
+from tir_schedules.attention.tiled.scores import can_fuse
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.template import template_for
 
@@ -97,7 +100,11 @@ def test_what_it_does_not_build_has_a_reason() -> None:
     region = case().region
     assert template.reject(region, isa) is None
     outside = region.replace(attrs={**region.attrs, "k_offset": 1})
-    assert "k" in str(template.reject(outside, isa))
+    assert template.reject(outside, isa) == "k reaches beyond its tensor"
+    strides = tuple(2 * stride for stride in region.numbers("out_strides", ()))
+    apart = Tensor((*region.output.shape, 2), region.output.dtype)
+    scattered = region.replace(output=apart, attrs={**region.attrs, "out_strides": strides})
+    assert template.reject(scattered, isa) == "the result's columns are not next to each other"
     shorter = region.replace(attrs={**region.attrs, "batch": (2, 3)})
     assert "2, 3" in str(template.reject(shorter, isa))
     empty = replace(case(), n=0)
@@ -107,3 +114,25 @@ def test_what_it_does_not_build_has_a_reason() -> None:
     scores = scores.replace(inputs=tuple(Tensor(x.shape, "int32") for x in scores.inputs))
     wider = region.replace(inputs=tuple(wide), parts=(scores, *region.parts[1:]))
     assert "int32" in str(template.reject(wider, isa))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key_block", "message"),
+    [("int8", 32, "rounded to integers need all keys"), ("f32", 24, "must be a multiple of 16")],
+)
+def test_blocks_of_keys_that_it_does_not_build(kind: str, key_block: int, message: str) -> None:
+    """Integers are rounded by the sum over all keys; a block has whole vectors of keys."""
+    region, template = of_kind(case(n=64), kind).region, template_for("attention")
+    machine = machine_for("avx512_vnni")
+    default = template.default_config(region, machine)
+    config = msgspec.structs.replace(default, key_block=key_block, skinny=False)
+    with pytest.raises(ConfigError, match=message):
+        template.check(region, config, machine.isa)
+
+
+def test_masks_of_rows_that_end_in_a_vector_are_added_afterwards() -> None:
+    """A vector of the mask in the tile would be read beyond its row."""
+    scores = [case(mask="rows", n=n).region.parts[0] for n in (48, 37)]
+    assert [can_fuse(each, 16) is not None for each in scores] == [True, False]
+    keys = case(mask="keys", n=37).region.parts[0]  # one row, which is copied with its end
+    assert can_fuse(keys, 16) is not None

@@ -102,6 +102,17 @@ def test_seven_bits_begin_near_a_known_zero_point(isa: str, a: str, zero: int, w
         np.testing.assert_array_equal(kernel.run(arrays), product(region, arrays))
 
 
+def test_what_lies_behind_a_row_is_no_outlier() -> None:
+    """63 groups are no whole number of vectors: behind a row the copy has the zero point."""
+    region = matmul_region((37,), 252, 150, a_zero=130)
+    config = config_for(region, "avx2")
+    assert lists_outliers(plan_of(region, config))
+    kernel = Kernel(region, "avx2")
+    for kind in ("few", "one", "all 0"):
+        arrays = [values_of(kind, 37, 252, 130), extreme_weight(252, 150)]
+        np.testing.assert_array_equal(kernel.run(arrays), product(region, arrays))
+
+
 def plan_by(isa: str, zero: int, k: int = 64) -> tuple[ProductPlan, ZeroPoints]:
     """The plan of a product and its zero points."""
     region = matmul_region((32,), k, 96, a_zero=zero)

@@ -175,6 +175,17 @@ def test_any_stored_order(b_axes: Shape) -> None:
         check(region_of(*shapes, F, B, a_axes=a_axes, b_axes=b_axes), BF16_ISAS[-1])
 
 
+def test_zero_points_of_the_columns_of_an_activation_are_refused() -> None:
+    region = region_of((2, 3, 8), (2, 8, 5))
+    zeros = Tensor((5,), "int8", constant=True)
+    changed = region.replace(
+        inputs=(*region.inputs, zeros), attrs={**region.attrs, "b_zero_point": "input"}
+    )
+    isa = isa_named("avx512")
+    assert BATCH_MATMUL.reject(region, isa) is None
+    assert BATCH_MATMUL.reject(changed, isa) == "a zero point for each column of an activation"
+
+
 def test_attention_heads_are_read_and_written_in_place() -> None:
     head = (0, 2, 1, 3)
     for isa, dtypes in [(BEST, ("int8", "uint8")), (BF16_ISAS[-1], (F, F))]:

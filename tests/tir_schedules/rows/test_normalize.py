@@ -298,13 +298,24 @@ def test_what_is_rejected_is_told_why() -> None:
     norm = region_for("rms_norm", (2, 8))
     wrong = norm.replace(inputs=(norm.inputs[0], Tensor((3,), "float32")))
     assert "3 numbers for 8" in reason(wrong)
+    inner = region_for("softmax", (2, 5, 3), 1)
+    assert "bfloat16 along an inner axis" in reason(
+        inner.replace(output=Tensor((2, 5, 3), "bfloat16"))
+    )
     with pytest.raises(ConfigError, match="axis 5"):
         normalize.view(norm.replace(attrs={"axis": 5, "epsilon": 0.0}))
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"rows": 0}, {"unroll": 33}, {"chunk": 0}, {"threads": 0}, {"keep": True, "rows": 16}],
+    [
+        {"rows": 0},
+        {"unroll": 33},
+        {"chunk": 0},
+        {"threads": 0},
+        {"keep": True, "rows": 16},
+        {"keep": True, "rows": 1, "chunk": 127},
+    ],
 )
 def test_illegal_configurations(fields: dict[str, int | bool]) -> None:
     with pytest.raises(ConfigError):

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tvm_hybrid.errors import ShapeError
+from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.load_graph import load_graph
 from tvm_hybrid.frontend.propagate import propagate
@@ -82,10 +82,37 @@ def test_nodes_that_do_nothing_vanish(
 def test_reversal_is_no_identity(step: int) -> None:
     names = {"s": [0 if step > 0 else -1], "e": [99 if step > 0 else -99], "a": [0], "t": [step]}
     constants = {key: np.array(value, np.int64) for key, value in names.items()}
-    nodes = [helper.make_node("Slice", ["x", *constants], ["y"])]
+    nodes = [helper.make_node("Slice", ["x", *constants], ["h"])]
+    nodes.append(helper.make_node("Relu", ["h"], ["y"]))
     model = make_model(nodes, [f32("x", 4, 2)], [f32("y", 4, 2)], constants)
     x = random(4, 2)
-    compare(model, {"x": x}, [x[::step]])
+    imported = compare(model, {"x": x}, [np.maximum(x[::step], 0)])
+    assert (operators(imported) == {"nn.relu": 1}) == (step > 0)
+
+
+def test_a_cast_to_another_type_is_no_identity() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = make_model(nodes, [f32("x", 3)], [f32("y", 3)])
+    x = np.array([-1.5, 0.25, 7.75], np.float32)
+    compare(model, {"x": x}, [np.trunc(x)])
+
+
+def test_a_dropout_that_trains_is_no_identity() -> None:
+    for training in (False, True):
+        nodes = [
+            helper.make_node("Dropout", ["x", "ratio", "training"], ["h"]),
+            helper.make_node("Relu", ["h"], ["y"]),
+        ]
+        constants = {"ratio": np.array(0.5, np.float32), "training": np.array(training)}
+        model = make_model(nodes, [f32("x", 3)], [f32("y", 3)], constants)
+        if training:
+            with pytest.raises(UnsupportedOperatorError, match="Dropout"):
+                import_onnx(model)
+        else:
+            assert operators(import_onnx(model)) == {"nn.relu": 1}
 
 
 def test_integer_division_is_towards_zero() -> None:

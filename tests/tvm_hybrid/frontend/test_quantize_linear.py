@@ -306,6 +306,20 @@ def test_a_reshaped_weight_keeps_its_axis() -> None:
     assert operators(imported) == {"dequantize": 1, "matmul": 1}
 
 
+def test_a_reshape_that_cuts_the_axis_of_scales_stays_behind() -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["v"], axis=1),
+        helper.make_node("Reshape", ["v", "shape"], ["m"]),
+        helper.make_node("MatMul", ["x", "m"], ["y"]),
+    ]
+    constants = {"w": integers(2, 3, 5), "s": np.linspace(0.1, 0.5, 3, dtype=np.float32),
+                 "shape": np.array([6, 5], np.int64)}  # fmt: skip
+    model = make_model(nodes, [f32("x", 2, 6)], [f32("y", 2, 5)], constants)
+    feeds = {"x": random(2, 6)}
+    imported = compare(model, feeds, reference(model, feeds), rtol=1e-5, atol=1e-4)
+    assert operators(imported)["dequantize"] == 1
+
+
 def test_quantised_weights_are_computed_ahead() -> None:
     """Quantisation-aware training exports QuantizeLinear of float weights."""
     nodes = [

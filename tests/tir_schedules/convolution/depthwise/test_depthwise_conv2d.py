@@ -74,6 +74,15 @@ def test_windows_that_lie_outside_altogether(dtype: str) -> None:
     check(region, BEST[dtype], config_for(region, BEST[dtype], rows=3, columns=2))
 
 
+def test_the_first_tap_of_a_dilated_window_inside() -> None:
+    """A window that begins one row above the image leaves out one tap of each column.
+
+    With one tap more, the second image would be multiplied with the last row of the first.
+    """
+    region = depthwise((9, 9), 17, (3, 3), padding=ALL, dilation=(2, 2), batch=2)
+    check(region, "avx2", config_for(region, "avx2", rows=1))
+
+
 def test_pixels_outside_are_not_multiplied() -> None:
     """An infinite pixel reaches its neighbours and no others."""
     region = depthwise((5, 5), 17, (3, 3), padding=ALL)

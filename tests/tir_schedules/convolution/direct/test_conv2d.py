@@ -245,6 +245,7 @@ def test_defaults_and_the_space_are_legal() -> None:
         ({"rows": 99}, "rows=99"),
         ({"vectors": 0}, "vectors=0"),
         ({"lines": 2}, "lines=2"),
+        ({"lines": 2, "staged": True, "band": 2, "rows": 2}, "only of staged whole images"),
         ({"kernel": "no_such_kernel"}, "no microkernel"),
         ({"kernel": "avx2_u8s8s32_4x16", "rows": 1, "vectors": 1}, "multipl"),
     ],
@@ -286,6 +287,10 @@ def test_forms() -> None:
 
     assert form(conv_region((5, 5), 3, 8, (3, 3)), ISAS[-1]) == ("fused", True)
     assert form(conv_region((5, 5), 3, 8, (3, 3), dilation=(1, 2)), ISAS[-1]) == ("split", True)
+    # Floats that a run is padded with could be infinite, whatever the weight has there.
+    odd, even = (conv_region((5, 5), count, 8, (3, 3), dtype="bfloat16") for count in (3, 4))
+    assert form(odd, "avx512_bf16")[0] == "split"
+    assert form(even, "avx512_bf16")[0] == "fused"
     best = INTEGER_ISAS[-1]
     if machine_for(best).isa.includes(isa_named("avx2")):
         assert form(conv_region((5, 5), 3, 8, (3, 3), dtype="uint8"), best) == ("fused", False)

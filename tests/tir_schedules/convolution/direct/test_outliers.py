@@ -74,6 +74,16 @@ def test_some_convolutions_list_nothing(isa: str) -> None:
     assert not lists(conv_region((9, 9), 16, 32, (3, 3), groups=2, **same), isa)  # type: ignore[arg-type]
 
 
+def test_columns_that_lie_apart_list_nothing() -> None:
+    """A list's sums are those of neighbouring columns."""
+    for isa in ("avx2", "avx512"):
+        for dilation, listed in [((2, 1), True), ((1, 2), False)]:
+            region = conv_region((9, 20), 16, 64, (3, 3), dilation=dilation, dtype="uint8")
+            assert lists(region, isa) == listed
+    arrays = inputs(region, 0.1)
+    np.testing.assert_array_equal(run(region, arrays, "avx2"), expected(region, arrays))
+
+
 @every_isa
 def test_the_code_has_a_list_and_explain_says_it(isa: str) -> None:
     region = conv_region((14, 14), 16, 32, (3, 3), padding=(1,) * 4, dtype="uint8")
