@@ -22,7 +22,7 @@ WORKERS ?= 2
 
 SECONDS ?= 600
 
-.PHONY: demo docs test test-torch test-all fuzz lint types format wheel clean
+.PHONY: demo docs test test-torch test-all test-machines fuzz lint types format wheel clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
@@ -52,6 +52,15 @@ test-torch: $(TORCH_STAMP)
 test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
+	$(MAKE) test-machines
+
+# What estimates of cost decide differs from CPU to CPU: the tests of whatever asks for estimates of this CPU, with the
+# numbers of each described CPU in turn.
+test-machines: $(STAMP)
+	set -e; for machine in $$($(BIN)/python -m tests.pinned_machine $(CURDIR)/build/machines); do \
+		echo "estimates of $$machine"; \
+		TVM_HYBRID_MACHINE=$$machine $(PYTEST) -m "not slow" tests/relay_passes tests/end_to_end tests/tvm_hybrid; \
+	done
 
 # Random graphs, new ones every time unless SEED is given; findings go to build/fuzz.
 fuzz: $(STAMP)

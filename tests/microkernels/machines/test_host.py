@@ -13,7 +13,9 @@ from microkernels.cache_dir import CACHE_VARIABLE
 from microkernels.errors import TargetError
 from microkernels.host_cpu import host_cpu
 from microkernels.machines.host import MACHINE_VARIABLE, calibrated_path, path_in_force
+from microkernels.machines.description import describe, described
 from microkernels.machines.machine import Machine
+from tests.pinned_machine import pinned
 
 NAME = host_cpu()
 HERE = Target({"kind": "llvm", "mcpu": NAME})
@@ -118,3 +120,11 @@ def test_bfloat16_is_multiplied_as_what_is_faster(cpu: str, level: str) -> None:
     shown = Machine.from_target(Target({"kind": "llvm", "mcpu": cpu}))
     tiles = "amx_fp16" if cpu == "graniterapids" else "amx"
     assert shown.isa.name == (tiles if level == "avx512_vnni" else level)
+
+
+@pytest.mark.parametrize("name", described())
+def test_a_pinned_description_holds_with_its_caches(name: str) -> None:
+    with pinned(name):
+        found = Machine.from_target(HERE, 2).description
+    assert found.numbers == describe(name).numbers
+    assert path_in_force(NAME) is None
