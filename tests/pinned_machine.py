@@ -1,4 +1,4 @@
-"""Pins the estimates of this host's CPU to a shipped description, so that decisions are the same on every CPU.
+"""Pins the estimates of this CPU to a described one, so that decisions are the same on all CPUs.
 
 A test marked `machine(name)` asserts a decision that estimates of cost make: which regions merge,
 which tile a kernel takes. `python -m tests.pinned_machine FOLDER` writes all pinned descriptions
