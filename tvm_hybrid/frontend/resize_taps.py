@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
 TIE = 1e-6  # of ONNX Runtime: a scale in float32 puts places beside the middle
 
 

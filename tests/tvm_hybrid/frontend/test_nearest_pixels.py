@@ -34,7 +34,8 @@ def model() -> onnx.ModelProto:
 
 
 def feeds(before: int, after: int) -> dict[str, np.ndarray]:
-    return {"x": np.arange(before, dtype=np.float32)[None], "like": np.zeros((1, after), np.float32)}
+    like = np.zeros((1, after), np.float32)
+    return {"x": np.arange(before, dtype=np.float32)[None], "like": like}
 
 
 def test_static_sizes() -> None:
