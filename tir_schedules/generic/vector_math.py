@@ -136,7 +136,7 @@ def _power(call: Call) -> Expr:
     def root() -> Expr:
         return ieee.absolute(tirx.sqrt(variable))
 
-    results = {
+    results: dict[float, Callable[[], Expr]] = {
         2.0: lambda: squared,
         3.0: lambda: squared * variable,
         4.0: lambda: squared * squared,

@@ -76,8 +76,8 @@ def _of_onnx_runtime(node: onnx.NodeProto, graph: Graph) -> list[int | None] | N
             return None
         ones, pads = [1] * len(kernel), attributes.get("pads") or [0, 0] * len(kernel)
         around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
-        steps = (attributes.get(name) or ones for name in ("strides", "dilations"))
-        axes = zip(dims[2:], around, kernel, *steps, strict=True)
+        strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
+        axes = zip(dims[2:], around, kernel, strides, dilations, strict=True)
         sizes = [None if axis[0] is None else window_count(*axis, True) for axis in axes]
         return [*dims[:2], *sizes]
     if node.op_type not in ("Resize", "Upsample") or optional_input(node, 3):

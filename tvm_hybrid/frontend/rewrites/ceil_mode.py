@@ -55,8 +55,8 @@ def ceil_mode(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
             if after[axis] > span - stride:
                 cut.append(axis)
     build = NodeBuilder(graph, node)
-    kept = {"ceil_mode": None, "auto_pad": None, "pads": None}
-    rest = {name: value for name, value in attributes.items() if name not in kept}
+    changed = ("auto_pad", "ceil_mode", "pads")
+    rest = {name: value for name, value in attributes.items() if name not in changed}
     x, output = node.input[0], node.output[0]
     last = "" if counts_padding or cut else output
     pooled = build.add(node.op_type, x, output=last, pads=[*before, *longer], **rest)
@@ -68,9 +68,9 @@ def ceil_mode(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
         pooled = build.add("Div", pooled, shares, output="" if cut else output)
     for axis in cut:
         span, stride = (kernel[axis] - 1) * dilations[axis] + 1, strides[axis]
-        extent = extents_of(build, x)[axis + 2]
-        over = _plus(build, extent, before[axis] + after[axis] - span + stride - 1)
-        inside = _plus(build, extent, before[axis] - 1)
+        size = extents_of(build, x)[axis + 2]
+        over = _plus(build, size, before[axis] + after[axis] - span + stride - 1)
+        inside = _plus(build, size, before[axis] - 1)
         step = build.constant([stride], np.int64)
         last = build.add("Min", build.add("Div", over, step), build.add("Div", inside, step))
         start, along = build.constant([0], np.int64), build.constant([axis + 2], np.int64)
