@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import runtime
 from tvm.runtime import Tensor
 
 from microkernels.errors import FeedError
 
 from .bound_arrays import NO_ROOM, Place, Room, refuse_overlap, room_of
-from .dlpack import BFLOAT16, array_of, tensor_of
+from .dlpack import BFLOAT16, array_of, tensor_of, view_of
 from .executable import Executable
 from .feeds import ALIGNMENT, ZERO_COPY_BYTES, aligned_empty, to_array
 from .logs import logger
@@ -128,7 +127,7 @@ class BoundRun:
                 else:
                     shape = tuple(_size(each, feeds) for each in sizes)
                 memory = _memory(slot, shape)
-                target = tensor_of(memory) if memory.size else _nothing(memory)
+                target = tensor_of(memory)
                 fresh[slot.number] = memory
             targets.append(target)
         refuse_overlap(places)
@@ -162,7 +161,7 @@ class BoundRun:
             room = self._room(array) if slot.has_room and array.ndim == slot.rank else NO_ROOM
             if array.ndim < 2 or array.shape[-2] > room.rows or not array.flags.writeable:
                 return None
-            tensor = tensor_of(array)
+            tensor = view_of(array)
             start = tensor.data_ptr()
             end = start + room.last + array.shape[-2] * array.strides[-2] if array.size else start
         places.append(Place(start, end, slot, array))
@@ -190,7 +189,7 @@ class BoundRun:
             return known.filled(value)
         array = to_array(value, info)
         if not array.size:
-            return _nothing(to_stored(array))
+            return tensor_of(to_stored(array))
         self._tell("input", slot, array)
         if known is None:
             known = self.copies[slot.number] = _Copy()
@@ -302,11 +301,6 @@ def _memory(slot: _Slot, shape: tuple[int, ...]) -> np.ndarray:
     if slot.anywhere:
         return np.empty(shape, slot.stored)
     return aligned_empty(TensorInfo("", shape, slot.stored.name))
-
-
-def _nothing(array: np.ndarray) -> Tensor:
-    """A tensor without elements; NumPy's strides of such arrays are not what kernels expect."""
-    return runtime.empty(array.shape, array.dtype.name)
 
 
 def _copied(array: np.ndarray, info: OutputInfo, given: np.ndarray) -> np.ndarray:

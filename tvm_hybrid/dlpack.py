@@ -22,7 +22,15 @@ BITS = np.dtype(np.uint16)
 
 
 def tensor_of(array: np.ndarray) -> Tensor:
-    """The memory of an array of consecutive elements as a tensor, wherever it lies."""
+    """The memory of an array of consecutive elements as a tensor, wherever it lies.
+
+    An array without elements gives a tensor of its own: kernels expect other strides than NumPy's.
+    """
+    return view_of(array) if array.size else tvm.runtime.empty(array.shape, array.dtype.name)
+
+
+def view_of(array: np.ndarray) -> Tensor:
+    """The memory of an array as a tensor of the same strides."""
     if array.dtype != BFLOAT16:
         return cast(Tensor, tvm_ffi.from_dlpack(array))  # TVM has registered its own class
     return _view(tvm_ffi.from_dlpack(array.view(BITS)), array.shape, BFLOAT16)

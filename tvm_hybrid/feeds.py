@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm.runtime import Tensor
 
 from microkernels.errors import FeedError
@@ -67,8 +66,6 @@ def _hint(array: np.ndarray, info: TensorInfo) -> str:
 
 def to_tensor(array: np.ndarray) -> Tensor:
     """An array as an aligned tensor; shares its memory if that is aligned already."""
-    if not array.size:  # of which NumPy's strides are not those that kernels expect
-        return tvm.runtime.empty(array.shape, str(array.dtype))
     if not (is_plain(array) and is_aligned(array)):
         aligned = aligned_empty(TensorInfo("", array.shape, str(array.dtype)))
         aligned[...] = array

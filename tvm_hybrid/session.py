@@ -440,7 +440,9 @@ class InferenceSession(SessionMethods, AsyncRuns):
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
         narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
-        if plain and not narrow and not self._open and "run" not in self.__dict__:
+        empty = any(0 in info.shape for info in manifest.inputs)
+        empty = empty or any(0 in info.shape for info in manifest.outputs)
+        if plain and not narrow and not empty and not self._open and "run" not in self.__dict__:
             self.__dict__["run"] = short_run(self._runner, state.main, self.run)
         return state
 

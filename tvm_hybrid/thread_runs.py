@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import runtime
 from tvm.runtime import Tensor
 
 from . import threads
@@ -49,8 +48,8 @@ def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
             value = to_stored(to_array(value, info))
         if bfloat16:
             value = value.view(BITS)
-        if not value.size:  # of which NumPy's strides are not those that kernels expect
-            return runtime.empty(value.shape, str(value.dtype))
+        if not value.size:
+            return tensor_of(value)
         large = value.nbytes >= ZERO_COPY_BYTES
         if large and value.flags.carray and (anywhere or is_aligned(value)):
             return value

@@ -8,11 +8,13 @@ quantisation is read from its range.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tvm import relax
 
 from microkernels.integers import RANGES
+from microkernels.vector.ieee import LOWEST
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, scalar_constant
 from tir_schedules.core.region import Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
@@ -197,12 +199,18 @@ def _where(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> V
 
 
 def _power(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    """A square, or the power 0.5 or -0.5, which differ from roots at -inf and -0."""
     exponent = scalar_constant(call.args[1])
     operator = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}.get(exponent or 0.0)
     value = value_of(graph, epilogue, call.args[0])
     if operator is None or value is None or str(call.ty.dtype) != "float32":
         return None
-    return epilogue.step(operator, (value,))
+    result = epilogue.step(operator, (value,))
+    if operator == "square":
+        return result
+    infinite = epilogue.step("less", (value, epilogue.number(LOWEST)), "bool")
+    at_infinity = epilogue.number(math.inf if operator == "sqrt" else 0.0)
+    return epilogue.step("where", (infinite, at_infinity, epilogue.step("abs", (result,))))
 
 
 def _cast(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:

@@ -148,6 +148,26 @@ def test_logarithms_of_sums_of_powers(opset: int) -> None:
     assert np.isnan(whole)
 
 
+@pytest.mark.parametrize("opset", [12, 18])
+def test_logarithms_of_sums_of_powers_of_dynamic_sizes(opset: int) -> None:
+    """Of nothing but -inf, and of nothing at all, -inf."""
+    builder = OnnxBuilder(opset=opset)
+    builder.input("x", ("n", "m"))
+    axes = builder.constant(np.array([-1]))
+    for keepdims in (0, 1):
+        given: dict[str, Any] = {"axes": [-1]} if opset < 18 else {}
+        inputs = ("x",) if opset < 18 else ("x", axes)
+        builder.output(builder.node("ReduceLogSumExp", *inputs, keepdims=keepdims, **given), None)
+    program = tvm_hybrid.compile(builder.model(), num_threads=1, records=[], keep_open=True)
+    for x in (rows(40), np.full((2, 4), -INF, np.float32), np.zeros((3, 0), np.float32)):
+        dropped, kept = (result.numpy() for result in program.run(x))
+        with np.errstate(invalid="ignore"):
+            wanted = np.logaddexp.reduce(x.astype(np.float64), axis=-1)
+        # The sum rounds at most 40 times, exp and log a few times.
+        np.testing.assert_allclose(dropped, wanted, rtol=60 * EPSILON, equal_nan=True)
+        np.testing.assert_array_equal(kept[:, 0], dropped)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int8"])
 def test_padding_of_a_pool_never_wins(dtype: str) -> None:
     least = -INF if dtype == "float32" else np.iinfo(dtype).min

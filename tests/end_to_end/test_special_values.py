@@ -73,6 +73,11 @@ def _cast(bits: int) -> Callable[[np.ndarray], np.ndarray]:
     return meaning
 
 
+def _power(x: np.ndarray, exponent: float) -> np.ndarray:
+    """IEEE 754's pow; NumPy makes a root of an exponent that is one number."""
+    return np.power(x, np.full(x.shape, exponent))
+
+
 ONE_SLOPE = np.array([0.5], F)
 # Of 0 and -0, maximum and minimum may give either, and so may what is built of them.
 CASES: dict[str, Case] = {
@@ -122,6 +127,9 @@ CASES: dict[str, Case] = {
     "over_itself": Case("Div", np.divide, ("x", "x")),
     "squared": Case("Pow", np.power, ("x", F(2))),
     "cubed": Case("Pow", np.power, ("x", F(3))),
+    "root": Case("Pow", _power, ("x", F(0.5))),
+    "inverse_root": Case("Pow", _power, ("x", F(-0.5))),
+    "inverse": Case("Pow", _power, ("x", F(-1))),
     "less": Case("Less", np.less, ("x", "t")),
     "equals_itself": Case("Equal", np.equal, ("x", "x")),
     "at_least": Case("GreaterOrEqual", np.greater_equal, ("x", F(0))),

@@ -15,6 +15,7 @@ compares booleans as if they were floats, which LLVM refuses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import tvm_ffi
@@ -22,7 +23,7 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
-from microkernels.vector import bfloat16, vector_math
+from microkernels.vector import bfloat16, ieee, vector_math
 from microkernels.vector.expressions import (
     Expr,
     cast,
@@ -116,7 +117,10 @@ def _lowered(call: Call) -> Expr:
 
 
 def _power(call: Call) -> Expr:
-    """A constant power by multiplications and roots; else the call."""
+    """A constant power by multiplications and roots; else the call.
+
+    The root of -inf is a NaN, and the root of -0 is -0; both powers are positive.
+    """
     base, exponent = call.args
     if not isinstance(exponent, tirx.FloatImm | tirx.IntImm) or not isinstance(base, tirx.Expr):
         return call
@@ -127,12 +131,17 @@ def _power(call: Call) -> Expr:
         return call
     variable = tirx.Var("base", str(base.ty.dtype))
     squared = variable * variable
-    results = {
+    infinite = tirx.EQ(variable, like(-math.inf, variable))
+
+    def root() -> Expr:
+        return ieee.absolute(tirx.sqrt(variable))
+
+    results: dict[float, Callable[[], Expr]] = {
         2.0: lambda: squared,
         3.0: lambda: squared * variable,
         4.0: lambda: squared * squared,
         -1.0: lambda: like(1.0, base) / variable,
-        0.5: lambda: tirx.sqrt(variable),
-        -0.5: lambda: like(1.0, base) / tirx.sqrt(variable),
+        0.5: lambda: tirx.Select(infinite, like(math.inf, base), root()),
+        -0.5: lambda: tirx.Select(infinite, like(0.0, base), like(1.0, base) / root()),
     }
     return tirx.Let(variable, base, results[value]())

@@ -18,6 +18,7 @@ Extent = int | str
 """A size: a number, or the name of a value int64[1] that holds it (node_extents.py)."""
 
 SPLIT_BY_INPUT = 13
+SQUEEZE_BY_INPUT = 13
 UNSQUEEZE_BY_INPUT = 13
 CLIP_BY_INPUT = 11
 RESHAPE_TO_ZERO = 14  # of Reshape's attribute allowzero
@@ -106,6 +107,13 @@ class NodeBuilder:
         may_be_empty = any(isinstance(extent, str) or extent == 0 for extent in shape)
         zero = {"allowzero": 1} if may_be_empty else {}
         return self.add("Reshape", value, self.shape(shape), output=output, **zero)
+
+    def squeeze(self, value: str, axes: Sequence[int], output: str = "") -> str:
+        """Drops axes of size 1; of any opset."""
+        if self.graph.opset >= SQUEEZE_BY_INPUT:
+            given = self.constant(list(axes), np.int64)
+            return self.add("Squeeze", value, given, output=output)
+        return self.add("Squeeze", value, output=output, axes=list(axes))
 
     def stack(self, values: Sequence[str], axis: int, output: str = "") -> str:
         """Joins values of one shape along a new axis; of any opset."""

@@ -1,4 +1,4 @@
-"""Shapes of which ONNX's inference knows less than there is to know.
+"""Shapes of which ONNX's inference knows less than there is to know, or what is not so.
 
     Reshape(x, Concat(n, [12, -1]))    ->    [?, 12, ?]
     Reshape(x: [n, 24], Concat(n, [12, -1]))  ->    [n, 12, 2]
@@ -10,6 +10,12 @@
 ONNX infers such a result only if the whole shape is constant; otherwise it knows nothing, or the
 rank alone. What comes behind wants the rank, and channels and heads, which are numbers where
 lengths are open.
+
+    MaxPool(x: [1, 1, 7], kernel_shape=[2], strides=[2], pads=[1, 1], ceil_mode=1)  ->  [1, 1, 4]
+    Resize(x: [1, 10], scales=[1, 1.3])  ->  [1, 13]
+
+Such shapes are those of ONNX Runtime: no window of a pool begins in the padding behind the image
+(ONNX infers 5), and an extent times a scale is a float32 (ONNX infers 12).
 """
 
 from __future__ import annotations
@@ -17,18 +23,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from .graph import Graph, is_standard, static_shape
+from .node_builder import attributes_of, constant_or_attribute, optional_input
 from .shape_elements import Element, elements_of, sizes_of
+from .windows import window_count
 
 
 def complete_types(
     node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]
 ) -> dict[str, onnx.TypeProto]:
     """The types, with as much of a shape as is known here or to ONNX."""
-    if not is_standard(node) or len(node.output) != 1 or node.output[0] not in types:
+    if not is_standard(node) or not node.output or node.output[0] not in types:
+        return types
+    right = _of_onnx_runtime(node, graph)
+    if right is not None:
+        return {
+            name: helper.make_tensor_type_proto(each.tensor_type.elem_type, right)
+            for name, each in types.items()
+        }
+    if len(node.output) != 1:
         return types
     found = types[node.output[0]]
     if not found.HasField("tensor_type") or static_shape(found) is not None:
@@ -46,6 +63,35 @@ def complete_types(
             elif isinstance(size, str) and dim.WhichOneof("value") is None:
                 dim.dim_param = size
     return types
+
+
+def _of_onnx_runtime(node: onnx.NodeProto, graph: Graph) -> list[int | None] | None:
+    """The shape of a result that ONNX infers otherwise; None if it does not."""
+    dims, attributes = graph.dims(node.input[0]), attributes_of(node)
+    if dims is None:
+        return None
+    if node.op_type in ("AveragePool", "LpPool", "MaxPool") and attributes.get("ceil_mode"):
+        kernel = attributes["kernel_shape"]
+        if attributes.get("auto_pad", "NOTSET").startswith("SAME") or len(kernel) != len(dims) - 2:
+            return None
+        ones, pads = [1] * len(kernel), attributes.get("pads") or [0, 0] * len(kernel)
+        around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
+        strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
+        axes = zip(dims[2:], around, kernel, strides, dilations, strict=True)
+        sizes = [None if axis[0] is None else window_count(*axis, True) for axis in axes]
+        return [*dims[:2], *sizes]
+    if node.op_type not in ("Resize", "Upsample") or optional_input(node, 3):
+        return None
+    place = 2 if node.op_type == "Resize" and len(node.input) > 2 else 1
+    scales = constant_or_attribute(node, graph, place, "scales")
+    places = attributes.get("axes") or range(len(dims))
+    if scales is None or len(scales) != len(places):
+        return None
+    found = list(dims)
+    for place, scale in zip(places, np.asarray(scales, np.float32), strict=True):
+        extent = dims[place]
+        found[place] = None if extent is None else int(np.float32(extent) * scale)
+    return found
 
 
 def _dims(node: onnx.NodeProto, graph: Graph) -> list[Element] | None:

@@ -1,7 +1,6 @@
 """Converts Pow of all types; the result has the type of the base.
 
     Pow(x, 2)                ->    R.multiply(x, x)
-    Pow(x, 0.5)              ->    R.sqrt(x)
     Pow(x: f32, y: i8)       ->    R.power(x, R.astype(y, "float32"))
     Pow(x: i32, y: f32)      ->    R.astype(R.power(R.astype(x, "float64"), ...), "int32")
     Pow(x: i32, y: i32)      ->    products of x, x * x, (x * x) * (x * x), ... by the bits of y
@@ -31,14 +30,12 @@ def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
     x, exponent = inputs
     dtype = dtype_of(x)
     known = constant(exponent)
-    dims = static_dims(x)
-    if known is not None and known.size == 1 and dims is not None and known.ndim <= len(dims):
-        if known.item() == 2:
+    if known is not None and known.size == 1 and known.item() == 2:
+        dims = static_dims(x)
+        if dims is not None and known.ndim <= len(dims):
             return relax.op.multiply(x, x)
-        if known.item() == 0.5 and _is_float(dtype):
-            return relax.op.sqrt(x)
     if not _is_float(dtype) and not _is_float(dtype_of(exponent)):
-        return _integer_power(builder, x, exponent)
+        return integer_power(builder, x, exponent)
     if dtype == dtype_of(exponent) != "bfloat16":
         return relax.op.power(x, exponent)
     computed = "float64"
@@ -62,8 +59,11 @@ def _fits_float32(value: Expr) -> bool:
     )
 
 
-def _integer_power(builder: relax.BlockBuilder, x: Expr, exponent: Expr) -> Expr:
-    """By repeated squaring; more than the type holds is lost as in a product."""
+def integer_power(builder: relax.BlockBuilder, x: Expr, exponent: Expr) -> Expr:
+    """A power of an integer, by repeated squaring.
+
+    More than the type holds is lost as in a product; a negative power of 0 is 0.
+    """
     dtype, kind = dtype_of(x), dtype_of(exponent)
 
     def emit(call: Expr) -> Expr:

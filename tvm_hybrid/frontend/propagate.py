@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 from microkernels.errors import InputValueError, ModelError, ShapeError, UnsupportedOperatorError
 
 from .check_model import type_name
+from .check_parameters import check_parameters
 from .constant_node import constant_value
 from .evaluate import evaluate
 from .graph import (
@@ -125,6 +126,7 @@ class _Propagation:
             self.graph.add_constant(node.output[0], constant_value(node, self.graph))
             return
         require_parameters(node, self.graph)
+        check_parameters(node, self.graph)
         types = self.infer_empty(node)
         values = self.empty_values(node, types)
         if values is None:

@@ -3,8 +3,8 @@
 ONNX operators, "Resize": an output position x lies at a place of the input that depends on the
 coordinate transformation; "nearest" takes one element there, "linear" two, "cubic" four (Keys,
 "Cubic convolution interpolation for digital image processing", 1981), and antialiasing stretches
-the filter by 1 / scale where that is more than 1. Places are computed in float32, as ONNX Runtime
-does: ties of "nearest" depend on it.
+the filter by 1 / scale where that is more than 1. Places are computed in the types of ONNX Runtime
+1.32: "nearest" depends on it. A place within 1e-6 of the middle between two elements is a tie.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+
+TIE = 1e-6  # of ONNX Runtime: a scale in float32 puts places beside the middle
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def _places(
         case "half_pixel_symmetric":
             # The part of the last element that is cut off is taken from both ends.
             cut = np.float32(outputs) / (scale * np.float32(extent))
-            return np.float32(extent) * half * (1 - cut) + (x + half) / scale - half
+            moved = np.float64(np.float32(extent) * half * (1 - cut))
+            return (moved + (x + np.float64(half)) / np.float64(scale) - half).astype(np.float32)
         case "pytorch_half_pixel":
             return (x + half) / scale - half if outputs > 1 else middle
         case "align_corners":
@@ -139,7 +142,7 @@ def _places(
         case "asymmetric":
             return x / scale
         case "tf_half_pixel_for_nn":
-            return (x + half) / scale
+            return (x + half) / scale if scale != 1 else x
         case "tf_crop_and_resize":
             if outputs > 1:
                 return start * last + x * (end - start) * last / last_output
@@ -148,12 +151,13 @@ def _places(
 
 
 def _rounded(rounding: str, place: np.ndarray) -> np.ndarray:
-    half = np.float32(0.5)
+    below = np.floor(place)
+    beyond = place - below - np.float32(0.5)  # the middle between two elements; exact
     match rounding:
         case "round_prefer_floor":
-            return np.ceil(place - half).astype(np.int64)
+            return (below + (beyond > np.float32(TIE))).astype(np.int64)
         case "round_prefer_ceil":
-            return np.floor(place + half).astype(np.int64)
+            return (below + (beyond >= np.float32(-TIE))).astype(np.int64)
         case "floor":
             return np.floor(place).astype(np.int64)
         case "ceil":

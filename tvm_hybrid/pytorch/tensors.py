@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tvm import runtime
 
 from ..feeds import ALIGNMENT
 from ..frontend.aten.memory_order import Order, inverse
@@ -29,7 +30,9 @@ def giving(order: Order | None, anywhere: bool) -> Change:
             tensor = tensor.permute(order)
         if tensor.requires_grad:
             tensor = tensor.detach()
-        if not tensor.is_contiguous() or not tensor.numel():
+        if not tensor.numel():  # of which torch's strides are not those that kernels expect
+            return runtime.empty(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        if not tensor.is_contiguous():
             return tensor.clone(memory_format=torch.contiguous_format)
         if not anywhere and tensor.data_ptr() % ALIGNMENT:
             return tensor.clone()

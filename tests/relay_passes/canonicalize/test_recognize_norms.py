@@ -55,6 +55,9 @@ RMS: dict[str, Formula] = {
     "rsqrt of x * x": lambda x: op.multiply(
         op.multiply(x, gamma()), op.rsqrt(spread(op.multiply(x, x)))
     ),
+    "division by a power": lambda x: op.multiply(
+        op.divide(x, op.power(by_power(x), c(0.5))), gamma()
+    ),
     "power": lambda x: op.multiply(
         op.multiply(x, op.power(spread(op.square(x)), c(-0.5))), gamma()
     ),

@@ -202,12 +202,14 @@ def test_a_cast_that_another_region_stored_is_not_read_through() -> None:
             ["leaky_relu"],
         ),
         (lambda y: op.power(y, relax.const(2.0)), ["square"]),
+        (lambda y: op.power(y, relax.const(0.5)), ["sqrt", "less", "abs", "where"]),
+        (lambda y: op.power(y, relax.const(-0.5)), ["rsqrt", "less", "abs", "where"]),
         (
             lambda y: op.where(op.greater(y, relax.const(0.0)), y, relax.const(1.0)),
             ["greater", "where"],
         ),
     ],
-    ids=["clip", "leakyrelu", "prelu", "power", "where"],
+    ids=["clip", "leakyrelu", "prelu", "power", "root", "inverse root", "where"],
 )
 def test_operators_with_attributes_are_spelt_in_steps(body, steps) -> None:
     mod, _ = partitioned(module(lambda x: body(op.matmul(x, constant(8, 8))), ((4, 8), F)))

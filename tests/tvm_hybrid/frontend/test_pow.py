@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -97,3 +98,29 @@ def test_bfloat16() -> None:
     feeds = {"x": np.array([1.001, 3], np.float32), "e": np.array([1, 3], kind)}
     (got,) = tvm_hybrid.InferenceSession(model, num_threads=1, records=[]).run(None, feeds)
     np.testing.assert_allclose(got, [1.001, 27], rtol=2**-22)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_edges_of_floats(dtype: str) -> None:
+    """IEEE 754's pow, with a constant exponent and with one that is an input."""
+    limits = ml_dtypes.finfo(dtype)
+    least, normal = float(limits.smallest_subnormal), float(limits.tiny)
+    numbers = [-np.inf, -2.5, -1, -0.0, 0.0, 1, 4, np.inf, np.nan, normal, least, -least]
+    bases = np.array([*numbers, float(limits.max), 0.3], dtype)
+    powers = [-np.inf, -3, -2, -1, -0.5, -0.0, 0, 0.5, 1, 2, 3, 4, 1 / 3, np.inf, np.nan, 33, -33]
+    exponents = {f"e{number}": np.array([each], dtype) for number, each in enumerate(powers)}
+    # float64 holds what narrower types make; the C library's functions are within 2 ulp.
+    bound = 3 * float(limits.eps)
+    for constant in (True, False):
+        results = run(bases, exponents, constant)
+        for exponent, got in zip(exponents.values(), results, strict=True):
+            with np.errstate(all="ignore"):
+                # NumPy makes a root of an exponent that is one number, or is read as one.
+                wide = np.full(bases.shape, exponent[0].astype(np.float64))
+                wanted = np.power(bases.astype(np.float64), wide).astype(dtype)
+            found, exact = got.astype(np.float64), wanted.astype(np.float64)
+            np.testing.assert_allclose(found, exact, rtol=bound, atol=2 * least)
+            numbers_alone = ~np.isnan(exact)
+            np.testing.assert_array_equal(
+                np.signbit(found[numbers_alone]), np.signbit(exact[numbers_alone]), f"{exponent}"
+            )

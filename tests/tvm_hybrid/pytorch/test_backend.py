@@ -190,6 +190,29 @@ def test_common_types() -> None:
     check(lambda x: torch.ops.prims.convert_element_type(x, torch.int32), torch.randn(4) * 9)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_powers(dtype: Any) -> None:
+    """As eager mode: roots where a program gives 0.5, IEEE 754's pow where a tensor does."""
+    numbers = [-4.0, -1.0, -0.0, 0.0, 1.0, 4.0]
+    if dtype.is_floating_point:
+        numbers += [-float("inf"), float("inf"), float("nan")]
+
+    def powers(x: Any, exponents: Any) -> list[Any]:
+        roots = [x**0.5, x**-0.5, torch.reciprocal(x)]
+        return [*roots, x**2, x**3, 2 ** x.abs(), torch.pow(x, exponents)]
+
+    x = torch.tensor(numbers).to(dtype)
+    exponents = torch.tensor([3, 0.5, -0.5] if dtype.is_floating_point else [3, 0, 21])
+    with torch.no_grad():
+        arguments = (x, exponents.to(dtype)[:, None])
+        results, wanted = compiled(powers)(*arguments), powers(*arguments)
+    assert only_program().taken
+    for result, exact in zip(results, wanted, strict=True):
+        torch.testing.assert_close(result, exact, equal_nan=True)
+        both = [each[~exact.isnan()] for each in (result, exact)]
+        assert torch.equal(*(torch.signbit(each) for each in both))
+
+
 def test_limits_of_integers_and_an_empty_vector_beside_others() -> None:
     def call(i: Any, x: Any) -> Any:
         return i.clamp(max=2), i.clamp(1, 3), torch.cat([torch.tensor([]), x], -1), x.clamp(min=0)

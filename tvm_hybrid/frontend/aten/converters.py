@@ -15,6 +15,7 @@ from ..torch_converters import torch_converters
 from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
+from .power import power
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 from .resize import bilinear, nearest, resize
@@ -61,6 +62,7 @@ def _ours() -> dict[str, Converter]:
         "convert_element_type.default": cast,
         "clamp.default": clamp,
         "cat.default": concatenate,
+        **dict.fromkeys(("pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor"), power),
         "upsample_nearest2d.vec": nearest,
         "upsample_bilinear2d.vec": bilinear,
         "resize2d.default": resize,

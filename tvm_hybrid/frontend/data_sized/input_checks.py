@@ -1,11 +1,16 @@
 """What the sizes of an operator's inputs have to be, where they depend on data.
 
 operator                      the program checks
+Conv, ConvTranspose           the channels are those of the weight, in whole groups
+DepthToSpace                  the channels are whole blocks
 Einsum                        sizes of one letter are equal
+GatherElements                indices lie in the data along other axes than that of the choice
 GridSample                    as many grids as images
+GroupNormalization            the channels are whole groups
 ScatterElements               indices and updates have one shape, which the data contain
 ScatterND                     there are elements to write to
 SpaceToDepth                  the extents are whole blocks
+Split                         the parts are the whole
 UpdateCache                   past and new rows are of as many sequences, heads and columns
 ArgMax, ArgMin, products      see `access` and `broadcast`
 """
@@ -17,13 +22,39 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ..expressions import constant, given
 from .access import check_choice, check_extreme
 from .broadcast import PRODUCTS, check_product
 from .kernels import index
 from .requests import check, check_equal
-from .sizes import dims_of
+from .sizes import dims_of, simplified
 
 InputCheck = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], None]
+
+
+def _conv(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    channels, (outputs, inside) = dims_of(inputs[0])[1], dims_of(inputs[1])[:2]
+    group = index(attrs.get("group", 1))
+    misfit = "the channels are not those of the weight"
+    check_equal(builder, channels, simplified(inside * group), misfit)
+    check(builder, tirx.EQ(tirx.floormod(outputs, group), index(0)), misfit)
+
+
+def _conv_transpose(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    channels, inside = dims_of(inputs[0])[1], dims_of(inputs[1])[0]
+    group = index(attrs.get("group", 1))
+    misfit = "the channels are not those of the weight"
+    check_equal(builder, channels, inside, misfit)
+    check(builder, tirx.EQ(tirx.floormod(inside, group), index(0)), misfit)
+
+
+def _depth_to_space(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    rest = tirx.floormod(dims_of(inputs[0])[1], index(attrs["blocksize"] ** 2))
+    check(builder, tirx.EQ(rest, index(0)), "the channels are no whole blocks")
 
 
 def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
@@ -36,6 +67,32 @@ def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         places = [*enumerate(before), *((i - len(behind), c) for i, c in enumerate(behind))]
         for place, letter in places:
             check_equal(builder, found.setdefault(letter, dims[place]), dims[place])
+
+
+def _gather_elements(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    data, indices = map(dims_of, inputs[:2])
+    axis = attrs.get("axis", 0) % len(data)
+    for place, (size, count) in enumerate(zip(data, indices, strict=True)):
+        if place != axis:
+            check(builder, count <= size, "there are more indices than data")
+
+
+def _group_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    rest = tirx.floormod(dims_of(inputs[0])[1], index(attrs["num_groups"]))
+    check(builder, tirx.EQ(rest, index(0)), "the channels are no whole groups")
+
+
+def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    size, given_sizes = dims_of(inputs[0])[attrs.get("axis", 0)], given(inputs, 1)
+    sizes = attrs.get("split") if given_sizes is None else constant(given_sizes)
+    misfit = "the parts are not the whole"
+    if sizes is not None:
+        check_equal(builder, size, index(int(sum(sizes))), misfit)
+    elif "num_outputs" not in attrs:  # whose last part may be smaller
+        rest = tirx.floormod(size, index(attrs["tvm_custom"]["num_outputs"]))
+        check(builder, tirx.EQ(rest, index(0)), misfit)
 
 
 def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
@@ -88,10 +145,16 @@ INPUT_CHECKS: dict[str, InputCheck] = {
     **dict.fromkeys(PRODUCTS, _product),
     "ArgMax": _extreme,
     "ArgMin": _extreme,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "DepthToSpace": _depth_to_space,
     "Einsum": _einsum,
+    "GatherElements": _gather_elements,
     "GridSample": _grid_sample,
+    "GroupNormalization": _group_norm,
     "ScatterElements": _scatter,
     "ScatterND": _scatter_nd,
     "SpaceToDepth": _space_to_depth,
+    "Split": _split,
     "UpdateCache": _update_cache,
 }

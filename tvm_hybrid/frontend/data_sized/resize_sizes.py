@@ -1,7 +1,7 @@
 """The axes of an image of open sizes that is resized: their extents, scales and regions.
 
 sizes that are numbers or follow from others, scales that are fractions    ->    expressions
-others: what data decide, one scale for all axes, 0.3137                   ->    sizes that a
+others: what data decide, one scale for all axes, 0.3137, 4.2              ->    sizes that a
                                                               kernel finds when the program runs
 """
 
@@ -24,6 +24,7 @@ from .resize_found import sizes_as_asked, sizes_by_scales
 from .sizes import dims_of, same_size, simplified
 
 LARGEST_DENOMINATOR = 64
+LARGEST_EXTENT = 1 << 16  # of the extents that a fraction is tried on
 
 
 def resized_axes(
@@ -106,11 +107,17 @@ def _by_scales(
 
 
 def _fraction(scale: float | None) -> Fraction | None:
-    """The scale as a fraction of small numbers."""
-    if scale is None:
+    """The scale as a fraction of small numbers that gives the sizes of the float32 product.
+
+    The float32 of 21/5 is less than 21/5: 15 elements become 62, as in ONNX Runtime.
+    """
+    if scale is None or not 0 < scale < np.inf:
         return None
-    factor = Fraction(scale).limit_denominator(LARGEST_DENOMINATOR)
-    return factor if np.float32(float(factor)) == np.float32(scale) else None
+    factor, single = Fraction(scale).limit_denominator(LARGEST_DENOMINATOR), np.float32(scale)
+    extents = np.arange(1, LARGEST_EXTENT)
+    sizes = (extents.astype(np.float32) * single).astype(np.int64)
+    same = np.array_equal(sizes, extents * factor.numerator // factor.denominator)
+    return factor if same and np.float32(float(factor)) == single else None
 
 
 def _by_sizes(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tvm import relax, te, tirx
 
 from ..expressions import Expr
-from ..resize_taps import Resizing
+from ..resize_taps import TIE, Resizing
 from .kernels import index
 from .resize_axis import Axis, Element, Numbers, apart, emit_table, f32
 
@@ -18,10 +18,7 @@ _OUTSIDE = 4.0  # elements from the edge, where a place is held that data decide
 
 
 class Table:
-    """Which elements an output along an axis is made of, and their weights.
-
-    Places are computed in float32, as ONNX Runtime does.
-    """
+    """Which elements an output along an axis is made of, and their weights."""
 
     def __init__(self, how: Resizing, axis: Axis) -> None:
         self.how, self.axis = how, axis
@@ -76,7 +73,8 @@ class Table:
             case "half_pixel_symmetric":
                 cut = outputs.astype("float32") / (scale * extent.astype("float32"))
                 moved = extent.astype("float32") * half * (f32(1) - cut)
-                return apart(moved) + (x + half) / scale - half
+                wide = (x + half).astype("float64") / scale.astype("float64")
+                return (moved.astype("float64") + wide - 0.5).astype("float32")
             case "pytorch_half_pixel":
                 return tirx.Select(outputs > 1, centred, zero)
             case "align_corners":
@@ -84,7 +82,7 @@ class Table:
             case "asymmetric":
                 return x / scale
             case "tf_half_pixel_for_nn":
-                return (x + half) / scale
+                return tirx.Select(tirx.EQ(scale, f32(1)), x, (x + half) / scale)
             case "tf_crop_and_resize":
                 start, end = numbers.start, numbers.end
                 stretched = apart(start * last) + x * (end - start) * last / steps
@@ -92,12 +90,13 @@ class Table:
         raise ValueError(f"unknown coordinate_transformation_mode {self.how.coordinates!r}")
 
     def _nearest(self, place: Expr, numbers: Numbers) -> Expr:
-        half = f32(0.5)
+        below = te.floor(place)
+        beyond = place - below - f32(0.5)  # the middle between two elements
         match self.how.rounding:
             case "round_prefer_floor":
-                return te.ceil(place - half).astype("int64")
+                return below.astype("int64") + (beyond > f32(TIE)).astype("int64")
             case "round_prefer_ceil":
-                return te.floor(place + half).astype("int64")
+                return below.astype("int64") + (beyond >= f32(-TIE)).astype("int64")
             case "floor":
                 return te.floor(place).astype("int64")
             case "ceil":

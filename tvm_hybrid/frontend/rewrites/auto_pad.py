@@ -8,7 +8,7 @@ has ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
 MaxPool(x[n], auto_pad=SAME_UPPER, kernel_shape=[2], strides=[2])    ->    MaxPool(x, ceil_mode=1)
 
 Where an extent is open, windows of two elements lack one at most, at the end, which is ceil_mode.
-Pools without auto_pad are as wide_windows.py has them.
+Pools without auto_pad are as ceil_mode.py and wide_windows.py have them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ import onnx
 
 from ..graph import Graph
 from ..node_builder import attributes_of, with_attributes
+from .ceil_mode import ceil_mode
 from .registry import rewrites
 from .wide_windows import wide_windows
 
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 
-@rewrites("Conv", "AveragePool")
+
+@rewrites("Conv", "AveragePool", "LpPool")
 def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """Replaces the attribute, if there is one and the pads follow from what is known of shapes."""
     attributes = attributes_of(node)
     mode = attributes.get("auto_pad", "NOTSET")
-    if mode in ("NOTSET", "VALID") and node.op_type in ("AveragePool", "MaxPool"):
-        return wide_windows(node, graph)
+    if mode in ("NOTSET", "VALID") and node.op_type in _POOLS:
+        by_ceil = attributes.get("ceil_mode", 0)
+        return ceil_mode(node, graph) if by_ceil else wide_windows(node, graph)
     shape = graph.dims(node.input[0])
     weight = graph.shape(node.input[1]) if node.op_type in ("Conv", "ConvInteger") else None
     kernel = attributes.get("kernel_shape") or (weight or ())[2:]

@@ -19,15 +19,15 @@ from ..node_builder import NodeBuilder, attributes_of, optional_input
 def log_sum_exp(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """The operators that it is made of, for floats and known axes; none are all."""
     x, given = node.input[0], optional_input(node, 1)
-    shape, attributes = graph.shape(x), attributes_of(node)
+    dims, attributes = graph.dims(x), attributes_of(node)
     axes = graph.constants[given].tolist() if given in graph.constants else attributes.get("axes")
     elem_type = graph.elem_type(x)
-    if shape is None or elem_type is None or (given and axes is None):
+    if dims is None or elem_type is None or (given and axes is None):
         return None
     dtype = helper.tensor_dtype_to_np_dtype(elem_type)
     if dtype.name not in ("float16", "float32", "float64", "bfloat16"):
         return None
-    axes = list(axes or range(len(shape)))
+    axes = list(axes or range(len(dims)))
     build, finite = NodeBuilder(graph, node), ml_dtypes.finfo(dtype)
     most = build.reduce("ReduceMax", x, axes)
     most = build.clip(most, x, float(finite.min), float(finite.max))
@@ -36,7 +36,5 @@ def log_sum_exp(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | No
     if attributes.get("keepdims", 1):
         build.add("Add", total, most, output=node.output[0])
         return build.nodes
-    reduced = {axis % len(shape) for axis in axes}
-    kept = [size for axis, size in enumerate(shape) if axis not in reduced]
-    build.reshape(build.add("Add", total, most), kept, output=node.output[0])
+    build.squeeze(build.add("Add", total, most), axes, output=node.output[0])
     return build.nodes

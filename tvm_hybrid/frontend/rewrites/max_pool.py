@@ -26,8 +26,13 @@ def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """As auto_pad.py has it; the places apart, if they are asked for."""
     if not any(node.output[1:]):
         return auto_pad(node, graph)
-    padded = (auto_pad(node, graph) or [node])[0]
+    padded, *behind = auto_pad(node, graph) or [node]
     attributes = attributes_of(padded)
+    if behind:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: with ceil_mode and places, windows of a dynamic extent are not "
+            "counted; give shapes that fix it, or leave out ceil_mode"
+        )
     if attributes.get("auto_pad", "NOTSET").startswith("SAME"):
         raise UnsupportedOperatorError(
             f"{describe(node)}: the padding of an open extent is not known where places are asked "

@@ -21,7 +21,7 @@ def wide_windows(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | N
     """
     attributes = attributes_of(node)
     shape, kernel = graph.dims(node.input[0]), attributes.get("kernel_shape") or ()
-    if attributes.get("ceil_mode") or shape is None or len(kernel) != len(shape) - 2:
+    if shape is None or len(kernel) != len(shape) - 2:
         return None
     rank = len(kernel)
     strides = attributes.get("strides") or [1] * rank
