@@ -19,6 +19,7 @@ from microkernels.machines.machine import without_slow_dots
 from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.dump_ir import require_folder
+from relay_passes.failing_binding import first_line
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
 from relay_passes.pipeline_options import PipelineOptions, check_fusion, check_precision
@@ -37,7 +38,9 @@ from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import SourceModel, import_model
+from .model_nodes import texts_in
 from .node_origins import decisions_with_origins, with_origins
+from .origin_text import short
 from .output_sharing import shared_outputs
 from .program_graph import ProgramGraph, named_graph
 from .pytorch.modules import exported, is_module
@@ -244,10 +247,15 @@ def _compiled(
 ) -> Executable:
     try:
         compiled = compile_module(source.mod, options, keep)
+    except CompileError as error:
+        origins = texts_in(str(error), source.nodes)
+        if not origins:
+            raise
+        raise CompileError(f"{error} (from {short(origins)})") from error.__cause__
     except TvmHybridError:
         raise
     except Exception as error:
-        raise CompileError(f"the model could not be compiled: {error}") from error
+        raise CompileError(f"the model could not be compiled: {first_line(error)}") from error
     graph, names = named_graph(compiled.mod)
     graph = with_origins(graph, names, source.nodes)
     manifest = _manifest(compiled, graph, options, source, fallback)
