@@ -23,7 +23,9 @@ class Graph:
     Parameters
     ----------
     opset
-        Version of the ``ai.onnx`` operator set.
+        Version of the ``ai.onnx`` operator set; at least 7.
+    old_opset
+        That of the model if it is older: its nodes are written anew (old_forms.py). Else 0.
     inputs
         The graph's inputs without those that only name an initialiser.
     outputs
@@ -64,6 +66,7 @@ class Graph:
     bodies: dict[str, Graph] = field(default_factory=dict)
     choices: list[tuple[str, str, str]] = field(default_factory=list)
     is_body: bool = False
+    old_opset: int = 0
     origins: dict[str, int] = field(default_factory=dict)
     folded: set[str] = field(default_factory=set)
     _fresh: int = 0
@@ -120,7 +123,9 @@ class Graph:
     def inner(self, name: str, inputs: list[str]) -> Graph:
         """A graph without nodes for a body, whose fresh names differ from all of this one."""
         items = [onnx.ValueInfoProto(name=item) for item in inputs]
-        return Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
+        found = Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
+        found.old_opset = self.old_opset
+        return found
 
     def fresh(self, hint: str) -> str:
         """A value name that the graph does not have yet."""
