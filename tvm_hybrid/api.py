@@ -72,6 +72,7 @@ def compile(
     dump_ir: PathLike | None = None,
     fallback: TargetLike = None,
     keep_open: bool = False,
+    check_indices: bool = False,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
 ) -> Executable:
@@ -149,6 +150,11 @@ def compile(
         Dimensions of inputs that `shapes` gives no sizes stay open, and one program runs all sizes.
         An ONNX model's keep their names, or are named by input and axis; `shapes` of all makes code
         for just these. Otherwise a dimension without a size is an error.
+    check_indices : bool
+        Of an ONNX model: whether an index out of range, of Gather, GatherElements, GatherND and the
+        scattering operators, is an error when the program runs. It names the node and the range;
+        `InferenceSession` raises a FeedError. Without it such an index is clipped: the nearest
+        element is taken. The check reads all indices once more; without it nothing is checked.
     example_inputs : tuple, list or mapping, optional
         Of a torch module, which must be in evaluation mode: the arguments that `torch.export` calls
         it with, or those by name.
@@ -203,7 +209,7 @@ def compile(
         fast_math=fast_math,
     )
     options = with_records(options, lookup_of(records))
-    imported = import_model(model, shapes, values, keep_open)
+    imported = import_model(model, shapes, values, keep_open, check_indices)
     if strict == "open":
         options = replace(
             options, strict=any(info.static_shape is None for info in imported.inputs)

@@ -48,6 +48,8 @@ class Graph:
         its condition, and itself in words.
     is_body
         Whether this is such a body, so that its inputs are not the model's.
+    check_indices
+        Whether the program checks indices (checked_indices.py).
     origins
         The number of the model's node that a value is computed for.
     folded
@@ -67,6 +69,7 @@ class Graph:
     choices: list[tuple[str, str, str]] = field(default_factory=list)
     is_body: bool = False
     old_opset: int = 0
+    check_indices: bool = False
     origins: dict[str, int] = field(default_factory=dict)
     folded: set[str] = field(default_factory=set)
     _fresh: int = 0
@@ -124,7 +127,7 @@ class Graph:
         """A graph without nodes for a body, whose fresh names differ from all of this one."""
         items = [onnx.ValueInfoProto(name=item) for item in inputs]
         found = Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
-        found.old_opset = self.old_opset
+        found.old_opset, found.check_indices = self.old_opset, self.check_indices
         return found
 
     def fresh(self, hint: str) -> str:

@@ -43,6 +43,7 @@ def import_onnx(
     values: Values | None = None,
     *,
     keep_open: bool = False,
+    check_indices: bool = False,
 ) -> ImportedModel:
     """Imports an ONNX model into Relax.
 
@@ -61,6 +62,8 @@ def import_onnx(
         Dimensions of inputs that `shapes` gives no numbers stay open: they are variables of the
         module, named as in the model, or by input and axis such as ``x_0`` if they have no name. A
         dimension such as ``past + sequence`` is the sum of the others of these names.
+    check_indices
+        The module checks the indices of Gather, Scatter and the like, which it clips otherwise.
 
     Returns
     -------
@@ -84,6 +87,7 @@ def import_onnx(
     try:
         with left:
             graph = _load(proto, left)
+        graph.check_indices = check_indices
         imported = _import(proto, graph, shapes, values, keep_open)
     except ModelError:
         raise
