@@ -145,8 +145,11 @@ def _outputs(
     proto: onnx.ModelProto, graph: Graph, mod: tvm.IRModule, sizes: OpenSizes
 ) -> list[OutputInfo]:
     """Names from the model, shapes and dtypes from the module that will run."""
-    outputs = []
-    for item, found in zip(proto.graph.output, returned_types(mod["main"]), strict=True):
+    outputs, types = [], returned_types(mod["main"])
+    if len(types) != len(proto.graph.output):  # a tuple, of the only output
+        name = proto.graph.output[0].name
+        raise ModelError(f"graph output {name!r} is a sequence; only tensors are supported")
+    for item, found in zip(proto.graph.output, types, strict=True):
         info = output_info(item.name, found, declared_dims(item.type), sizes.symbols)
         kind = graph.narrow.get(item.name)
         if kind is not None:
