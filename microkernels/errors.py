@@ -4,6 +4,7 @@ Each message says what was wrong, where, and what to do about it.
 """
 
 BY_ZERO = "a size is divided by another one that is 0"
+OUT_OF_RANGE = "an index is out of range"
 """What a program says of sizes that do not fit for this reason."""
 
 

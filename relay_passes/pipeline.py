@@ -77,6 +77,7 @@ from .lower.plain_views import plain_views
 from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
 from .lower.rename_kernels import rename_kernels
+from .lower.rewrite_reshapes import rewrite_reshapes
 from .lower.scalars_in_shapes import scalars_in_shapes
 from .lower.schedule_generic import schedule_leftovers
 from .lower.select_configs import select_configs
@@ -84,6 +85,7 @@ from .lower.share_kernels import share_kernels
 from .lower.share_objects import share_objects
 from .lower.share_storage import share_storage
 from .lower.size_classes import size_classes
+from .lower.unmatched_sizes import unmatched_sizes
 from .lower.update_rows import update_rows
 from .lower.views_of_sums import views_of_sums
 from .lower.weights_entry import weights_entry
@@ -244,12 +246,13 @@ def phases(
             bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
+            unmatched_sizes(),
             fuse_operators(),
             scalars_in_shapes(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
             views_of_sums(),
-            relax.transform.RewriteDataflowReshape(),
+            rewrite_reshapes(),
             relax.transform.DeadCodeElimination(),
             schedule_leftovers(machine, decisions),
         ],

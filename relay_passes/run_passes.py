@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from tvm import IRModule, ir
 from tvm.ir.transform import Pass
 
+from microkernels.errors import TvmHybridError
+
 from .decisions import DecisionLog
 from .dump_ir import DumpIR
+from .failing_binding import compile_error
 from .full_collections import without_full_collections
 from .ir.graph import forget_block
 from .ir.move_functions import copy_module, move_functions
@@ -48,10 +51,26 @@ def run_passes(
                 if isinstance(each, Phase):
                     announce_phase(each, mod)
                 else:
-                    mod = each(mod)
+                    mod = _after(each, mod)
             return mod
     finally:
         forget_block()
+
+
+def _after(each: Pass, mod: IRModule) -> IRModule:
+    """The module after a pass.
+
+    Raises
+    ------
+    CompileError
+        TVM fails; the message names the pass and, if that can be found, the failing variable.
+    """
+    try:
+        return each(mod)
+    except (TvmHybridError, MemoryError, OSError):
+        raise
+    except Exception as error:  # Python and C++ errors of any kind
+        raise compile_error(mod, each, error) from error
 
 
 def announce_phase(phase: Phase, mod: IRModule) -> None:

@@ -19,6 +19,7 @@ from microkernels.machines.machine import without_slow_dots
 from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.dump_ir import require_folder
+from relay_passes.failing_binding import first_line
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
 from relay_passes.pipeline_options import PipelineOptions, check_fusion, check_precision
@@ -37,7 +38,9 @@ from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import SourceModel, import_model
+from .model_nodes import texts_in
 from .node_origins import decisions_with_origins, with_origins
+from .origin_text import short
 from .output_sharing import shared_outputs
 from .program_graph import ProgramGraph, named_graph
 from .pytorch.modules import exported, is_module
@@ -69,6 +72,7 @@ def compile(
     dump_ir: PathLike | None = None,
     fallback: TargetLike = None,
     keep_open: bool = False,
+    check_indices: bool = False,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
 ) -> Executable:
@@ -146,6 +150,11 @@ def compile(
         Dimensions of inputs that `shapes` gives no sizes stay open, and one program runs all sizes.
         An ONNX model's keep their names, or are named by input and axis; `shapes` of all makes code
         for just these. Otherwise a dimension without a size is an error.
+    check_indices : bool
+        Of an ONNX model: whether an index out of range, of Gather, GatherElements, GatherND and the
+        scattering operators, is an error when the program runs. It names the node and the range;
+        `InferenceSession` raises a FeedError. Without it such an index is clipped: the nearest
+        element is taken. The check reads all indices once more; without it nothing is checked.
     example_inputs : tuple, list or mapping, optional
         Of a torch module, which must be in evaluation mode: the arguments that `torch.export` calls
         it with, or those by name.
@@ -200,7 +209,7 @@ def compile(
         fast_math=fast_math,
     )
     options = with_records(options, lookup_of(records))
-    imported = import_model(model, shapes, values, keep_open)
+    imported = import_model(model, shapes, values, keep_open, check_indices)
     if strict == "open":
         options = replace(
             options, strict=any(info.static_shape is None for info in imported.inputs)
@@ -244,10 +253,15 @@ def _compiled(
 ) -> Executable:
     try:
         compiled = compile_module(source.mod, options, keep)
+    except CompileError as error:
+        origins = texts_in(str(error), source.nodes)
+        if not origins:
+            raise
+        raise CompileError(f"{error} (from {short(origins)})") from error.__cause__
     except TvmHybridError:
         raise
     except Exception as error:
-        raise CompileError(f"the model could not be compiled: {error}") from error
+        raise CompileError(f"the model could not be compiled: {first_line(error)}") from error
     graph, names = named_graph(compiled.mod)
     graph = with_origins(graph, names, source.nodes)
     manifest = _manifest(compiled, graph, options, source, fallback)

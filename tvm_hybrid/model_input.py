@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import IRModule, ir, relax, tirx
 
-from microkernels.errors import InputValueError, ModelError, ShapeError
+from microkernels.errors import CompileError, InputValueError, ModelError, ShapeError
 from relay_passes.full_collections import without_full_collections
 from relay_passes.tvm_compat import set_type
 
@@ -47,6 +47,7 @@ def import_model(
     shapes: Mapping[str, Any] | None,
     values: Mapping[str, Any] | None = None,
     keep_open: bool = False,
+    check_indices: bool = False,
 ) -> SourceModel:
     """The module, its inputs and its outputs.
 
@@ -60,9 +61,13 @@ def import_model(
         Values of inputs of an ONNX model.
     keep_open : bool
         Whether dimensions without a size stay open.
+    check_indices : bool
+        Whether the program checks indices; of an ONNX model.
 
     Raises
     ------
+    CompileError
+        If indices are to be checked of another model than an ONNX one.
     ModelError
         If it is none of these, or not a valid model.
     ShapeError
@@ -75,6 +80,10 @@ def import_model(
             f"values can be given for ONNX models only, not for a {type(model).__name__}; bind "
             "them in the model itself, for example by relax.transform.BindParams"
         )
+    if check_indices and not is_onnx(model):
+        raise CompileError(
+            f"check_indices is for ONNX models only, not for a {type(model).__name__}; give False"
+        )
     if isinstance(model, IRModule):
         return _from_relax(model, shapes, keep_open)
     if type(model).__module__.startswith("torch.export"):
@@ -86,7 +95,9 @@ def import_model(
         )
     from .frontend import import_onnx
 
-    imported = import_onnx(model, shapes=shapes, values=values, keep_open=keep_open)
+    imported = import_onnx(
+        model, shapes=shapes, values=values, keep_open=keep_open, check_indices=check_indices
+    )
     return SourceModel(
         imported.mod,
         tuple(imported.inputs),

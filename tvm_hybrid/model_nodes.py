@@ -61,3 +61,12 @@ def variable_name(number: int, operator: str) -> str:
 def numbers_in(names: Sequence[str]) -> list[int]:
     """The numbers of nodes that names of variables tell, each once."""
     return list(dict.fromkeys(int(each) for name in names for each in _NUMBER.findall(name)))
+
+
+def texts_in(message: str, nodes: ModelNodes) -> list[str]:
+    """The nodes of which a message names variables.
+
+    >>> texts_in("pass FuseTIR fails at add_n3_", ModelNodes({3: ModelNode("/Add (Add)", ())}, ()))
+    ['/Add (Add)']
+    """
+    return [nodes.nodes[n].text for n in numbers_in([message]) if n in nodes.nodes]

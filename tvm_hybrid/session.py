@@ -78,7 +78,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
         its inputs is compiled when inputs arrive, once for each combination of those whose values
         are not given. `programs` says for which.
-    target, machine, precision, fusion, fast_math, records, fallback
+    target, machine, precision, fusion, fast_math, check_indices, records, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them.
     num_threads, threads, weights, spin
         As for `tvm_hybrid.compile`. A library has its number of threads, and takes the others as
@@ -128,6 +128,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         precision: str = "auto",
         fusion: str = "coarse",
         fast_math: str = "default",
+        check_indices: bool = False,
         records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         num_threads: int | None = None,
         threads: ThreadsLike = None,
@@ -148,11 +149,12 @@ class InferenceSession(SessionMethods, AsyncRuns):
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
             defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
             targets = (target, machine, fallback) != (None, None, None)
+            defaults = defaults and not check_indices
             if shapes or values or targets or records is not None or not defaults:
                 raise ArtifactError(
                     f"{model} is compiled already: shapes, values, target, machine, fallback, "
-                    "fast_math, precision, fusion and records cannot be given; compile the model "
-                    "anew"
+                    "fast_math, check_indices, precision, fusion and records cannot be given; "
+                    "compile the model anew"
                 )
             model = load(model, threads=threads, weights=weights, spin=spin)
             threads = weights = spin = None
@@ -183,6 +185,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 "precision": precision,
                 "fusion": fusion,
                 "fast_math": fast_math,
+                "check_indices": check_indices,
                 "records": records,
                 "num_threads": num_threads,
                 "threads": threads,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microkernels.errors import BY_ZERO, FeedError
+from microkernels.errors import BY_ZERO, OUT_OF_RANGE, FeedError
 
 from .tvm_compat.runtime import is_size_error
 
@@ -13,8 +13,11 @@ def raise_size_error(error: Exception) -> None:
     Raises
     ------
     FeedError
-        Saying what may have gone wrong: TVM does not tell the node.
+        Saying what may have gone wrong: TVM does not tell the node, but a check of indices does.
     """
+    if OUT_OF_RANGE in str(error):
+        place = str(error).index(OUT_OF_RANGE)
+        raise FeedError(str(error)[place:].splitlines()[0]) from error
     if is_size_error(error) or BY_ZERO in str(error):
         raise FeedError(
             "the inputs' values make sizes that do not fit the model: operands of other sizes, a "

@@ -39,6 +39,7 @@ class CompileSettings:
     precision: str = "auto"
     fusion: str = "coarse"
     fast_math: str = "default"
+    check_indices: bool = False
     records: list[str] | None = None
     strict: bool = False
     dump_ir: Path | None = None
@@ -287,6 +288,11 @@ def compile_options(
         is_flag=True,
         help="Leave sizes open that the model leaves open and --shape and --dim do not give: one "
         "program for all of them.",
+    )
+    @click.option(
+        "--check-indices",
+        is_flag=True,
+        help="Make an index out of range an error when the program runs. Otherwise it is clipped.",
     )
     @threads
     @click.option(

@@ -24,6 +24,7 @@ _GIVEN_VALUE = re.compile(rf"\bvalues\[({_NAME})\]")
 _GIVEN = re.compile(rf"shapes\[({_NAME})\](?:\[(\d+)\])?")
 _OPTIONS = {
     "num_threads": "--threads",
+    "check_indices": "--check-indices",
     "fast_math": "--fast-math",
     "dump_ir": "--dump-ir",
     "time_limit": "--time-limit",

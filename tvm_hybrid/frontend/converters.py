@@ -32,7 +32,7 @@ from .data_sized.sizes import dims_of
 from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
-from .frames_converter import FRAMES_CONVERTERS
+from .fourier_converters import FOURIER_CONVERTERS
 from .hardmax_converter import HARDMAX_CONVERTERS
 from .matrix_converters import MATRIX_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS
@@ -187,7 +187,7 @@ CONVERTERS: dict[str, Converter] = {
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
     **DEFORM_CONVERTERS,
-    **FRAMES_CONVERTERS,
+    **FOURIER_CONVERTERS,
     **MATRIX_CONVERTERS,
     **DATA_SIZED_CONVERTERS,
     **HARDMAX_CONVERTERS,

@@ -23,7 +23,9 @@ class Graph:
     Parameters
     ----------
     opset
-        Version of the ``ai.onnx`` operator set.
+        Version of the ``ai.onnx`` operator set; at least 7.
+    old_opset
+        That of the model if it is older: its nodes are written anew (old_forms.py). Else 0.
     inputs
         The graph's inputs without those that only name an initialiser.
     outputs
@@ -46,6 +48,8 @@ class Graph:
         its condition, and itself in words.
     is_body
         Whether this is such a body, so that its inputs are not the model's.
+    check_indices
+        Whether the program checks indices (checked_indices.py).
     origins
         The number of the model's node that a value is computed for.
     folded
@@ -64,6 +68,8 @@ class Graph:
     bodies: dict[str, Graph] = field(default_factory=dict)
     choices: list[tuple[str, str, str]] = field(default_factory=list)
     is_body: bool = False
+    old_opset: int = 0
+    check_indices: bool = False
     origins: dict[str, int] = field(default_factory=dict)
     folded: set[str] = field(default_factory=set)
     _fresh: int = 0
@@ -120,7 +126,9 @@ class Graph:
     def inner(self, name: str, inputs: list[str]) -> Graph:
         """A graph without nodes for a body, whose fresh names differ from all of this one."""
         items = [onnx.ValueInfoProto(name=item) for item in inputs]
-        return Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
+        found = Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
+        found.old_opset, found.check_indices = self.old_opset, self.check_indices
+        return found
 
     def fresh(self, hint: str) -> str:
         """A value name that the graph does not have yet."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import onnx
 import onnx.inliner
-import onnx.version_converter
 from onnx.external_data_helper import uses_external_data
 
 from microkernels.errors import ModelError
@@ -16,11 +15,7 @@ from .check_model import SUPPORTED_TYPES, opset_version, type_name
 from .graph import Graph, captured_names, describe, drop_dead_nodes
 from .left_data import LeftData
 from .narrow_types import NARROW, stored_type
-
-# Before opset 7 elementwise operators broadcast by attributes, which TVM's importer does not read.
-OLDEST_OPSET = 7
-# Opset 13 gave Hardmax another meaning, which ONNX's converter overlooks.
-UPGRADED_OPSET = 12
+from .old_forms import OPSET
 
 
 def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
@@ -36,21 +31,20 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
     Raises
     ------
     ModelError
-        A name is missing, undefined or used twice, nodes form a cycle, an initialiser's data do
-        not fit its shape, or an old opset cannot be upgraded.
+        A name is missing, undefined or used twice, nodes form a cycle, or an initialiser's data do
+        not fit its shape.
     """
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
         except Exception as error:  # the inliner is C++ and raises what it likes
             raise ModelError(f"the model's functions cannot be expanded: {error}") from error
-    if opset_version(model) < OLDEST_OPSET:
-        model = _upgrade(model)
-    proto = model.graph
+    proto, opset = model.graph, opset_version(model)
     initializers = {tensor.name for tensor in proto.initializer}
     graph = Graph(
         name=proto.name,
-        opset=opset_version(model),
+        opset=max(opset, OPSET),
+        old_opset=opset if opset < OPSET else 0,
         inputs=[item for item in proto.input if item.name not in initializers],
         outputs=[item.name for item in proto.output],
         nodes=_sort(_copy_nodes(proto.node), {i.name for i in proto.input} | initializers),
@@ -65,17 +59,6 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
     drop_dead_nodes(graph)
     _load_constants(graph, proto.initializer, left or LeftData())
     return graph
-
-
-def _upgrade(model: onnx.ModelProto) -> onnx.ModelProto:
-    version = opset_version(model)
-    try:
-        return onnx.version_converter.convert_version(model, UPGRADED_OPSET)
-    except Exception as error:  # the converter is C++ and raises what it likes
-        raise ModelError(
-            f"the model's opset {version} is too old, and converting it to opset {UPGRADED_OPSET} "
-            f"failed: {error}. Export the model again with a newer opset"
-        ) from error
 
 
 def _copy_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:

@@ -43,6 +43,7 @@ def import_onnx(
     values: Values | None = None,
     *,
     keep_open: bool = False,
+    check_indices: bool = False,
 ) -> ImportedModel:
     """Imports an ONNX model into Relax.
 
@@ -61,6 +62,8 @@ def import_onnx(
         Dimensions of inputs that `shapes` gives no numbers stay open: they are variables of the
         module, named as in the model, or by input and axis such as ``x_0`` if they have no name. A
         dimension such as ``past + sequence`` is the sum of the others of these names.
+    check_indices
+        The module checks the indices of Gather, Scatter and the like, which it clips otherwise.
 
     Returns
     -------
@@ -84,6 +87,7 @@ def import_onnx(
     try:
         with left:
             graph = _load(proto, left)
+        graph.check_indices = check_indices
         imported = _import(proto, graph, shapes, values, keep_open)
     except ModelError:
         raise
@@ -141,8 +145,11 @@ def _outputs(
     proto: onnx.ModelProto, graph: Graph, mod: tvm.IRModule, sizes: OpenSizes
 ) -> list[OutputInfo]:
     """Names from the model, shapes and dtypes from the module that will run."""
-    outputs = []
-    for item, found in zip(proto.graph.output, returned_types(mod["main"]), strict=True):
+    outputs, types = [], returned_types(mod["main"])
+    if len(types) != len(proto.graph.output):  # a tuple, of the only output
+        name = proto.graph.output[0].name
+        raise ModelError(f"graph output {name!r} is a sequence; only tensors are supported")
+    for item, found in zip(proto.graph.output, types, strict=True):
         info = output_info(item.name, found, declared_dims(item.type), sizes.symbols)
         kind = graph.narrow.get(item.name)
         if kind is not None:

@@ -38,6 +38,7 @@ from .loops import add_body, is_repeat
 from .narrow_types import FLOATS, MOVING
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
+from .old_forms import renewed
 from .parameters import require_choice, require_parameters
 from .partial_shapes import complete_types
 from .rewrites import rewrite
@@ -120,6 +121,11 @@ class _Propagation:
         for position, name in enumerate(node.input):
             if name in self.aliases:
                 node.input[position] = self.aliases[name]
+        found = renewed(node, self.graph) if self.graph.old_opset else None
+        if found is not None:
+            self.graph.replaced(node, found)
+            self.queue.extendleft(reversed(found))
+            return
         check_signature(node, self.graph.opset)
         mark_narrow(node, self.graph)
         if is_standard(node) and node.op_type == "Constant":

@@ -15,13 +15,10 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from microkernels.errors import ModelError
 
-from .graph import STANDARD_DOMAINS
 from .left_data import LARGE_BYTES, LeftData, without_large_data
 from .wire_format import WireError
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
-
-_NEW_OPSET = 7
 
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive (a PyTorch checkpoint?)",
@@ -79,8 +76,6 @@ def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, LeftData]:
         path = Path(model)
         proto, left = light_model(path)
         late = [each for each in _external_tensors(proto) if _declared_bytes(each) >= LARGE_BYTES]
-        if _is_old(proto):
-            late = []
         try:
             _load_external(proto, path, {tensor.name for tensor in late})
         except ModelError:
@@ -125,16 +120,8 @@ def _parsed_apart(
         proto = _parse(data, where)
     except (WireError, OSError, ModelError):
         return None  # the parser says what is wrong with it
-    if _is_old(proto):
-        return None
     left.name(proto)
     return proto, left
-
-
-def _is_old(proto: onnx.ModelProto) -> bool:
-    """Whether ONNX converts the model first, which may look into tensors."""
-    versions = (each.version for each in proto.opset_import if each.domain in STANDARD_DOMAINS)
-    return any(version < _NEW_OPSET for version in versions)
 
 
 def _read_file(path: Path) -> onnx.ModelProto:

@@ -16,6 +16,7 @@ from relay_passes.ir.constants import array_of
 from ..model_nodes import variable_name
 from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
+from .checked_indices import with_checked_indices
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
@@ -70,6 +71,9 @@ class _Importer(OnnxImporter):
         self, node: str, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
         try:
+            if self._graph.check_indices:
+                source = self._sources[node]
+                inputs = node_inputs(with_checked_indices(self.bb, source, inputs, attrs))
             if is_widened(op_type, inputs):
                 wide = node_inputs(widen(self.bb, inputs))
                 result = self._rounded(self._convert(op_type, wide, attrs, opset))

@@ -170,6 +170,23 @@ def test_group_query_attention_of_sequences_of_different_lengths() -> None:
     g.check(ranks=(3,))  # what the cache holds beyond the end of a sequence is nobody's business
 
 
+def test_softmax_with_one_more_key() -> None:
+    """smooth_softmax: a key with the score 0; head_sink: with a score for each head."""
+    g = Forms("GroupQueryAttention")
+    common: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2, "outputs": 3, "ranks": [3, 4, 4]}
+    q, k, v = (g.feed(random(B, S, n * 16, seed=i)) for i, n in enumerate((4, 2, 2)))
+    sink = g.constant(np.array([0.5, -1, 2, 0.25], np.float32))
+    given = g.feed(np.array([3, 1, -2, 0], np.float32))
+    whole = [g.feed(integers(S - 1, S - 1)), g.constant(np.array(S, np.int32))]
+    g.add(q, k, v, "", "", *whole, **common, smooth_softmax=1)
+    g.add(q, k, v, "", "", *whole, "", "", "", "", sink, **common)
+    one = [g.feed(random(B, 1, n * 16, seed=4 + i)) for i, n in enumerate((4, 2, 2))]
+    past = [g.feed(random(B, 2, 6, 16, seed=7 + i)) for i in range(2)]
+    counts = [g.feed(integers(6, 3)), g.constant(np.array(7, np.int32))]
+    g.add(*one, *past, *counts, "", "", "", "", given, **common, softcap=1.5)
+    g.check(ranks=(3,))
+
+
 def test_a_cache_is_updated_where_each_sequence_ends() -> None:
     g = Forms("GroupQueryAttention")
     q, k, v = (random(B, 2, 16, seed=i) for i in range(3))
@@ -294,8 +311,8 @@ _Q = tuple((n, (B, S, H)) for n in "qkv")
         ("MultiHeadAttention", _Q[:2], {"num_heads": N}, "shapes"),
         ("MultiHeadAttention", (*_Q, ("b", (7,))), {"num_heads": N}, r"bias.*\(7,\)"),
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 2}, "kv_num_heads"),
-        ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "smooth_softmax": 1},
-         "smooth_softmax"),
+        ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "qk_output": 1},
+         "qk_output"),
         ("RotaryEmbedding", (_X, ("p", (B, 3)), ("c", (9, 8)), ("s", (9, 8))), {}, "position_ids"),
     ],
 )  # fmt: skip

@@ -290,6 +290,16 @@ _MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], type[ModelError], str]] 
     "sequence input": (lambda: edited(sequence_input), ModelError, "'x' is a sequence"),
     "string input": (string_input, ModelError, "'x' holds STRING"),
     "string weight": (string_weight, ModelError, "'names' holds STRING"),
+    "output that is a sequence": (
+        lambda: one("SplitToSequence", "x"), ModelError, "'y' is a sequence",
+    ),
+    "attribute for which there is no definition": (
+        lambda: make_model(
+            [helper.make_node("CausalConvWithState", ["x", "w"], ["y", "z"], name="culprit",
+                              activation="none of them")],
+            [f32("x", 1, 2, 5), f32("w", 2, 1, 3)], [f32("y", None, None, None)], opset=27,
+        ), UnsupportedOperatorError, "'culprit'.*definition makes no 'y'",
+    ),
     "undefined input": (lambda: one("Relu", "ghost"), ModelError, "'culprit'.*'ghost'"),
     "cycle": (cycle, ModelError, "cycle.*'first'.*'second'"),
     "value made twice": (twice, ModelError, "'second'.*'y'"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
-from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
-from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.errors import FeedError
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .models import random
@@ -111,13 +111,89 @@ def test_a_known_length_behind_a_computed_shape() -> None:
     check(got, wanted, bound(frames, 2, wanted, 2.0**-24), "float32")
 
 
-def test_what_a_table_is_made_for_must_be_known() -> None:
-    build = OnnxBuilder()
-    build.output(build.node("DFT", build.input("x", [2, "n", 1])), None)
-    with pytest.raises(UnsupportedOperatorError, match=r"DFT0.*size of axis 1 of its signal must"):
-        import_onnx(build.model(), keep_open=True)
+# dft_length (n: that of the signal, twice: twice that), inverse, onesided, parts
+DYNAMIC_FORMS = [
+    ("n", 0, 0, 1),
+    ("n", 0, 1, 1),
+    ("n", 1, 0, 2),
+    ("n", 1, 1, 2),
+    (5, 0, 0, 2),
+    (9, 0, 1, 1),
+    (6, 1, 1, 2),
+    ("twice", 0, 0, 1),
+    ("twice", 1, 1, 2),
+]
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+def test_dft_along_a_dynamic_axis(opset: int) -> None:
+    """Every form in one model, along the first and the last axis; a length for each run."""
+    build = OnnxBuilder(opset)
+    values = []
+    for number, (asked, inverse, onesided, parts) in enumerate(DYNAMIC_FORMS):
+        axis = number % 2
+        x = build.input(f"x{number}", [["n", 2, parts], [2, "n", parts]][axis])
+        size = "" if isinstance(asked, str) else build.constant(asked, np.int64)
+        if asked == "twice":
+            taken = build.node("Gather", build.node("Shape", x), build.constant(axis, np.int64))
+            size = build.node("Add", taken, taken)
+        more = {"inverse": inverse, "onesided": onesided}
+        if opset < 20:
+            y = build.node("DFT", x, size, axis=axis, **more)
+        else:
+            y = build.node("DFT", x, size, build.constant(axis, np.int64), **more)
+        build.output(y, None)
+        values.append((x, axis, asked, inverse, onesided, parts))
+    program = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
+    for n in (4, 7):
+        feeds = {
+            x: random(*([n, 2] if axis == 0 else [2, n]), parts, seed=axis)
+            for x, axis, _, _, _, parts in values
+        }
+        results = [each.numpy() for each in program.run(feeds)]
+        for got, (x, axis, asked, inverse, onesided, _) in zip(results, values, strict=True):
+            length = asked if isinstance(asked, int) else 2 * n if asked == "twice" else None
+            wanted = exact(feeds[x], axis, length, inverse, onesided)
+            # An entry of a dynamic table is rounded once, as one of a static table.
+            check(got, wanted, bound(feeds[x], axis, wanted, 2.0**-24), "float32")
+
+
+def test_a_frame_that_is_the_whole_signal() -> None:
     build = OnnxBuilder()
     signal = build.input("x", [2, "n", 1])
     build.output(build.node("STFT", signal, build.constant(4, np.int64)), None)
-    with pytest.raises(UnsupportedOperatorError, match=r"STFT0.*length of its frames must"):
-        import_onnx(build.model(), keep_open=True)
+    program = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
+    for n in (6, 9):
+        value = random(2, n, 1)
+        wanted = exact(value[:, None], 2, None, 0, 1)
+        check(program.run({"x": value})[0].numpy(), wanted, bound(value, 1, wanted, 2.0**-24),
+              "float32")  # fmt: skip
+
+
+def test_a_dynamic_table_has_a_limit() -> None:
+    """A signal of 8192 elements would need a table of 512 MB."""
+    build = OnnxBuilder()
+    build.output(build.node("DFT", build.input("x", [1, "n", 1])), None)
+    program = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
+    with pytest.raises(FeedError):
+        program.run({"x": random(1, 8193, 1)})
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_stft_of_real_signals_without_parts(parts: int) -> None:
+    """PyTorch exports a signal as [N, samples], which ONNX Runtime takes, too."""
+    build = OnnxBuilder()
+    x = build.input("x", ["n", "samples"] + [1] * parts)
+    y = build.node(
+        "STFT", x, build.constant(4, np.int64), build.constant(np.hanning(9), np.float32)
+    )
+    build.output(y, None)
+    model = build.model()
+    session, peer = InferenceSession(model, num_threads=1), literal_session(model)
+    for batch, samples in ((1, 9), (3, 21)):
+        value = random(*(batch, samples, 1)[: 2 + parts])
+        (got,), (theirs,) = (each.run(None, {"x": value}) for each in (session, peer))
+        assert got.shape == theirs.shape
+        # Both are within the bound of the exact value; the window is at most 1.
+        error = 2 * bound(value.reshape(batch, samples, 1)[:, :9], 1, got[:, 0], 2.0**-24)
+        np.testing.assert_allclose(got, theirs, rtol=0, atol=error)

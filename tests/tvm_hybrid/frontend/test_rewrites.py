@@ -311,13 +311,6 @@ def test_local_functions_are_inlined() -> None:
     compare(model, {"x": random(3)})
 
 
-def test_opset_before_attributes_of_broadcasting() -> None:
-    """Opset 6 aligns operands by an axis; such models are upgraded, or refused."""
-    node = helper.make_node("Add", ["x", "b"], ["y"], broadcast=1)
-    model = make_model([node], [f32("x", 2, 3)], [f32("y", 2, 3)], {"b": random(3)}, opset=6)
-    compare(model, {"x": random(2, 3)}, [random(2, 3) + random(3)])
-
-
 def test_data_dependent_ranks_are_refused() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["found"]),

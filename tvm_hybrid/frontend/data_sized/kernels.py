@@ -9,6 +9,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.emission import opaque_block
 
 from ..expressions import Expr
@@ -30,7 +31,7 @@ def emit_kernel(
     """The results, of these shapes and types, of a kernel that is one serial block.
 
     Where sizes depend on data, the kernel has names of its own for them: the body reads them off
-    its tensors, or gets them behind these.
+    its tensors, or gets them behind these. It is never fused: TVM takes some for elementwise.
     """
 
     def compute(tensors: list[te.Tensor], sizes: list[Expr]) -> list[te.Tensor]:
@@ -42,7 +43,13 @@ def emit_kernel(
         shapes, dtypes = [shape for shape, _ in outputs], [dtype for _, dtype in outputs]
         return te.extern(shapes, tensors, statement, name=name, dtype=dtypes)
 
-    result = builder.emit_te(compute, list(inputs), list(sizes), primfunc_name_hint=name)
+    result = builder.emit_te(
+        compute,
+        list(inputs),
+        list(sizes),
+        primfunc_name_hint=name,
+        primfunc_attrs={OP_PATTERN: OPAQUE},
+    )
     if len(outputs) == 1:
         return [result]
     return [builder.emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]

@@ -72,7 +72,8 @@ _QUANTIZED = frozenset(
 )
 _OTHERS = frozenset(
     {
-        *("CausalMask", "Concat", "CumProd", "CumSum", "Det", "Einsum", "EyeLike", "Frames"),
+        *("CausalMask", "Concat", "CumProd", "CumSum", "Det", "Einsum", "EyeLike", "FourierTable"),
+        "Frames",
         *("Gather", "Gemm", "MatMul", "Pad", "ReverseSequence", "ScatterElements", "ScatterND"),
         *("Slice", "Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
     }

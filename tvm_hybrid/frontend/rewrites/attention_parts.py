@@ -55,12 +55,16 @@ class Scores:
         float32 values to add, as they broadcast to [batch, heads, queries, keys].
     seen : list of str
         bool values; scores are -inf where one is false.
+    sink : str
+        A float32 value [heads] or of one element: the score of one more key, whose value is 0. It
+        is in no mask. "" for none.
     """
 
     scale: float | None = None
     softcap: float = 0.0
     added: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    sink: str = ""
 
 
 def refuse(node: onnx.NodeProto, reason: str) -> UnsupportedOperatorError:
@@ -193,7 +197,13 @@ def attend(
         value = build.add("Add", value, mask)
     for seen in scores.seen:
         value = build.add("Where", seen, value, build.constant(-np.inf, np.float32))
+    if scores.sink:
+        shape = build.shape([q.batch, q.heads, q.length, 1])
+        column = build.add("Expand", build.reshape(scores.sink, [-1, 1, 1]), shape)
+        value = build.add("Concat", value, column, axis=3)
     weights = build.add("Softmax", value, axis=3)
+    if scores.sink:
+        weights = build.add("Slice", weights, *(build.constant([x]) for x in (0, -1, 3)))
     if elem_type != TensorProto.FLOAT:
         weights = build.add("Cast", weights, to=elem_type)
     mixed = build.add("MatMul", weights, v.name, output=output)

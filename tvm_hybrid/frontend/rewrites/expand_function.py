@@ -13,7 +13,9 @@ import logging
 import onnx
 from onnx import helper
 
-from ..graph import Graph, is_standard
+from microkernels.errors import UnsupportedOperatorError
+
+from ..graph import Graph, describe, is_standard
 from ..inline import inline
 from ..supported import has_converter
 from .registry import fallback
@@ -52,6 +54,12 @@ def expand_function(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] 
     nodes = inline(body.node, names, graph, prefix)
     for inner in nodes:
         _substitute(inner, values)
+    made = {name for inner in nodes for name in inner.output}
+    missing = [name for name in node.output if name and name not in made]
+    if missing:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: with these attributes, ONNX's definition makes no {missing[0]!r}"
+        )
     return nodes
 
 

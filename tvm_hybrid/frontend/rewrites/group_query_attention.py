@@ -46,7 +46,8 @@ from .quantized import MICROSOFT
 from .registry import rewrites
 from .rotary_embedding import Rotation, gathered, rotate
 
-_NEW_INPUTS = {11: "head_sink", 12: "k_scale", 13: "v_scale"}
+_SINK = 11  # the input head_sink
+_NEW_INPUTS = {12: "k_scale", 13: "v_scale"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeP
     refuse_inputs(node, _NEW_INPUTS)
     refuse_outputs(node, 3)
     attributes = attributes_of(node)
-    for name in ("smooth_softmax", "qk_output", "kv_cache_bit_width"):
+    for name in ("qk_output", "kv_cache_bit_width"):
         if attributes.get(name, 0) > 0:
             raise refuse(node, f"its attribute {name} is not supported")
     for name in ("k_quant_type", "v_quant_type"):
@@ -170,4 +171,15 @@ def _scores(build: NodeBuilder, cache: Cache, batch: Extent, length: Extent) -> 
         if window > 0:
             first = build.add("Add", position, build.constant(1 - window, np.int64))
             seen.append(build.add("Not", build.add("Less", keys, first)))
-    return Scores(scale_of(attributes), attributes.get("softcap", 0.0), added, seen)
+    return Scores(scale_of(attributes), attributes.get("softcap", 0.0), added, seen, _sink(build))
+
+
+def _sink(build: NodeBuilder) -> str:
+    """What every row of scores has one more of; "" if nothing."""
+    node, attributes = build.source, attributes_of(build.source)
+    sink = optional_input(node, _SINK)
+    if sink:
+        found, heads = extents_of(build, sink), attributes["num_heads"]
+        expect_shape(node, f"head_sink ({sink!r})", found, heads)
+        return as_float(build, sink)
+    return build.constant([0.0], np.float32) if attributes.get("smooth_softmax", 0) > 0 else ""

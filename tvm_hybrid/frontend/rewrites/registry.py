@@ -50,7 +50,8 @@ def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
                 raise
             if any(name and graph.shape(name) is None for name in node.input):
                 raise UnsupportedOperatorError(
-                    f"{describe(node)}: a size of an input depends on data"
+                    f"{describe(node)}: this form of it is not supported where a size of an input "
+                    f"is dynamic ({error})"
                 ) from error
             raise ModelError(f"{describe(node)} is malformed: {error}") from error
         if replacement is not None:
