@@ -47,7 +47,9 @@ class LayoutPlan:
         self._borders: dict[relax.Var, set[int]] = {}
         self._note_readers()
         labels = self.cheapest({})
-        assert labels is not None  # everything as imported, convolutions between reorders
+        # Everything as imported is always possible, with convolutions between reorders: every
+        # operator that makes or reads a tuple can run as imported.
+        assert labels is not None
         self.labels = labels
 
     @property

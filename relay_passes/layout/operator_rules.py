@@ -48,10 +48,7 @@ def role_of(forms: Forms, position: int) -> Role | None:
     binding = forms.graph.bindings[position]
     value = binding.value
     if isinstance(value, relax.TupleGetItem):
-        if forms.labelled(value.tuple_value) is None:
-            return None
-        item = value.index
-        return Role((Operand(value.tuple_value),), lambda _, x: relax.TupleGetItem(x[0], item))
+        return _item(forms, binding.var, value)
     match, result = _MATCHES.get(op_name(value)), forms.of(binding.var)
     if match is None or result is None or not isinstance(value, relax.Call):
         return None
@@ -60,6 +57,23 @@ def role_of(forms: Forms, position: int) -> Role | None:
         if regrouped is not None:
             return regrouped
     return match(forms, value, result)
+
+
+def _item(forms: Forms, var: relax.Var, value: relax.TupleGetItem) -> Role | None:
+    """An item of a tuple, in the layout of the operator that makes the tuple.
+
+    None if that operator runs as imported, or if the item has its channels on another axis than
+    the tuple: a permutation behind a split may turn rows into channels. The tuple is then read as
+    imported. A tuple cannot be reordered, so its operator runs as imported, too.
+    """
+    whole, item = forms.labelled(value.tuple_value), forms.of(var)
+    made = forms.graph.position.get(value.tuple_value)
+    if whole is None or item is None or made is None or role_of(forms, made) is None:
+        return None
+    if item.rank == whole.rank and item.axis != whole.axis:
+        return None
+    number = value.index
+    return Role((Operand(value.tuple_value),), lambda _, x: relax.TupleGetItem(x[0], number))
 
 
 def _transposed(expr: relax.Expr, result: Form, trims: bool = False) -> Operand:

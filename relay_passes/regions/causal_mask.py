@@ -4,18 +4,25 @@
 
     lv = R.broadcast_to(R.const(-inf), (M, N)); lv1 = R.triu(lv, c + 1)     # to be added
     lv = R.broadcast_to(R.const(-inf), R.shape([M, N])), which TVM can also lower, likewise
-    const_mask                      # 0 where j <= i + c, at most -1e30, or float16's least finite
-                                    # number, elsewhere; to be added
+    const_mask                      # 0 where j <= i + c, -inf elsewhere; to be added
     R.where(const_condition, scores, R.const(-inf))     # or with the last two exchanged
 
 An attention kernel that knows c skips the keys that no query sees, and reads no mask.
+
+A finite number hides nothing: a query whose other keys have scores as low sees the key. A mask of
+finite numbers therefore stays an operand, which is added, with one exception: numbers of at most
+-2^127, such as the lowest ones of float32 and bfloat16, where every query sees a key and nothing
+else is added to the scores. If all scores of a query are below 2^126 in magnitude, a hidden one is
+then at least 2^103 below a visible one (the distance of float32 numbers of this size), and its
+exponential is exactly 0. A second mask that is not known now may lower what is visible as far.
+The least number of float16, -65504, is no exception: scores of -40000 are possible.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import ir, relax
@@ -32,10 +39,29 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.size import may_be_negative
 
-HIDDEN = -1e30  # no score of a model comes near
-LEAST_HALF = -65504.0  # what exporters write in float16 for minus infinity
+LOWEST = -(2.0**127)  # a finite number up to which a mask may hide a score below 2^126
+_SCALES = (2.0**-60, 2.0**60)  # behind a finite mask: hidden scores stay far below visible ones
 _VIEWS = (*RESHAPES, "relax.broadcast_to", "relax.astype")
 _FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # which argument is the number
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """A step that masks causally.
+
+    Attributes
+    ----------
+    index : int
+        Of the step.
+    causal : int
+        Key j is visible to query i if j <= i + causal.
+    value : int
+        What is masked.
+    """
+
+    index: int
+    causal: int
+    value: int
 
 
 @dataclass(frozen=True)
@@ -71,30 +97,32 @@ def without_causal_mask(
     operands : sequence of relax.Expr
         What the region's operands stand for.
     """
+    infinite = _without_masks(graph, CausalScores(region, tuple(operands), None), False)
+    all_masks = _without_masks(graph, infinite, True)
+    found = infinite if all_masks.operands else all_masks
     columns = region.output.shape[-1]
-    first = 1 + len(region.operands)
-    causal: int | None = None
-    steps = list(region.epilogue)
+    sees_all = found.causal is None or not may_be_negative(found.causal + (columns * -1 + 1))
+    return replace(found, causal=None) if sees_all else found
+
+
+def _without_masks(graph: DataflowGraph, scores: CausalScores, finite: bool) -> CausalScores:
+    """Scores without their causal masks of -inf; with `finite`, also without those of numbers."""
+    region, operands, causal = scores.region, scores.operands, scores.causal
+    first, steps = 1 + len(region.operands), list(region.epilogue)
     result = first + len(steps) - 1 if steps else 0
-    found: tuple[int, int, int] | None = (0, 0, 0)
-    while found is not None:
-        found = next(
-            (
-                (index, *mask)
-                for index in range(len(steps))
-                if _keeps_minus_infinity(steps, index, first, result)
-                and (mask := _mask(graph, region, steps, index, operands)) is not None
-                and _least(causal, mask[0]) is not None
-            ),
-            None,
-        )
-        if found is not None:
-            index, diagonal, value = found
-            causal = _least(causal, diagonal)
-            steps, result = _passing_by(steps, first + index, value, result, first)
-    kept = _without_unused(region, steps, result, operands)
-    sees_all = causal is None or not may_be_negative(causal + (columns * -1 + 1))
-    return CausalScores(*kept, None if sees_all else causal)
+
+    def next_mask() -> _Mask | None:
+        for index in range(len(steps)):
+            if _stays_hidden(steps, index, first, result, finite):
+                mask = _mask(graph, region, steps, index, operands, finite)
+                if mask is not None and _least(causal, mask.causal) is not None:
+                    return mask
+        return None
+
+    while (mask := next_mask()) is not None:
+        causal = _least(causal, mask.causal)
+        steps, result = _passing_by(steps, first + mask.index, mask.value, result, first)
+    return CausalScores(*_without_unused(region, steps, result, operands), causal)
 
 
 def _least(causal: int | None, diagonal: int) -> int | None:
@@ -110,8 +138,9 @@ def _mask(
     steps: Sequence[Step],
     index: int,
     operands: Sequence[relax.Expr],
-) -> tuple[int, int] | None:
-    """(c, the value that is masked) if a step masks causally, else None."""
+    finite: bool,
+) -> _Mask | None:
+    """The mask that a step is, if it masks causally, by -inf or also by a finite number."""
     step, first = steps[index], 1 + len(operands)
     shape = region.output.shape[-2], region.output.shape[-1]
 
@@ -121,14 +150,14 @@ def _mask(
     def hides(value: int) -> float | None:
         constant = steps[value - first] if value >= first else None
         number = None if constant is None or constant.op != "constant" else constant.value
-        return number if number is not None and (number <= HIDDEN or number == LEAST_HALF) else None
+        return number if number is not None and number <= _highest(finite) else None
 
     if step.op == "add":
         for value, mask in (step.args, step.args[::-1]):
             expr = operand(mask)
-            diagonal = None if expr is None else additive_diagonal(graph, expr, shape)
+            diagonal = None if expr is None else additive_diagonal(graph, expr, shape, finite)
             if diagonal is not None:
-                return diagonal, value
+                return _Mask(index, diagonal, value)
     if step.op == "where":
         condition = operand(step.args[0])
         _, x, y = step.args
@@ -137,11 +166,18 @@ def _mask(
             if condition is not None and number is not None:
                 diagonal = _condition_diagonal(condition, shape, seen, number)
                 if diagonal is not None:
-                    return diagonal, value
+                    return _Mask(index, diagonal, value)
     return None
 
 
-def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, int]) -> int | None:
+def _highest(finite: bool) -> float:
+    """The highest number that hides a score."""
+    return LOWEST if finite else -math.inf
+
+
+def additive_diagonal(
+    graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, int], finite: bool = False
+) -> int | None:
     """c, if adding a mask hides exactly the keys j > i + c from query i, for all batches alike.
 
     Parameters
@@ -152,12 +188,14 @@ def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, 
         What is added to the scores.
     shape : tuple of int
         Numbers of queries and keys.
+    finite : bool
+        Whether finite numbers of at most `LOWEST` hide, too, if every query sees a key.
     """
     if isinstance(mask, ir.GenericConst):
         array = _matrix(mask, shape)
         if array is None or str(array.dtype) != "float32":
             return None
-        hidden = (array <= HIDDEN) | (array == LEAST_HALF)
+        hidden = array <= _highest(finite)
         if not np.all(hidden | (array == 0)):
             return None
         return _diagonal(~hidden, bool(np.all(array[hidden] == -np.inf)))
@@ -215,9 +253,12 @@ def _matrix(expr: relax.Expr, shape: tuple[int, int]) -> np.ndarray | None:
     return expr.value.numpy().reshape(shape) if _is_matrix(expr, shape) else None
 
 
-def _keeps_minus_infinity(steps: Sequence[Step], index: int, first: int, result: int) -> bool:
-    """Whether what a step hides stays hidden up to the result, its only use."""
-    value = first + index
+def _stays_hidden(steps: Sequence[Step], index: int, first: int, result: int, finite: bool) -> bool:
+    """Whether what a step hides stays hidden up to the result, its only use.
+
+    What hides by a finite number may be multiplied by numbers within `_SCALES` only.
+    """
+    value, scale = first + index, 1.0
     for number, step in enumerate(steps[index + 1 :], index + 1):
         if value not in step.args:
             continue
@@ -225,14 +266,15 @@ def _keeps_minus_infinity(steps: Sequence[Step], index: int, first: int, result:
         if len(others) != 1 or any(value in later.args for later in steps[number + 1 :]):
             return False
         if step.op in ("multiply", "divide"):
-            scale = steps[others[0] - first] if others[0] >= first else None
-            positive = scale is not None and scale.op == "constant" and (scale.value or 0) > 0
-            if not positive or step.args[0] != value:
+            constant = steps[others[0] - first] if others[0] >= first else None
+            factor = (constant.value or 0) if constant and constant.op == "constant" else 0
+            if factor <= 0 or step.args[0] != value:
                 return False
+            scale = scale * factor if step.op == "multiply" else scale / factor
         elif step.op != "add":
             return False
         value = first + number
-    return value == result
+    return value == result and (not finite or _SCALES[0] <= scale <= _SCALES[1])
 
 
 def _passing_by(

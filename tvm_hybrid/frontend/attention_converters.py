@@ -3,6 +3,8 @@
 operator                               Relax
 CausalMask([M, N, c], bound="last")    R.triu(R.broadcast_to(-inf, (M, N)), k=c + 1)
 CausalMask([M, N, c], bound="first")   R.tril(R.broadcast_to(-inf, (M, N)), k=c - 1)
+CausalMask([M, N, c], bound=           as "last" if M + c >= N for sure; else R.concat of the
+           "unidirectional")           mask of M - 1 rows as "last" and a row of zeros
 UpdateCache(new, before, [N], past)    a kernel: out[b, h, j] = new[b, h, j - before[b]] where there
                                        is such a row, else past[b, h, j]; N rows
 
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
+from tvm.sym import Analyzer
 
 from relay_passes.lower.update_rows import ROW_UPDATE
 
@@ -29,11 +32,20 @@ def _causal_mask(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict
     if sizes is None:
         raise ValueError("the sizes of a causal mask depend on data")
     rows, columns, diagonal = sizes
+    bound = attrs["bound"].decode()
+    beyond = rows + diagonal - columns
+    sees_all = beyond >= 0 if isinstance(beyond, int) else Analyzer().can_prove(beyond >= 0)
+    is_apart = bound == "unidirectional" and not sees_all
     hidden = literal(np.array(-np.inf, np.float32))
-    full = builder.normalize(relax.op.broadcast_to(hidden, (rows, columns)))
-    if attrs["bound"] == b"last":
-        return relax.op.triu(full, diagonal + 1)
-    return relax.op.tril(full, diagonal - 1)
+    shape = (rows - 1 if is_apart else rows, columns)
+    full = builder.normalize(relax.op.broadcast_to(hidden, shape))
+    if bound == "first":
+        return relax.op.tril(full, diagonal - 1)
+    mask = relax.op.triu(full, diagonal + 1)
+    if not is_apart:
+        return mask
+    zeros = relax.op.broadcast_to(literal(np.array(0, np.float32)), (1, columns))
+    return relax.op.concat([builder.normalize(each) for each in (mask, zeros)], 0)
 
 
 def _update_cache(

@@ -374,6 +374,71 @@ def test_random_graphs_keep_their_values(seed: int) -> None:
     same_values(before, after, 1e-5)
 
 
+def split_image(items: tuple[int, ...]) -> Callable[[relax.Expr], list[relax.Expr]]:
+    """Convolutions of items of a split image; the second item's last axis becomes its channels."""
+
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        parts = bind(op.split(conv(x), 2, 1))
+        images = [bind(parts[0]), bind(to_first(parts[1]))]
+        return [op.mean(conv(images[i], seed=i + 1), [2, 3]) for i in items]
+
+    return body
+
+
+@pytest.mark.parametrize("items", [(1,), (0, 1), (1, 0)])
+def test_items_of_a_tuple_with_channels_on_another_axis(items: tuple[int, ...]) -> None:
+    """A tuple cannot be reordered: the split runs as imported where an item needs it so."""
+    before = module(split_image(items), ((1, 8, 6, 6), F))
+    after = propagate_layout()(before)
+    assert "axis=1)" in next(line for line in after.script().splitlines() if "R.split" in line)
+    assert after.script().count('data_layout="NHWC"') == 1 + len(items)
+    same_values(before, after, 1e-5)
+
+
+def random_turn(rng: np.random.Generator, values: list[relax.Expr]) -> relax.Expr:
+    """An operator on some of the values, all of which are [1, 6, 6, 6]: axes change their roles."""
+    x, y = (values[int(i)] for i in rng.integers(len(values), size=2))
+    axis = int(rng.integers(1, 4))
+
+    def cut(value: relax.Expr, *places: int) -> list[relax.Expr]:
+        parts = bind(op.split(value, places, axis))
+        return [parts[i] for i in range(len(places) + 1)]
+
+    return [
+        lambda: conv(op.nn.relu(x), 6, seed=int(rng.integers(9))),
+        lambda: to_first(x),
+        lambda: to_last(x),
+        lambda: op.concat(cut(x, 2, 4)[::-1], axis),
+        lambda: cut(bind(op.concat([x, constant(1, 6, 6, 6), y], axis)), 6, 12)[2],
+        lambda: op.concat([cut(x, 4)[1], cut(y, 4)[0]], axis),
+    ][int(rng.integers(6))]()
+
+
+def random_turns(seed: int, count: int = 10) -> IRModule:
+    """A graph of `random_turn`."""
+    rng = np.random.default_rng(seed)
+
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        values = [conv(x, 6)]
+        for _ in range(count):
+            values.append(bind(random_turn(rng, values[-4:])))
+        return [conv(values[-1], 6), values[-2]]
+
+    return module(body, ((1, 6, 6, 6), F))
+
+
+def test_every_graph_has_layouts_that_fit() -> None:
+    """What a variable is bound to has its type; two of the graphs are run."""
+    for seed in range(40):
+        before = random_turns(seed)
+        after = propagate_layout()(before)
+        for binding in after["main"].body.blocks[0].bindings:
+            value = relax.BlockBuilder().normalize(binding.value)
+            assert_structural_equal(value.ty, binding.var.ty)
+        if seed < 2:
+            same_values(before, after, 1e-5)
+
+
 def test_forms() -> None:
     form = Form((1, 8, 6, 5), "uint8", 1)
     assert form.bytes == 240

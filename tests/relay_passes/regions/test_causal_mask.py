@@ -8,7 +8,7 @@ from tvm import relax, tirx
 
 from relay_passes.ir.graph import DataflowGraph, op_name
 from relay_passes.regions.causal_mask import (
-    LEAST_HALF,
+    LOWEST,
     additive_diagonal,
     without_causal_mask,
 )
@@ -27,8 +27,10 @@ def mask(causal: int, number: float = -np.inf, rows: int = M, columns: int = N) 
     return np.where(visible, 0, number).astype(np.float32)
 
 
-def diagonal(array: np.ndarray, shape: tuple[int, int] = (M, N)) -> int | None:
-    return additive_diagonal(GRAPH, relax.const(array), shape)
+def diagonal(
+    array: np.ndarray, shape: tuple[int, int] = (M, N), finite: bool = False
+) -> int | None:
+    return additive_diagonal(GRAPH, relax.const(array), shape, finite)
 
 
 @pytest.mark.parametrize("causal", range(-2, N))
@@ -37,17 +39,20 @@ def test_the_diagonal_of_a_constant(causal: int) -> None:
     assert diagonal(mask(causal)[None, None]) == min(causal, N - 1)
 
 
-def test_numbers_that_no_score_comes_near_hide_unless_a_query_sees_nothing() -> None:
-    assert diagonal(mask(1, -1e30)) == 1
-    assert diagonal(mask(1, -1e4)) is None  # a score may be larger
-    assert diagonal(mask(-1, -1e30)) is None  # softmax of scores near -1e30 is no NaN
-    assert diagonal(mask(-1)) == -1
+LEAST = float(np.finfo(np.float32).min)
+LEAST_BFLOAT16 = -255 * 2.0**120
 
 
-def test_the_least_number_of_float16_hides() -> None:
-    assert diagonal(mask(1, LEAST_HALF)) == 1
-    assert diagonal(mask(1, LEAST_HALF + 32)) is None
-    assert diagonal(mask(-1, LEAST_HALF)) is None
+def test_finite_numbers_hide_if_they_are_lowest_and_every_query_sees_a_key() -> None:
+    """A score of -1e4, of -65504 (float16's least) or of -1e30 may be that of a visible key."""
+    assert LEAST < LEAST_BFLOAT16 < LOWEST
+    for number in (LEAST, LEAST_BFLOAT16, LOWEST):
+        assert diagonal(mask(1, number)) is None
+        assert diagonal(mask(1, number), finite=True) == 1
+        assert diagonal(mask(-1, number), finite=True) is None  # the first query sees nothing
+    for number in (-1e4, -65504, -1e9, -1e30, LOWEST * (1 - 2.0**-24)):
+        assert diagonal(mask(1, number), finite=True) is None
+    assert diagonal(mask(-1)) == diagonal(mask(-1), finite=True) == -1
 
 
 def test_a_mask_of_float16_that_is_cast() -> None:
@@ -138,6 +143,61 @@ def test_of_two_masks_the_narrower_counts_and_one_that_hides_nothing_is_dropped(
     assert without_causal_mask(GRAPH, region, two).causal == 1
     nothing = without_causal_mask(GRAPH, region, [relax.const(np.zeros((M, N), F))] * 2)
     assert nothing.causal is None and nothing.region.epilogue == ()
+
+
+def masked(*arrays: np.ndarray) -> int | None:
+    """The diagonal of scores to which these are added; None if a mask stays."""
+    count = len(arrays)
+    steps = [Step("add", (count + i if i else 0, i + 1)) for i in range(count)]
+    region = scores(*steps, operands=count)
+    found = without_causal_mask(GRAPH, region, [relax.const(array) for array in arrays])
+    return None if found.operands else found.causal
+
+
+def test_finite_numbers_hide_only_if_nothing_else_is_added() -> None:
+    """A second mask may lower all scores that the first one shows."""
+    low, high = mask(1, LEAST), mask(2, LEAST)
+    assert masked(low) == masked(low, high) == masked(high, low) == 1
+    assert masked(low, mask(0)) == masked(mask(0), low) == 0
+    window = mask(0)
+    window[3, 0] = -np.inf
+    for other in (np.zeros((M, N), F) - 1, window, mask(2, -1e4), mask(-1, LEAST)):
+        assert masked(low, other) is None and masked(other, low) is None
+    x = relax.Var("x", relax.TensorType((M, N), F))
+    for operands in ([relax.const(low), x], [x, relax.const(low)]):
+        region = scores(Step("add", (0, 1)), Step("add", (3, 2)), operands=2)
+        found = without_causal_mask(GRAPH, region, operands)
+        assert found.region == region and found.causal is None
+
+
+@pytest.mark.parametrize(("factor", "hidden"), [(0.125, True), (8.0, True), (2.0**-100, False)])
+def test_finite_numbers_hide_if_a_later_scale_leaves_them_apart(
+    factor: float, hidden: bool
+) -> None:
+    steps = [Step("add", (0, 1)), Step("constant", value=factor), Step("multiply", (2, 3))]
+    found = without_causal_mask(GRAPH, scores(*steps), [relax.const(mask(1, LEAST))])
+    assert found.causal == (1 if hidden else None)
+
+
+@pytest.mark.parametrize(
+    ("number", "condition", "hidden"),
+    [
+        (-np.inf, 1, True),
+        (-np.inf, -1, True),
+        (LEAST, 1, True),
+        (LEAST, -1, False),
+        (-1e4, 1, False),
+        (-65504.0, 1, False),
+    ],
+)
+def test_conditions(number: float, condition: int, hidden: bool) -> None:
+    visible = np.tri(M, N, condition, dtype=bool)
+    for seen in (visible, ~visible):
+        args = (1, 0, 2) if seen is visible else (1, 2, 0)
+        region = scores(Step("constant", value=number), Step("where", args))
+        region = region.replace(operands=(Tensor((M, N), "bool"),))
+        found = without_causal_mask(GRAPH, region, [relax.const(seen)])
+        assert found.causal == (condition if hidden else None)
 
 
 @pytest.mark.parametrize("last", ["past", "total"])

@@ -114,6 +114,49 @@ def test_multi_head_attention() -> None:
     g.check()
 
 
+def test_unidirectional_with_other_numbers_of_keys() -> None:
+    """The diagonal begins behind the past; the last query sees all keys, a single one too."""
+    g = Forms("MultiHeadAttention")
+    q, one = g.feed(random(B, S, H)), g.feed(random(B, 1, H, seed=1))
+    far_k, far_v = (g.feed(random(B, 7, H, seed=seed)) for seed in (2, 3))
+    near_k, near_v = (g.feed(random(B, 3, H, seed=seed)) for seed in (4, 5))
+    past = [g.feed(random(B, N, 4, D, seed=seed)) for seed in (6, 7)]
+    keys = g.feed(integers([0, 1, 0, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0]))
+    common: dict[str, Any] = {"num_heads": N, "unidirectional": 1}
+    g.add(q, far_k, far_v, **common)
+    g.add(q, far_k, far_v, "", keys, **common)
+    g.add(q, near_k, near_v, **common)
+    g.add(q, far_k, far_v, "", "", "", *past, **common, outputs=3, ranks=[3, 4, 4])
+    g.add(q, near_k, near_v, "", "", "", *past, **common, outputs=3, ranks=[3, 4, 4])
+    g.add(one, far_k, far_v, "", keys, **common)
+    g.check()
+
+
+LEAST = float(np.finfo(np.float32).min)
+
+
+def test_a_causal_mask_is_the_lowest_number_where_others_are_as_low() -> None:
+    """Rows all of whose keys are padded, or have the lowest number as bias, see later keys."""
+    g = Forms("MultiHeadAttention")
+    q, k, v = (g.feed(random(B, S, H, seed=seed)) for seed in range(3))
+    keys = g.feed(integers([0, 0, 1, 1, 1], [1, 1, 0, 0, 0]))
+    low, hidden = random(B, 1, S, S, seed=3), random(B, N, S, S, seed=4)
+    low[..., :2] = LEAST
+    hidden[..., :2] = -np.inf
+    common: dict[str, Any] = {"num_heads": N, "unidirectional": 1}
+    for number in (-1e9, LEAST):  # whose sums with scores are exact
+        g.add(q, k, v, "", keys, **common, mask_filter_value=number)
+    g.add(q, k, v, "", "", g.feed(low), **common)
+    g.add(q, k, v, "", "", g.feed(hidden), **common)
+    g.add(q, k, v, "", keys, g.feed(hidden), **common, mask_filter_value=-1e9)
+    g.check()
+    g = Forms("Attention")
+    x, w = g.feed(random(B, S, 16)), g.constant(random(16, 3 * H, seed=1) / 4)
+    g.add(x, w, "", g.feed(integers([0, 0, 1, 1, 1], [1, 1, 0, 0, 0])), **common,
+          mask_filter_value=LEAST)  # fmt: skip
+    g.check()
+
+
 def test_multi_head_attention_of_packed_operands() -> None:
     """Those of ONNX Runtime's GPU kernels."""
     g = Forms("MultiHeadAttention")
@@ -245,6 +288,7 @@ def test_forms_through_the_whole_compiler() -> None:
     session = InferenceSession(model, num_threads=1)
     for got, wanted in zip(session.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
         np.testing.assert_allclose(got, wanted, RTOL, ATOL)
+    assert sum("causal=0" in decision.workload for decision in session.explain().taken) == 1
 
 
 def test_embeddings_and_lengths_of_a_whole_model() -> None:

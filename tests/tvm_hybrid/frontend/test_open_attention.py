@@ -107,6 +107,31 @@ def test_group_query_attention_of_any_cache(past: int | str, total: str) -> None
     assert attention_kernels(session)
 
 
+@pytest.mark.parametrize("keys", ["n", "m"])
+def test_unidirectional_attention_of_any_lengths(keys: str) -> None:
+    """The kernel knows the diagonal if there are as many keys as queries; else there is a mask,
+    whose last row shows all keys."""
+    build = OnnxBuilder()
+    q = build.input("q", ["batch", "n", HEADS * SIZE])
+    k, v = (build.input(name, ["batch", keys, HEADS * SIZE]) for name in "kv")
+    past = [build.input(f"past_{x}", ["batch", HEADS, "past", SIZE]) for x in "kv"]
+    model = finished(build, *build.nodes(
+        "MultiHeadAttention", 3, q, k, v, "", "", "", *past, domain=CONTRIB, num_heads=HEADS,
+        unidirectional=1,
+    ))  # fmt: skip
+    session = session_of(model)
+    for n, m, before in ((1, 1, 0), (1, 9, 0), (5, 5, 3), (5, 40, 2), (1, 7, 3), (6, 2, 4)):
+        new = n if keys == "n" else m
+        feeds: Feeds = {"q": random(2, n, HEADS * SIZE)}
+        feeds |= {x: random(2, new, HEADS * SIZE, seed=1) for x in "kv"}
+        feeds |= {f"past_{x}": random(2, HEADS, before, SIZE, seed=2) for x in "kv"}
+        found, expected = session.run(None, feeds), onnxruntime_run(model, feeds)
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, RTOL, ATOL)
+    (workload,) = [d.workload for d in session.explain() if "template attention" in d.reason]
+    assert ("causal=past" in workload) == (keys == "n")
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("is_causal", [0, 1])
 @pytest.mark.parametrize("mask", ["", "float32", "bool"])

@@ -94,6 +94,22 @@ def test_attention_of_float16_is_one_kernel_that_rounds_nothing() -> None:
     assert "attention" in name and "cast" not in name.split("softmax")[0]
 
 
+def test_causal_attention_of_other_numbers_of_keys() -> None:
+    """The diagonal begins at the first key, as torch defines `is_causal`."""
+
+    class Attentions(nn.Module):
+        def forward(self, few: Any, many: Any) -> Any:
+            attend = nn.functional.scaled_dot_product_attention
+            pairs = (few, many), (many, few)
+            results = (attend(q, kv, kv, is_causal=True) for q, kv in pairs)
+            return tuple(each.transpose(1, 2).flatten(2) for each in results)
+
+    program = check(Attentions(), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 40, 16))
+    assert program.executable is not None
+    workloads = [each.workload for each in program.executable.explain() if each.taken]
+    assert sum("attention(" in each and "causal=0" in each for each in workloads) == 2
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_fast_path_of_transformers_is_taken_apart(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first).eval()

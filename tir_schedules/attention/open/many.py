@@ -155,7 +155,7 @@ class OpenMany:
         mask = None
         if form is not None:
             mask = KeyMask(form, self.scores_epilogue, self.lanes, self.n, room)
-        scale = None if form is None else form.scale
+        scale = None if mask is None else mask.scale
         quantization = Quantization.of(problem.softmax, product_kernel)
         self.softmax = SoftmaxRows(self.isa, product_kernel, band, quantization, scale, tails=True)
         sizes = (self.m, self.n, self.keys)

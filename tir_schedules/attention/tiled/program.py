@@ -305,7 +305,7 @@ class AttentionProgram:
             kernel,
             self.band,
             self.quantization,
-            None if self.fused is None else self.fused.form.scale,
+            None if self.fused is None else self.fused.scale,
         )
         problem = self.problem
         layout = problem.layouts["q"]

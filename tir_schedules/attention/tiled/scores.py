@@ -1,7 +1,9 @@
 """What happens to the scores of attention before the softmax: scale, mask, running maximum.
 
-If the epilogue of the scores is a positive scale and a mask, the register tile only adds mask /
-scale, which costs no time next to its FMAs; the softmax multiplies by the scale in the FMA that
+If the epilogue of the scores is a positive scale and a mask, the register tile computes scale *
+accumulator + mask, an FMA for each vector, which costs no time next to those of the product. The
+mask is added as it is, so that the numbers of a mask differ among each other as in the formula.
+Without a mask the tile computes nothing: the softmax multiplies by the scale in the FMA that
 subtracts the maximum. Any other epilogue is computed row by row from the stored accumulators.
 """
 
@@ -14,7 +16,6 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, like, ramp, splat
-from microkernels.vector.ieee import LOWEST
 from microkernels.vector.placeholders import as_real
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.region import Region
@@ -100,7 +101,7 @@ def varies_with_rows(scores: Region, operand: int) -> bool:
 
 
 class FusedScores:
-    """A mask in the epilogue of the register tile; scores are left without their scale.
+    """A mask in the epilogue of the register tile.
 
     Parameters
     ----------
@@ -110,6 +111,11 @@ class FusedScores:
         Of the scores; for its operands.
     n, lanes : int
         Keys; lanes of a vector.
+
+    Attributes
+    ----------
+    scale : float
+        What the softmax multiplies the scores by: 1 if the tile does so because of a mask.
     """
 
     def __init__(self, form: Affine, epilogue: Epilogue, n: int, lanes: int) -> None:
@@ -119,6 +125,7 @@ class FusedScores:
         # One addend for each key: the mask of all queries, -inf where there is no key.
         self.by_key = (form.operand is not None and not self.by_row) or n % lanes != 0
         self.bias: Expr | None = None
+        self.scale = form.scale if form.operand is None else 1.0
 
     def begin(self, row: Expr) -> None:
         """Fills the addends of the keys, for the attention of which `row` is a flat row."""
@@ -145,18 +152,17 @@ class FusedScores:
                 put(n - n % lanes, n % lanes)
 
     def _mask(self, row: Expr, columns: Columns) -> Expr:
-        """The mask's share of one vector; the lowest finite numbers stay finite."""
+        """What the mask adds to one vector."""
         assert self.form.operand is not None
         mask = bind(self.epilogue.operand(self.form.operand, row, columns))
-        # Far from overflow when the softmax has multiplied it by the scale and log2(e) again.
-        lowest = LOWEST / max(2.0, 2 * self.form.scale)
-        finite = tirx.Max(like(lowest, mask), mask * like(self.form.weight / self.form.scale, mask))
-        infinite = tirx.LE(mask, like(-_INFINITY, mask))
-        return tirx.Select(infinite, mask, finite)
+        weight = self.form.weight
+        return mask if weight == 1.0 else bind(mask * like(weight, mask))
 
     def __call__(self, value: Expr, row: Expr, vector: Expr | int) -> Expr:
         """One vector of scores, from f32 accumulators."""
         lanes = self.lanes
+        if self.form.operand is not None and self.form.scale != 1.0:
+            value = value * like(self.form.scale, value)
         if self.by_row:
             value = value + self._mask(row, Columns(vector * lanes, lanes, lanes))
         if self.bias is not None:

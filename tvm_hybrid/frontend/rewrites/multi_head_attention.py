@@ -34,7 +34,7 @@ from .attention_parts import (
     refuse_outputs,
     split_heads,
 )
-from .causal_mask import keys_up_to
+from .causal_mask import unidirectional
 from .packed_attention import mask_of_index, scale_of
 from .quantized import MICROSOFT
 from .registry import rewrites
@@ -70,10 +70,11 @@ def multi_head_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePr
     hidden = attributes.get("mask_filter_value", HIDDEN)
     padded = optional_input(node, 4)
     added = mask_of_index(build, padded, q.batch, q.length, k.length, hidden)
-    if optional_input(node, 5):
-        added.append(as_float(build, node.input[5]))
+    bias = [as_float(build, node.input[5])] if optional_input(node, 5) else []
     if attributes.get("unidirectional"):
-        added += keys_up_to(build, q.length, k.length, before)
+        added = unidirectional(build, q.length, k.length, before, added, hidden, bias)
+    else:
+        added += bias
     scores = Scores(scale_of(attributes), added=added)
     result = attend(build, q, k, v, scores, graph.elem_type(node.input[0]))
     join_heads(build, result, node.output[0])

@@ -37,7 +37,7 @@ from .attention_parts import (
     refuse_inputs,
     split_heads,
 )
-from .causal_mask import keys_up_to
+from .causal_mask import unidirectional
 from .quantized import MICROSOFT
 from .registry import rewrites
 
@@ -100,10 +100,11 @@ def _attention(
         build.add("Concat", *stacked, axis=0, output=node.output[1])
     hidden = attributes.get("mask_filter_value", HIDDEN)
     added = mask_of_index(build, optional_input(node, mask), batch, length, k.length, hidden)
-    if bias:
-        added.append(as_float(build, bias))
+    biases = [as_float(build, bias)] if bias else []
     if attributes.get("unidirectional"):
-        added += keys_up_to(build, length, k.length, before)
+        added = unidirectional(build, length, k.length, before, added, hidden, biases)
+    else:
+        added += biases
     scores = Scores(scale_of(attributes), added=added)
     elem_type = _type_of_floats(build)
     result = attend(build, q, k, v, scores, elem_type)

@@ -1,0 +1,169 @@
+"""A finite number hides no key: masks of numbers against the formula, at every level of fusion.
+
+    softmax(q k^T * scale + mask + mask + ...) v
+
+q and k are small integers and the scale is a power of two: scores are exact. Adding a mask to them
+rounds as the formula in float32 does. Where a mask hides all keys of a row, the largest sums win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
+
+Array = NDArray[np.floating[Any]]
+LEAST = float(np.finfo(np.float32).min)
+KEYS, SIZE, PADDED, SCALE = 130, 16, 5, 0.125
+ORDERS = ("c", "k", "r", "ck", "kc", "cr", "ckc", "krc")
+"""Masks in the order in which they are added: a causal constant, or inputs of keys or of rows."""
+
+
+class Attentions:
+    """A model of one attention for each number of queries, order of masks and lowest number.
+
+    Parameters
+    ----------
+    queries : sequence of int
+        How many; all are the last ones of `KEYS`.
+    orders : sequence of str
+        Of masks.
+    numbers : sequence of float
+        What is added to scores that are not to be seen.
+    batch : int or str
+        Sequences, or the name of their number.
+    dtype : type
+        Of all values.
+    """
+
+    def __init__(
+        self,
+        queries: Sequence[int],
+        orders: Sequence[str],
+        numbers: Sequence[float],
+        batch: int | str = 1,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.rng, self.builder, self.dtype = np.random.default_rng(0), OnnxBuilder(), dtype
+        self.feeds: dict[str, Array] = {}
+        self.wanted: list[Array] = []
+        self.batch = batch
+        k = self._input(self._integers(KEYS))
+        v = self._input(self.rng.standard_normal((1, 2, KEYS, SIZE)))
+        for rows in queries:
+            for number in numbers:
+                for order in orders:
+                    self._attend(rows, (self._input(self._integers(rows)), k, v), order, number)
+
+    def model(self) -> onnx.ModelProto:
+        """The model."""
+        return self.builder.model()
+
+    def _integers(self, rows: int) -> Array:
+        return self.rng.integers(-2, 3, (1, 2, rows, SIZE)).astype(self.dtype)
+
+    def _input(self, array: Array) -> str:
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = array.astype(self.dtype)
+        return self.builder.input(name, (self.batch, *array.shape[1:]), self.dtype)
+
+    def _mask(self, kind: str, rows: int, number: float) -> tuple[str, Array]:
+        """A mask, and its values in float32; only some rows see nothing of one of rows."""
+        position = np.arange(KEYS - rows, KEYS)[:, None]
+        if kind == "c":
+            hidden = np.arange(KEYS) > position
+        elif kind == "k":
+            hidden = np.arange(KEYS)[None] < PADDED
+        else:
+            hidden = (np.arange(KEYS) < PADDED) | (position % 7 == 3)
+        values = np.where(hidden, number, 0).astype(self.dtype)
+        if kind == "c":
+            return self.builder.constant(values), values.astype(np.float32)
+        return self._input(values[None, None]), values.astype(np.float32)
+
+    def _attend(self, rows: int, names: tuple[str, ...], order: str, number: float) -> None:
+        q, k, v = (self.feeds[name].astype(np.float64) for name in names)
+        g = self.builder
+        scores = g.node("MatMul", names[0], g.node("Transpose", names[1], perm=[0, 1, 3, 2]))
+        scores = g.node("Mul", scores, g.constant(SCALE, self.dtype))
+        sums = (q @ k.swapaxes(-1, -2) * SCALE).astype(np.float32)
+        for kind in order:
+            name, values = self._mask(kind, rows, number)
+            scores = g.node("Add", scores, name)
+            with np.errstate(over="ignore"):
+                sums = sums + values
+        g.output(g.node("MatMul", g.node("Softmax", scores, axis=-1), names[2]), None, self.dtype)
+        with np.errstate(invalid="ignore"):
+            powers = np.exp(sums.astype(np.float64) - sums.max(-1, keepdims=True))
+        self.wanted.append(powers / powers.sum(-1, keepdims=True) @ v)
+
+
+def check(attentions: Attentions, tolerance: float, **options: Any) -> list[str]:
+    """Compares all results, relative to the largest value; returns the attentions' workloads."""
+    model = attentions.model().SerializeToString()
+    session = tvm_hybrid.InferenceSession(model, num_threads=1, **options)
+    results = session.run(None, attentions.feeds)
+    for number, (got, wanted) in enumerate(zip(results, attentions.wanted, strict=True)):
+        np.testing.assert_allclose(got, wanted, 0, 4 * tolerance, err_msg=f"attention {number}")
+    found = [decision.workload for decision in session.explain().taken]
+    return [workload for workload in found if workload.startswith("attention(")]
+
+
+# Exponentials and sums of 130 float32 numbers, each rounded by 2^-24, some of them thrice.
+FLOAT = 400 * 2.0**-24
+
+
+@pytest.mark.parametrize("fusion", ["none", "fine", "coarse"])
+@pytest.mark.parametrize("batch", [1, "batch"], ids=["static", "dynamic"])
+def test_every_number_is_added(batch: int | str, fusion: str) -> None:
+    """Of 130 queries, in tiles and blocks of them, and of the last 2, as in decoding."""
+    if fusion == "coarse":
+        attentions = Attentions((KEYS, 2), ORDERS, (LEAST, -1e4, -1e9), batch)
+        found = check(attentions, FLOAT)
+        assert len(found) == len(attentions.wanted)
+        # Hidden for sure: by one causal mask of the lowest number.
+        assert sum("causal=" in workload for workload in found) == 2
+    else:
+        attentions = Attentions((KEYS,), ORDERS, (LEAST, -1e4), batch)
+        assert not check(attentions, FLOAT, fusion=fusion)
+
+
+def test_products_of_bfloat16() -> None:
+    """A probability is rounded by 2^-9, v too, their products' sum not."""
+    attentions = Attentions((KEYS,), ("c", "k", "ck"), (LEAST, -1e4))
+    found = check(attentions, 2.0**-8, precision="bf16")
+    assert len(found) == 6 and all("bfloat16" in workload for workload in found)
+
+
+def test_float16() -> None:
+    """-65504 is a number as others; between products values are float32, results are rounded."""
+    attentions = Attentions((KEYS,), ("c", "k", "ck"), (-65504.0, -1e4), dtype=np.float16)
+    found = check(attentions, 2.0**-11 + FLOAT)
+    assert len(found) == 6 and not any("causal=" in workload for workload in found)
+
+
+@pytest.mark.parametrize("keys", [128, KEYS])
+def test_numbers_near_the_lowest_differ(keys: int) -> None:
+    """A row that sees nothing but two low numbers takes keys of the higher one."""
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 2, keys, SIZE)).astype(np.float32) for _ in "qkv")
+    g = OnnxBuilder()
+    names = [g.input(name, x.shape) for name, x in zip("qkv", (q, k, v), strict=True)]
+    mask = np.full((1, 1, keys, keys), LEAST, np.float32)
+    mask[..., ::2] = LEAST / 2
+    scores = g.node("MatMul", names[0], g.node("Transpose", names[1], perm=[0, 1, 3, 2]))
+    scores = g.node("Mul", scores, g.constant(SCALE, np.float32))
+    weights = g.node("Softmax", g.node("Add", scores, g.input("mask", mask.shape)), axis=-1)
+    g.output(g.node("MatMul", weights, names[2]), None)
+    session = tvm_hybrid.InferenceSession(g.model().SerializeToString(), num_threads=1)
+    (result,) = session.run(None, {"q": q, "k": k, "v": v, "mask": mask})
+    wanted = np.broadcast_to(v[:, :, ::2].astype(np.float64).mean(2, keepdims=True), v.shape)
+    np.testing.assert_allclose(result, wanted, 0, 4 * FLOAT)
+    assert any(d.workload.startswith("attention(") for d in session.explain().taken)
