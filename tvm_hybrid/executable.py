@@ -12,27 +12,24 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import msgspec
 import numpy as np
-import tvm
-from tvm import IRModule, relax
+from tvm import IRModule
 from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
-from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.rewrite import BITS_ENTRY, MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
-from relay_passes.lower.native_code import emit_machine_code
 from relay_passes.lower.weights_entry import WEIGHTS_ENTRY, weights_in
 
 from .affinity.pool_setting import PoolSetting
 from .artifact import complete_library, copy_atomically, read_manifest
-from .cpu_features import require_host
 from .explanation import Explanation
 from .fallback import description, report_fallback, takes_fallback
 from .feeds import to_array, to_tensor
 from .input_values import InputValue, without_values
 from .library import Program, link_library
+from .machine_code import MachineCode
 from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
 from .outline import Outline
@@ -42,9 +39,8 @@ from .refuse_copies import refuse_copies
 from .size_errors import raise_size_error
 from .storage_plan import storage_plan
 from .tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
-from .thread_pool.native import installed
 from .thread_pool.users import note_user
-from .threads import current, require_runnable, use_setting
+from .threads import current, use_setting
 
 if TYPE_CHECKING:
     from .single_kernel import SingleKernel
@@ -99,7 +95,6 @@ class Executable:
         self.manifest = manifest
         self.declared = declared
         self._graph = graph
-        self._module = module
         self._linkable = linkable
         self._library = library
         self._held: Path | None = None
@@ -111,9 +106,8 @@ class Executable:
             fallback._first, fallback._whole = self, manifest
         self.setting = setting or PoolSetting.of(manifest.threads)
         self._parallel = self.setting.count > 1
+        self._code = MachineCode(module, manifest, self.setting.count, library)
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self._has_code = False
         if self._parallel:
             note_user(self, self.setting.spin)
 
@@ -202,10 +196,15 @@ class Executable:
         those of a library are. The kernel checks types and shapes as `numpy_main` does: it takes
         bfloat16 tensors as their bits.
         """
-        if self._kernel is None or (self.has_bfloat16 and not self._kernel.takes_bits):
+        if not self.has_bare_kernel or self._kernel is None:
             return None
-        function = self._module.get_function(self._kernel.function, query_imports=True)
-        return function, self._kernel.constants
+        return self._code.function(self._kernel.function), self._kernel.constants
+
+    @property
+    def has_bare_kernel(self) -> bool:
+        """Whether there is a `bare_kernel`; asking makes no code."""
+        kernel = self._kernel
+        return kernel is not None and (kernel.takes_bits or not self.has_bfloat16)
 
     @property
     def has_bfloat16(self) -> bool:
@@ -410,17 +409,7 @@ class Executable:
         IsaError
             If it was compiled for a CPU that this one is not.
         """
-        what = str(self._library) if self._library else "this model"
-        require_host(self.manifest.features, what, self.manifest.cpu)
-        require_runnable(self.num_threads, what)
-        if self._parallel:
-            installed()  # before TVM tells the code where its pool is
-        with self._lock:
-            if not self._has_code:
-                emit_machine_code(self._module)
-                self._has_code = True
-                if self._linkable is not None:  # LLVM has been at work
-                    return_what_compiling_took()
+        self._code.make()
 
     def new_machine(self) -> Any:
         """A fresh virtual machine over the executable's code and weights.
@@ -430,9 +419,7 @@ class Executable:
         IsaError
             If it was compiled for a CPU that this one is not.
         """
-        self.make_code()
-        with self._lock:  # initialisation writes to the code that the machines share
-            return relax.VirtualMachine(self._module, tvm.cpu())
+        return self._code.machine()
 
     def weights(self) -> list[Tensor]:
         """The large constants, as kernels read them; none of a library of version 0.2 or older.

@@ -19,10 +19,10 @@ from .fallback import report_fallback, require_program
 from .library_loader import CHOSEN_PREFIX
 from .library_name import loader_name
 from .library_pin import pin_copies
+from .machine_code import open_code
 from .own_weights import with_own_weights
-from .thread_pool.native import installed
 from .threads import ThreadsLike, require_runnable, resolve_setting
-from .tvm_compat.runtime import holds_program, open_library
+from .tvm_compat.runtime import holds_program
 
 
 def load(
@@ -91,12 +91,10 @@ def load_library(
         )
     setting = resolve_setting(threads, manifest.threads, spin=spin)
     nodes = nodes_for(weights, setting, host_topology())
-    if setting.count > 1:
-        installed()  # before TVM tells the library where its pool is
     try:
         name = loader_name(library)
         pin_copies(manifest.model_sha256, name)
-        module = open_library(name)
+        module = open_code(name, setting.count)
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not holds_program(module):

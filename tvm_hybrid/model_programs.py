@@ -169,7 +169,7 @@ class ModelPrograms:
         if key is not None:
             if key.holds():
                 program_cache.keep(key.text, found)
-                if found.bare_kernel() is None:  # the library has machine code already
+                if not found.has_bare_kernel:  # the library has machine code already
                     found = self._find(key, anew=True) or found
                     return_what_compiling_took()
             else:

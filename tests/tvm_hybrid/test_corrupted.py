@@ -19,7 +19,7 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.small_models import mlp
 from tests.tvm_hybrid.tuning.forked import Child
-from tvm_hybrid import load_executable
+from tvm_hybrid import machine_code
 from tvm_hybrid.errors import ArtifactError, TvmHybridError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.tvm_compat.runtime import open_library
@@ -109,7 +109,7 @@ def test_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         opened.append(path)
         return open_library(path)
 
-    monkeypatch.setattr(load_executable, "open_library", noting)
+    monkeypatch.setattr(machine_code, "open_library", noting)
     for bad in damaged(data, 2):
         path.write_bytes(bad)
         with pytest.raises(ArtifactError, match=r"m\.so"):

@@ -257,7 +257,7 @@ def test_a_fallback_shares_weights(tmp_path: Path) -> None:
 
 def test_a_program_can_have_weights_of_its_own(library: Path) -> None:
     shared = tvm_hybrid.load(library)
-    module, name = with_own_weights(shared._module, shared.manifest.model_sha256)
+    module, name = with_own_weights(shared._code._module, shared.manifest.model_sha256)
     own = Executable(shared.manifest, module)
     np.testing.assert_array_equal(own.run(X)[0].numpy(), shared.run(X)[0].numpy())
     pairs = zip(own.weights(), shared.weights(), strict=True)

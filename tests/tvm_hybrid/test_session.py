@@ -224,7 +224,7 @@ def open_model() -> onnx.ModelProto:
 def test_machine_code_is_made_in_the_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run takes no longer than others; a thread of its own finds the code made."""
     made: list[object] = []
-    monkeypatch.setattr("tvm_hybrid.executable.emit_machine_code", made.append)
+    monkeypatch.setattr("tvm_hybrid.machine_code.emit_machine_code", made.append)
     build = OnnxBuilder()
     build.output(build.node("Relu", build.input("x", ["n", 4])), ["n", 4])
     session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
