@@ -17,6 +17,7 @@ from tests.amx_emulator import emulator
 from tests.examples import DAY_VARIABLE, DAYS, today
 from tests.pinned_machine import pinned
 from tests.stand_ins import isas_run, running, sampling
+from tvm_hybrid.threads import use_threads
 
 # Compiling takes as long as the machine lets it; time must not fail a test. Developers' runs draw
 # new examples; continuous integration draws the same ones every time.
@@ -40,6 +41,7 @@ os.environ[DAY_VARIABLE] = str(today())
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+THREADS = 2  # of parallel loops that a test starts itself; sessions have their own number
 ISAS = "isas"  # which of them a test ran, in its report
 TORCH_NOTEBOOKS = {"pytorch.ipynb"}
 # Their code is for CPUs with this; notebooks run without stand-ins.
@@ -63,7 +65,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Sets up and runs tests marked `isa(name)` or `machine(name)` as on such a CPU."""
+    """Sets up and runs tests marked `isa(name)` or `machine(name)` as on such a CPU.
+
+    Every test begins with our pool, whatever ran before it in this process, or did not. Else a
+    program of TVM's machine that is a process's first would make TVM's pool, which binds its
+    caller.
+    """
+    use_threads(THREADS)
     with ExitStack() as stack:
         for name in _isas(item):
             stack.enter_context(running.pretending(name))

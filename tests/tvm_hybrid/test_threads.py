@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import tvm_hybrid
+from tests.conftest import THREADS
 from tests.tvm_hybrid.small_models import mlp, mlp_module, run_python
 from tvm_hybrid import threads
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import TargetError
+from tvm_hybrid.thread_pool.native import installed
 
 
 def test_none_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +151,11 @@ def test_each_thread_has_its_own_number() -> None:
     thread.join()
     assert found == [0]
     assert threads.current.setting.count == mine
+
+
+@pytest.mark.parametrize("_again", range(2))
+def test_every_test_begins_with_the_same_number_on_our_pool(_again: int) -> None:
+    """So a file of tests passes alone as it does after others."""
+    assert installed() is not None
+    assert threads.current.setting.count == THREADS
+    threads.use_threads(THREADS + 1)  # which the second time is forgotten

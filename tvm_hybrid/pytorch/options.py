@@ -36,7 +36,7 @@ class TorchOptions:
     def of_compile(self) -> dict[str, Any]:
         """The arguments of `tvm_hybrid.compile`."""
         found = {name: value for name, value in vars(self).items() if name != "strict"}
-        if self.num_threads is None and self.threads is None and VARIABLE not in os.environ:
+        if self.num_threads is None and self.threads is None and not os.environ.get(VARIABLE):
             found["num_threads"] = torch.get_num_threads()
         return found
 
