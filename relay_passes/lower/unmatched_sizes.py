@@ -21,6 +21,7 @@ with these sizes as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
@@ -59,14 +60,14 @@ def unmatched_sizes() -> ir.transform.Pass:
     return run
 
 
-def _kernel_calls(function: relax.Function) -> Iterator[relax.Call]:
+def _kernel_calls(function: relax.Function) -> Iterator[Any]:
     for block in function.body.blocks:
         for binding in block.bindings[:]:
             if op_name(binding.value) == "relax.call_tir":
                 yield binding.value
 
 
-def _matches(kernel: tirx.PrimFunc, call: relax.Call) -> bool:
+def _matches(kernel: tirx.PrimFunc, call: Any) -> bool:
     """Whether FuseTIR can tell that a kernel's sizes are those of its call."""
     made = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
     given = [*call.args[1].fields, *(relax.Var("made", each) for each in made)]
@@ -98,8 +99,6 @@ def _match(param: ir.Expr, given: ir.Expr) -> bool:
     """Whether two sizes agree term by term, as far as both are of one form."""
     if isinstance(param, tirx.IntImm):
         return isinstance(given, tirx.IntImm) and int(param) == int(given)
-    if isinstance(param, tirx.Var):
+    if not isinstance(param, _BINARY) or type(param) is not type(given):
         return True
-    if not isinstance(param, _BINARY):  # FuseTIR knows no others
-        return param.same_as(given)
-    return type(param) is not type(given) or (_match(param.a, given.a) and _match(param.b, given.b))
+    return _match(param.a, given.a) and _match(param.b, given.b)

@@ -64,7 +64,7 @@ def _table(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
         def element(power: Expr, part: Expr) -> Expr:
             whole = tirx.Cast("float64", length)
             angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
-            value = tirx.Select(tirx.EQ(part, index(0)), te.cos(angle), te.sin(angle))
+            value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
             return tirx.Cast(dtype, value / whole if attrs["inverse"] else value)
 
         return te.compute((length, index(2)), element, name="roots")

@@ -67,6 +67,7 @@ from .op import nearbyint as nearbyint
 from .op import reinterpret as reinterpret
 from .op import shift_left as shift_left
 from .op import shift_right as shift_right
+from .op import sin as sin
 from .op import sqrt as sqrt
 from .op import truncdiv as truncdiv
 from .op import truncmod as truncmod

@@ -1,7 +1,8 @@
 """What the sizes of an operator's inputs have to be, where they depend on data.
 
 operator                      the program checks
-Conv, ConvTranspose           the channels are those of the weight, in whole groups
+Conv, ConvInteger,
+ConvTranspose                 the channels are those of the weight, in whole groups
 DepthToSpace                  the channels are whole blocks
 Einsum                        sizes of one letter are equal
 GatherElements                indices lie in the data along other axes than that of the choice
@@ -146,6 +147,7 @@ INPUT_CHECKS: dict[str, InputCheck] = {
     "ArgMax": _extreme,
     "ArgMin": _extreme,
     "Conv": _conv,
+    "ConvInteger": _conv,
     "ConvTranspose": _conv_transpose,
     "DepthToSpace": _depth_to_space,
     "Einsum": _einsum,
