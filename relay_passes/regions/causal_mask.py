@@ -11,11 +11,11 @@ An attention kernel that knows c skips the keys that no query sees, and reads no
 
 A finite number hides nothing: a query whose other keys have scores as low sees the key. A mask of
 finite numbers therefore stays an operand, which is added, with one exception: numbers of at most
--2^127, such as the lowest ones of float32 and bfloat16, where every query sees a key and nothing
-else is added to the scores. If all scores of a query are below 2^126 in magnitude, a hidden one is
-then at least 2^103 below a visible one (the distance of float32 numbers of this size), and its
-exponential is exactly 0. A second mask that is not known now may lower what is visible as far.
-The least number of float16, -65504, is no exception: scores of -40000 are possible.
+-2^126, such as the lowest ones of float32 and bfloat16 and their halves, where every query sees a
+key and nothing else is added to the scores. If all scores of a query are below 2^125 in magnitude,
+a hidden one is then at least 2^101 below a visible one (the distance of float32 numbers of this
+size), and its exponential is exactly 0. A second mask, which is not known now, may lower visible
+scores as far. The least number of float16, -65504, is too high: scores of -40000 are possible.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.size import may_be_negative
 
-LOWEST = -(2.0**127)  # a finite number up to which a mask may hide a score below 2^126
+LOWEST = -(2.0**126)  # a finite number up to which a mask may hide scores below 2^125
 _SCALES = (2.0**-60, 2.0**60)  # behind a finite mask: hidden scores stay far below visible ones
 _VIEWS = (*RESHAPES, "relax.broadcast_to", "relax.astype")
 _FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # which argument is the number

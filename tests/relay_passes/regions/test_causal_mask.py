@@ -46,7 +46,7 @@ LEAST_BFLOAT16 = -255 * 2.0**120
 def test_finite_numbers_hide_if_they_are_lowest_and_every_query_sees_a_key() -> None:
     """A score of -1e4, of -65504 (float16's least) or of -1e30 may be that of a visible key."""
     assert LEAST < LEAST_BFLOAT16 < LOWEST
-    for number in (LEAST, LEAST_BFLOAT16, LOWEST):
+    for number in (LEAST, LEAST / 2, LEAST_BFLOAT16, LOWEST):
         assert diagonal(mask(1, number)) is None
         assert diagonal(mask(1, number), finite=True) == 1
         assert diagonal(mask(-1, number), finite=True) is None  # the first query sees nothing
