@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from . import reductions
+from . import (
+    arithmetic,
+    creation,
+    elementwise,
+    images,
+    movement,
+    products,
+    reductions,
+    selection,
+)
 from .calls import Family
 
-FAMILIES: dict[str, Family] = {**reductions.FAMILIES}
+_MODULES = (arithmetic, creation, elementwise, images, movement, products, reductions, selection)
+FAMILIES: dict[str, Family] = {
+    name: family for module in _MODULES for name, family in module.FAMILIES.items()
+}
 """The families by their names; each is compiled as one program."""
