@@ -13,7 +13,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
-from .arithmetic import ARITHMETIC
+from .arithmetic import ARITHMETIC, product
 from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
@@ -84,7 +84,11 @@ def _ours() -> dict[str, Converter]:
         "index.Tensor": take,
         "index_put.default": put,
     }
-    summing = {"mean.dim": mean, "avg_pool2d.default": average, "avg_pool3d.default": average}
+    summing = {
+        **{f"{name}.default": product for name in ("mm", "bmm")},
+        **{f"avg_pool{rank}d.default": average for rank in (2, 3)},
+        "mean.dim": mean,
+    }
     of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS}
     return {**torch_converters(summing), **of_families, **ours}
 
