@@ -7,20 +7,26 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
+from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
+from .arithmetic import ARITHMETIC, product
 from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
-from .power import power
+from .functions import FUNCTIONS
+from .indices import put, take
+from .pools import average
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
-from .resize import bilinear, nearest, resize
+from .reductions import REDUCTIONS, mean
+from .resize import antialiased, bilinear, nearest, resize, sampled
 from .sizes import Sizes
 from .slices import cut
+from .trusted import TRUSTED
 from .whole_activations import hardsigmoid, hardswish
 
 Converter = Callable[..., Any]  # (node, importer) -> value
@@ -35,13 +41,14 @@ _UNWANTED = {"_assert_async.default", "_assert_async.msg"}
 
 
 def new_importer(sizes: Sizes) -> ExportedProgramImporter:
-    """TVM's importer of one graph, with all converters in its map, and what these share in it.
+    """TVM's importer of one graph, with known converters in its map, and what these share in it.
 
     That is `sizes`, and `ranges` of dynamic quantisation by the nodes that choose them.
     """
     importer = ExportedProgramImporter()
     vars(importer).update(sizes=sizes, ranges={})
-    table = importer.convert_map
+    table = {name: importer.convert_map[name] for name in TRUSTED if name in importer.convert_map}
+    importer.convert_map = table
     for name, convert in _ours().items():
         table[name] = functools.partial(convert, importer=importer)
     for name in PROMOTED:
@@ -53,7 +60,7 @@ def new_importer(sizes: Sizes) -> ExportedProgramImporter:
 @functools.cache
 def known_converters() -> frozenset[str]:
     """The names of operators that can be imported, such as "add.Tensor"."""
-    return frozenset(ExportedProgramImporter().convert_map) | frozenset(_ours())
+    return TRUSTED | frozenset(_ours())
 
 
 @functools.cache
@@ -61,16 +68,48 @@ def _ours() -> dict[str, Converter]:
     ours = {
         "convert_element_type.default": cast,
         "clamp.default": clamp,
+        "clamp.Tensor": clamp,
         "cat.default": concatenate,
-        **dict.fromkeys(("pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor"), power),
         "upsample_nearest2d.vec": nearest,
         "upsample_bilinear2d.vec": bilinear,
         "resize2d.default": resize,
+        "_upsample_bilinear2d_aa.default": antialiased,
+        "_upsample_bicubic2d_aa.default": antialiased,
+        "grid_sampler_2d.default": sampled,
         "slice.Tensor": cut,
         "hardswish.default": hardswish,
         "hardsigmoid.default": hardsigmoid,
+        "getitem": item,
+        "lift_fresh_copy.default": unchanged,
+        "index.Tensor": take,
+        "index_put.default": put,
     }
-    return {**torch_converters(), **QUANTIZED, **ours}
+    summing = {
+        **{f"{name}.default": product for name in ("mm", "bmm")},
+        **{f"avg_pool{rank}d.default": average for rank in (2, 3)},
+        "mean.dim": mean,
+    }
+    of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS}
+    return {**torch_converters(summing), **of_families, **ours}
+
+
+def item(node: Any, importer: Any) -> Any:
+    """`operator.getitem`: one of several results, of which many converters make the first alone."""
+    source, number = node.args
+    whole = importer.env[source]
+    if not isinstance(getattr(whole, "ty", None), relax.TensorType):
+        return importer.create_convert_map()["getitem"](node)
+    if number != 0:
+        raise UnsupportedOperatorError(
+            f"operator {source.target.__name__} (node {source.name!r}) makes its first result "
+            f"only, and the program uses result {number}"
+        )
+    return whole
+
+
+def unchanged(node: Any, importer: Any) -> Any:
+    """`aten.lift_fresh_copy.default`, which torch.compile leaves of tensors in the program."""
+    return importer.env[node.args[0]]
 
 
 def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
@@ -83,9 +122,7 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
     """
     unknown: dict[str, None] = {}
     random: dict[str, None] = {}
-    for node in nodes:
-        if node.op != "call_function":
-            continue
+    for node in _with_branches(nodes):
         name = node.target.__name__
         if name in _RANDOM or (name in _DROPOUT and (len(node.args) < 3 or node.args[2])):
             random[name] = None
@@ -97,6 +134,17 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
         )
     if unknown:
         raise UnsupportedOperatorError(f"operators without a converter: {', '.join(unknown)}")
+
+
+def _with_branches(nodes: Iterable[Any]) -> Iterable[Any]:
+    """Calls of operators, those in the branches of `torch.cond` among them."""
+    for node in nodes:
+        if node.op == "call_function":
+            yield node
+        elif node.op == "get_attr":
+            branch = getattr(node.graph.owning_module, node.target)
+            if isinstance(branch, torch.fx.GraphModule):
+                yield from _with_branches(branch.graph.nodes)
 
 
 def _makes_tensors(node: Any) -> bool:

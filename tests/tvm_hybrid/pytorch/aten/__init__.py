@@ -1,0 +1,21 @@
+"""Cases of every ATen operator that is imported, by family: a module a family."""
+
+from __future__ import annotations
+
+from . import (
+    arithmetic,
+    creation,
+    elementwise,
+    images,
+    movement,
+    products,
+    reductions,
+    selection,
+)
+from .calls import Family
+
+_MODULES = (arithmetic, creation, elementwise, images, movement, products, reductions, selection)
+FAMILIES: dict[str, Family] = {
+    name: family for module in _MODULES for name, family in module.FAMILIES.items()
+}
+"""The families by their names; each is compiled as one program."""
