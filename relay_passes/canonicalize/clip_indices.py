@@ -14,6 +14,7 @@ maximum, also where an extent is a symbol.
 
 In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error. TVM
 does not check: a token id that is too large would crash the process or overwrite other memory.
+Where a user asks for the error, the front end has put a kernel that checks in front.
 """
 
 from __future__ import annotations

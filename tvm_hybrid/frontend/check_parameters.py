@@ -3,6 +3,9 @@
 operator          refused
 DepthToSpace      channels that are no whole blocks
 GatherElements    more indices than data, along another axis than that of the choice
+GatherND          other batches of indices than of data
+NonMaxSuppression other numbers of boxes than of scores
+OneHot            other values than two
 Range             a step of 0, or limits between which it does not end
 Resize, Upsample  a scale that is 0, negative or not finite; a negative size
 Split             a negative size
@@ -12,7 +15,7 @@ Sizes that are dynamic are checked when the program runs (data_sized/input_check
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -58,6 +61,36 @@ def _gather_elements(node: onnx.NodeProto, graph: Graph) -> str | None:
     return None
 
 
+def _gather_nd(node: onnx.NodeProto, graph: Graph) -> str | None:
+    data, indices = (graph.dims(name) for name in node.input[:2])
+    batches = attributes_of(node).get("batch_dims", 0)
+    if data is None or indices is None or not _differ(data[:batches], indices[:batches]):
+        return None
+    return f"the batches of its indices {indices} are not those of its data {data}"
+
+
+def _non_max_suppression(node: onnx.NodeProto, graph: Graph) -> str | None:
+    boxes, scores = (graph.dims(name) for name in node.input[:2])
+    if boxes is None or scores is None or len(boxes) != 3 or len(scores) != 3:
+        return None
+    if not _differ(boxes[:2], (scores[0], scores[2])):
+        return None
+    return f"its boxes {boxes} are not those of its scores {scores}"
+
+
+def _one_hot(node: onnx.NodeProto, graph: Graph) -> str | None:
+    dims = graph.dims(node.input[2])
+    return f"its values {dims} are not two" if dims is not None and _differ(dims, (2,)) else None
+
+
+def _differ(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    """Whether sizes are known to differ."""
+    if len(one) != len(other):
+        return True
+    pairs = zip(one, other, strict=True)
+    return any(None not in (a, b) and a != b for a, b in pairs)
+
+
 def _range(node: onnx.NodeProto, graph: Graph) -> str | None:
     start, limit, step = (graph.constants.get(name) for name in node.input)
     if step is not None and step.item() == 0:
@@ -89,6 +122,9 @@ def _split(node: onnx.NodeProto, graph: Graph) -> str | None:
 _CHECKS: dict[str, Check] = {
     "DepthToSpace": _depth_to_space,
     "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "NonMaxSuppression": _non_max_suppression,
+    "OneHot": _one_hot,
     "Range": _range,
     "Resize": _resize,
     "Split": _split,

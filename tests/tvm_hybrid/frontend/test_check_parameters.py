@@ -43,6 +43,13 @@ REFUSED: dict[str, Refused] = {
         "GroupNormalization", 21, ("n", 3, "h", "w"), [np.ones(3, F)] * 2, {"num_groups": 2},
         "(whole groups|do not fit)",
     ),
+    "boxes without scores": (
+        "NonMaxSuppression", 13, (1, 4, 4), [np.zeros((1, 1, 5), F), INT([3])], {}, "its boxes",
+    ),
+    "batches of indices": (
+        "GatherND", 13, (2, 3), [np.zeros((3, 1), INT)], {"batch_dims": 1}, "the batches",
+    ),
+    "three values": ("OneHot", 13, (2,), [F(3), F([0, 1, 2])], {}, "its values"),
     "channels of a weight": (
         "Conv", 13, ("n", 4, "h", "w"), [np.ones((2, 3, 1, 1), F)], {}, "channels",
     ),
@@ -67,12 +74,15 @@ def test_what_is_dynamic_is_refused_when_it_runs() -> None:
     shapes: dict[str, tuple[int | str, ...]] = {
         "blocks": (1, "blocks_c", 2, 2),
         "groups": (1, "groups_c", 2, 2),
-        "scale": ("groups_c",),
+        "scale": ("scale_c",),
         "image": (1, "image_c", 3, 3),
         "weight": ("outputs", "inside", 2, 2),
         "back": (1, "back_c", 3, 3),
         "back_weight": ("back_i", 2, 2, 2),
         "data": (2, "columns"),
+        "boxes": (1, "boxes_n", 4),
+        "scores": (1, 1, "scores_n"),
+        "halves": ("halves_n", 2),
     }
     for name, shape in shapes.items():
         build.input(name, shape)
@@ -82,11 +92,15 @@ def test_what_is_dynamic_is_refused_when_it_runs() -> None:
     build.output(build.node("Conv", "image", "weight", group=2), None)
     build.output(build.node("ConvTranspose", "back", "back_weight"), None)
     build.output(build.node("GatherElements", "data", indices, axis=0), None)
+    limit = build.constant([3])
+    build.output(build.node("NonMaxSuppression", "boxes", "scores", limit), None)
+    for part in build.nodes("Split", 3, "halves", num_outputs=3):
+        build.output(part, None)
     program = tvm_hybrid.compile(build.model(), num_threads=1, records=[], keep_open=True)
     good = {
         "blocks": (1, 4, 2, 2), "groups": (1, 4, 2, 2), "scale": (4,), "image": (1, 6, 3, 3),
         "weight": (2, 3, 2, 2), "back": (1, 3, 3, 3), "back_weight": (3, 2, 2, 2), "data": (2, 3),
-        "indices": (2, 3),
+        "boxes": (1, 5, 4), "scores": (1, 1, 5), "halves": (5, 2), "indices": (2, 3),
     }  # fmt: skip
     bad: list[dict[str, tuple[int, ...]]] = [
         {"blocks": (1, 3, 2, 2)},
@@ -95,6 +109,9 @@ def test_what_is_dynamic_is_refused_when_it_runs() -> None:
         {"weight": (3, 3, 2, 2)},
         {"back": (1, 4, 3, 3)},
         {"indices": (2, 5)},
+        {"scores": (1, 1, 6)},
+        {"halves": (1, 2)},
+        {"scale": (5,)},
     ]
 
     def run(sizes: dict[str, tuple[int, ...]]) -> None:

@@ -10,6 +10,8 @@ from onnx import TensorProto, helper
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import ModelError, ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.frontend.graph import Graph
+from tvm_hybrid.frontend.old_forms import renewed
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .models import f32, make_model, parsed, random
@@ -136,6 +138,19 @@ def test_forms_that_later_opsets_changed() -> None:
             assert got.dtype == wanted[name].dtype
             # Sums of up to nine numbers near 1, and a root.
             np.testing.assert_allclose(got, wanted[name], rtol=2e-6, atol=1e-6, err_msg=name)
+
+
+def test_nodes_that_lose_an_attribute_or_an_input() -> None:
+    graph = Graph("g", 7, [], [], [], old_opset=1)
+    graph.add_constant("sizes", np.array([1, 3]))
+    names = ["x", "w", "r"]
+    for operator in ("RNN", "GRU", "LSTM"):
+        old = helper.make_node(operator, names, ["y"], hidden_size=4, output_sequence=1)
+        assert renewed(old, graph) == [helper.make_node(operator, names, ["y"], hidden_size=4)]
+    old = helper.make_node("Split", ["x", "sizes"], ["y", "z"], axis=1)
+    new = helper.make_node("Split", ["x"], ["y", "z"], axis=1, split=[1, 3])
+    assert renewed(old, graph) == [new]
+    assert renewed(new, graph) is None
 
 
 def refused(

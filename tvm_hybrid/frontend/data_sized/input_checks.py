@@ -6,8 +6,10 @@ ConvTranspose                 the channels are those of the weight, in whole gro
 DepthToSpace                  the channels are whole blocks
 Einsum                        sizes of one letter are equal
 GatherElements                indices lie in the data along other axes than that of the choice
-GridSample                    as many grids as images
+GridSample                    as many grids as images, of as many coordinates as axes
 GroupNormalization            the channels are whole groups
+NonMaxSuppression             as many boxes as scores
+RoiAlign                      as many images as regions
 ScatterElements               indices and updates have one shape, which the data contain
 ScatterND                     there are elements to write to
 SpaceToDepth                  the extents are whole blocks
@@ -28,7 +30,7 @@ from .access import check_choice, check_extreme
 from .broadcast import PRODUCTS, check_product
 from .kernels import index
 from .requests import check, check_equal
-from .sizes import dims_of, simplified
+from .sizes import dims_of, same_size, simplified
 
 InputCheck = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], None]
 
@@ -81,8 +83,13 @@ def _gather_elements(
 
 
 def _group_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
-    rest = tirx.floormod(dims_of(inputs[0])[1], index(attrs["num_groups"]))
+    channels, groups = dims_of(inputs[0])[1], index(attrs["num_groups"])
+    rest = tirx.floormod(channels, groups)
     check(builder, tirx.EQ(rest, index(0)), "the channels are no whole groups")
+    for (size,) in map(dims_of, inputs[1:3]):
+        per_group = isinstance(channels, tirx.IntImm) and same_size(size, groups)  # of opset 18
+        if not per_group:
+            check_equal(builder, channels, size, "scale and bias are not one for each channel")
 
 
 def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
@@ -91,14 +98,32 @@ def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     misfit = "the parts are not the whole"
     if sizes is not None:
         check_equal(builder, size, index(int(sum(sizes))), misfit)
-    elif "num_outputs" not in attrs:  # whose last part may be smaller
-        rest = tirx.floormod(size, index(attrs["tvm_custom"]["num_outputs"]))
-        check(builder, tirx.EQ(rest, index(0)), misfit)
+        return
+    count = attrs["tvm_custom"]["num_outputs"]
+    if "num_outputs" in attrs:  # the last part may be smaller
+        part = tirx.floordiv(size + index(count - 1), index(count))
+        check(builder, size >= part * index(count - 1), misfit)
+    else:
+        check(builder, tirx.EQ(tirx.floormod(size, index(count)), index(0)), misfit)
 
 
 def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
     images, grids = map(dims_of, inputs[:2])
     check_equal(builder, images[0], grids[0])
+    check_equal(builder, grids[-1], index(len(images) - 2))
+
+
+def _non_max_suppression(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    boxes, scores = map(dims_of, inputs[:2])
+    check_equal(builder, boxes[0], scores[0])
+    check_equal(builder, boxes[1], scores[2])
+
+
+def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    regions, images = map(dims_of, inputs[1:3])
+    check_equal(builder, regions[0], images[0])
 
 
 def _scatter(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
@@ -154,6 +179,8 @@ INPUT_CHECKS: dict[str, InputCheck] = {
     "GatherElements": _gather_elements,
     "GridSample": _grid_sample,
     "GroupNormalization": _group_norm,
+    "NonMaxSuppression": _non_max_suppression,
+    "RoiAlign": _roi_align,
     "ScatterElements": _scatter,
     "ScatterND": _scatter_nd,
     "SpaceToDepth": _space_to_depth,
