@@ -15,13 +15,13 @@ from relay_passes.ir.constants import array_of
 
 from ..model_nodes import variable_name
 from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
-from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
 from .data_sized.sizes import dims_of
 from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
+from .half_converters import half_to_widen, widen
 from .left_data import LARGE_BYTES
 from .loops import Loop, repeat
 from .name_variables import Made, name_variables
@@ -70,11 +70,12 @@ class _Importer(OnnxImporter):
         self, node: str, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
         try:
-            if is_widened(op_type, inputs):
-                wide = node_inputs(widen(self.bb, inputs))
-                result = self._rounded(self._convert(op_type, wide, attrs, opset))
-            else:
-                result = self._convert(op_type, inputs, attrs, opset)
+            half = half_to_widen(op_type, inputs)
+            if half is not None:
+                inputs = node_inputs(widen(self.bb, inputs, half))
+            result = self._convert(op_type, inputs, attrs, opset)
+            if half is not None:
+                result = self._rounded(result, half)
             self._check_types(self._sources[node], result)
             return self._named(self._sources[node], result)
         except Exception as error:
@@ -106,11 +107,11 @@ class _Importer(OnnxImporter):
         loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
         return repeat(self._library, self.bb, loop, inputs)
 
-    def _rounded(self, value: relax.Expr) -> relax.Expr:
-        """The (first) result in bfloat16; statistics beside it stay as they are."""
+    def _rounded(self, value: relax.Expr, half: str) -> relax.Expr:
+        """The (first) result in a type of 16 bits; statistics beside it stay as they are."""
         if isinstance(value, relax.Tuple):
-            return relax.Tuple([self._rounded(value[0]), *list(value)[1:]])
-        return self.bb.normalize(relax.op.astype(value, BFLOAT16))
+            return relax.Tuple([self._rounded(value[0], half), *list(value)[1:]])
+        return self.bb.normalize(relax.op.astype(value, half))
 
     def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
         """A result in variables that tell the node of the model."""
