@@ -23,9 +23,15 @@ operator that is no norm: importers write operators of bfloat16 so. With `produc
 operands of products are f32 too, with `convolutions` those of convolutions. Operators that only
 move elements move bfloat16 if the value is stored in it.
 
-`widen_f16` does the same for float16 models with products, whose operands become f32, but where
-AMX tiles multiply float16 and are faster (`half_products`). There, casts around a norm do not
-round, nor those around an activation that is written out.
+`widen_f16` does the same for float16 models with products or sums: reductions, pools, norms,
+softmax. Operands of products become f32, but where AMX tiles multiply float16 and are faster
+(`half_products`). There, casts around a norm do not round, nor those around an activation that is
+written out. So no sum overflows that is divided later, as that of a mean:
+
+    lv = R.multiply(x, x)               # all float16; 300 * 300 is inf
+    gv = R.sqrt(R.mean(lv))
+        ->  lv = R.astype(x, "float32")
+            gv = R.astype(R.sqrt(R.mean(R.multiply(lv, lv))), "float16")
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ from tvm import ir, relax
 from relay_passes.ir.graph import DataflowGraph, is_call
 from relay_passes.ir.rewrite import block_pass
 
-from .widening import HALF, NARROW, WIDE, Widening, arguments_of, is_product
+from .widening import HALF, NARROW, WIDE, Widening, arguments_of, is_product, is_sum
 
 KeepsHalf = Callable[[DataflowGraph, relax.Call], bool]
 FindActivations = Callable[[DataflowGraph], Mapping[relax.Var, Sequence[relax.Expr]]]
@@ -59,7 +65,7 @@ def widen_bf16(products: str = NARROW, convolutions: str = NARROW) -> ir.transfo
 def widen_f16(
     activations: FindActivations = lambda _: {}, keeps: KeepsHalf = lambda graph, call: False
 ) -> ir.transform.Pass:
-    """The pass for float16; it leaves blocks without products of it as they are.
+    """The pass for float16; it leaves blocks without products and sums of it as they are.
 
     Parameters
     ----------
@@ -76,8 +82,9 @@ def widen_f16(
             cast = graph.definition(arg)
             return widening.holds(cast.args[0] if is_call(cast, "relax.astype") else arg)
 
-        products = (each.value for each in graph.bindings if is_product(each.value))
-        if not any(comes_from_half(arg) for value in products for arg in value.args):
+        values = (each.value for each in graph.bindings)
+        summing = (value for value in values if is_product(value) or is_sum(value))
+        if not any(comes_from_half(arg) for value in summing for arg in value.args):
             return None
         widening.activations = activations(graph)
         return _rewrite(graph, widening)

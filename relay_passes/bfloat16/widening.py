@@ -14,6 +14,7 @@ from relay_passes.ir.convolution import convolution_of, is_convolution, is_trans
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.traits import SCATTERS, SUMMING
 from relay_passes.ir.used_variables import variables
 from relay_passes.ir.with_args import with_args
 
@@ -34,6 +35,16 @@ def arguments_of(value: relax.Expr) -> list[relax.Expr]:
 def is_product(value: Any) -> bool:
     """Whether an expression is a matrix product or a convolution that kernels of ours know."""
     return op_name(value) == "relax.matmul" or (is_convolution(value) and not is_transposed(value))
+
+
+def is_sum(value: Any) -> bool:
+    """Whether an expression is another operator that sums, or multiplies, any number of terms."""
+    name = op_name(value)
+    if name == "relax.index_put":
+        return bool(value.attrs.accumulate)
+    if name in SCATTERS:  # others put elements in the place of those that are there
+        return str(value.attrs.reduction) in ("add", "mul", "mean")
+    return name in SUMMING and not moves(value)
 
 
 @dataclass
@@ -208,7 +219,7 @@ class Widening:
     def _compute(self, var: relax.Var, call: relax.Call) -> None:
         """An operator on f32; as it was if it does not give f32 then."""
         arguments = [self._wide(arg) if self.holds(arg) else arg for arg in call.args]
-        applied = self.block.builder.normalize(with_args(call, arguments))
+        applied = self.block.builder.normalize(with_args(call, arguments, **self._type_of(call)))
         if not self.holds(var):
             if tvm_ffi.structural_equal(applied.ty, var.ty):
                 self.block.bind(var, applied)
@@ -220,6 +231,11 @@ class Widening:
             self._bind_narrow(var, self._rounded(self.block.emit(applied, str(var.name))))
         else:
             self._bind_wide(var, applied)
+
+    def _type_of(self, call: relax.Call) -> dict[str, str]:
+        """The attribute that says in which type a call sums, if that is the narrow one: f32."""
+        names = ("dtype", "out_dtype") if is_sum(call) else ()
+        return {name: WIDE for name in names if str(getattr(call.attrs, name, "")) == self.kind}
 
     def _keep(self, var: relax.Var, value: relax.Expr) -> None:
         """The binding as it was, on narrow values."""

@@ -54,6 +54,7 @@ VIEWS = (*RESHAPES, *_named("permute_dims", "broadcast_to", "repeat", "strided_s
 # Operators that reduce axes.
 SUMS = _named("sum", "mean", "variance", "std", "prod")
 REDUCTIONS = (*SUMS, *_named("max", "min", "argmax", "argmin"))
+SCATTERS = _named("scatter_elements", "scatter_nd")
 
 # Operators whose layout says which axis holds channels.
 CONVOLUTIONS = _each(["conv"], (1, 2, 3))
@@ -69,4 +70,15 @@ GROUP_NORMS = _named("nn.group_norm", "nn.instance_norm")
 SAME_AXES = (
     *(*SOFTMAXES, *CHANNEL_WISE, *GROUP_NORMS, *QUANTIZING),
     *_named("nn.layer_norm", "nn.pad", "split", "strided_slice", "cumsum", "flip"),
+)
+
+# Operators that add terms up or multiply them, but for matrix products and convolutions: in a type
+# of 16 bits, a sum overflows or stops growing long before the result does.
+SUMMING = (
+    *(*SUMS, *SOFTMAXES, *GROUP_NORMS, *RESIZES, *TRANSPOSED_CONVOLUTIONS),
+    *_each(["avg_pool", "adaptive_avg_pool"], (1, 2, 3)),
+    *_named("nn.batch_norm", "nn.layer_norm", "nn.rms_norm"),
+    *_named("nn.nll_loss", "nn.cross_entropy_with_logits"),
+    *_named("cumsum", "cumprod", "einsum", "collapse_sum_like", "collapse_sum_to"),
+    *_named("image.grid_sample", "vision.roi_align"),
 )

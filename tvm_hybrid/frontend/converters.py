@@ -24,7 +24,6 @@ from tvm import relax, tirx
 
 from .affine_grid_converter import AFFINE_GRID_CONVERTERS
 from .attention_converters import ATTENTION_CONVERTERS
-from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.access import gather
 from .data_sized.index_grids import index_grid
@@ -33,6 +32,7 @@ from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 from .fourier_converters import FOURIER_CONVERTERS
+from .half_converters import BFLOAT16_CONVERTERS
 from .hardmax_converter import HARDMAX_CONVERTERS
 from .matrix_converters import MATRIX_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS

@@ -13,6 +13,7 @@ from onnx import helper
 
 from .cast_constants import cast
 from .graph import Graph, is_standard, static_shape, subgraphs
+from .half_converters import BFLOAT16, FLOAT16, SUMMING
 from .node_builder import attributes_of
 from .plain_operators import PLAIN_OPERATORS
 from .quantize_constants import dequantize_linear, dynamic_quantize_linear, quantize_linear
@@ -112,19 +113,27 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: graph.constants[name] for name in node.input if name}
+    if node.op_type in SUMMING:  # the caller rounds the result
+        feeds = {name: _widened(array) for name, array in feeds.items()}
     with np.errstate(all="ignore"):
-        return ReferenceEvaluator(_model_of(node, graph)).run(None, feeds)
+        return ReferenceEvaluator(_model_of(node, feeds, graph.opset)).run(None, feeds)
 
 
-def _model_of(node: onnx.NodeProto, graph: Graph) -> onnx.ModelProto:
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.name in (BFLOAT16, FLOAT16) else array
+
+
+def _model_of(node: onnx.NodeProto, feeds: dict[str, np.ndarray], opset: int) -> onnx.ModelProto:
     """A model of one node: the reference takes a bare node for one of the newest opset."""
     inputs = [
-        onnx.ValueInfoProto(name=name, type=graph.types[name])
-        for name in dict.fromkeys(filter(None, node.input))
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in feeds.items()
     ]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     body = helper.make_graph([node], "folded", inputs, outputs)
-    return helper.make_model(body, opset_imports=[helper.make_opsetid("", graph.opset)])
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)])
 
 
 def _is_weight(array: np.ndarray) -> bool:

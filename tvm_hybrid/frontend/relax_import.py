@@ -15,7 +15,6 @@ from relay_passes.ir.constants import array_of
 
 from ..model_nodes import variable_name
 from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
-from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .checked_indices import with_checked_indices
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
@@ -23,6 +22,7 @@ from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
 from .data_sized.sizes import dims_of
 from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
+from .half_converters import half_to_widen, widen
 from .left_data import LARGE_BYTES
 from .loops import Loop, repeat
 from .name_variables import Made, name_variables
@@ -74,11 +74,12 @@ class _Importer(OnnxImporter):
             if self._graph.check_indices:
                 source = self._sources[node]
                 inputs = node_inputs(with_checked_indices(self.bb, source, inputs, attrs))
-            if is_widened(op_type, inputs):
-                wide = node_inputs(widen(self.bb, inputs))
-                result = self._rounded(self._convert(op_type, wide, attrs, opset))
-            else:
-                result = self._convert(op_type, inputs, attrs, opset)
+            half = half_to_widen(op_type, inputs)
+            if half is not None:
+                inputs = node_inputs(widen(self.bb, inputs, half))
+            result = self._convert(op_type, inputs, attrs, opset)
+            if half is not None:
+                result = self._rounded(result, half)
             self._check_types(self._sources[node], result)
             return self._named(self._sources[node], result)
         except Exception as error:
@@ -110,11 +111,11 @@ class _Importer(OnnxImporter):
         loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
         return repeat(self._library, self.bb, loop, inputs)
 
-    def _rounded(self, value: relax.Expr) -> relax.Expr:
-        """The (first) result in bfloat16; statistics beside it stay as they are."""
+    def _rounded(self, value: relax.Expr, half: str) -> relax.Expr:
+        """The (first) result in a type of 16 bits; statistics beside it stay as they are."""
         if isinstance(value, relax.Tuple):
-            return relax.Tuple([self._rounded(value[0]), *list(value)[1:]])
-        return self.bb.normalize(relax.op.astype(value, BFLOAT16))
+            return relax.Tuple([self._rounded(value[0], half), *list(value)[1:]])
+        return self.bb.normalize(relax.op.astype(value, half))
 
     def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
         """A result in variables that tell the node of the model."""

@@ -239,9 +239,62 @@ def test_an_operator_between_casts_is_one_of_float16(wide: Wide, rounds: bool) -
     assert len(casts) == 1 + rounds
 
 
-def test_float16_without_products_stays() -> None:
-    mod = module(lambda x: op.nn.relu(op.exp(x)), ((4, 8), "float16"))
+def test_float16_without_products_and_sums_stays() -> None:
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        return [op.nn.relu(op.exp(x)), op.max(x, 1), op.scatter_elements(x, INDICES, x, 1)]
+
+    mod = module(body, ((4, 8), "float16"))
     assert_structural_equal(widen_f16()(mod), mod)
+
+
+IMAGE = ((1, 8, 4, 4), "float16")
+INDICES = const(np.zeros((4, 8), np.int64))
+ROWS = const(np.zeros((8, 1), np.int64))
+HALF_ONES = const(np.ones(8, np.float16))
+KERNEL = const(np.ones((8, 1, 3, 3), np.float16))
+
+
+def trained(x: relax.Expr) -> relax.Expr:
+    call = op.nn.batch_norm(x, *[HALF_ONES] * 4, 1, training=True)
+    return relax.TupleGetItem(call, 0)
+
+
+@pytest.mark.parametrize(
+    ("sums", "x"),
+    [
+        (lambda x: op.sum(x, [1]), HALF),
+        (lambda x: op.mean(x, [1]), HALF),
+        (lambda x: op.variance(x, [1]), HALF),
+        (lambda x: op.std(x, [1]), HALF),
+        (lambda x: op.prod(x, [1]), HALF),
+        (lambda x: op.cumsum(x, 1), HALF),
+        (lambda x: op.cumsum(x, 1, dtype="float16"), HALF),
+        (lambda x: op.cumprod(x, 1, dtype="float16"), HALF),
+        (lambda x: op.einsum(relax.Tuple([x]), "ij->i"), HALF),
+        (lambda x: op.scatter_elements(x, INDICES, x, 1, reduction="add"), HALF),
+        (lambda x: op.scatter_nd(x, ROWS, op.concat([x, x]), reduction="add"), HALF),
+        (lambda x: op.nn.softmax(x), HALF),
+        (lambda x: op.nn.log_softmax(x), HALF),
+        (lambda x: op.nn.layer_norm(x, HALF_ONES, HALF_ONES, [-1]), HALF),
+        (lambda x: op.nn.rms_norm(x, HALF_ONES, [-1]), HALF),
+        (lambda x: op.nn.group_norm(x, HALF_ONES, HALF_ONES, 2, 1, [2, 3]), IMAGE),
+        (lambda x: op.nn.instance_norm(x, HALF_ONES, HALF_ONES, 1, [2, 3]), IMAGE),
+        (trained, IMAGE),
+        (lambda x: op.nn.avg_pool2d(x, (3, 3)), IMAGE),
+        (lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1)), IMAGE),
+        (lambda x: op.nn.conv2d_transpose(x, KERNEL, out_dtype="float16"), IMAGE),
+        (lambda x: op.image.resize2d(x, (9, 9), layout="NCHW", method="linear"), IMAGE),
+    ],
+)
+def test_sums_of_float16_are_of_float32(sums: Body, x: tuple[tuple[int, ...], str]) -> None:
+    """The square before it and the root behind it, too: nothing is rounded in between."""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.sqrt(sums(op.multiply(x, x)))
+
+    found = types(widen_f16()(module(body, x)))
+    assert found[0] == "astype:float32" and found[-1] == "astype:float16"
+    assert [each for each in found if "float16" in each] == ["astype:float16"]
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])

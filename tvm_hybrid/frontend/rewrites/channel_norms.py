@@ -11,6 +11,7 @@ the usual beta = 0.75 the power is two square roots.
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper
@@ -85,7 +86,7 @@ def lp_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
     build = NodeBuilder(graph, node)
     norm = build.reduce(f"ReduceL{attributes.get('p', 2)}", x, [attributes.get("axis", -1)])
     dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(x))
-    smallest = build.constant(np.finfo(dtype).tiny, dtype)
+    smallest = build.constant(ml_dtypes.finfo(dtype).tiny, dtype)
     build.add("Div", x, build.add("Max", norm, smallest), output=node.output[0])
     return build.nodes
 
