@@ -20,8 +20,7 @@ from torch.export import default_decompositions
 
 from microkernels.errors import CompileError, TvmHybridError
 
-from ..frontend.aten.half_attention import with_half_attention
-from ..frontend.aten.whole_activations import with_whole_activations
+from ..frontend.aten.decompositions import with_decompositions
 from ..frontend.aten.without_onednn import without_onednn
 from ..logs import logger
 from .fast_paths import fast_paths
@@ -132,7 +131,7 @@ def _refuse_training(_graph: Any, _examples: Sequence[Any]) -> Any:
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions into core ATen operators: torch's, and ours."""
     table = default_decompositions().materialize()
-    return with_half_attention(with_whole_activations(table)) | fast_paths()
+    return with_decompositions(table) | fast_paths()
 
 
 def _eager(graph: Any, report: TorchProgram) -> Callable[..., Any]:

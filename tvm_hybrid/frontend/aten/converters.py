@@ -12,12 +12,14 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
+from .along_axis import along_axis_converters
 from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 from .resize import bilinear, nearest, resize
+from .scattering import scatter
 from .sizes import Sizes
 from .slices import cut
 from .whole_activations import hardsigmoid, hardswish
@@ -26,8 +28,6 @@ Converter = Callable[..., Any]  # (node, importer) -> value
 
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
-# TVM draws their numbers once, when it imports, or not at all.
-_RANDOM = {"randn.default", "randn_like.default", "bernoulli.p", "exponential.default"}
 _DROPOUT = {"native_dropout.default", "dropout.default", "dropout_.default"}
 # TVM's have side effects, which have no place among ours.
 _UNWANTED = {"_assert_async.default", "_assert_async.msg"}
@@ -67,8 +67,10 @@ def _ours() -> dict[str, Converter]:
         "slice.Tensor": cut,
         "hardswish.default": hardswish,
         "hardsigmoid.default": hardsigmoid,
+        "scatter.src": scatter,
+        "scatter_reduce.two": scatter,
     }
-    return {**torch_converters(), **QUANTIZED, **ours}
+    return {**torch_converters(), **QUANTIZED, **along_axis_converters(), **ours}
 
 
 def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
@@ -85,7 +87,7 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
         if node.op != "call_function":
             continue
         name = node.target.__name__
-        if name in _RANDOM or (name in _DROPOUT and (len(node.args) < 3 or node.args[2])):
+        if _is_random(node, name):
             random[name] = None
         elif (name not in known or name in _UNWANTED) and _makes_tensors(node):
             unknown[name] = None
@@ -95,6 +97,13 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
         )
     if unknown:
         raise UnsupportedOperatorError(f"operators without a converter: {', '.join(unknown)}")
+
+
+def _is_random(node: Any, name: str) -> bool:
+    """Whether an operator draws numbers: TVM would draw them once, when it imports, or never."""
+    if name in _DROPOUT:
+        return len(node.args) < 3 or bool(node.args[2])
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _makes_tensors(node: Any) -> bool:

@@ -11,9 +11,8 @@ from tvm import IRModule
 
 from microkernels.errors import ModelError, TvmHybridError
 
-from .half_attention import with_half_attention
+from .decompositions import with_decompositions
 from .importer import import_graph
-from .whole_activations import with_whole_activations
 from .without_onednn import without_onednn
 
 
@@ -33,7 +32,7 @@ def import_program(program: Any) -> IRModule:
     """
     try:
         with without_onednn():
-            table = with_half_attention(with_whole_activations(default_decompositions()))
+            table = with_decompositions(default_decompositions())
             core = program.run_decompositions(table)
         return import_graph(core.graph_module, _constants(core), _outputs(core)).mod
     except TvmHybridError:

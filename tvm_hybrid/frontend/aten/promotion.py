@@ -26,7 +26,8 @@ _ARITHMETIC = (
     *("clamp.default", "clamp.Tensor", "exp.default", "log.default", "sqrt.default"),
     *("rsqrt.default", "sin.default", "cos.default", "tanh.default", "sigmoid.default"),
     *("erf.default", "reciprocal.default", "mean.dim", "mean.default", "cumsum.default"),
-    *("sum.dim_IntList", "sum.default", "prod.default", "log1p.default", "log2.default"),
+    *("sum.dim_IntList", "sum.default", "prod.default", "prod.dim_int", "log1p.default"),
+    "log2.default",
 )
 # Their operands have the type that they have in common; the result is bool.
 _COMPARISONS = tuple(
@@ -58,6 +59,10 @@ def promoting(importer: Any, name: str, convert: Converter) -> Converter:
         before: dict[Any, Any] = {}
         for number, each in enumerate(node.all_input_nodes):
             value = importer.env[each]
+            told = each.meta.get("val")
+            if isinstance(told, (torch.SymInt, torch.SymFloat)):
+                before[each] = value
+                importer.env[each] = importer.sizes.tensor(told, emit, common)
             is_condition = name == "where.self" and number == 0
             if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
                 before[each] = value

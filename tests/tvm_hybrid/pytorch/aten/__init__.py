@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from . import reductions
+from . import along_axes, reductions, scatterings, windowed
 from .calls import Family
 
-FAMILIES: dict[str, Family] = {**reductions.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **reductions.FAMILIES,
+    **scatterings.FAMILIES,
+    **along_axes.FAMILIES,
+    **windowed.FAMILIES,
+}
 """The families by their names; each is compiled as one program."""
