@@ -11,7 +11,8 @@ PyTorch accumulates in float32, too. Operands of products in bfloat16 stay as th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -23,52 +24,51 @@ _NARROW = ("bfloat16", "float16")
 _PRODUCTS: dict[str, tuple[int, ...]] = {
     "mm.default": (),
     "bmm.default": (),
-    "matmul.default": (),
     "addmm.default": (0,),
 }
 _WIDENED = (
-    *("baddbmm.default", "linear.default", "einsum.default", "convolution.default"),
-    *("conv1d.default", "conv2d.default", "conv3d.default"),
-    *("conv_transpose1d.default", "conv_transpose2d.input"),
-    *("_native_batch_norm_legit_no_training.default", "batch_norm.default"),
-    *("native_layer_norm.default", "layer_norm.default"),
-    *("native_group_norm.default", "group_norm.default", "instance_norm.default"),
-    *("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int"),
+    "convolution.default",
+    "_native_batch_norm_legit_no_training.default",
+    *("native_layer_norm.default", "native_group_norm.default"),
+    *("_softmax.default", "_log_softmax.default"),
     *("mean.dim", "mean.default", "sum.dim_IntList"),
     *("gelu.default", "erf.default", "silu.default"),
-    *("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"),
-    *("_adaptive_avg_pool2d.default", "adaptive_avg_pool2d.default"),
+    *("avg_pool2d.default", "avg_pool3d.default", "_adaptive_avg_pool2d.default"),
 )
 
 
-def torch_converters() -> dict[str, Converter]:
-    """Converters for TVM's importer of torch programs, in place of its own of these names."""
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+def torch_converters(own: Mapping[str, Converter]) -> dict[str, Converter]:
+    """Converters for TVM's importer of torch programs, in place of its own of these names.
 
-    known = ExportedProgramImporter().create_convert_map()
-    names = [name for name in (*_PRODUCTS, *_WIDENED) if name in known]
-    return {name: _converter(name) for name in names}
+    Parameters
+    ----------
+    own : mapping of str to callable
+        Converters that are used where they are, instead of TVM's.
+    """
+    return {name: _converter(name, own.get(name)) for name in (*_PRODUCTS, *_WIDENED)}
 
 
-def _converter(name: str) -> Converter:
-    """TVM's converter, with operands in float32 and a rounded result where they are narrow."""
+def _converter(name: str, own: Converter | None) -> Converter:
+    """A converter with operands in float32 and a rounded result where they are narrow."""
 
     def convert(node: Any, importer: Any) -> Any:
-        own = importer.create_convert_map()[name]
+        plain = (
+            importer.create_convert_map()[name] if own is None else partial(own, importer=importer)
+        )
         narrow = {
             each: dtype
             for each in node.all_input_nodes
             if (dtype := _dtype(importer.env.get(each))) in _NARROW
         }
         if not narrow:
-            return own(node)
+            return plain(node)
         before = {each: importer.env[each] for each in narrow}
         for each in _to_widen(name, node, narrow):
             importer.env[each] = importer.block_builder.emit(
                 relax.op.astype(before[each], "float32")
             )
         try:
-            result = own(node)
+            result = plain(node)
         finally:
             importer.env.update(before)
         return _rounded(importer.block_builder, result, next(iter(narrow.values())))

@@ -21,20 +21,6 @@ from .constants import type_name
 _NARROW = ("float16", "bfloat16")
 
 
-def along_axis_converters() -> dict[str, Callable[[Any, Any], Any]]:
-    """Converters by the names of the operators."""
-    return {
-        "amax.default": amax,
-        "amin.default": amin,
-        "prod.dim_int": product,
-        "cummax.default": cummax,
-        "cummin.default": cummin,
-        "logcumsumexp.default": logcumsumexp,
-        "searchsorted.Tensor": searchsorted,
-        "bucketize.Tensor": bucketize,
-    }
-
-
 def amax(node: Any, importer: Any) -> Expr:
     """`aten.amax.default`: tensor, axes (none: all), whether they stay."""
     return _extreme(node, importer, relax.op.max)
@@ -206,3 +192,15 @@ def _searches(lines: Any, values: Any, places: Any, right: bool) -> tirx.Stmt:
 def _width(dtype: str) -> tuple[bool, int]:
     """What makes a type the common one of two."""
     return "float" in dtype, np.dtype(dtype).itemsize if dtype != "bfloat16" else 2
+
+
+ALONG_AXIS: dict[str, Callable[[Any, Any], Any]] = {
+    "amax.default": amax,
+    "amin.default": amin,
+    "prod.dim_int": product,
+    "cummax.default": cummax,
+    "cummin.default": cummin,
+    "logcumsumexp.default": logcumsumexp,
+    "searchsorted.Tensor": searchsorted,
+    "bucketize.Tensor": bucketize,
+}

@@ -7,21 +7,27 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
+from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
-from .along_axis import along_axis_converters
+from .along_axis import ALONG_AXIS
+from .arithmetic import ARITHMETIC
 from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
+from .functions import FUNCTIONS
+from .pools import average
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
-from .resize import bilinear, nearest, resize
+from .reductions import REDUCTIONS, mean
+from .resize import antialiased, bilinear, nearest, resize, sampled
 from .scattering import scatter
 from .sizes import Sizes
 from .slices import cut
+from .trusted import TRUSTED
 from .whole_activations import hardsigmoid, hardswish
 
 Converter = Callable[..., Any]  # (node, importer) -> value
@@ -34,13 +40,14 @@ _UNWANTED = {"_assert_async.default", "_assert_async.msg"}
 
 
 def new_importer(sizes: Sizes) -> ExportedProgramImporter:
-    """TVM's importer of one graph, with all converters in its map, and what these share in it.
+    """TVM's importer of one graph, with known converters in its map, and what these share in it.
 
     That is `sizes`, and `ranges` of dynamic quantisation by the nodes that choose them.
     """
     importer = ExportedProgramImporter()
     vars(importer).update(sizes=sizes, ranges={})
-    table = importer.convert_map
+    table = {name: importer.convert_map[name] for name in TRUSTED if name in importer.convert_map}
+    importer.convert_map = table
     for name, convert in _ours().items():
         table[name] = functools.partial(convert, importer=importer)
     for name in PROMOTED:
@@ -52,7 +59,7 @@ def new_importer(sizes: Sizes) -> ExportedProgramImporter:
 @functools.cache
 def known_converters() -> frozenset[str]:
     """The names of operators that can be imported, such as "add.Tensor"."""
-    return frozenset(ExportedProgramImporter().convert_map) | frozenset(_ours())
+    return TRUSTED | frozenset(_ours())
 
 
 @functools.cache
@@ -60,17 +67,44 @@ def _ours() -> dict[str, Converter]:
     ours = {
         "convert_element_type.default": cast,
         "clamp.default": clamp,
+        "clamp.Tensor": clamp,
         "cat.default": concatenate,
         "upsample_nearest2d.vec": nearest,
         "upsample_bilinear2d.vec": bilinear,
         "resize2d.default": resize,
+        "_upsample_bilinear2d_aa.default": antialiased,
+        "_upsample_bicubic2d_aa.default": antialiased,
+        "grid_sampler_2d.default": sampled,
         "slice.Tensor": cut,
         "hardswish.default": hardswish,
         "hardsigmoid.default": hardsigmoid,
+        "getitem": item,
+        "lift_fresh_copy.default": unchanged,
         "scatter.src": scatter,
         "scatter_reduce.two": scatter,
     }
-    return {**torch_converters(), **QUANTIZED, **along_axis_converters(), **ours}
+    summing = {"mean.dim": mean, "avg_pool2d.default": average, "avg_pool3d.default": average}
+    of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS, **ALONG_AXIS}
+    return {**torch_converters(summing), **of_families, **ours}
+
+
+def item(node: Any, importer: Any) -> Any:
+    """`operator.getitem`: one of several results, of which many converters make the first alone."""
+    source, number = node.args
+    whole = importer.env[source]
+    if not isinstance(getattr(whole, "ty", None), relax.TensorType):
+        return importer.create_convert_map()["getitem"](node)
+    if number != 0:
+        raise UnsupportedOperatorError(
+            f"operator {source.target.__name__} (node {source.name!r}) makes its first result "
+            f"only, and the program uses result {number}"
+        )
+    return whole
+
+
+def unchanged(node: Any, importer: Any) -> Any:
+    """`aten.lift_fresh_copy.default`, which torch.compile leaves of tensors in the program."""
+    return importer.env[node.args[0]]
 
 
 def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
@@ -83,9 +117,7 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
     """
     unknown: dict[str, None] = {}
     random: dict[str, None] = {}
-    for node in nodes:
-        if node.op != "call_function":
-            continue
+    for node in _with_branches(nodes):
         name = node.target.__name__
         if _is_random(node, name):
             random[name] = None
@@ -97,6 +129,17 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
         )
     if unknown:
         raise UnsupportedOperatorError(f"operators without a converter: {', '.join(unknown)}")
+
+
+def _with_branches(nodes: Iterable[Any]) -> Iterable[Any]:
+    """Calls of operators, those in the branches of `torch.cond` among them."""
+    for node in nodes:
+        if node.op == "call_function":
+            yield node
+        elif node.op == "get_attr":
+            branch = getattr(node.graph.owning_module, node.target)
+            if isinstance(branch, torch.fx.GraphModule):
+                yield from _with_branches(branch.graph.nodes)
 
 
 def _is_random(node: Any, name: str) -> bool:

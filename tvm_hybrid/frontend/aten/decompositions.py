@@ -1,10 +1,12 @@
 """How operators are taken apart before they are imported: torch's table, changed.
 
     aten.cdist(x, y)  ->  aten.sub, aten.mul, aten.sum.dim_IntList, aten.sqrt
+    aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, momentum, eps)
+        ->  aten.var.correction, aten.mean.dim, ..., and the new statistics
 
 Left whole are activations and attention of float16. Taken apart are operators that have no
-converter, in terms of ones that have. A function that returns NotImplemented leaves its operator as
-it is.
+converter, and what TVM's converters take for something else, in terms of operators that have one.
+A function that returns NotImplemented leaves its operator as it is.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ aten = torch.ops.aten
 
 # torch has these, too, but leaves them out of its default table.
 _OF_TORCH = (
+    aten._native_batch_norm_legit_functional.default,
     aten.addmv.default,
     aten.ldexp.Tensor,
     aten.tril_indices.default,
@@ -158,8 +161,11 @@ def _embedding_bag(
     per_sample_weights: Any = None,
     include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> tuple[Any, Any, Any, Any]:
-    """The sum, mean (mode 1) or maximum (mode 2) of the rows of each bag; 0 of an empty one."""
+) -> tuple[Any, None, None, None]:
+    """The sum, mean (mode 1) or maximum (mode 2) of the rows of each bag; 0 of an empty one.
+
+    The other results serve torch's backward pass alone: a program that reads one is refused.
+    """
     rows = weight.index_select(0, indices)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
@@ -179,7 +185,7 @@ def _embedding_bag(
         result = result.index_add(0, bags, torch.where(kept, rows, 0.0))
         if mode == 1:
             result = result / sizes.clamp(min=1).unsqueeze(-1)
-    return result, bags, sizes, torch.zeros_like(sizes)
+    return result, None, None, None
 
 
 def _add_products(x: Any, one: Any, other: Any, *, beta: float = 1, alpha: float = 1) -> Any:

@@ -31,14 +31,22 @@ def import_program(program: Any) -> IRModule:
         If it changes its inputs or buffers, has inputs that are no tensors, or torch fails.
     """
     try:
-        with without_onednn():
-            table = with_decompositions(default_decompositions())
-            core = program.run_decompositions(table)
-        return import_graph(core.graph_module, _constants(core), _outputs(core)).mod
+        return import_core(decomposed(program))
     except TvmHybridError:
         raise
     except Exception as error:
         raise ModelError(f"this ExportedProgram cannot be imported: {error}") from error
+
+
+def decomposed(program: Any) -> Any:
+    """An exported program in the operators that are imported."""
+    with without_onednn():
+        return program.run_decompositions(with_decompositions(default_decompositions()))
+
+
+def import_core(program: Any) -> IRModule:
+    """The module of a program that `decomposed` returned; raises what `import_program` does."""
+    return import_graph(program.graph_module, _constants(program), _outputs(program)).mod
 
 
 def _constants(program: Any) -> dict[int, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,6 +80,8 @@ class _Import:
         self.sizes = Sizes()
         self.importer = new_importer(self.sizes)
         self.importer.block_builder = self.builder = relax.BlockBuilder()
+        table = self.importer.convert_map
+        table.update({name: partial(self._converted, each) for name, each in table.items()})
         self.env: dict[Any, Any] = self.importer.env
 
     def run(
@@ -171,17 +174,43 @@ class _Import:
         expected = node.meta.get("val")
         if isinstance(expected, NUMBERS):
             return self._number(expected)
+        return self.importer.convert_map[_name(node)](node)
+
+    def _converted(self, convert: Callable[[Any], Any], node: Any) -> Any:
+        """A call's value, of the type that torch says; so are those in branches of `cond`."""
         name = _name(node)
         try:
-            value = self.importer.convert_map[name](node)
+            value = convert(node)
+            if isinstance(value, relax.Call):
+                value = self.builder.emit(value)
         except TvmHybridError:
             raise
         except Exception as error:
             raise UnsupportedOperatorError(
                 f"operator {name} (node {node.name!r}) cannot be imported in this form: {error}"
             ) from error
-        _check(node, value)
+        self._check(node, value)
         return value
+
+    def _check(self, node: Any, value: Any) -> None:
+        """Refuses a value whose type is not what torch says: its converter means another."""
+        expected, found = node.meta.get("val"), getattr(value, "ty", None)
+        if not isinstance(expected, torch.Tensor) or not isinstance(found, relax.TensorType):
+            return
+        wanted = type_name(expected.dtype)
+        if str(found.dtype) == wanted and not self._other_shape(expected.shape, found):
+            return
+        raise UnsupportedOperatorError(
+            f"operator {_name(node)} (node {node.name!r}) is imported as {found}, but torch makes "
+            f"{wanted} of shape ({', '.join(map(str, expected.shape))})"
+        )
+
+    def _other_shape(self, wanted: Sequence[Any], found: relax.TensorType) -> bool:
+        if found.ndim == -1 or not isinstance(found.shape, relax.ShapeExpr):
+            return found.ndim not in (-1, len(wanted))
+        if found.ndim != len(wanted):
+            return True
+        return any(map(self.sizes.differ, wanted, found.shape.values))
 
     def _number(self, value: Any) -> Any:
         return self.sizes.of(value) if isinstance(value, torch.SymInt) else value
@@ -206,16 +235,3 @@ def _permuted(value: relax.Expr, order: Order | None) -> relax.Expr:
 def _name(node: Any) -> str:
     """The operator of a call, such as "add.Tensor"."""
     return node.target.__name__ if node.op == "call_function" else ""
-
-
-def _check(node: Any, value: Any) -> None:
-    """Refuses a value whose type is not what torch says: its converter means something else."""
-    expected, found = node.meta.get("val"), getattr(value, "ty", None)
-    if not isinstance(expected, torch.Tensor) or not isinstance(found, relax.TensorType):
-        return
-    wanted = type_name(expected.dtype)
-    if str(found.dtype) != wanted or found.ndim not in (-1, expected.dim()):
-        raise UnsupportedOperatorError(
-            f"operator {_name(node)} (node {node.name!r}) is imported as {found}, but torch makes "
-            f"{wanted} of {expected.dim()} dimensions"
-        )

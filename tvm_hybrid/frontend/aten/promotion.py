@@ -16,18 +16,22 @@ from tvm import relax
 
 from .constants import type_name
 
+_FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1"),
+    *("log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt"),
+    *("tan", "tanh"),
+)
 # Their operands have the type of the result.
 _ARITHMETIC = (
-    *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar"),
-    *("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "div.Tensor_mode"),
+    *(f"{name}.default" for name in _FUNCTIONS),
+    *(f"{name}.{form}" for name in ("add", "sub", "rsub", "mul") for form in ("Tensor", "Scalar")),
+    *("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode"),
     *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "atan2.default"),
     *("maximum.default", "minimum.default", "fmod.Tensor", "fmod.Scalar"),
     *("remainder.Tensor", "remainder.Scalar", "where.self", "cat.default", "stack.default"),
-    *("clamp.default", "clamp.Tensor", "exp.default", "log.default", "sqrt.default"),
-    *("rsqrt.default", "sin.default", "cos.default", "tanh.default", "sigmoid.default"),
-    *("erf.default", "reciprocal.default", "mean.dim", "mean.default", "cumsum.default"),
-    *("sum.dim_IntList", "sum.default", "prod.default", "prod.dim_int", "log1p.default"),
-    "log2.default",
+    *(f"bitwise_{name}.{form}" for name in ("and", "or", "xor") for form in ("Tensor", "Scalar")),
+    *("clamp.default", "clamp.Tensor", "mean.dim", "mean.default", "cumsum.default"),
+    *("cumprod.default", "sum.dim_IntList", "sum.default", "prod.default", "prod.dim_int"),
 )
 # Their operands have the type that they have in common; the result is bool.
 _COMPARISONS = tuple(

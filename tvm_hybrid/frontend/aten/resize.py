@@ -1,9 +1,13 @@
-"""Resized images.
+"""Resized images, and images sampled at places.
 
     upsample_nearest2d(x, size)   ->  R.image.resize2d(x, size, "nearest_neighbor", asymmetric)
     upsample_bilinear2d(x, size)  ->  R.image.resize2d(x, size, "linear", half_pixel)
+    _upsample_bilinear2d_aa(x, size)
+        ->  R.matmul(R.matmul(rows, x), columns)   rows: [height after, height before], constants
+    grid_sampler_2d(x, grid)      ->  R.image.grid_sample(x, R.permute_dims(grid, [0, 3, 1, 2]))
 
-TVM's own converters round to other pixels where a factor is not whole.
+TVM's own converters round to other pixels where a factor is not whole, leave out antialiasing,
+and take a grid of [N, H, W, 2] for one of [N, 2, H, W].
 """
 
 from __future__ import annotations
@@ -17,6 +21,10 @@ from torch._decomp import decomposition_table
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax
+
+from microkernels.errors import UnsupportedOperatorError
+
+from .constants import constant_of
 
 METHODS = {"nearest": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
 
@@ -74,6 +82,52 @@ def _by_gathers(operator: Any, x: Any, size: Any, *options: Any) -> Any:
     if any(corners) or is_exact((*x.shape[2:], *after), factors):
         return NotImplemented
     return decomposition_table[operator](x, size, *options)
+
+
+def antialiased(node: Any, importer: Any) -> Any:
+    """`aten._upsample_bilinear2d_aa` and `_bicubic2d_aa`: image, size, corners, two factors.
+
+    Both axes are resized one after the other, each by a matrix: torch resizes the identity to it.
+    """
+    x, size, corners, *factors = (*node.args, None, None)[:5]
+    name, before = node.target.__name__, node.args[0].meta["val"].shape
+    if not all(isinstance(extent, int) for extent in (*before[2:], *size)):
+        raise UnsupportedOperatorError(
+            f"operator {name} (node {node.name!r}) of a dynamic size; antialiasing needs "
+            "static ones"
+        )
+    matrices = []
+    for extent, count, factor in zip(before[2:], size, factors, strict=True):
+        identity = torch.eye(extent)[None, None]
+        matrices.append(node.target(identity, [count, extent], corners, factor, None)[0, 0])
+    emit, value = importer.block_builder.emit, importer.env[x]
+    dtype = str(value.ty.dtype)
+    if dtype != "float32":
+        value = emit(relax.op.astype(value, "float32"))
+    rows, columns = constant_of(matrices[0]), constant_of(matrices[1].T)
+    value = emit(relax.op.matmul(emit(relax.op.matmul(rows, value)), columns))
+    return value if dtype == "float32" else emit(relax.op.astype(value, dtype))
+
+
+def sampled(node: Any, importer: Any) -> Any:
+    """`aten.grid_sampler_2d`: image, grid, way to sample, padding, whether corners are aligned."""
+    image, grid, method, padding, corners = node.args
+    emit, x = importer.block_builder.emit, importer.env[image]
+    dtype = str(x.ty.dtype)
+    places = emit(relax.op.permute_dims(importer.env[grid], [0, 3, 1, 2]))
+    if dtype in ("float16", "bfloat16"):
+        x, places = (emit(relax.op.astype(each, "float32")) for each in (x, places))
+    value = emit(
+        relax.op.image.grid_sample(
+            x,
+            places,
+            method=("bilinear", "nearest", "bicubic")[method],
+            layout="NCHW",
+            padding_mode=("zeros", "border", "reflection")[padding],
+            align_corners=corners,
+        )
+    )
+    return value if str(value.ty.dtype) == dtype else emit(relax.op.astype(value, dtype))
 
 
 def _resized(importer: Any, x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 import torch
-from tvm import relax, tirx
+from tvm import relax, sym, tirx
 
 from microkernels.errors import UnsupportedOperatorError
 
@@ -32,6 +32,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._symbols: dict[str, tirx.Var] = {}
+        self._analyzer = sym.Analyzer()
 
     @property
     def names(self) -> set[str]:
@@ -51,6 +52,33 @@ class Sizes:
             It is no simple function of sizes of inputs.
         """
         return size if isinstance(size, int) else self._expression(size.node.expr)
+
+    def differ(self, size: Any, found: Any) -> bool:
+        """Whether a size that TVM found is known to be another one than torch's.
+
+        Only sums and products are compared: what they are for all sizes, they say themselves.
+
+        Parameters
+        ----------
+        size : int or torch.SymInt
+            What torch tells.
+        found : tvm.ir.Expr
+        """
+        try:
+            wanted = self.of(size)
+        except UnsupportedOperatorError:
+            return False
+        distance = self._analyzer.simplify(wanted - found)
+        if isinstance(distance, tirx.IntImm):
+            return int(distance) != 0
+        return self._is_polynomial(distance)
+
+    def _is_polynomial(self, expression: Any) -> bool:
+        if isinstance(expression, tirx.Var):
+            return any(expression.same_as(symbol) for symbol in self._symbols.values())
+        if isinstance(expression, (tirx.Add, tirx.Sub, tirx.Mul)):
+            return self._is_polynomial(expression.a) and self._is_polynomial(expression.b)
+        return isinstance(expression, tirx.IntImm)
 
     def _expression(self, expression: Any) -> Any:
         if expression.is_Integer:

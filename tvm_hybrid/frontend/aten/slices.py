@@ -11,6 +11,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from .constants import type_name
+
 
 def cut(node: Any, importer: Any) -> Any:
     """`aten.slice.Tensor`: tensor, axis, start, end, step."""
@@ -19,6 +21,11 @@ def cut(node: Any, importer: Any) -> Any:
     axis %= node.meta["val"].dim()
     begin = 0 if start is None else importer.env.get(start, start)
     size = importer.sizes.of(node.meta["val"].shape[axis])
+    if size == 0:
+        # R.strided_slice wants no end before its start.
+        made = node.meta["val"]
+        sizes = relax.ShapeExpr([importer.sizes.of(each) for each in made.shape])
+        return importer.block_builder.emit(relax.op.zeros(sizes, type_name(made.dtype)))
     proved = step == 1 and not isinstance(size, tirx.Min)
     if not (proved and _is_open(start, end)) or _is_negative(begin):
         return importer.create_convert_map()["slice.Tensor"](node)

@@ -9,6 +9,7 @@ it. A tensor that several calls share is one input.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,12 +29,18 @@ class Call:
         What the operator is called with.
     atol, rtol : float or None
         Tolerances of floating-point results; None are those of `torch.testing.assert_close`.
+    results : int or None
+        How many of the results are compared, if not all.
+    refused : bool
+        Whether this form is an error that names the operator.
     """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     atol: float | None = None
     rtol: float | None = None
+    results: int | None = None
+    refused: bool = False
 
 
 Family = Mapping[str, Sequence[Call]]
@@ -48,6 +55,16 @@ def call(*args: Any, **kwargs: Any) -> Call:
 def near(atol: float, rtol: float, *args: Any, **kwargs: Any) -> Call:
     """A form with tolerances of its own; a comment beside it derives them."""
     return Call(args, kwargs, atol, rtol)
+
+
+def first(each: Call) -> Call:
+    """A form of which the first result alone is wanted."""
+    return dataclasses.replace(each, results=1)
+
+
+def refused(*args: Any, **kwargs: Any) -> Call:
+    """A form that nobody imports."""
+    return Call(args, kwargs, refused=True)
 
 
 @functools.cache
@@ -70,8 +87,9 @@ def operator(name: str) -> Callable[..., Any]:
     """The overload of a name such as "sum.dim_IntList"."""
     packet, overload = name.split(".")
     for namespace in (torch.ops.aten, torch.ops.prims, torch.ops.tvm_hybrid):
-        if hasattr(namespace, packet):
-            return getattr(getattr(namespace, packet), overload)  # type: ignore[no-any-return]
+        found = getattr(getattr(namespace, packet, None), overload, None)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
     raise AttributeError(name)
 
 
@@ -98,7 +116,8 @@ class Calls(torch.nn.Module):  # type: ignore[misc]
                 self.register_parameter(name, leaf)
             else:
                 self._places[id(leaf)] = len(self.inputs)
-                self.inputs.append(leaf)
+                # torch takes the sizes of a view's base for dynamic.
+                self.inputs.append(leaf.clone(memory_format=torch.contiguous_format))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The tensors that the calls return, all in one tuple."""
@@ -107,7 +126,7 @@ class Calls(torch.nn.Module):  # type: ignore[misc]
             args, kwargs = pytree.tree_map(
                 functools.partial(self._given, inputs), (each.args, dict(each.kwargs))
             )
-            found.extend(tensors(operator(name)(*args, **kwargs)))
+            found.extend(tensors(operator(name)(*args, **kwargs))[: each.results])
         return tuple(found)
 
     def _given(self, inputs: Sequence[torch.Tensor], leaf: Any) -> Any:

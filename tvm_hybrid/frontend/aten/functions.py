@@ -1,0 +1,110 @@
+"""Functions of one operand and of none, where TVM's converters compute something else than PyTorch.
+
+operator              TVM's converter, or its kernel         here
+expm1, log1p          exp(x) - 1, log(x + 1): 0 for small x  corrected
+elu(x, a, s, t)       s and t are not read                   (exp(t * x) - 1) * a * s, or s * x
+sign(NaN), of bool    NaN; fails in LLVM                     0; x
+full(-inf), of NaN    fails                                  a number that is broadcast
+arange(5, 0, -2)      an element too many                    a constant
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+from tvm import relax
+
+from .constants import constant_of, type_name
+
+Value = Any  # relax.Expr, a tensor
+
+
+def expm1(node: Any, importer: Any) -> Value:
+    """`aten.expm1`: (exp(x) - 1) * x / log(exp(x)), as Kahan has it; errors of exp cancel."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    one = _number(x, 1)
+    exp = emit(relax.op.exp(x))
+    less = emit(relax.op.subtract(exp, one))
+    corrected = emit(relax.op.divide(relax.op.multiply(less, x), relax.op.log(exp)))
+    # The logarithm of exp(x) is 0 for the least x, and infinite for the largest.
+    far = emit(relax.op.greater(relax.op.abs(x), _number(x, math.log(2))))
+    nothing = emit(relax.op.equal(exp, one))
+    return emit(relax.op.where(nothing, x, emit(relax.op.where(far, less, corrected))))
+
+
+def log1p(node: Any, importer: Any) -> Value:
+    """`aten.log1p`: log(1 + x) * x / ((1 + x) - 1), as Kahan has it; the sum's error cancels."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    one = _number(x, 1)
+    more = emit(relax.op.add(x, one))
+    logarithm = emit(relax.op.log(more))
+    kept = relax.op.subtract(more, one)
+    corrected = emit(relax.op.divide(relax.op.multiply(logarithm, x), kept))
+    far = emit(relax.op.greater(relax.op.abs(x), one))
+    nothing = emit(relax.op.equal(more, one))
+    return emit(relax.op.where(nothing, x, emit(relax.op.where(far, logarithm, corrected))))
+
+
+def elu(node: Any, importer: Any) -> Value:
+    """`aten.elu`: x, alpha, scale, input_scale."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    given = node.args[1:]
+    alpha, scale, inner = (*given, *[1.0] * (3 - len(given)))
+    if scale == inner == 1:
+        return importer.create_convert_map()["elu.default"](node)
+    less = relax.op.subtract(relax.op.exp(relax.op.multiply(x, _number(x, inner))), _number(x, 1))
+    below = emit(relax.op.multiply(less, _number(x, alpha * scale)))
+    above = emit(relax.op.multiply(x, _number(x, scale)))
+    return emit(relax.op.where(relax.op.greater(x, _number(x, 0)), above, below))
+
+
+def sign(node: Any, importer: Any) -> Value:
+    """`aten.sign`."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    dtype = str(x.ty.dtype)
+    if dtype == "bool":
+        return x
+    zero = _number(x, 0)
+    positive, negative = (
+        emit(relax.op.astype(compare(x, zero), dtype))
+        for compare in (relax.op.greater, relax.op.less)
+    )
+    return emit(relax.op.subtract(positive, negative))
+
+
+def full(node: Any, importer: Any) -> Value:
+    """`aten.full` and `aten.full_like`."""
+    value = node.args[1]
+    if not isinstance(value, float) or math.isfinite(value):
+        return importer.create_convert_map()[node.target.__name__](node)
+    made = node.meta["val"]
+    sizes = relax.ShapeExpr([importer.sizes.of(size) for size in made.shape])
+    number = relax.const(value, type_name(made.dtype))
+    return importer.block_builder.emit(relax.op.broadcast_to(number, sizes))
+
+
+def arange(node: Any, importer: Any) -> Value:
+    """`aten.arange.start_step`; of whole numbers that go up, it stays an operator."""
+    start, end, step = (*node.args, 1)[:3]
+    counts_up = isinstance(step, int) and step > 0 and not isinstance(start, float)
+    if counts_up or any(isinstance(each, fx.Node) for each in (start, end, step)):
+        return importer.create_convert_map()["arange.start_step"](node)
+    return constant_of(torch.arange(start, end, step, dtype=node.meta["val"].dtype))
+
+
+def _number(x: Value, value: float) -> Value:
+    return relax.const(value, str(x.ty.dtype))
+
+
+FUNCTIONS = {
+    "expm1.default": expm1,
+    "log1p.default": log1p,
+    "elu.default": elu,
+    "sign.default": sign,
+    "arange.start_step": arange,
+    "full.default": full,
+    "full_like.default": full,
+}
