@@ -58,13 +58,61 @@ def test_executables_keep_values_of_their_own() -> None:
     torch.testing.assert_close(run(executable, x), before, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-def test_images_resized_by_no_whole_factor(mode: str) -> None:
-    model, x = nn.Upsample((7, 13), mode=mode).eval(), torch.randn(1, 2, 4, 6)
+def test_images_resized_by_no_whole_factor() -> None:
+    given = [{"size": (7, 13)}, {"scale_factor": 1.4}]  # 4 * 1.4 is no size: torch keeps the factor
+    options = [{"mode": mode, **each} for mode in ("nearest", "bilinear") for each in given]
+    model = Resized(options).eval()
+    x = torch.randn(1, 2, 4, 6)
     executable = tvm_hybrid.compile(model, example_inputs=(x,), num_threads=1)
-    torch.testing.assert_close(run(executable, x), model(x), atol=1e-5, rtol=1e-5)
-    with pytest.raises(ModelError, match="recompute_scale_factor"):
-        tvm_hybrid.compile(nn.Upsample(scale_factor=1.4, mode=mode).eval(), example_inputs=(x,))
+    for found, wanted in zip(executable.main(x), model(x), strict=True):
+        torch.testing.assert_close(torch.from_dlpack(found), wanted, atol=1e-5, rtol=1e-5)
+    # Sizes say where pixels lie: two resizes stay whole, two are gathers.
+    names = [decision.op for decision in executable.explain()]
+    assert sum("resize2d" in name for name in names) == 2
+
+
+class Resized(nn.Module):  # type: ignore[misc, name-defined]
+    """An image in several other sizes."""
+
+    def __init__(self, options: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, x: Any) -> Any:
+        return tuple(nn.functional.interpolate(x, **each) for each in self.options)
+
+
+def test_dynamic_images_resized_by_exact_factors() -> None:
+    options = [
+        *({"scale_factor": 2.0, "mode": mode} for mode in ("nearest", "bilinear")),
+        {"scale_factor": 1.5},  # of an odd height, a part is lost
+        {"size": (9, 5), "mode": "bilinear"},
+    ]
+    model = Resized(options).eval()
+    height = torch.export.Dim("height", min=2, max=64)
+    executable = tvm_hybrid.compile(
+        model,
+        example_inputs=(torch.randn(1, 2, 6, 4),),
+        dynamic_shapes={"x": {2: height}},
+        num_threads=1,
+        keep_open=True,
+    )
+    for size in (6, 7, 12):
+        x = torch.randn(1, 2, size, 4)
+        for found, wanted in zip(executable.main(x), model(x), strict=True):
+            torch.testing.assert_close(torch.from_dlpack(found), wanted, atol=1e-5, rtol=1e-5)
+    names = [decision.op for decision in executable.explain()]
+    assert sum("resize2d" in name for name in names) == 3
+
+
+def test_a_factor_that_torch_rounds_is_refused_for_dynamic_sizes() -> None:
+    model = Resized([{"scale_factor": 1.3}]).eval()
+    with pytest.raises(ModelError, match=r"torch rounds 1\.3.*give sizes"):
+        tvm_hybrid.compile(
+            model,
+            example_inputs=(torch.randn(1, 2, 6, 4),),
+            dynamic_shapes={"x": {2: torch.export.Dim("height", min=2, max=64)}},
+        )
 
 
 class Counter(nn.Module):  # type: ignore[misc, name-defined]

@@ -128,6 +128,79 @@ def clip() -> Made:
     return transformers.CLIPModel(config), {**sentences(), **images(30)}
 
 
+def rt_detr(large: bool) -> Made:
+    """A detector in evaluation mode, none of whose weights is 0; of one level or of three."""
+    width, levels = (16, 3) if large else (8, 1)
+    backbone = transformers.RTDetrResNetConfig(
+        embedding_size=width,
+        hidden_sizes=[width] * 4,
+        depths=[1] * 4,
+        layer_type="bottleneck" if large else "basic",
+        out_features=["stage2", "stage3", "stage4"][-levels:],
+    )
+    config = transformers.RTDetrConfig(
+        backbone_config=backbone,
+        encoder_hidden_dim=width,
+        encoder_in_channels=[width] * levels,
+        feat_strides=[8, 16, 32][-levels:],
+        encode_proj_layers=[levels - 1],
+        encoder_ffn_dim=24,
+        encoder_attention_heads=2,
+        d_model=width,
+        num_queries=6,
+        decoder_in_channels=[width] * levels,
+        decoder_ffn_dim=24,
+        num_feature_levels=levels,
+        decoder_n_points=2,
+        decoder_layers=levels,
+        decoder_attention_heads=2,
+        num_denoising=0,
+        num_labels=4,
+    )
+    model = _disturbed(transformers.RTDetrForObjectDetection(config).eval(), 0.3)
+    return model, {"pixel_values": torch.randn(1, 3, 96, 128)}
+
+
+def vits(large: bool) -> Made:
+    """A model of speech in evaluation mode, whose noise has scale 0."""
+    count = 2 if large else 1
+    config = transformers.VitsConfig(
+        vocab_size=WORDS,
+        hidden_size=16,
+        num_hidden_layers=count,
+        num_attention_heads=2,
+        window_size=2,
+        ffn_dim=24,
+        flow_size=16,
+        spectrogram_bins=9,
+        upsample_initial_channel=16,
+        upsample_rates=[4] * count,
+        upsample_kernel_sizes=[8] * count,
+        resblock_kernel_sizes=[3],
+        resblock_dilation_sizes=[[1, 3]],
+        prior_encoder_num_flows=count,
+        prior_encoder_num_wavenet_layers=count,
+        posterior_encoder_num_wavenet_layers=1,
+        depth_separable_num_layers=count,
+        duration_predictor_num_flows=count + 1,
+        duration_predictor_flow_bins=4,
+        duration_predictor_filter_channels=16,
+        noise_scale=0.0,
+        noise_scale_duration=0.0,
+    )
+    model = _disturbed(transformers.VitsModel(config).eval(), 0.1)
+    words = tokens(9)[:1]
+    return model, {"input_ids": words, "attention_mask": torch.ones_like(words)}
+
+
+def _disturbed(model: Any, by: float) -> Any:
+    """A model whose weights are all different: none of its values is 0 and no two are equal."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * by)
+    return model
+
+
 WITH_ATTENTION: tuple[Callable[[], Made], ...] = (
     *(bert, distilbert, roberta, gpt2, llama, mistral, qwen3, t5, vit, swin, whisper, clip),
 )

@@ -13,17 +13,18 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
+from .along_axis import ALONG_AXIS
 from .arithmetic import ARITHMETIC, product
 from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
 from .functions import FUNCTIONS
-from .indices import put, take
 from .pools import average
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 from .reductions import REDUCTIONS, mean
 from .resize import antialiased, bilinear, nearest, resize, sampled
+from .scattering import scatter
 from .sizes import Sizes
 from .slices import cut
 from .trusted import TRUSTED
@@ -33,8 +34,6 @@ Converter = Callable[..., Any]  # (node, importer) -> value
 
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
-# TVM draws their numbers once, when it imports, or not at all.
-_RANDOM = {"randn.default", "randn_like.default", "bernoulli.p", "exponential.default"}
 _DROPOUT = {"native_dropout.default", "dropout.default", "dropout_.default"}
 # TVM's have side effects, which have no place among ours.
 _UNWANTED = {"_assert_async.default", "_assert_async.msg"}
@@ -81,15 +80,15 @@ def _ours() -> dict[str, Converter]:
         "hardsigmoid.default": hardsigmoid,
         "getitem": item,
         "lift_fresh_copy.default": unchanged,
-        "index.Tensor": take,
-        "index_put.default": put,
+        "scatter.src": scatter,
+        "scatter_reduce.two": scatter,
     }
     summing = {
         **{f"{name}.default": product for name in ("mm", "bmm")},
         **{f"avg_pool{rank}d.default": average for rank in (2, 3)},
         "mean.dim": mean,
     }
-    of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS}
+    of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS, **ALONG_AXIS}
     return {**torch_converters(summing), **of_families, **ours}
 
 
@@ -124,7 +123,7 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
     random: dict[str, None] = {}
     for node in _with_branches(nodes):
         name = node.target.__name__
-        if name in _RANDOM or (name in _DROPOUT and (len(node.args) < 3 or node.args[2])):
+        if _is_random(node, name):
             random[name] = None
         elif (name not in known or name in _UNWANTED) and _makes_tensors(node):
             unknown[name] = None
@@ -145,6 +144,13 @@ def _with_branches(nodes: Iterable[Any]) -> Iterable[Any]:
             branch = getattr(node.graph.owning_module, node.target)
             if isinstance(branch, torch.fx.GraphModule):
                 yield from _with_branches(branch.graph.nodes)
+
+
+def _is_random(node: Any, name: str) -> bool:
+    """Whether an operator draws numbers: TVM would draw them once, when it imports, or never."""
+    if name in _DROPOUT:
+        return len(node.args) < 3 or bool(node.args[2])
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _makes_tensors(node: Any) -> bool:

@@ -31,7 +31,7 @@ _ARITHMETIC = (
     *("remainder.Tensor", "remainder.Scalar", "where.self", "cat.default", "stack.default"),
     *(f"bitwise_{name}.{form}" for name in ("and", "or", "xor") for form in ("Tensor", "Scalar")),
     *("clamp.default", "clamp.Tensor", "mean.dim", "mean.default", "cumsum.default"),
-    *("cumprod.default", "sum.dim_IntList", "sum.default", "prod.default"),
+    *("cumprod.default", "sum.dim_IntList", "sum.default", "prod.default", "prod.dim_int"),
 )
 # Their operands have the type that they have in common; the result is bool.
 _COMPARISONS = tuple(
@@ -63,6 +63,10 @@ def promoting(importer: Any, name: str, convert: Converter) -> Converter:
         before: dict[Any, Any] = {}
         for number, each in enumerate(node.all_input_nodes):
             value = importer.env[each]
+            told = each.meta.get("val")
+            if isinstance(told, (torch.SymInt, torch.SymFloat)):
+                before[each] = value
+                importer.env[each] = importer.sizes.tensor(told, emit, common)
             is_condition = name == "where.self" and number == 0
             if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
                 before[each] = value

@@ -12,10 +12,14 @@ and take a grid of [N, H, W, 2] for one of [N, 2, H, W].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
+from torch._decomp.decompositions import upsample_compute_output_size
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax
 
 from microkernels.errors import UnsupportedOperatorError
@@ -35,26 +39,49 @@ def is_exact(sizes: Sequence[Any], factors: Sequence[float] | None) -> bool:
     factors : sequence of float or None
         Those of height and width, if they were given.
     """
-    if not all(isinstance(size, int) for size in sizes):
-        return False
-    wanted = [before * factor for before, factor in zip(sizes[:2], factors or (), strict=False)]
-    return all(size == after for size, after in zip(wanted, sizes[2:], strict=False))
+    if factors is None:
+        return True
+    wanted = [
+        before * (int(factor) if float(factor).is_integer() else factor)
+        for before, factor in zip(sizes[:2], factors, strict=True)
+    ]
+    return all(
+        statically_known_true(size == after) for size, after in zip(wanted, sizes[2:], strict=True)
+    )
 
 
 def resize(node: Any, importer: Any) -> Any:
     """`tvm_hybrid.resize2d`: image, height, width, mode, whether corners are aligned."""
-    x, height, width, mode, corners = node.args
-    return _resized(importer, importer.env[x], (height, width), mode, corners)
+    x, *size, mode, corners = importer.retrieve_args(node)
+    return _resized(importer, x, size, mode, corners)
 
 
 def nearest(node: Any, importer: Any) -> Any:
     """`aten.upsample_nearest2d.vec`: image, size, factors."""
-    return _upsampled(node, importer, "nearest", False)
+    size = [importer.sizes.of(each) for each in node.meta["val"].shape[2:]]
+    return _resized(importer, importer.env[node.args[0]], size, "nearest", False)
 
 
 def bilinear(node: Any, importer: Any) -> Any:
     """`aten.upsample_bilinear2d.vec`: image, size, whether corners are aligned, factors."""
-    return _upsampled(node, importer, "bilinear", node.args[2])
+    size = [importer.sizes.of(each) for each in node.meta["val"].shape[2:]]
+    return _resized(importer, importer.env[node.args[0]], size, "bilinear", node.args[2])
+
+
+def inexact_resizes() -> dict[Any, Callable[..., Any]]:
+    """Decompositions into gathers of resizes by factors of which sizes lose a part."""
+    aten = torch.ops.aten
+    operators = (aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec)
+    return {operator: functools.partial(_by_gathers, operator) for operator in operators}
+
+
+def _by_gathers(operator: Any, x: Any, size: Any, *options: Any) -> Any:
+    """NotImplemented for a resize that the importer takes whole."""
+    *corners, factors = options
+    after = upsample_compute_output_size(x.shape, size, factors)
+    if any(corners) or is_exact((*x.shape[2:], *after), factors):
+        return NotImplemented
+    return decomposition_table[operator](x, size, *options)
 
 
 def antialiased(node: Any, importer: Any) -> Any:
@@ -101,17 +128,6 @@ def sampled(node: Any, importer: Any) -> Any:
         )
     )
     return value if str(value.ty.dtype) == dtype else emit(relax.op.astype(value, dtype))
-
-
-def _upsampled(node: Any, importer: Any, mode: str, corners: bool) -> Any:
-    before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
-    factors = node.args[-1] if node.args[1] is None else None
-    if not is_exact((*before, *after), factors) and not corners:
-        raise UnsupportedOperatorError(
-            f"an image of {tuple(before)} resized to {tuple(after)} by the factors {factors}; "
-            "give the size instead, or recompute_scale_factor=True"
-        )
-    return _resized(importer, importer.env[node.args[0]], after, mode, corners)
 
 
 def _resized(importer: Any, x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:

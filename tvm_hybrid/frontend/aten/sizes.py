@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import sympy
 import torch
-from tvm import sym, tirx
+from tvm import relax, sym, tirx
 
 from microkernels.errors import UnsupportedOperatorError
 
@@ -87,12 +89,100 @@ class Sizes:
                 self._symbols[name] = tirx.Var(name, "int64")
             return self._symbols[name]
         kind = type(expression).__name__
+        if kind in _TO_WHOLE:
+            above, below = self._fraction(expression.args[0], expression)
+            return _TO_WHOLE[kind](above, below, _has_negative(expression))
         parts = [self._expression(each) for each in expression.args]
         if kind == "Pow" and isinstance(parts[1], int) and parts[1] > 0:
             return functools.reduce(lambda a, b: a * b, [parts[0]] * parts[1])
         if kind not in _FUNCTIONS:
             raise UnsupportedOperatorError(f"the size {expression} cannot be told to TVM ({kind})")
         return _FUNCTIONS[kind](*parts)
+
+    def tensor(self, number: Any, emit: Callable[[Any], relax.Expr], dtype: str) -> relax.Expr:
+        """A number that depends on sizes, a `torch.SymInt` or `torch.SymFloat`, as a tensor [].
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            It is no simple function of sizes of inputs.
+        """
+        found = self._computed(number.node.expr, emit)
+        return found if str(found.ty.dtype) == dtype else emit(relax.op.astype(found, dtype))
+
+    def _computed(self, expression: Any, emit: Callable[[Any], relax.Expr]) -> relax.Expr:
+        """In int64, or in float64 as torch computes it."""
+        kind = type(expression).__name__
+        if expression.is_Float:
+            return relax.const(float(expression), "float64")
+        if kind not in _IN_FLOAT and not (kind in ("Add", "Mul") and _has_float(expression)):
+            size = relax.ShapeExpr([self._expression(expression)])
+            return emit(relax.op.reshape(emit(relax.op.shape_to_tensor(size)), ()))
+        parts = [
+            each if str(each.ty.dtype) == "float64" else emit(relax.op.astype(each, "float64"))
+            for each in (self._computed(part, emit) for part in expression.args)
+        ]
+        operator = _IN_FLOAT.get(kind) or {"Add": relax.op.add, "Mul": relax.op.multiply}[kind]
+        return functools.reduce(lambda one, other: emit(operator(one, other)), parts)
+
+    def _fraction(self, expression: Any, whole: Any) -> tuple[Any, int]:
+        """Numerator and denominator of what torch computes in floating point, if that is exact."""
+        kind = type(expression).__name__
+        if kind == "ToFloat":
+            return self._expression(expression.args[0]), 1
+        if kind == "IntTrueDiv":
+            return self._expression(expression.args[0]), self._expression(expression.args[1])
+        if expression.is_Number:
+            number = Fraction(float(expression))
+            if max(abs(number.numerator), number.denominator) < _MOST:
+                return number.numerator, number.denominator
+        elif kind in ("Mul", "Add"):
+            parts = [self._fraction(each, whole) for each in expression.args]
+            if all(isinstance(below, int) for _, below in parts):
+                return functools.reduce(_product if kind == "Mul" else _sum, parts)
+        raise UnsupportedOperatorError(
+            f"the size {whole} cannot be told to TVM: torch rounds {expression}; use factors such "
+            "as 2, 1.5 or 0.25, or give sizes"
+        )
+
+
+def _product(one: tuple[Any, int], other: tuple[Any, int]) -> tuple[Any, int]:
+    return one[0] * other[0], one[1] * other[1]
+
+
+def _sum(one: tuple[Any, int], other: tuple[Any, int]) -> tuple[Any, int]:
+    return one[0] * other[1] + other[0] * one[1], one[1] * other[1]
+
+
+def _has_float(expression: Any) -> bool:
+    kinds = {type(each).__name__ for each in sympy.preorder_traversal(expression)}
+    return bool(kinds & {"Float", *_IN_FLOAT})
+
+
+def _has_negative(expression: Any) -> bool:
+    """Whether an expression of sizes may be below 0."""
+    return any(each.is_Number and each < 0 for each in sympy.preorder_traversal(expression))
+
+
+def _truncated(above: Any, below: Any, may_be_negative: bool) -> Any:
+    return (tirx.truncdiv if may_be_negative else tirx.floordiv)(above, below)
+
+
+# By the names of torch's functions: whole numbers of a numerator and a denominator.
+_TO_WHOLE: dict[str, Callable[[Any, Any, bool], Any]] = {
+    "TruncToInt": _truncated,
+    "FloorToInt": lambda above, below, _: tirx.floordiv(above, below),
+    "CeilToInt": lambda above, below, _: tirx.floordiv(above + below - 1, below),
+}
+# By the names of torch's functions: operators of float64.
+_IN_FLOAT: dict[str, Callable[..., relax.Expr]] = {
+    "ToFloat": relax.op.add,  # of one number: the number
+    "IntTrueDiv": relax.op.divide,
+    "FloatTrueDiv": relax.op.divide,
+    "FloatPow": relax.op.power,
+}
+# Numbers below it times any size are exact in float64.
+_MOST = 2**16
 
 
 def size_symbol(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    along_axes,
     arithmetic,
     creation,
     elementwise,
@@ -10,11 +11,16 @@ from . import (
     movement,
     products,
     reductions,
+    scatterings,
     selection,
+    windowed,
 )
 from .calls import Family
 
-_MODULES = (arithmetic, creation, elementwise, images, movement, products, reductions, selection)
+_MODULES = (
+    *(along_axes, arithmetic, creation, elementwise, images, movement, products, reductions),
+    *(scatterings, selection, windowed),
+)
 FAMILIES: dict[str, Family] = {
     name: family for module in _MODULES for name, family in module.FAMILIES.items()
 }

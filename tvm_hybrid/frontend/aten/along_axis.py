@@ -1,0 +1,206 @@
+"""Extremes, products, running extremes and searches along axes.
+
+amax(x, [1], True)   ->  R.max(x, [1], keepdims=True)
+cummax(x, 1)         ->  a kernel that walks along the axis, and the last place of each maximum
+searchsorted(s, x)   ->  a kernel of binary searches, in which a NaN is the largest number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx, topi
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ..expressions import Expr, is_nan, literal
+from .constants import type_name
+
+_NARROW = ("float16", "bfloat16")
+
+
+def amax(node: Any, importer: Any) -> Expr:
+    """`aten.amax.default`: tensor, axes (none: all), whether they stay."""
+    return _extreme(node, importer, relax.op.max)
+
+
+def amin(node: Any, importer: Any) -> Expr:
+    """`aten.amin.default`, as of `amax`."""
+    return _extreme(node, importer, relax.op.min)
+
+
+def _extreme(node: Any, importer: Any, operator: Callable[..., Expr]) -> Expr:
+    x = importer.env[node.args[0]]
+    axes, keep = _argument(node, 1, "dim", None), _argument(node, 2, "keepdim", False)
+    emit, dtype = importer.block_builder.emit, str(x.ty.dtype)
+    if not node.args[0].meta["val"].dim():
+        return x
+    if dtype != "bool":
+        return emit(operator(x, axes or None, keep))
+    found = emit(operator(emit(relax.op.astype(x, "int8")), axes or None, keep))
+    return emit(relax.op.astype(found, dtype))
+
+
+def product(node: Any, importer: Any) -> Expr:
+    """`aten.prod.dim_int`: tensor, axis, whether it stays."""
+    x = importer.env[node.args[0]]
+    if not node.args[0].meta["val"].dim():
+        return x
+    axis, keep = node.args[1], _argument(node, 2, "keepdim", False)
+    return importer.block_builder.emit(relax.op.prod(x, axis, keepdims=keep))
+
+
+def _argument(node: Any, position: int, name: str, default: Any) -> Any:
+    """An argument that may be missing, or be given by name."""
+    if len(node.args) > position:
+        return node.args[position]
+    return node.kwargs.get(name, default)
+
+
+def cummax(node: Any, importer: Any) -> tuple[Expr, Expr]:
+    """`aten.cummax.default`: tensor, axis -> the largest so far, and the last place of it."""
+    return _running_extreme(node, importer, te.max)
+
+
+def cummin(node: Any, importer: Any) -> tuple[Expr, Expr]:
+    """`aten.cummin.default`, as of `cummax`."""
+    return _running_extreme(node, importer, te.min)
+
+
+def _running_extreme(
+    node: Any, importer: Any, better: Callable[[Expr, Expr], Expr]
+) -> tuple[Expr, Expr]:
+    x, axis = importer.env[node.args[0]], node.args[1]
+    rank, builder = node.meta["val"][0].dim(), importer.block_builder
+    if not rank:
+        return x, literal(np.zeros((), np.int64))
+    axis %= rank
+    kind = str(x.ty.dtype)
+    given = builder.emit(relax.op.astype(x, "int8")) if kind == "bool" else x
+    name = "running_extreme"
+
+    def scan(x: te.Tensor) -> te.Tensor:
+        return topi.scan.scanop(x, better, tirx.const(0, x.dtype), name, axis=axis)
+
+    def seen(x: te.Tensor, best: te.Tensor) -> te.Tensor:
+        """The place of an element that is the best so far, else 0."""
+
+        def place(*at: Expr) -> Expr:
+            new = tirx.any(x(*at) == best(*at), is_nan(x(*at)))
+            return tirx.Select(new, at[axis].astype("int64"), tirx.const(0, "int64"))
+
+        return te.compute(x.shape, place, name="places")
+
+    def latest(places: te.Tensor) -> te.Tensor:
+        return topi.scan.scanop(places, te.max, tirx.const(0, "int64"), name, axis=axis)
+
+    best = builder.emit_te(scan, given, primfunc_name_hint=name)
+    places = builder.emit_te(seen, given, best, primfunc_name_hint="extreme_places")
+    places = builder.emit_te(latest, places, primfunc_name_hint=name)
+    return builder.emit(relax.op.astype(best, kind)) if kind == "bool" else best, places
+
+
+def logcumsumexp(node: Any, importer: Any) -> Expr:
+    """`aten.logcumsumexp.default`: tensor, axis."""
+    x, axis = importer.env[node.args[0]], node.args[1]
+    rank, emit = node.meta["val"].dim(), importer.block_builder.emit
+    if not rank:
+        return x
+    kind = str(x.ty.dtype)
+    wide = emit(relax.op.astype(x, "float32")) if kind in _NARROW else x
+
+    def add(total: Expr, value: Expr) -> Expr:
+        high, low = te.max(total, value), te.min(total, value)
+        difference = low - high  # NaN if both are the same infinity, which is the sum
+        same = tirx.all(high == low, tirx.isinf(high))
+        return tirx.Select(same, high, high + tirx.log1p(tirx.exp(difference)))
+
+    def scan(x: te.Tensor) -> te.Tensor:
+        zero = tirx.const(0, x.dtype)
+        return topi.scan.scanop(x, add, zero, "logcumsumexp", axis=axis % rank)
+
+    found = importer.block_builder.emit_te(scan, wide, primfunc_name_hint="logcumsumexp")
+    return emit(relax.op.astype(found, kind)) if kind in _NARROW else found
+
+
+def searchsorted(node: Any, importer: Any) -> Expr:
+    """`aten.searchsorted.Tensor`: sorted lines, values; which side, an order that sorts."""
+    lines, values = (importer.env[each] for each in node.args[:2])
+    sorter, right = node.kwargs.get("sorter"), node.kwargs.get("right", False)
+    if node.kwargs.get("side") is not None:
+        right = node.kwargs["side"] == "right"
+    if sorter is not None:
+        lines = importer.block_builder.emit(
+            relax.op.gather_elements(lines, importer.env[sorter], axis=-1)
+        )
+    return _searched(node, importer, lines, values, right)
+
+
+def bucketize(node: Any, importer: Any) -> Expr:
+    """`aten.bucketize.Tensor`: values, boundaries; which side."""
+    values, lines = (importer.env[each] for each in node.args[:2])
+    return _searched(node, importer, lines, values, node.kwargs.get("right", False))
+
+
+def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) -> Expr:
+    """How many elements of a line are less than a value; `right`: or equal to it."""
+    builder, dtype = importer.block_builder, type_name(node.meta["val"].dtype)
+    kinds = {str(each.ty.dtype) for each in (lines, values)}
+    wide = "float32" if kinds <= {*_NARROW} else max(kinds, key=_width)
+    lines, values = (
+        builder.emit(relax.op.astype(each, wide)) if str(each.ty.dtype) != wide else each
+        for each in (lines, values)
+    )
+
+    def compute(lines: te.Tensor, values: te.Tensor) -> te.Tensor:
+        return te.extern(
+            [values.shape],
+            [lines, values],
+            lambda ins, outs: _searches(*ins, outs[0], right),
+            dtype=dtype,
+            name="searchsorted",
+        )
+
+    return builder.emit_te(compute, lines, values, primfunc_name_hint="searchsorted")
+
+
+def _searches(lines: Any, values: Any, places: Any, right: bool) -> tirx.Stmt:
+    length, dtype = lines.shape[-1], places.dtype
+    several = len(lines.shape) > 1
+    count, per_line = topi.utils.prod(values.shape), values.shape[-1] if several else 1
+    with IRBuilder() as ib:
+        lines, values, places = map(T.buffer_proxy, (lines, values, places))
+        with T.parallel(0, count) as number:
+            start = number // per_line * length if several else 0
+            low, high = (T.buffer_proxy(T.decl_buffer([1], dtype, scope="local")) for _ in range(2))
+            low[0], high[0] = tirx.const(0, dtype), tirx.Cast(dtype, length)
+            with T.While(low[0] < high[0]):
+                middle = low[0] + (high[0] - low[0]) // 2
+                element, value = lines[start + middle], values[number]
+                # A NaN is not before anything, and so is behind everything.
+                with T.If(element > value if right else element >= value):
+                    with T.Then():
+                        high[0] = middle
+                    with T.Else():
+                        low[0] = middle + 1
+            places[number] = low[0]
+        return ib.get()
+
+
+def _width(dtype: str) -> tuple[bool, int]:
+    """What makes a type the common one of two."""
+    return "float" in dtype, np.dtype(dtype).itemsize if dtype != "bfloat16" else 2
+
+
+ALONG_AXIS: dict[str, Callable[[Any, Any], Any]] = {
+    "amax.default": amax,
+    "amin.default": amin,
+    "prod.dim_int": product,
+    "cummax.default": cummax,
+    "cummin.default": cummin,
+    "logcumsumexp.default": logcumsumexp,
+    "searchsorted.Tensor": searchsorted,
+    "bucketize.Tensor": bucketize,
+}
