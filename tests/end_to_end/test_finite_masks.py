@@ -22,21 +22,24 @@ from tests.onnx_builder import OnnxBuilder
 Array = NDArray[np.floating[Any]]
 LEAST = float(np.finfo(np.float32).min)
 KEYS, SIZE, PADDED, SCALE = 130, 16, 5, 0.125
-ORDERS = ("c", "k", "r", "ck", "kc", "cr", "ckc", "krc")
-"""Masks in the order in which they are added: a causal constant, or inputs of keys or of rows."""
+ORDERS = ("c", "w", "k", "r", "ck", "kc", "cr", "wk", "cb", "ckc", "krc")
+"""Masks in the order in which they are applied.
+
+c, k, r    added: a causal constant, an input of keys, an input of rows and keys
+w          chosen by a causal constant of bools: the score or the number
+b          chosen by an input of bools, one for each key: the score or -inf
+"""
 
 
 class Attentions:
-    """A model of one attention for each number of queries, order of masks and lowest number.
+    """A model of one attention for each of some forms and each order of masks.
 
     Parameters
     ----------
-    queries : sequence of int
-        How many; all are the last ones of `KEYS`.
+    forms : sequence of (int, float)
+        How many queries, the last ones of `KEYS`, and the number for what is not to be seen.
     orders : sequence of str
         Of masks.
-    numbers : sequence of float
-        What is added to scores that are not to be seen.
     batch : int or str
         Sequences, or the name of their number.
     dtype : type
@@ -45,9 +48,8 @@ class Attentions:
 
     def __init__(
         self,
-        queries: Sequence[int],
+        forms: Sequence[tuple[int, float]],
         orders: Sequence[str],
-        numbers: Sequence[float],
         batch: int | str = 1,
         dtype: Any = np.float32,
     ) -> None:
@@ -57,10 +59,9 @@ class Attentions:
         self.batch = batch
         k = self._input(self._integers(KEYS))
         v = self._input(self.rng.standard_normal((1, 2, KEYS, SIZE)))
-        for rows in queries:
-            for number in numbers:
-                for order in orders:
-                    self._attend(rows, (self._input(self._integers(rows)), k, v), order, number)
+        for rows, number in forms:
+            for order in orders:
+                self._attend(rows, (self._input(self._integers(rows)), k, v), order, number)
 
     def model(self) -> onnx.ModelProto:
         """The model."""
@@ -74,19 +75,30 @@ class Attentions:
         self.feeds[name] = array.astype(self.dtype)
         return self.builder.input(name, (self.batch, *array.shape[1:]), self.dtype)
 
-    def _mask(self, kind: str, rows: int, number: float) -> tuple[str, Array]:
-        """A mask, and its values in float32; only some rows see nothing of one of rows."""
-        position = np.arange(KEYS - rows, KEYS)[:, None]
-        if kind == "c":
-            hidden = np.arange(KEYS) > position
-        elif kind == "k":
-            hidden = np.arange(KEYS)[None] < PADDED
-        else:
-            hidden = (np.arange(KEYS) < PADDED) | (position % 7 == 3)
-        values = np.where(hidden, number, 0).astype(self.dtype)
-        if kind == "c":
-            return self.builder.constant(values), values.astype(np.float32)
-        return self._input(values[None, None]), values.astype(np.float32)
+    def _masked(
+        self, scores: tuple[str, Array], kind: str, rows: int, number: float
+    ) -> tuple[str, Array]:
+        """Scores under one more mask, and their values in float32."""
+        g, (name, values) = self.builder, scores
+        position, key = np.arange(KEYS - rows, KEYS)[:, None], np.arange(KEYS)[None]
+        hidden = {
+            "causal": key > position,
+            "padding": key < PADDED,
+            "some rows": (key < PADDED) | (position % 7 == 3),
+        }[{"c": "causal", "w": "causal", "r": "some rows"}.get(kind, "padding")]
+        if kind == "w":
+            chosen = g.constant(~hidden), name, g.constant(number, self.dtype)
+            return g.node("Where", *chosen), np.where(hidden, np.float32(number), values)
+        if kind == "b":
+            condition = f"x{len(self.feeds)}"
+            self.feeds[condition] = hidden[None, None]
+            g.input(condition, (1, 1, *hidden.shape), np.bool_)
+            chosen = condition, g.constant(-np.inf, self.dtype), name
+            return g.node("Where", *chosen), np.where(hidden, np.float32(-np.inf), values)
+        mask = np.where(hidden, number, 0).astype(self.dtype)
+        added = g.constant(mask) if kind == "c" else self._input(mask[None, None])
+        with np.errstate(over="ignore"):
+            return g.node("Add", name, added), values + mask.astype(np.float32)
 
     def _attend(self, rows: int, names: tuple[str, ...], order: str, number: float) -> None:
         q, k, v = (self.feeds[name].astype(np.float64) for name in names)
@@ -95,10 +107,7 @@ class Attentions:
         scores = g.node("Mul", scores, g.constant(SCALE, self.dtype))
         sums = (q @ k.swapaxes(-1, -2) * SCALE).astype(np.float32)
         for kind in order:
-            name, values = self._mask(kind, rows, number)
-            scores = g.node("Add", scores, name)
-            with np.errstate(over="ignore"):
-                sums = sums + values
+            scores, sums = self._masked((scores, sums), kind, rows, number)
         g.output(g.node("MatMul", g.node("Softmax", scores, axis=-1), names[2]), None, self.dtype)
         with np.errstate(invalid="ignore"):
             powers = np.exp(sums.astype(np.float64) - sums.max(-1, keepdims=True))
@@ -125,26 +134,27 @@ FLOAT = 400 * 2.0**-24
 def test_every_number_is_added(batch: int | str, fusion: str) -> None:
     """Of 130 queries, in tiles and blocks of them, and of the last 2, as in decoding."""
     if fusion == "coarse":
-        attentions = Attentions((KEYS, 2), ORDERS, (LEAST, -1e4, -1e9), batch)
+        forms = [(KEYS, LEAST), (KEYS, -1e4), (KEYS, -1e9), (2, LEAST)]
+        attentions = Attentions(forms, ORDERS, batch)
         found = check(attentions, FLOAT)
         assert len(found) == len(attentions.wanted)
-        # Hidden for sure: by one causal mask of the lowest number.
-        assert sum("causal=" in workload for workload in found) == 2
+        # Hidden for sure: by one causal mask of the lowest number, added or chosen.
+        assert sum("causal=" in workload for workload in found) == 4
     else:
-        attentions = Attentions((KEYS,), ORDERS, (LEAST, -1e4), batch)
+        attentions = Attentions([(KEYS, LEAST)], ORDERS, batch)
         assert not check(attentions, FLOAT, fusion=fusion)
 
 
 def test_products_of_bfloat16() -> None:
     """A probability is rounded by 2^-9, v too, their products' sum not."""
-    attentions = Attentions((KEYS,), ("c", "k", "ck"), (LEAST, -1e4))
+    attentions = Attentions([(KEYS, LEAST), (KEYS, -1e4)], ("c", "k", "ck"))
     found = check(attentions, 2.0**-8, precision="bf16")
     assert len(found) == 6 and all("bfloat16" in workload for workload in found)
 
 
 def test_float16() -> None:
     """-65504 is a number as others; between products values are float32, results are rounded."""
-    attentions = Attentions((KEYS,), ("c", "k", "ck"), (-65504.0, -1e4), dtype=np.float16)
+    attentions = Attentions([(KEYS, -65504), (KEYS, -1e4)], ("c", "k", "ck"), dtype=np.float16)
     found = check(attentions, 2.0**-11 + FLOAT)
     assert len(found) == 6 and not any("causal=" in workload for workload in found)
 
