@@ -12,7 +12,6 @@ PyTorch accumulates in float32, too. Operands of products in bfloat16 stay as th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -52,9 +51,9 @@ def _converter(name: str, own: Converter | None) -> Converter:
     """A converter with operands in float32 and a rounded result where they are narrow."""
 
     def convert(node: Any, importer: Any) -> Any:
-        plain = (
-            importer.create_convert_map()[name] if own is None else partial(own, importer=importer)
-        )
+        def plain(node: Any) -> Any:
+            return importer.create_convert_map()[name](node) if own is None else own(node, importer)
+
         narrow = {
             each: dtype
             for each in node.all_input_nodes

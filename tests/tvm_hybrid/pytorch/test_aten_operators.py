@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tvm import tirx  # noqa: E402
+
 import tvm_hybrid  # noqa: E402
 from tvm_hybrid.errors import ModelError, UnsupportedOperatorError  # noqa: E402
 from tvm_hybrid.frontend.aten.converters import known_converters, new_importer  # noqa: E402
@@ -88,6 +90,24 @@ def test_every_operator_that_is_imported_has_a_case() -> None:
 
 def test_no_other_converters_of_tvm_are_there() -> None:
     assert set(new_importer(Sizes()).convert_map) == known_converters()
+
+
+def test_sizes_that_are_known_to_differ() -> None:
+    dynamic = ({0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")},)
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(3, 4),), dynamic_shapes=dynamic)
+    rows, columns = next(iter(program.graph.nodes)).meta["val"].shape
+    sizes = Sizes()
+    one, other = sizes.of(rows), sizes.of(columns)
+    for size, found in (
+        (rows, other),
+        (rows, one * 2),
+        (rows, one + 1),
+        (3, tirx.IntImm("int64", 4)),
+    ):
+        assert sizes.differ(size, found)
+    unknown = tirx.Var("unknown", "int64")
+    for size, found in ((rows, one), (rows * 2, one + one), (rows, unknown), (rows, one // other)):
+        assert not sizes.differ(size, found)
 
 
 class Branches(torch.nn.Module):  # type: ignore[misc, name-defined]

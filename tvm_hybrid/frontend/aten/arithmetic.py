@@ -7,6 +7,7 @@ remainder(x, y) of floats  x - floor(x / y) * y: NaN for an infinite y      from
 div(x, y, "floor")         floor(x / y), one too large near whole numbers   from fmod
 div(x, number, mode)       the number is an int32                           of x's type
 pow of whole numbers       fails in LLVM                                    refused
+mm, bmm                    of float32, whatever the operands are            of their type
 
 Operands have one type by then (`promotion`).
 """
@@ -22,6 +23,14 @@ from tvm import relax
 from microkernels.errors import UnsupportedOperatorError
 
 Value = Any  # relax.Expr, a tensor
+
+
+def product(node: Any, importer: Any) -> Value:
+    """`aten.mm` and `aten.bmm`."""
+    x, y = (importer.env[each] for each in node.args)
+    if _dtype(x) in ("float32", "float16", "bfloat16"):
+        return importer.create_convert_map()[node.target.__name__](node)
+    return importer.block_builder.emit(relax.op.matmul(x, y))
 
 
 def not_equal(node: Any, importer: Any) -> Value:

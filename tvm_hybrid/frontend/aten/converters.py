@@ -14,7 +14,7 @@ from microkernels.errors import UnsupportedOperatorError
 
 from ..torch_converters import torch_converters
 from .along_axis import ALONG_AXIS
-from .arithmetic import ARITHMETIC
+from .arithmetic import ARITHMETIC, product
 from .cast import cast
 from .clamp import clamp
 from .concatenate import concatenate
@@ -83,7 +83,11 @@ def _ours() -> dict[str, Converter]:
         "scatter.src": scatter,
         "scatter_reduce.two": scatter,
     }
-    summing = {"mean.dim": mean, "avg_pool2d.default": average, "avg_pool3d.default": average}
+    summing = {
+        **{f"{name}.default": product for name in ("mm", "bmm")},
+        **{f"avg_pool{rank}d.default": average for rank in (2, 3)},
+        "mean.dim": mean,
+    }
     of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS, **ALONG_AXIS}
     return {**torch_converters(summing), **of_families, **ours}
 

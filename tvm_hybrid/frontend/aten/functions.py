@@ -51,8 +51,8 @@ def log1p(node: Any, importer: Any) -> Value:
 def elu(node: Any, importer: Any) -> Value:
     """`aten.elu`: x, alpha, scale, input_scale."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    given = node.args[1:]
-    alpha, scale, inner = (*given, *[1.0] * (3 - len(given)))
+    given: tuple[float, ...] = node.args[1:]
+    alpha, scale, inner = (*given, 1.0, 1.0, 1.0)[:3]
     if scale == inner == 1:
         return importer.create_convert_map()["elu.default"](node)
     less = relax.op.subtract(relax.op.exp(relax.op.multiply(x, _number(x, inner))), _number(x, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -178,7 +179,6 @@ class _Import:
 
     def _converted(self, convert: Callable[[Any], Any], node: Any) -> Any:
         """A call's value, of the type that torch says; so are those in branches of `cond`."""
-        name = _name(node)
         try:
             value = convert(node)
             if isinstance(value, relax.Call):
@@ -187,7 +187,7 @@ class _Import:
             raise
         except Exception as error:
             raise UnsupportedOperatorError(
-                f"operator {name} (node {node.name!r}) cannot be imported in this form: {error}"
+                f"{_described(node)} cannot be imported in this form: {error}"
             ) from error
         self._check(node, value)
         return value
@@ -201,8 +201,8 @@ class _Import:
         if str(found.dtype) == wanted and not self._other_shape(expected.shape, found):
             return
         raise UnsupportedOperatorError(
-            f"operator {_name(node)} (node {node.name!r}) is imported as {found}, but torch makes "
-            f"{wanted} of shape ({', '.join(map(str, expected.shape))})"
+            f"{_described(node)} is imported as {found}, but torch makes {wanted} of shape "
+            f"({', '.join(map(str, expected.shape))})"
         )
 
     def _other_shape(self, wanted: Sequence[Any], found: relax.TensorType) -> bool:
@@ -235,3 +235,11 @@ def _permuted(value: relax.Expr, order: Order | None) -> relax.Expr:
 def _name(node: Any) -> str:
     """The operator of a call, such as "add.Tensor"."""
     return node.target.__name__ if node.op == "call_function" else ""
+
+
+def _described(node: Any) -> str:
+    """The operator of a call, or the one of whose results it takes one, as messages have it."""
+    if node.target is operator.getitem:
+        source, number = node.args
+        return f"result {number} of {_described(source)}"
+    return f"operator {_name(node)} (node {node.name!r})"

@@ -65,8 +65,9 @@ def variance(node: Any, importer: Any) -> Value:
 def vector_norm(node: Any, importer: Any) -> Value:
     """`aten.linalg_vector_norm.default`: tensor, order, axes, whether they stay; a type."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    order, axes, keep = (*node.args[1:], *(2, None, False)[len(node.args) - 1 :])
-    axes = axes or None
+    order = node.args[1] if len(node.args) > 1 else 2
+    axes = (node.args[2] if len(node.args) > 2 else None) or None
+    keep = node.args[3] if len(node.args) > 3 else False
     wanted = type_name(node.meta["val"].dtype)
     kind = "float32" if wanted in _NARROW else wanted
     if str(x.ty.dtype) != kind:
@@ -99,7 +100,8 @@ def max_along(node: Any, importer: Any) -> Value:
     """`aten.max.dim`: tensor, axis, whether it stays -> values and their places."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     axis, keep = _axis_and_keep(node)
-    place = emit(relax.op.argmax(x, axis, keep))
+    numbers = emit(relax.op.astype(x, "int8")) if str(x.ty.dtype) == "bool" else x
+    place = emit(relax.op.argmax(numbers, axis, keep))
     return emit(relax.Tuple([_of_numbers(emit, relax.op.max, x, axis, keep), place]))
 
 

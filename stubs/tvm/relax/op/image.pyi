@@ -5,6 +5,14 @@ from ...ir import Expr
 def affine_grid(
     data: Expr, size: Expr | int | Sequence[int | Expr], align_corners: bool = True
 ) -> Expr: ...
+def grid_sample(
+    data: Expr,
+    grid: Expr,
+    method: str = "bilinear",
+    layout: str = "NCHW",
+    padding_mode: str = "zeros",
+    align_corners: bool = True,
+) -> Expr: ...
 def resize2d(
     data: Expr,
     size: Expr | int | Sequence[int],

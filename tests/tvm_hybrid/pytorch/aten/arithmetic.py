@@ -40,13 +40,24 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 FAMILIES: dict[str, Family] = {
     "sums and products of two": {
-        "add.Tensor": [*_pairs(), call(_X, _Y, alpha=2), call(_I, _J, alpha=3), call(_BIT, _BIT2)],
+        "add.Tensor": [
+            *_pairs(),
+            call(_BYTES, _BYTES),
+            call(_X, _Y, alpha=2),
+            call(_I, _J, alpha=3),
+            call(_BIT, _BIT2),
+        ],
         "add.Scalar": _scalars(2, 0.5),
-        "sub.Tensor": [*_pairs(), call(_X, _Y, alpha=0.5), call(_I, _J, alpha=-1)],
+        "sub.Tensor": [
+            *_pairs(),
+            call(_BYTES[:1], _BYTES),
+            call(_X, _Y, alpha=0.5),
+            call(_I, _J, alpha=-1),
+        ],
         "sub.Scalar": _scalars(2, 0.5),
         "rsub.Tensor": [call(_X, _Y), call(_X, _Y, alpha=2)],
         "rsub.Scalar": [call(_X, 2), call(_I, 2.5), call(_X, 1, 3)],
-        "mul.Tensor": [*_pairs(), call(_BIT, _BIT2), call(*_GRID)],
+        "mul.Tensor": [*_pairs(), call(_BYTES, _BYTES), call(_BIT, _BIT2), call(*_GRID)],
         "mul.Scalar": _scalars(3, 0.5),
         "addcmul.default": [call(_X, _Y, _X, value=0.5)],
         "addcdiv.default": [near(1e-5, 1e-5, _X, _Y, _X + 9, value=0.5)],

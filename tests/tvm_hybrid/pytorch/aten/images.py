@@ -6,7 +6,7 @@ import torch
 
 import tvm_hybrid.pytorch.resizing  # noqa: F401  registers an operator
 
-from .calls import Call, Family, call, floats, near
+from .calls import Call, Family, call, first, floats, near, refused
 
 _X1, _X2, _X3 = floats(2, 3, 11), floats(1, 2, 9, 10), floats(1, 2, 6, 7, 8)
 _HALF = _X2.half()
@@ -84,6 +84,10 @@ FAMILIES: dict[str, Family] = {
         "max_pool1d.default": _maxima(1, _X1),
         "max_pool2d.default": [*_maxima(2, _X2), call(_HALF, [3, 3])],
         "max_pool3d.default": _maxima(3, _X3),
+    },
+    "places of maxima": {
+        "max_pool2d_with_indices.default": [first(call(_X2, [3, 3])), refused(_X2, [3, 3])],
+        "max_pool3d_with_indices.default": [first(call(_X3, [3, 3, 3])), refused(_X3, [3, 3, 3])],
     },
     "other sizes": {
         "upsample_nearest2d.vec": [

@@ -112,6 +112,7 @@ FAMILIES: dict[str, Family] = {
             call(_TIES, 1),
             call(_HALF, 2),
             call(_I, 0, True),
+            call(_BIT, 1),
             call(_WITH_NAN, 2),
         ],
         "argmax.default": _places(),
