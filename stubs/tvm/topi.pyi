@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .ir import Expr
 from .te import Tensor
@@ -11,3 +11,10 @@ def dynamic_strided_slice(
     a: Tensor, begin: Tensor, end: Tensor, strides: Tensor, output_shape: Sequence[Expr]
 ) -> Tensor: ...
 def reshape(a: Tensor, newshape: Sequence[Expr | int]) -> Tensor: ...
+def scanop(
+    data: Tensor,
+    binop: Callable[[Expr, Expr], Expr],
+    identity_value: Expr,
+    op_name: str,
+    axis: int | None = None,
+) -> Tensor: ...

@@ -58,6 +58,7 @@ from .op import exp as exp
 from .op import floordiv as floordiv
 from .op import floormod as floormod
 from .op import if_then_else as if_then_else
+from .op import isinf as isinf
 from .op import isnan as isnan
 from .op import log as log
 from .op import log1p as log1p

@@ -7,13 +7,16 @@ searchsorted(s, x)   ->  a kernel of binary searches, in which a NaN is the larg
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
+from tvm.tirx.script.builder.utils import buffer_proxy
 
 from ..expressions import Expr, is_nan, literal
 from .constants import type_name
@@ -31,15 +34,15 @@ def amin(node: Any, importer: Any) -> Expr:
     return _extreme(node, importer, relax.op.min)
 
 
-def _extreme(node: Any, importer: Any, operator: Callable[..., Expr]) -> Expr:
+def _extreme(node: Any, importer: Any, reduce: Callable[..., Expr]) -> Expr:
     x = importer.env[node.args[0]]
     axes, keep = _argument(node, 1, "dim", None), _argument(node, 2, "keepdim", False)
     emit, dtype = importer.block_builder.emit, str(x.ty.dtype)
     if not node.args[0].meta["val"].dim():
         return x
     if dtype != "bool":
-        return emit(operator(x, axes or None, keep))
-    found = emit(operator(emit(relax.op.astype(x, "int8")), axes or None, keep))
+        return emit(reduce(x, axes or None, keep))
+    found = emit(reduce(emit(relax.op.astype(x, "int8")), axes or None, keep))
     return emit(relax.op.astype(found, dtype))
 
 
@@ -82,7 +85,7 @@ def _running_extreme(
     name = "running_extreme"
 
     def scan(x: te.Tensor) -> te.Tensor:
-        return topi.scan.scanop(x, better, tirx.const(0, x.dtype), name, axis=axis)
+        return topi.scanop(x, better, tirx.const(0, x.dtype), name, axis=axis)
 
     def seen(x: te.Tensor, best: te.Tensor) -> te.Tensor:
         """The place of an element that is the best so far, else 0."""
@@ -94,7 +97,7 @@ def _running_extreme(
         return te.compute(x.shape, place, name="places")
 
     def latest(places: te.Tensor) -> te.Tensor:
-        return topi.scan.scanop(places, te.max, tirx.const(0, "int64"), name, axis=axis)
+        return topi.scanop(places, te.max, tirx.const(0, "int64"), name, axis=axis)
 
     best = builder.emit_te(scan, given, primfunc_name_hint=name)
     places = builder.emit_te(seen, given, best, primfunc_name_hint="extreme_places")
@@ -119,7 +122,7 @@ def logcumsumexp(node: Any, importer: Any) -> Expr:
 
     def scan(x: te.Tensor) -> te.Tensor:
         zero = tirx.const(0, x.dtype)
-        return topi.scan.scanop(x, add, zero, "logcumsumexp", axis=axis % rank)
+        return topi.scanop(x, add, zero, "logcumsumexp", axis=axis % rank)
 
     found = importer.block_builder.emit_te(scan, wide, primfunc_name_hint="logcumsumexp")
     return emit(relax.op.astype(found, kind)) if kind in _NARROW else found
@@ -154,12 +157,12 @@ def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) 
         for each in (lines, values)
     )
 
-    def compute(lines: te.Tensor, values: te.Tensor) -> te.Tensor:
+    def compute(lines: te.Tensor, values: te.Tensor) -> Any:
         return te.extern(
             [values.shape],
             [lines, values],
-            lambda ins, outs: _searches(*ins, outs[0], right),
-            dtype=dtype,
+            lambda ins, outs: _searches(ins[0], ins[1], outs[0], right),
+            dtype=[dtype],
             name="searchsorted",
         )
 
@@ -169,21 +172,22 @@ def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) 
 def _searches(lines: Any, values: Any, places: Any, right: bool) -> tirx.Stmt:
     length, dtype = lines.shape[-1], places.dtype
     several = len(lines.shape) > 1
-    count, per_line = topi.utils.prod(values.shape), values.shape[-1] if several else 1
+    count = functools.reduce(operator.mul, values.shape, 1)
+    per_line = values.shape[-1] if several else 1
     with IRBuilder() as ib:
-        lines, values, places = map(T.buffer_proxy, (lines, values, places))
-        with T.parallel(0, count) as number:
+        lines, values, places = map(buffer_proxy, (lines, values, places))
+        with I.parallel(0, count) as number:
             start = number // per_line * length if several else 0
-            low, high = (T.buffer_proxy(T.decl_buffer([1], dtype, scope="local")) for _ in range(2))
+            low, high = (buffer_proxy(I.decl_buffer([1], dtype, scope="local")) for _ in range(2))
             low[0], high[0] = tirx.const(0, dtype), tirx.Cast(dtype, length)
-            with T.While(low[0] < high[0]):
+            with I.While(low[0] < high[0]):
                 middle = low[0] + (high[0] - low[0]) // 2
                 element, value = lines[start + middle], values[number]
                 # A NaN is not before anything, and so is behind everything.
-                with T.If(element > value if right else element >= value):
-                    with T.Then():
+                with I.If(element > value if right else element >= value):
+                    with I.Then():
                         high[0] = middle
-                    with T.Else():
+                    with I.Else():
                         low[0] = middle + 1
             places[number] = low[0]
         return ib.get()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-import sympy
 import torch
 from tvm import relax, sym, tirx
 
@@ -154,14 +153,20 @@ def _sum(one: tuple[Any, int], other: tuple[Any, int]) -> tuple[Any, int]:
     return one[0] * other[1] + other[0] * one[1], one[1] * other[1]
 
 
+def _walk(expression: Any) -> Iterator[Any]:
+    yield expression
+    for each in expression.args:
+        yield from _walk(each)
+
+
 def _has_float(expression: Any) -> bool:
-    kinds = {type(each).__name__ for each in sympy.preorder_traversal(expression)}
+    kinds = {type(each).__name__ for each in _walk(expression)}
     return bool(kinds & {"Float", *_IN_FLOAT})
 
 
 def _has_negative(expression: Any) -> bool:
     """Whether an expression of sizes may be below 0."""
-    return any(each.is_Number and each < 0 for each in sympy.preorder_traversal(expression))
+    return any(each.is_Number and each < 0 for each in _walk(expression))
 
 
 def _truncated(above: Any, below: Any, may_be_negative: bool) -> Any:

@@ -58,7 +58,8 @@ def _adaptive_max_pool(x: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
     counts, extents = range(first, x.dim(), 2), range(first + 1, x.dim(), 2)
     x = x.permute([*range(first), *counts, *extents]).flatten(first + rank)
     within = x.argmax(-1)
-    index, stride = 0, 1
+    index: Any = 0
+    stride = 1
     for axis in reversed(range(rank)):
         count, extent = places[axis].shape
         number = torch.arange(count).view([-1, *[1] * (rank - 1 - axis)])
@@ -96,9 +97,10 @@ def _grid_sampler(x: Any, grid: Any, mode: int, padding: int, align_corners: boo
         else:
             low = at.floor()
             sides.append([(low, low + 1 - at), (low + 1, at - low)])
-    total = 0
+    total: Any = 0
     for corner in itertools.product(*sides):
-        place, weight = 0, functools.reduce(operator.mul, [share for _, share in corner])
+        place: Any = 0
+        weight = functools.reduce(operator.mul, [share for _, share in corner])
         for size, (element, _) in zip(sizes, corner, strict=True):
             held = element.clamp(0, size - 1)
             weight = torch.where(held == element, weight, 0.0)

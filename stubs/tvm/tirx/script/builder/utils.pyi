@@ -1,0 +1,3 @@
+from typing import Any
+
+def buffer_proxy(buf: Any) -> Any: ...
