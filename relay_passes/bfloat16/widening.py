@@ -125,6 +125,8 @@ class Widening:
         whole = item.tuple_value
         if whole in self.wide and self.holds(var):
             self._bind_wide(var, relax.TupleGetItem(self.wide[whole], item.index))
+        elif whole in self.wide:  # of another type, such as the indices of the largest elements
+            self.block.bind(var, relax.TupleGetItem(self.wide[whole], item.index))
         else:
             self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), item.index))
 
@@ -133,7 +135,7 @@ class Widening:
         if self.holds(var) and source in self.sums:  # how a narrow operator is imported
             self.wide[var] = source
             if not isinstance(var, relax.DataflowVar):
-                self._bind_narrow(var, self._rounded(source))
+                self._bind_narrow(var, self._rounded(source, var.ty))
         elif not self.holds(source):  # a rounding that the model asks for
             self._bind_narrow(var, call)
         elif self.holds(var):
@@ -228,7 +230,8 @@ class Widening:
         elif self.holds(applied):
             self._keep(var, call)
         elif self.kind == NARROW and op_name(call) in _NORMS:
-            self._bind_narrow(var, self._rounded(self.block.emit(applied, str(var.name))))
+            wide = self.block.emit(applied, str(var.name))
+            self._bind_narrow(var, self._rounded(wide, var.ty))
         else:
             self._bind_wide(var, applied)
 
@@ -256,7 +259,7 @@ class Widening:
     def _bind_wide(self, var: relax.Var, value: relax.Expr) -> None:
         self.wide[var] = self.block.emit(value, str(var.name))
         if not isinstance(var, relax.DataflowVar):  # needed outside, in its own type
-            self._bind_narrow(var, self._rounded(self.wide[var]))
+            self._bind_narrow(var, self._rounded(self.wide[var], var.ty))
 
     def _all_narrow(self, arguments: list[relax.Expr]) -> bool:
         """Whether no argument would have to be rounded first."""
@@ -274,16 +277,21 @@ class Widening:
         if not isinstance(expr, relax.Var) or expr not in self.wide:
             return expr
         if expr not in self.narrow:
-            rounded = self._rounded(self.wide[expr])
+            rounded = self._rounded(self.wide[expr], expr.ty)
             self.narrow[expr] = self.block.emit(rounded, str(expr.name))
         return self.narrow[expr]
 
-    def _rounded(self, wide: relax.Expr) -> relax.Expr:
-        """A f32 tensor rounded; of a tuple each one."""
-        if not isinstance(wide.ty, relax.TupleType):
+    def _rounded(self, wide: relax.Expr, ty: ir.Type) -> relax.Expr:
+        """A f32 tensor rounded; of a tuple each item that is narrow in its type."""
+        if not isinstance(ty, relax.TupleType):
             return relax.op.astype(wide, self.kind)
-        items = [self.block.emit(relax.TupleGetItem(wide, i)) for i in range(len(wide.ty.fields))]
-        return relax.Tuple([self.block.emit(self._rounded(item)) for item in items])
+        items = [self.block.emit(relax.TupleGetItem(wide, i)) for i in range(len(ty.fields))]
+        return relax.Tuple(
+            [
+                self.block.emit(self._rounded(item, each)) if self._is_narrow(each) else item
+                for item, each in zip(items, ty.fields, strict=True)
+            ]
+        )
 
     def _wide(self, expr: relax.Expr) -> relax.Expr:
         """A narrow value as f32."""

@@ -327,3 +327,20 @@ def test_a_bias_before_the_rounding_of_an_imported_product(constant: bool) -> No
         "relu:float32",
         "astype:bfloat16",
     ]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_indices_of_the_largest_elements_keep_their_type(kind: str) -> None:
+    """Both for whoever takes them alone and for whoever takes the whole tuple."""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        pair = op.topk(op.cumsum(x, axis=1), 3)  # a sum makes the block float32
+        return relax.Tuple([pair[0], pair[1]])
+
+    widened = widen_f16() if kind == "float16" else widen_bf16()
+    mod = widened(module(body, ((4, 8), kind)))
+    assert [str(each.dtype) for each in mod["main"].ret_ty.fields] == [kind, "int32"]
+    x = np.arange(32).reshape(4, 8).astype(BF16 if kind == "bfloat16" else np.float16)
+    values, indices = run(mod, [x])
+    np.testing.assert_array_equal(indices, np.tile(np.arange(7, 4, -1), (4, 1)))
+    np.testing.assert_array_equal(values, np.cumsum(x.astype("f4"), 1)[:, :4:-1].astype(x.dtype))
