@@ -31,6 +31,7 @@ OURS = {
     "tvm_hybrid/tuning/lookup/shipped/*.jsonl": "records of our own measurements",
     "tvm_hybrid/tuning/recordings/*.jsonl.xz": "recordings of our own measurements",
     "microkernels/machines/measurements/tile_products.json": "our own measurements",
+    "tools/mutants/mutations/*.json": "mutations of our own sources",
     "docs/*.svg": "made by our tools",
     "docs/*.png": "made by our tools",
     "examples/cpp/*": "an example",

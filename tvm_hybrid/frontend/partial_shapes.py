@@ -32,6 +32,9 @@ from .node_builder import attributes_of, constant_or_attribute, optional_input
 from .shape_elements import Element, elements_of, sizes_of
 from .windows import window_count
 
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
+_RESIZES = ("Resize", "Upsample")
+
 
 def complete_types(
     node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]
@@ -67,10 +70,14 @@ def complete_types(
 
 def _of_onnx_runtime(node: onnx.NodeProto, graph: Graph) -> list[int | None] | None:
     """The shape of a result that ONNX infers otherwise; None if it does not."""
+    if node.op_type not in (*_POOLS, *_RESIZES):
+        return None
     dims, attributes = graph.dims(node.input[0]), attributes_of(node)
     if dims is None:
         return None
-    if node.op_type in ("AveragePool", "LpPool", "MaxPool") and attributes.get("ceil_mode"):
+    if node.op_type in _POOLS:
+        if not attributes.get("ceil_mode"):
+            return None
         kernel = attributes["kernel_shape"]
         if attributes.get("auto_pad", "NOTSET").startswith("SAME") or len(kernel) != len(dims) - 2:
             return None
@@ -80,7 +87,7 @@ def _of_onnx_runtime(node: onnx.NodeProto, graph: Graph) -> list[int | None] | N
         axes = zip(dims[2:], around, kernel, strides, dilations, strict=True)
         sizes = [None if axis[0] is None else window_count(*axis, True) for axis in axes]
         return [*dims[:2], *sizes]
-    if node.op_type not in ("Resize", "Upsample") or optional_input(node, 3):
+    if optional_input(node, 3):
         return None
     place = 2 if node.op_type == "Resize" and len(node.input) > 2 else 1
     scales = constant_or_attribute(node, graph, place, "scales")

@@ -46,9 +46,8 @@ def test_large_initializers_are_read_late(opset: int, tmp_path: Path) -> None:
     path = saved(tmp_path, opset)
     proto, left = read_all_but_large(path)
     found = {tensor.name: len(tensor.raw_data) for tensor in proto.graph.initializer}
-    late = opset == 17  # the converter of old models may want to see them
-    assert found == {"w": 0 if late else W.nbytes, "b": BIAS.nbytes}
-    assert left.folder == (str(tmp_path) if late else "")
+    assert found == {"w": 0, "b": BIAS.nbytes}
+    assert left.folder == str(tmp_path)
     assert all(tensor.raw_data for tensor in read_model(path).graph.initializer)
 
 

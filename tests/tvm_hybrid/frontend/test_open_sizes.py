@@ -232,9 +232,9 @@ def test_a_slice_to_a_far_end_is_whole(far: int) -> None:
 
 def test_what_cannot_stay_open_is_named() -> None:
     build = OnnxBuilder(18)
-    x = build.input("x", [2, "n", 1])
-    build.output(build.node("DFT", x, axis=1), [2, "n", 2])
-    with pytest.raises(UnsupportedOperatorError, match="DFT0"):
+    x = build.input("x", [2, 5, "parts"])
+    build.output(build.node("DFT", x, axis=1), [2, 5, 2])
+    with pytest.raises(UnsupportedOperatorError, match=r"DFT0.*whether its signal is complex"):
         imported(build)
 
 
