@@ -71,7 +71,7 @@ def examples(count: int, **options: Any) -> settings:
 def some(cases: Sequence[T]) -> list[T]:
     """All cases in `make test-all`; every third one and the last in `make test`.
 
-    For loops within a test where each case compiles something.
+    For cases of which each compiles something.
     """
     if not _FEW:
         return list(cases)

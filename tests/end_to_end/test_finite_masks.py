@@ -129,7 +129,9 @@ def check(attentions: Attentions, tolerance: float, **options: Any) -> list[str]
 FLOAT = 400 * 2.0**-24
 
 
-@pytest.mark.parametrize("fusion", ["none", "fine", "coarse"])
+@pytest.mark.parametrize(
+    "fusion", [*(pytest.param(x, marks=pytest.mark.sampled) for x in ("none", "fine")), "coarse"]
+)
 @pytest.mark.parametrize("batch", [1, "batch"], ids=["static", "dynamic"])
 def test_every_number_is_added(batch: int | str, fusion: str) -> None:
     """Of 130 queries, in tiles and blocks of them, and of the last 2, as in decoding."""

@@ -26,6 +26,7 @@ def test_steps_of_one_branch(isa: str, n: int, steps: int) -> None:
     assert steps == 1 or k not in loops
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("k_block", [531, 180, 9], ids=["whole", "cut", "short"])
 @pytest.mark.parametrize("m", [6, 13, 40])
 def test_steps_behind_the_last_round_are_multiplied(m: int, k_block: int) -> None:

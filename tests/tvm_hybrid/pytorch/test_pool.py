@@ -90,6 +90,7 @@ def found_in() -> Callable[[str], list[Found]]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_callers_share_one_pool(
