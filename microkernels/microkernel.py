@@ -25,6 +25,9 @@ from .isa import Isa, isa_named
 from .tile import Address, Between, Columns, LoadA, LoadB, MultiplyAdd, Place, Start, Tile
 from .vector import bfloat16
 from .vector.expressions import Expr, bind, cast, constant, element_of, lanes_of, ramp, splat
+from .vector.whole_loop import WHOLE_LOOP_LLVM_IR, mark_whole_loop
+
+WHOLE_LOOP_PRODUCTS = 8  # of a step of K: with as many, the loop around them costs nothing
 
 
 @dataclass(frozen=True)
@@ -241,8 +244,12 @@ class Microkernel:
     ) -> None:
         """Emits products of some rows of a tile in registers; parameters as of `emit`."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(llvm_functions(self.llvm_ir))
+            whole = reduction and len(rows) * tile.vectors >= WHOLE_LOOP_PRODUCTS
+            texts = (self.llvm_ir, WHOLE_LOOP_LLVM_IR if whole else "")
+            stack.enter_context(llvm_functions(*texts))
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
+            if whole:
+                mark_whole_loop()
             # The operand with fewer vectors stays in registers, the other passes through one.
             if len(rows) <= tile.vectors:
                 a = [_named(load_a(i, loops)) for i in rows]

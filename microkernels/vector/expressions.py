@@ -110,7 +110,7 @@ def cast(element: str, value: Expr) -> Expr:
     return tirx.Cast(vector_type(element, lanes_of(value)), value)
 
 
-MOST_USES = 48
+MOST_USES = 4
 """Uses of values in memory that a name may stand for, all names in it replaced, before it is
 materialised."""
 

@@ -117,6 +117,15 @@ def test_accumulators_start_with_what_is_there(kernel: Microkernel) -> None:
         check(kernel, kernel.vectors, a, b, start=start)
 
 
+def test_the_loop_of_a_tile_is_not_unrolled_again() -> None:
+    """LLVM would, for CPUs whose loops may be long; `mark_whole_loop` keeps it from that."""
+    kernel = microkernel_named("avx512_f32_8x48")
+    function = tile_function(kernel, kernel.mr, kernel.vectors, 1, 64, "zero")
+    built = tvm.compile(function, target=tvm.target.Target({"kind": "llvm", "mcpu": "znver5"}))
+    products = built.mod.inspect_source("asm").count("vfmadd231ps")
+    assert products == kernel.mr * kernel.vectors
+
+
 @pytest.mark.parametrize("kernel", runnable(INT8))
 def test_integers_never_saturate(kernel: Microkernel) -> None:
     """Two products of 255 and -128 overflow 16 bits, where vpmaddubsw would saturate."""

@@ -1,8 +1,7 @@
-"""Loops over sizes that are known at run time: blocks, and register tiles of balanced heights.
+"""Loops over dynamic sizes: blocks, and register tiles of some heights.
 
-A register tile's height is a number that its code is written for. So there is code for each height
-from 1 to the most, and a branch chooses among them; pieces of one loop differ by at most one, as
-those of `balanced`.
+A register tile's height is a number that its code is written for. So there is code for each of some
+heights (see `tail_heights`), and a branch chooses among them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from microkernels.vector.expressions import Expr, materialise
 
 from .emission import opaque_block, task_loop
 from .extents import as_expr
+from .tail_heights import TailHeights
 
 
 def ceil_div(total: Expr | int, by: Expr | int) -> Expr:
@@ -93,12 +93,11 @@ def share_of(total: Expr, number: Expr, parts: Expr | int) -> tuple[Expr, Expr]:
 
 def for_tiles(
     total: Expr,
-    most: int,
+    heights: TailHeights,
     body: Callable[[Expr, int], None],
     after: Callable[[Expr, Expr], None] | None = None,
-    least: int = 1,
 ) -> None:
-    """Runs `body(start, size)` for the fewest pieces of at most `most`, sizes as numbers.
+    """Runs `body(start, size)` for whole tiles and then for pieces of the tail, sizes as numbers.
 
     Parameters
     ----------
@@ -106,30 +105,41 @@ def for_tiles(
         What is cut; nothing runs for 0.
     after : callable or None
         (start, size as an expression) -> None; runs after each piece, written once for all sizes.
-    least : int
-        No total is smaller, but for 0.
     """
-    count = materialise(ceil_div(total, most))
-    some = tirx.Max(count, tirx.const(1, "int32"))
-    base, larger = materialise(I.floordiv(total, some)), materialise(I.floormod(total, some))
-    # Carried along: of `number * base + min(number, larger)` LLVM moves the division into the
-    # innermost loop, where it costs a fifth of the time on CPUs whose divisions are slow.
+    most = heights.heights[-1]
+    whole = materialise(tirx.Max(I.floordiv(total, most) - 1, tirx.const(0, "int32")))
+    count = whole + lookup(heights.counts, total - whole * most)
+    # Carried along: LLVM moves what is computed from the number into the innermost loop.
     place = I.sblock_alloc_buffer((1,), "int32")
     I.buffer_store(place, tirx.const(0, "int32"), [0])
-    with I.serial(count) as number, opaque_block("piece"):
+    with I.serial(materialise(count)) as number, opaque_block("piece"):
         start = materialise(place[0])
-        size = materialise(base + tirx.Cast("int32", tirx.LT(number, larger)))
+        left = materialise(tirx.Min(total - start, tirx.const(2 * most - 1, "int32")))
+        piece = tirx.Select(number < whole, as_expr(most), lookup(heights.first, left))
+        size = materialise(piece)
         I.buffer_store(place, start + size, [0])
-        sizes = range(smallest_piece(least, most), most + 1)
-        choose(size, sizes, lambda known: body(start, known))
+        choose(size, heights.heights, lambda known: body(start, known))
         if after is not None:
             after(start, size)
 
 
-def smallest_piece(least: int, most: int) -> int:
-    """The smallest that `for_tiles` makes of any total from `least` on, 0 left out."""
-    totals = range(least, max(least, most * most) + most)  # pieces of larger ones are no smaller
-    return min(total // -(-total // most) for total in totals)
+def lookup(values: Sequence[int], at: Expr) -> Expr:
+    """One of some small numbers, out of 64-bit words."""
+    bits = max(values).bit_length()
+    each = 63 // bits
+    words = [values[start : start + each] for start in range(0, len(values), each)]
+    packed = [
+        tirx.const(sum(value << (bits * place) for place, value in enumerate(word)), "int64")
+        for word in words
+    ]
+    found, first = packed[0], tirx.const(0, "int32")
+    for number, word in enumerate(packed[1:], 1):
+        begin = tirx.const(number * each, "int32")
+        found = tirx.Select(at < begin, found, word)
+        first = tirx.Select(at < begin, first, begin)
+    shift = tirx.Cast("int64", (at - first) * bits)
+    number = tirx.bitwise_and(tirx.shift_right(found, shift), tirx.const((1 << bits) - 1, "int64"))
+    return tirx.Cast("int32", number)
 
 
 def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> None:

@@ -33,6 +33,7 @@ from tir_schedules.core.open_loops import choose, for_blocks, for_tiles, open_ta
 from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
+from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -168,7 +169,7 @@ class OpenBatchMatmul:
 
         def panel(at: Expr, size: Expr, first: Expr, width: int) -> None:
             def tile(place: Expr, known: int) -> None:
-                here = at + place
+                here = materialise(at + place)
                 result = kernel.emit(
                     known,
                     width,
@@ -182,7 +183,7 @@ class OpenBatchMatmul:
             def store(place: Expr, known: Expr) -> None:
                 self._store(at + place, known, first, width, scratch)
 
-            for_tiles(size, height, tile, store)
+            for_tiles(size, tail_heights(height, width), tile, store)
 
         def block(begin: Expr, size: Expr) -> None:
             at = materialise(row + begin)

@@ -33,9 +33,9 @@ from tir_schedules.core.open_loops import (
     for_balanced_blocks,
     for_tiles,
     share_of,
-    smallest_piece,
 )
 from tir_schedules.core.product_plan import Piece, ProductPlan
+from tir_schedules.core.tail_heights import TailHeights, tail_heights
 
 from .few_rows import FewRows, PanelShare
 from .open_fetch import Ahead, OpenFetch
@@ -115,20 +115,25 @@ def tile_choices(plan: ProductPlan, whole: int = 0, alone: int = 0) -> str:
 def _heights(plan: ProductPlan) -> str:
     wide = wide_product_of(plan)
     if wide is None:
-        return _few_and_more(plan.rows, f"; more: {{}}, in blocks of {plan.m_block}")
-    some = _few_and_more(plan.kernel.mr, f"; {FEW_ROWS + 1} to {wide.fewest_rows - 1}: {{}}")
-    least = smallest_piece(wide.fewest_rows, plan.rows)
-    tiles = f"tiles of {least} to {plan.rows} rows, in blocks of {plan.m_block}"
-    return f"{some}; more: widened operands, {tiles}"
+        return _few_and_more(plan.rows, plan.vectors, f"; more: {{}}, in blocks of {plan.m_block}")
+    between = f"; {FEW_ROWS + 1} to {wide.fewest_rows - 1}: {{}}"
+    some = _few_and_more(plan.kernel.mr, plan.vectors, between)
+    tiles = _written_out(plan.rows, plan.vectors, wide.fewest_rows)
+    return f"{some}; more: widened operands, {tiles}, in blocks of {plan.m_block}"
 
 
-def _few_and_more(rows: int, more: str) -> str:
+def _few_and_more(rows: int, vectors: int, more: str) -> str:
     """Tiles of at most so many rows, for few rows and for what `more` says."""
     if rows <= FEW_ROWS:
-        return f"tiles of 1 to {rows} rows"
-    least = smallest_piece(FEW_ROWS + 1, rows)
+        return _written_out(rows, vectors, 1)
     few = f"1 to {FEW_ROWS} rows: panels of columns side by side"
-    return few + more.format(f"tiles of {least} to {rows} rows")
+    return few + more.format(_written_out(rows, vectors, FEW_ROWS + 1))
+
+
+def _written_out(rows: int, vectors: int, least: int) -> str:
+    """Of which heights there are tiles of at most so many rows."""
+    *lower, most = tail_heights(rows, vectors, least).heights
+    return f"tiles of {', '.join(map(str, lower))} and {most} rows" if lower else f"tiles of {most}"
 
 
 @dataclass(frozen=True)
@@ -285,14 +290,17 @@ class OpenRows:
             def store(at: Expr, height: Expr) -> None:
                 self._store(row + at, height, first, width, scratch)
 
+            heights = tail_heights(plan.rows, width, least)
             if len(pieces) == 1:
                 load_b = self._panel_at(first, width, (0, steps))
-                short = self._stores_at_once(width, least)
-                self._for_tiles(rows, tile, None if short else store, least, fetch)
+                short = self._stores_at_once(width, heights)
+                self._for_tiles(rows, tile, None if short else store, heights, fetch)
                 return
             self._fill(row, rows, first, width, scratch)
             for piece in _alike(pieces):
-                add = functools.partial(self._piece, row, rows, first, width, scratch, least, fetch)
+                add = functools.partial(
+                    self._piece, row, rows, first, width, scratch, heights, fetch
+                )
                 for_groups([piece], add)
             self._store(row, rows, first, width, scratch)
 
@@ -303,11 +311,9 @@ class OpenRows:
         with I.serial(own) as at, opaque_block("panel"):
             panel(materialise(group.start + (before + at) * group.size), group.size)
 
-    def _stores_at_once(self, vectors: int, least: int) -> bool:
+    def _stores_at_once(self, vectors: int, heights: TailHeights) -> bool:
         """Whether the code for each height has an epilogue of its own, without a way through L1."""
-        most = self.loops.plan.rows
-        heights = range(smallest_piece(least, most), most + 1)
-        stores = vectors * sum(heights)
+        stores = vectors * sum(heights.heights)
         return self.loops.epilogue_cost <= LONG_EPILOGUE and stores <= MOST_STORES
 
     def _piece(
@@ -317,7 +323,7 @@ class OpenRows:
         vector: Expr,
         vectors: int,
         scratch: Expr,
-        least: int,
+        heights: TailHeights,
         fetch: OpenFetch | None,
         start: Expr | int,
         steps: int,
@@ -330,26 +336,34 @@ class OpenRows:
             piece = (start, steps)
             self._tile(row + at, height, vector, vectors, piece, load_b, scratch, at, True, ahead)
 
-        self._for_tiles(rows, tile, None, least, fetch)
+        self._for_tiles(rows, tile, None, heights, fetch)
 
     def _for_tiles(
         self,
         rows: Expr,
         tile: Callable[[OpenFetch | None, Expr, int], None],
         after: Callable[[Expr, Expr], None] | None,
-        least: int,
+        heights: TailHeights,
         fetch: OpenFetch | None,
     ) -> None:
-        """As `for_tiles`; where only few tiles fetch the next panel, code with and without it."""
-        most, high = self.loops.plan.most_shares, self.loops.plan.rows
-        if fetch is None or not self.loops.plan.fetches_evenly or not most:
-            for_tiles(rows, high, functools.partial(tile, fetch), after, least)
-            return
-        with I.If(fetch.tiles <= most):
-            with I.Then():
-                for_tiles(rows, high, functools.partial(tile, fetch), after, least)
-            with I.Else():
-                for_tiles(rows, high, functools.partial(tile, None), after, most * high + 1)
+        """As `for_tiles`; where only few tiles fetch the next panel, whole ones have code without.
+
+        Pieces of a tail are few: they fetch their share of the panel all the same.
+        """
+        most = self.loops.plan.most_shares
+        two_ways = fetch is not None and self.loops.plan.fetches_evenly and most
+
+        def body(start: Expr, height: int) -> None:
+            if fetch is None or not two_ways or height < heights.heights[-1]:
+                tile(fetch, start, height)
+                return
+            with I.If(fetch.tiles <= most):
+                with I.Then():
+                    tile(fetch, start, height)
+                with I.Else():
+                    tile(None, start, height)
+
+        for_tiles(rows, heights, body, after)
 
     def _panel_at(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
         """How tiles read a block of K of a panel; emits what has to be done before."""
@@ -390,6 +404,7 @@ class OpenRows:
         """One tile, its accumulators in `scratch` from the row `place` on; None: it is stored."""
         loops, kernel = self.loops, self.loops.plan.kernel
         begins = loops.start
+        row = materialise(row)  # each access adds to it; a sum in each of them is slow to compile
 
         def start(i: Expr | int, j: int) -> Expr:
             if goes_on:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import tvm.tirx.script.builder.ir as I
@@ -11,9 +13,10 @@ from tests.stand_ins import running
 from tests.tir_schedules.run_region import ISAS, highest_native
 from tir_schedules.core.emission import kernel_function, tensor_parameter
 from tir_schedules.core.extents import as_expr, extent, read_extents
-from tir_schedules.core.open_loops import for_balanced_blocks
+from tir_schedules.core.open_loops import for_balanced_blocks, for_tiles
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
+from tir_schedules.core.tail_heights import tail_heights
 from tvm_hybrid.dlpack import tensor_of
 
 N = SymbolicSize.of("n")
@@ -47,3 +50,34 @@ def test_balanced_blocks(most: int, unit: int) -> None:
         assert all(size % whole == 0 for size in sizes[:-1])
         counts = [-(-size // whole) for size in sizes]
         assert not counts or (max(counts) - min(counts) <= 1 and max(sizes) <= most)
+
+
+@pytest.mark.parametrize(("most", "vectors", "least"), [(14, 2, 3), (6, 4, 16), (28, 1, 1)])
+def test_tiles_cover_every_row_once(most: int, vectors: int, least: int) -> None:
+    """Each element is the height of the piece that it lies in; code is there for these heights."""
+    isa, heights = highest_native(ISAS), tail_heights(most, vectors, least)
+    with kernel_function("tiles") as builder:
+        out = tensor_parameter("out", Tensor((N,), "int32"))
+        read_extents()
+
+        def tile(start: Expr, height: int) -> None:
+            for row in range(height):
+                I.buffer_store(out, out[start + row] + height, [start + row])
+
+        for_tiles(as_expr(extent(N)), heights, tile)
+    kernel = running.compiled(builder.get().with_attr("global_symbol", "kernel"), isa)["kernel"]
+    for total in (0, *range(least, 5 * most)):
+        result = np.zeros(total, np.int32)
+        kernel(tensor_of(result))
+        found = Counter(result.tolist())
+        assert all(height in heights.heights for height in found)
+        assert all(rows % height == 0 for height, rows in found.items())
+        assert found[most] >= total // most * most - most
+
+
+def test_few_heights_cost_little() -> None:
+    """Code of a third of the rows; totals take at most a fifth longer, by products and latency."""
+    heights = tail_heights(14, 2, 3)
+    assert heights.heights == (3, 4, 5, 6, 14)
+    assert sum(heights.heights) * 3 < sum(range(3, 15))
+    assert [heights.first[rows] for rows in (3, 13, 14, 16, 20)] == [3, 5, 14, 6, 14]

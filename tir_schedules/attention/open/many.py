@@ -46,8 +46,8 @@ from tir_schedules.core.open_loops import (
     choose,
     for_tiles,
     share_of,
-    smallest_piece,
 )
+from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.open_operand import OpenOperand
@@ -221,6 +221,7 @@ class OpenMany:
         product, out_base = self.product, materialise(self.problem.base("out", batch))
         multiply = product.multiply
         least = self.least if self.config.row_shares == 1 else 1  # a share may be a single query
+        heights = tail_heights(self.height, self.config.score_vectors, least)
         if self.scores.mask is not None:
             self.scores.mask.begin(bind(batch * self.m))
 
@@ -230,16 +231,15 @@ class OpenMany:
                 with I.serial(height) as r, opaque_block("finish"):
                     self.scores.finish(batch, first, r)
             self.softmax.emit(height, self.keys, self.n, lambda r: self._beside(first + r, r))
-            choose(height, range(smallest_piece(least, self.height), self.height + 1), multiply)
+            choose(height, heights.heights, multiply)
             with I.serial(height) as r, opaque_block("store"):
                 product.store(batch, out_base, first, r)
 
         for_tiles(
             rows,
-            self.height,
+            heights,
             lambda start, height: self.scores.multiply(bind(row + start), height),
             after,
-            least,
         )
 
     def _beside(self, row: Expr, r: Expr) -> None:
