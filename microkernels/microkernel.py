@@ -27,6 +27,7 @@ from .vector import bfloat16
 from .vector.expressions import Expr, bind, cast, constant, element_of, lanes_of, ramp, splat
 from .vector.whole_loop import WHOLE_LOOP_LLVM_IR, mark_whole_loop
 
+HEAP_ELEMENTS = 256  # of 32 bits: TVM allocates as many on the heap
 WHOLE_LOOP_PRODUCTS = 8  # of a step of K: with as many, the loop around them costs nothing
 
 
@@ -244,7 +245,9 @@ class Microkernel:
     ) -> None:
         """Emits products of some rows of a tile in registers; parameters as of `emit`."""
         with contextlib.ExitStack() as stack:
-            whole = reduction and len(rows) * tile.vectors >= WHOLE_LOOP_PRODUCTS
+            # Accumulators in a heap allocation get registers only where nothing is called.
+            held = tile.vectors * tile.lanes < HEAP_ELEMENTS
+            whole = reduction and held and len(rows) * tile.vectors >= WHOLE_LOOP_PRODUCTS
             texts = (self.llvm_ir, WHOLE_LOOP_LLVM_IR if whole else "")
             stack.enter_context(llvm_functions(*texts))
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
