@@ -23,7 +23,8 @@ The names in a text are placeholders, because models number their kernels differ
 LLVM uses in every module get the kernel's name in front, because one module has several kernels.
 
 Variables that TVM's runtime fills in have to be known to LLVM, so they are not in the text. Neither
-is debug information, nor are helper functions that a kernel does not call.
+is debug information, nor are helper functions that a kernel does not call. Hidden symbols, of which
+a linker keeps one copy, such as whether Linux has granted AMX, become each kernel's own.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ _HELPER = re.compile(
     re.MULTILINE,
 )
 _OWN = re.compile(rf"^\.globl\s+\w*{PLACEHOLDER}\w*\n", re.MULTILINE)
+_HIDDEN = re.compile(r"^\.hidden\s+(\w+)\n", re.MULTILINE)
+_SHARED = re.compile(r"^\.(?:hidden|weak)\s+(\w+)\n", re.MULTILINE)
 _DEFINED = re.compile(r"^([A-Za-z_][\w.$]*):", re.MULTILINE)
 _FORBIDDEN = re.compile(
-    r'^(\.(globl|weak|hidden|protected|internal|comm|lcomm|symver)\b|"|.*\.(init|fini)_array)',
+    r'^(\.(globl|weak|hidden|protected|internal|comm|lcomm|symver)\b|"|\.section.*(_array|,comdat))',
     re.MULTILINE,
 )
 _LOCAL = re.compile(r"(?<![\w$])\.L(?=[\w.])")
@@ -157,6 +160,8 @@ def code_of(assembly: str) -> KernelCode | None:
     text = _without_debug(assembly)
     pointers = [found[1] for found in _POINTER.finditer(text)]
     text = _POINTER.sub(r"\2", text)
+    hidden = set(_HIDDEN.findall(text))
+    text = _SHARED.sub(lambda found: "" if found[1] in hidden else found[0], text)
     for helper in list(_HELPER.finditer(text)):
         rest = text.replace(helper[0], "")
         called = re.search(rf"(?<![\w.$]){helper[1]}(?![\w.$])", rest)

@@ -81,8 +81,15 @@ __extendhfsf2:
 \t.asciz\t"{PLACEHOLDER}: .Lnot a label, __tvm_set_raised_6"
 \t.size\t.L.str, 5
 
-\t.type\t__TVMBackendAllocWorkspace,@object
+\t.hidden\tasked
+\t.type\tasked,@object
 \t.bss
+\t.weak\tasked
+asked:
+\t.long\t0
+\t.size\tasked, 4
+
+\t.type\t__TVMBackendAllocWorkspace,@object
 \t.weak\t__TVMBackendAllocWorkspace
 \t.p2align\t3, 0x0
 __TVMBackendAllocWorkspace:
@@ -127,7 +134,11 @@ retq
 .L{PLACEHOLDER}..str:
 .asciz\t"{PLACEHOLDER}: .Lnot a label, __tvm_set_raised_6"
 .size\t.L{PLACEHOLDER}..str, 5
+.type\t{PLACEHOLDER}.asked,@object
 .bss
+{PLACEHOLDER}.asked:
+.long\t0
+.size\t{PLACEHOLDER}.asked, 4
 """
 
 
