@@ -55,5 +55,5 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
     announce(STAGES, STAGES, "machine code", calling)
-    executable, code = compile_native(calling, options.target, options.threads)
+    executable, code = compile_native(calling, options.target, options.threads, options.kernels)
     return CompiledModule(executable, lowered, code, decisions)

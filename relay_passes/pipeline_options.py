@@ -12,6 +12,7 @@ from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
 
 from .check_option import check_option
 from .layout.search_space import ChooseLabels
+from .lower.kernel_text import KernelStore
 from .lower.select_configs import Lookup
 
 PRECISIONS = ("auto", "f32", "bf16")
@@ -56,6 +57,8 @@ class PipelineOptions:
     entry_checks : bool
         Whether functions check their inputs as those of TVM's own pipeline do, with its errors,
         even where kernels refuse the same arguments.
+    kernels : KernelStore or None
+        Where machine code of kernels is looked for, and kept.
     """
 
     target: Target
@@ -71,6 +74,7 @@ class PipelineOptions:
     arrange: ChooseArrangement | None = None
     open_weights: bool = False
     entry_checks: bool = False
+    kernels: KernelStore | None = None
 
     @property
     def machine(self) -> Machine:

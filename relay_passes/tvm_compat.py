@@ -5,6 +5,8 @@ Who moves to another TVM looks here; `tests/relay_passes/test_tvm_compat.py` say
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from tvm import ir, relax, tirx
 from tvm.relax.expr import _update_type
 from tvm.runtime import Module
 from tvm.te import tag
+from tvm_ffi.serialization import to_json_graph_str
 
 OP_PATTERN = "op_pattern"
 """A kernel's attribute by which FuseOps decides; AnnotateTIROpPattern leaves it if it is there. Its
@@ -184,11 +187,32 @@ def emit_machine_code(module: tvm_ffi.Module) -> None:
     """Makes an LLVM module's machine code now, not when its first function is called.
 
     Needs that to look for any function does so, the module's function `get_func_names`, and that a
-    function's symbol is its name behind a prefix.
+    function's symbol is its name behind a prefix. A module that `load_llvm` made does not know the
+    names of its functions; its text does.
     """
-    symbols = module.get_function("get_func_names")()
-    if len(symbols):
-        module.get_function(str(symbols[0]).removeprefix(SYMBOL_PREFIX))
+    symbols = [str(symbol) for symbol in module.get_function("get_func_names")()]
+    if not symbols:
+        symbols = re.findall(rf"^define .*@({SYMBOL_PREFIX}\w+)\(", module.inspect_source(), re.M)
+    if symbols:
+        module.get_function(symbols[0].removeprefix(SYMBOL_PREFIX))
+
+
+def load_llvm(text: str) -> Module:
+    """A module of kind "llvm" of the text of an LLVM module; LLVM's passes do not run on it.
+
+    Needs the global function `ffi.Module.load_from_file.ll`, which TVM's own loader calls for files
+    whose names end so.
+    """
+    with os.fdopen(os.memfd_create("LLVM module"), "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        load = tvm_ffi.get_global_func("ffi.Module.load_from_file.ll")
+        return load(f"/proc/self/fd/{file.fileno()}", "ll")
+
+
+def to_json(node: Any) -> str:
+    """All of an object of TVM, as the same text in every process."""
+    return to_json_graph_str(node)
 
 
 POOL_SIZE = "runtime.NumThreads"

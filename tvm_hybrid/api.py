@@ -35,6 +35,7 @@ from .executable import Executable
 from .fallback import fallback_target
 from .featureless import warn_if_featureless
 from .input_alignment import unaligned_inputs
+from .kernel_cache import kernel_cache
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import SourceModel, import_model
@@ -73,6 +74,7 @@ def compile(
     fallback: TargetLike = None,
     keep_open: bool = False,
     check_indices: bool = False,
+    cache: bool = True,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
 ) -> Executable:
@@ -155,6 +157,9 @@ def compile(
         scattering operators, is an error when the program runs. It names the node and the range;
         `InferenceSession` raises a FeedError. Without it such an index is clipped: the nearest
         element is taken. The check reads all indices once more; without it nothing is checked.
+    cache : bool
+        Whether kernels that were compiled before are taken from a folder of the user's cache, and
+        new ones are kept there. The environment variable TVM_HYBRID_CACHE=0 turns it off for all.
     example_inputs : tuple, list or mapping, optional
         Of a torch module, which must be in evaluation mode: the arguments that `torch.export` calls
         it with, or those by name.
@@ -199,6 +204,7 @@ def compile(
     num_threads = threads_of(target, num_threads, threads)
     setting = resolve_setting(threads, num_threads, here=target is None, spin=spin)
     nodes = nodes_for(weights, setting, host_topology())
+    kernels = kernel_cache() if cache else None
     options = PipelineOptions(
         target=resolved,
         threads=setting.count,
@@ -207,6 +213,7 @@ def compile(
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
+        kernels=kernels,
     )
     options = with_records(options, lookup_of(records))
     imported = import_model(model, shapes, values, keep_open, check_indices)
@@ -227,6 +234,8 @@ def compile(
     keep = isinstance(model, IRModule)  # the caller's
     found = _compiled(imported, options, setting, nodes, fallback_program, keep)
     del imported
+    if kernels is not None:
+        kernels.finish()
     return_what_compiling_took()
     return found
 

@@ -18,9 +18,9 @@ import msgspec
 
 from microkernels.errors import OutputError
 
+from .cache_folder import NOTE, PROGRAMS
 from .logs import logger
 from .model_bytes import FileState, ModelBytes, are_older, are_unchanged
-from .program_folder import make_folder, note_path
 from .program_note import read_note, write_note
 
 
@@ -44,7 +44,7 @@ def model_bytes(model: Any) -> ModelBytes:
     if not isinstance(model, (str, os.PathLike)):
         return ModelBytes.of(model)
     name = hashlib.sha256(os.fsencode(Path(model).absolute())).hexdigest()
-    note = note_path(f"model-{name}")
+    note = PROGRAMS.path(f"model-{name}", NOTE)
     with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
         known = read_note(note, _ModelDigest)
         if known.files and are_unchanged(known.files):
@@ -54,7 +54,7 @@ def model_bytes(model: Any) -> ModelBytes:
     found = ModelBytes.of(model)
     if are_older(found.files, moment) and are_unchanged(found.files):
         try:
-            make_folder()
+            PROGRAMS.make()
             write_note(note, _ModelDigest(found.digest, found.files))
         except (OSError, OutputError) as error:
             logger.info("the digest of %s is not kept: %s", model, error)

@@ -11,6 +11,7 @@ from relay_passes.freed_memory import return_what_compiling_took
 from . import program_cache
 from .api import compile as compile_model
 from .api import warn_if_slow
+from .cache_folder import is_enabled
 from .executable import Executable
 from .logs import logger
 from .model_bytes import ModelBytes
@@ -52,13 +53,15 @@ class ModelPrograms:
     options : mapping
         Arguments of `compile` that hold for all of them.
     cache : bool
-        Whether programs of an ONNX model are looked for in the cache, and kept there.
+        Whether programs of an ONNX model, and kernels of any model, are looked for in the caches,
+        and kept there.
     """
 
     def __init__(self, model: Any, options: Mapping[str, Any], cache: bool) -> None:
         self._model, self._options = model, dict(options)
+        self._cache = cache
         self._bytes: ModelBytes | None = None
-        if cache and program_cache.is_enabled() and is_onnx(model):
+        if cache and is_enabled() and is_onnx(model):
             try:
                 self._bytes = model_bytes(model)
             except (OSError, ValueError) as error:  # compiling says what is wrong with it
@@ -165,7 +168,8 @@ class ModelPrograms:
     ) -> Executable:
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
-        found = compile_model(self._model, shapes=shapes, values=values, **self._options, **how)
+        given = {"shapes": shapes, "values": values, "cache": self._cache}
+        found = compile_model(self._model, **given, **self._options, **how)
         if key is not None:
             if key.holds():
                 program_cache.keep(key.text, found)

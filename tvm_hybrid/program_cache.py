@@ -23,21 +23,14 @@ import msgspec
 
 from microkernels.errors import ArtifactError, IsaError, TargetError
 
+from .cache_folder import LIBRARY, NOTE, PROGRAMS, belongs_to_us
 from .executable import Executable
 from .fallback import runs_here, takes_fallback
 from .load_executable import load_library
 from .logs import logger
 from .model_bytes import FileState, file_state
-from .program_folder import library_path, make_folder, most_bytes, note_path, remove, shrink
 from .program_note import Note, read_note, write_note
 from .threads import ThreadsLike
-
-CACHE_VARIABLE = "TVM_HYBRID_CACHE"
-
-
-def is_enabled() -> bool:
-    """Whether `TVM_HYBRID_CACHE` allows a cache."""
-    return os.environ.get(CACHE_VARIABLE) != "0"
 
 
 def find(
@@ -48,18 +41,18 @@ def find(
     What is damaged goes. The checksums of a library and its weights are computed once, as long as
     its file stays the same; its size is always looked at.
     """
-    library = library_path(key)
+    library = _library_path(key)
     try:
         descriptor = os.open(library, os.O_RDONLY)
     except OSError:
         return None
     with ExitStack() as stack:
         stack.callback(os.close, descriptor)
-        if os.fstat(descriptor).st_uid not in (0, os.geteuid()):
+        if not belongs_to_us(descriptor):
             say_once(f"{library} belongs to somebody else, and is not used")
             return None
         try:
-            note, state = read_note(note_path(key), Note), file_state(library)
+            note, state = read_note(_note_path(key), Note), file_state(library)
             checked = note.checked == state
             executable = load_library(library, threads, weights, checked, not checked, spin)
         except (ArtifactError, OSError, ValueError) as error:
@@ -73,7 +66,7 @@ def find(
         executable.hold_library(descriptor)
         stack.pop_all()
     if checked:
-        _touch(note_path(key))
+        _touch(_note_path(key))
     else:
         _note_checked(key, note, state)
     return executable
@@ -81,7 +74,7 @@ def find(
 
 def find_refusal(key: str) -> Note | None:
     """Why there is no such program, if that was found out before."""
-    path = note_path(key)
+    path = _note_path(key)
     if not path.is_file():
         return None
     try:
@@ -101,34 +94,34 @@ def keep(key: str, executable: Executable) -> None:
     if not runs_here(manifest) and not takes_fallback(manifest):
         say_once("what is compiled for another CPU is not kept in the cache of programs")
         return
-    size, most = executable.constant_bytes(), most_bytes()
+    size, most = executable.constant_bytes(), PROGRAMS.most_bytes()
     if size > most:
         say_once(f"a program of {size} bytes is not kept: alone larger than the cache of {most}")
         return
-    library = library_path(key)
+    library = _library_path(key)
     started = time.perf_counter()
     with _attempt():
-        make_folder()
-        write_note(note_path(key), Note(declared=executable.declared))
+        PROGRAMS.make()
+        write_note(_note_path(key), Note(declared=executable.declared))
         try:
             executable.export(library)
         except BaseException:
             if not library.exists():
-                remove(key)
+                PROGRAMS.remove(key)
             raise
         # The name is the last thing that is given to a file whose checksum was just computed.
         _note_checked(key, Note(declared=executable.declared), file_state(library))
         seconds = time.perf_counter() - started
         logger.info("kept for the next start, in %.1f s: %s", seconds, library)
-        shrink(key)
+        PROGRAMS.shrink(key)
 
 
 def keep_refusal(key: str, note: Note) -> None:
     """Keeps why there is no such program."""
     with _attempt():
-        make_folder()
-        write_note(note_path(key), note)
-        shrink(key)
+        PROGRAMS.make()
+        write_note(_note_path(key), note)
+        PROGRAMS.shrink(key)
 
 
 @functools.cache
@@ -146,14 +139,22 @@ def _attempt() -> Iterator[None]:
         say_once(f"the program is not kept for the next start: {error}")
 
 
+def _library_path(key: str) -> Path:
+    return PROGRAMS.path(key, LIBRARY)
+
+
+def _note_path(key: str) -> Path:
+    return PROGRAMS.path(key, NOTE)
+
+
 def _drop_damaged(key: str, error: Exception) -> None:
     logger.warning("removed from the cache of programs, and compiled anew: %s", error)
-    remove(key)
+    PROGRAMS.remove(key)
 
 
 def _note_checked(key: str, note: Note, state: FileState) -> None:
     with contextlib.suppress(OSError):
-        write_note(note_path(key), msgspec.structs.replace(note, checked=state))
+        write_note(_note_path(key), msgspec.structs.replace(note, checked=state))
 
 
 def _touch(path: Path) -> None:

@@ -49,9 +49,7 @@ class ProgramKey:
 
     def holds(self) -> bool:
         """Whether what has been compiled since is what the key says: no file has changed."""
-        sources = _sources()
-        old = all(changed < _IMPORTED for _, _, changed in sources)
-        return old and sources == _first_sources() and are_unchanged(self.files)
+        return sources_are_imported() and are_unchanged(self.files)
 
 
 def program_key(
@@ -97,7 +95,7 @@ def program_key(
         FORMAT,
         package_versions(),
         [version(name) for name in _READERS],
-        _stamp(),
+        stamp(),
         model.digest,
         [_machine(each) for each in targets],
         threads,
@@ -169,7 +167,14 @@ def _plain(value: Any) -> Any:
 Sources = list[tuple[str, int, int]]
 
 
-def _stamp() -> str:
+def sources_are_imported() -> bool:
+    """Whether the sources of our packages are as they were when this process imported them."""
+    sources = _sources()
+    old = all(changed < _IMPORTED for _, _, changed in sources)
+    return old and sources == _first_sources()
+
+
+def stamp() -> str:
     """Of the sources of our packages, as they were when this process first asked."""
     return hashlib.sha256(msgspec.json.encode(_first_sources())).hexdigest()
 

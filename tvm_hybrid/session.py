@@ -85,8 +85,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
         `tvm_hybrid.load` does; an Executable has all of them.
     cache : bool
         Whether programs of an ONNX model are taken from a folder of the user's cache if the same
-        was compiled before, and else kept there. The environment variable TVM_HYBRID_CACHE=0 keeps
-        all sessions from it.
+        was compiled before, and else kept there; and kernels of all models, as for
+        `tvm_hybrid.compile`. The environment variable TVM_HYBRID_CACHE=0 keeps all from both.
     streams : int, optional
         How many requests run at once, each on its share of `num_threads`, at least one; weights
         are held once. Callers of `run` wait for their turn. A library, and an Executable, has the

@@ -13,6 +13,8 @@ TVM compiles the kernels of a module one after the other. But they are independe
 release Python's lock. So as many threads as the process may use CPUs compile groups of kernels. The
 groups depend only on the model, so that any number of CPUs makes the same library.
 
+With a store of kernels (`kernel_text`), code that it has is not compiled again.
+
 `with_native_code` does the same for a module that TVM compiles: its kernels become modules of
 machine code, which TVM's executable imports. TVM's passes never see our unrolled loops then.
 """
@@ -20,9 +22,11 @@ machine code, which TVM's executable imports. TVM's passes never see our unrolle
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import tvm
@@ -35,18 +39,30 @@ from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
 
 from .kernel_context import has_exact_buffers, kernel_context
+from .kernel_text import (
+    KernelCode,
+    KernelStore,
+    assembled,
+    built,
+    code_of,
+    has_texts,
+    kernel_key,
+)
 from .launch_few import for_threads, pipeline_for
 from .skip_checks import pipeline_of_trusting, trusting
 from .weights_entry import WEIGHTS_ENTRY
 
 EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
 SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
+HOST_FUNCTION = "tirx.is_host_func"  # TVM's attribute of kernels that compute sizes
 NOTHING = "tvm_hybrid_nothing"
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
 
 
-def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IRModule]:
+def compile_native(
+    mod: IRModule, target: Target, threads: int, store: KernelStore | None = None
+) -> tuple[Any, IRModule]:
     """The executable of a module that is lowered as far as TVM's virtual machine wants.
 
     Parameters
@@ -58,6 +74,8 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IR
         initialises LLVM.
     threads : int
         For how many threads the kernels were made.
+    store : KernelStore, optional
+        Where code of kernels is looked for, and kept.
 
     Returns
     -------
@@ -66,8 +84,16 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IR
         machine's code was made of: what is in other LLVM modules is called by name. It also has
         the entry of weights, which the executable has not: TVM hashes them for every function.
     """
-    first, *others = _groups(trusting(for_threads(mod, threads)))
+    kernels = _kernels(trusting(for_threads(mod, threads)))
     pipeline = pipeline_of_trusting(pipeline_for(threads))
+    library: Callable[..., list[tvm.runtime.Module]] = _libraries
+    if store is None or not has_texts(target):
+        first, *others = _groups(kernels) or [{}]
+    else:
+        # What computes sizes is small, and TVM orders its statements by address.
+        first = {gvar: f for gvar, f in kernels.items() if HOST_FUNCTION in f.attrs}
+        others = _groups({gvar: f for gvar, f in kernels.items() if gvar not in first})
+        library = partial(_stored_libraries, store)
     context = kernel_context(first.values())
     inside = {gvar: function for gvar, function in mod.functions_items() if gvar not in first}
     inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}
@@ -81,23 +107,22 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IR
     def executable() -> Any:
         with context:
             none = ir.transform.Sequential([])
-            return tvm.compile(inner, target, relax_pipeline=none, tir_pipeline=pipeline)
+            made = tvm.compile(inner, target, relax_pipeline=none, tir_pipeline=pipeline)
+        if not first:
+            made.mod.clear_imports()  # an empty C source, which would have to be compiled
+        return made
 
-    if not first:
-        without = executable()
-        without.mod.clear_imports()  # an empty C source, which would have to be compiled
-        return without, rest
     if not others:
         return executable(), rest
     with workers(1 + len(others)) as pool:
         compiled = pool.submit(executable)
         modules = [
-            pool.submit(_library, group, target, pipeline, kernel_context(group.values()))
+            pool.submit(library, group, target, pipeline, kernel_context(group.values()))
             for group in others
         ]
         result = compiled.result()
-        for module in modules:
-            result.mod.import_module(module.result())
+        for module in chain.from_iterable(each.result() for each in modules):
+            result.mod.import_module(module)
     return result, rest
 
 
@@ -115,15 +140,15 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
         The Relax functions and one kernel that does nothing. Its attribute "external_mods" says
         what an executable of it imports.
     """
-    groups = [group for group in _groups(trusting(for_threads(mod, threads))) if group]
+    groups = _groups(_kernels(trusting(for_threads(mod, threads))))
     pipeline = pipeline_of_trusting(pipeline_for(threads))
     prefix = system_lib_prefix(mod)
     with workers(len(groups)) as pool:
         compiled = [
-            pool.submit(_library, group, target, pipeline, kernel_context(group.values()), prefix)
+            pool.submit(_libraries, group, target, pipeline, kernel_context(group.values()), prefix)
             for group in groups
         ]
-        modules = [each.result() for each in compiled]
+        modules = list(chain.from_iterable(each.result() for each in compiled))
     calling = {
         gvar: _calls_outside(function, groups)
         for gvar, function in mod.functions_items()
@@ -188,13 +213,17 @@ def threads_for(tasks: int) -> int:
 Kernels = dict[ir.GlobalVar, tirx.PrimFunc]
 
 
-def _groups(mod: IRModule) -> list[Kernels]:
-    """The kernels of each module, in order of their names; those with exact buffers apart."""
+def _kernels(mod: IRModule) -> Kernels:
+    """The kernels of a module, in order of their names."""
     kernels = [(g, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    kernels.sort(key=lambda item: str(item[0].name_hint))
-    exact = [item for item in kernels if has_exact_buffers(item[1])]
-    plain = [item for item in kernels if not has_exact_buffers(item[1])]
-    return [group for alike in (plain, exact) if alike for group in _cut(alike)] or [{}]
+    return dict(sorted(kernels, key=lambda item: str(item[0].name_hint)))
+
+
+def _groups(kernels: Kernels) -> list[Kernels]:
+    """The kernels of each LLVM module; those with exact buffers apart."""
+    exact = [item for item in kernels.items() if has_exact_buffers(item[1])]
+    plain = [item for item in kernels.items() if not has_exact_buffers(item[1])]
+    return [group for alike in (plain, exact) if alike for group in _cut(alike)]
 
 
 def _cut(kernels: list[tuple[ir.GlobalVar, tirx.PrimFunc]]) -> list[Kernels]:
@@ -205,18 +234,41 @@ def _cut(kernels: list[tuple[ir.GlobalVar, tirx.PrimFunc]]) -> list[Kernels]:
     return [dict(kernels[start::count]) for start in range(count)]
 
 
-def _library(
+def _libraries(
     group: Kernels,
     target: Target,
     pipeline: str,
     context: PassContext,
     prefix: str | None = None,
-) -> tvm.runtime.Module:
+) -> list[tvm.runtime.Module]:
+    """The LLVM module of a group."""
     mod = IRModule(dict(group))
     if prefix is not None:
         mod = mod.with_attr(SYSTEM_LIB_PREFIX, prefix)
     with context:
-        return tvm.tirx.build(mod, target=target, pipeline=pipeline)
+        return [tvm.tirx.build(mod, target=target, pipeline=pipeline)]
+
+
+def _stored_libraries(
+    store: KernelStore, group: Kernels, target: Target, pipeline: str, context: PassContext
+) -> list[tvm.runtime.Module]:
+    """LLVM modules of a group: one of kernels that the store has or takes, and of each other."""
+    codes: dict[str, KernelCode] = {}
+    alone: Kernels = {}
+    for gvar, kernel in group.items():
+        key = kernel_key(kernel, target, pipeline, context)
+        code = None if key is None else store.find(key)
+        if code is None and key is not None:
+            with context:
+                code = code_of(built(kernel, target, pipeline).inspect_source("asm"))
+            if code is not None:
+                store.keep(key, code)
+        if code is None:
+            alone[gvar] = kernel
+        else:
+            codes[str(kernel.attrs["global_symbol"])] = code
+    modules = [assembled(codes, target)] if codes else []
+    return modules + (_libraries(alone, target, pipeline, context) if alone else [])
 
 
 def _calls_outside(function: ir.BaseFunc, groups: Iterable[Kernels]) -> ir.BaseFunc:

@@ -34,8 +34,8 @@ VARIABLES = {
     "TVM_HYBRID_MACHINE": "description of this CPU for estimates, in place of the shipped one",
     "TVM_HYBRID_RECORDS": "tuning records to apply when none are named, or: none",
     "TVM_HYBRID_CACHE_DIR": "folder for downloads, compiled programs and what calibrate measures",
-    "TVM_HYBRID_CACHE": "0: sessions keep no compiled programs, and look for none",
-    "TVM_HYBRID_CACHE_BYTES": "bound of the folder of compiled programs, 4 GiB if not set",
+    "TVM_HYBRID_CACHE": "0: no compiled programs and kernels are kept or looked for",
+    "TVM_HYBRID_CACHE_BYTES": "bound of the compiled programs, 4 GiB if not set; kernels: a 16th",
     "TVM_HYBRID_OPENVINO_PYTHON": "a Python that has OpenVINO, for benchmarks",
     "TVM_NUM_THREADS": "threads of a run that names no number",
 }
@@ -206,7 +206,7 @@ def places(topology: Topology) -> list[Fact]:
 def _tools() -> list[Fact]:
     from microkernels.cache_dir import cache_dir
 
-    from ..program_folder import usage
+    from ..cache_folder import KERNELS, PROGRAMS
 
     compiler = shutil.which("g++")
     facts = [
@@ -223,8 +223,9 @@ def _tools() -> list[Fact]:
         if writable
         else Fact("tools", "cache folder", f"{folder} cannot be written", WARNING)
     )
-    programs, size = usage()
-    facts.append(Fact("tools", "compiled programs", f"{programs}, {size / 1e6:.1f} MB"))
+    for what, cached in (("compiled programs", PROGRAMS), ("compiled kernels", KERNELS)):
+        count, size = cached.usage()
+        facts.append(Fact("tools", what, f"{count}, {size / 1e6:.1f} MB"))
     return facts
 
 

@@ -1,0 +1,244 @@
+"""Kernel text: a kernel's machine code as assembler text that any program can use.
+
+Before
+
+    tvm_hybrid_any_kernel:                          # what LLVM writes for one kernel
+        jmp .LBB1_3
+        callq __tvm_set_raised_6
+        movq __TVMBackendAllocWorkspace@GOTPCREL(%rip), %rax
+
+After
+
+    tvm_hybrid_matmul3.entry:                       # in the LLVM module of a program
+        jmp .Ltvm_hybrid_matmul3.BB1_3
+        callq tvm_hybrid_matmul3.__tvm_set_raised_6
+        movq __TVMBackendAllocWorkspace@GOTPCREL(%rip), %rax
+
+    @__TVMBackendAllocWorkspace = linkonce global ptr null
+    define i32 @__tvm_ffi_tvm_hybrid_matmul3(...)   ; calls the entry
+
+A store keeps such texts from one program to the next. TVM's passes, LLVM's passes and the choice of
+instructions are then paid once; what remains is LLVM's assembler, which takes a hundredth of that.
+The names in a text are placeholders, because models number their kernels differently. Names that
+LLVM uses in every module get the kernel's name in front, because one module has several kernels.
+
+Variables that TVM's runtime fills in have to be known to LLVM, so they are not in the text. Neither
+is debug information, nor are helper functions that a kernel does not call. Hidden symbols, of which
+a linker keeps one copy, such as whether Linux has granted AMX, become each kernel's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+import tvm
+from tvm import IRModule, ir, tirx
+from tvm.ir.transform import PassContext
+from tvm.runtime import Module
+from tvm.target import Target
+
+from relay_passes.tvm_compat import SYMBOL_PREFIX, load_llvm, to_json
+
+PLACEHOLDER = "tvm_hybrid_any_kernel"
+GLOBAL_SYMBOL = "global_symbol"
+_MACHINE = "x86_64"  # whose assembler text this file reads
+
+_NAME = re.compile(r"\w+", re.ASCII)
+_NOISE = re.compile(r"\.(file|loc|ident|addrsig|addrsig_sym)\b")
+_SECTION = re.compile(r"\.(section|text|data|bss)\b")
+_LEFT_OUT = re.compile(r"\.section\s+(\.debug_|\"\.note)")
+_TEMPORARY = re.compile(r"\.Ltmp\d+:$")
+_POINTER = re.compile(
+    r"^\.type\s+(\w+),@object\n(\.bss\n|\.section\s.*\n)?\.weak\s+\1\n\.p2align\s.*\n"
+    r"\1:\n\.quad\s+0\n\.size\s+\1, 8\n",
+    re.MULTILINE,
+)
+_HELPER = re.compile(
+    r"^\.weak\s+(\w+)\n((?:\.p2align.*\n)?\.type\s+\1,@function\n(?:.*\n)*?\.cfi_endproc\n)",
+    re.MULTILINE,
+)
+_OWN = re.compile(rf"^\.globl\s+\w*{PLACEHOLDER}\w*\n", re.MULTILINE)
+_HIDDEN = re.compile(r"^\.hidden\s+(\w+)\n", re.MULTILINE)
+_SHARED = re.compile(r"^\.(?:hidden|weak)\s+(\w+)\n", re.MULTILINE)
+_DEFINED = re.compile(r"^([A-Za-z_][\w.$]*):", re.MULTILINE)
+_FORBIDDEN = re.compile(
+    r'^(\.(globl|weak|hidden|protected|internal|comm|lcomm|symver)\b|"|\.section.*(_array|,comdat))',
+    re.MULTILINE,
+)
+_LOCAL = re.compile(r"(?<![\w$])\.L(?=[\w.])")
+_STRINGS = (".ascii", ".asciz", ".string")
+
+
+class KernelCode(msgspec.Struct, frozen=True):
+    """The machine code of one kernel.
+
+    Attributes
+    ----------
+    text : str
+        Assembler text with PLACEHOLDER in place of the kernel's name.
+    pointers : tuple of str
+        Variables outside the text that TVM's runtime fills in.
+    """
+
+    text: str
+    pointers: tuple[str, ...]
+
+
+class KernelStore(Protocol):
+    """Where kernels are kept from one program to the next; threads use it at once."""
+
+    def find(self, key: str) -> KernelCode | None:
+        """The code that was kept under this key; None if there is none."""
+
+    def keep(self, key: str, code: KernelCode) -> None:
+        """Keeps the code of a kernel."""
+
+
+def has_texts(target: Target) -> bool:
+    """Whether this file can read the assembler text of a target."""
+    _layout, triple, _target = _module_head(str(target))
+    return _MACHINE in triple
+
+
+def kernel_key(
+    kernel: tirx.PrimFunc, target: Target, pipeline: str, context: PassContext
+) -> str | None:
+    """SHA-256 of all that decides a kernel's code, but for versions of TVM and of this package.
+
+    The names of its variables count too: messages of its checks have them.
+
+    Returns
+    -------
+    str or None
+        None if the kernel calls others, which are no part of it, or has an unusual name.
+    """
+    text = to_json(_with_placeholder(kernel))
+    if '"ir.GlobalVar"' in text or not _NAME.fullmatch(str(kernel.attrs[GLOBAL_SYMBOL])):
+        return None
+    how = [
+        tvm.target.codegen.llvm_version_major(),
+        str(target),
+        pipeline,
+        context.opt_level,
+        [*map(str, context.required_pass)],
+        [*map(str, context.disabled_pass)],
+        str(context.config),
+    ]
+    digest = hashlib.sha256(msgspec.json.encode(how))
+    digest.update(text.encode())
+    return digest.hexdigest()
+
+
+def built(kernel: tirx.PrimFunc, target: Target, pipeline: str) -> Module:
+    """An LLVM module of one kernel, whose name is PLACEHOLDER."""
+    mod = IRModule({ir.GlobalVar(PLACEHOLDER): _with_placeholder(kernel)})
+    return tvm.tirx.build(mod, target=target, pipeline=pipeline)
+
+
+def _with_placeholder(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    return kernel.with_attr(GLOBAL_SYMBOL, PLACEHOLDER)
+
+
+def code_of(assembly: str) -> KernelCode | None:
+    """The code of a kernel.
+
+    Parameters
+    ----------
+    assembly : str
+        What LLVM writes for a module of one kernel, whose name is PLACEHOLDER.
+
+    Returns
+    -------
+    KernelCode or None
+        None if something in it could not be moved to another module.
+    """
+    text = _without_debug(assembly)
+    pointers = [found[1] for found in _POINTER.finditer(text)]
+    text = _POINTER.sub(r"\2", text)
+    hidden = set(_HIDDEN.findall(text))
+    text = _SHARED.sub(lambda found: "" if found[1] in hidden else found[0], text)
+    for helper in list(_HELPER.finditer(text)):
+        rest = text.replace(helper[0], "")
+        called = re.search(rf"(?<![\w.$]){helper[1]}(?![\w.$])", rest)
+        text = text.replace(helper[0], helper[2]) if called else rest
+    entry = SYMBOL_PREFIX + PLACEHOLDER
+    text = _OWN.sub("", text)
+    defined = set(_DEFINED.findall(text))
+    if entry not in defined or _FORBIDDEN.search(text):
+        return None
+    renamed = {name: f"{PLACEHOLDER}.{name}" for name in defined if PLACEHOLDER not in name}
+    renamed[entry] = f"{PLACEHOLDER}.entry"
+    return KernelCode(_renamed(text, renamed), tuple(sorted(pointers)))
+
+
+def _without_debug(assembly: str) -> str:
+    """The assembler text of code and its constants."""
+    lines, wanted = [], True
+    for full in assembly.splitlines():
+        line = full.strip()
+        if _SECTION.match(line):
+            wanted = not _LEFT_OUT.match(line)
+        if wanted and line and not _NOISE.match(line):
+            lines.append(line)
+    used = set(re.findall(r"\.Ltmp\d+(?![\d:])", "\n".join(lines)))
+    lines = [line for line in lines if not _TEMPORARY.match(line) or line[:-1] in used]
+    return "\n".join(lines) + "\n"
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """The text with other names, and the placeholder in those of labels; strings stay."""
+    symbols = re.compile(rf"(?<![\w.$])({'|'.join(map(re.escape, names))})(?![\w.$])")
+    lines = []
+    for line in text.split("\n"):
+        if not line.startswith(_STRINGS):
+            line = symbols.sub(lambda found: names[found[1]], line)
+            line = _LOCAL.sub(f".L{PLACEHOLDER}.", line)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def assembled(kernels: Mapping[str, KernelCode], target: Target) -> Module:
+    """An LLVM module of kernels with these names."""
+    code = "".join(each.text.replace(PLACEHOLDER, name) for name, each in kernels.items())
+    escaped = code.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
+    pointers = sorted({name for each in kernels.values() for name in each.pointers})
+    layout, triple, described = _module_head(str(target))
+    lines = [
+        layout,
+        triple,
+        f'module asm "{escaped}"',
+        *(f"@{name} = linkonce global ptr null, align 8" for name in pointers),
+        *map(_entry, kernels),
+        "!llvm.module.flags = !{!0}",
+        f"!0 = {described}",
+    ]
+    return load_llvm("\n".join(lines))
+
+
+def _entry(name: str) -> str:
+    """The function that TVM looks for: the entry of a kernel must be local to assemble, it not."""
+    return f"""
+declare i32 @{name}.entry(ptr, ptr, i32, ptr)
+define i32 @{SYMBOL_PREFIX}{name}(ptr %self, ptr %arguments, i32 %count, ptr %result) {{
+  %error = tail call i32 @{name}.entry(ptr %self, ptr %arguments, i32 %count, ptr %result)
+  ret i32 %error
+}}"""
+
+
+@functools.cache
+def _module_head(target: str) -> tuple[str, str, str]:
+    """What TVM writes into each LLVM module for a target: data layout, triple, the target."""
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+    text = built(nothing, Target(target), "default").inspect_source("ll")
+    parts: list[Any] = [
+        re.search(r"^target datalayout = .*$", text, re.MULTILINE),
+        re.search(r"^target triple = .*$", text, re.MULTILINE),
+        re.search(r'!\{i32 \d+, !"tvm_target", .*\}$', text, re.MULTILINE),
+    ]
+    layout, triple, described = (str(found[0]) for found in parts)
+    return layout, triple, described
