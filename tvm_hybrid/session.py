@@ -236,7 +236,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         shapes: Mapping[str, Any],
         values: Mapping[str, Any],
     ) -> None:
-        """Puts compiling off until inputs arrive."""
+        """Makes programs for values of parameters, or shapes, when inputs arrive with them."""
         inputs = tuple(info for info in opened.declared.inputs if info.name not in values)
         self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in opened.declared.outputs]
@@ -244,13 +244,22 @@ class InferenceSession(SessionMethods, AsyncRuns):
         watched = self._face.watched
 
         def program_for(
-            arrived: dict[str, tuple[int, ...]], known: dict[str, np.ndarray]
-        ) -> InferenceSession:
-            session = InferenceSession(made.for_sizes({**shapes, **arrived}, {**values, **known}))
+            arrived: dict[str, tuple[int, ...]] | None, known: dict[str, np.ndarray]
+        ) -> InferenceSession | OpenSession:
+            known = {**values, **known}
+            found: Executable | OpenSession
+            if arrived is None:
+                found = made.for_all_sizes(shapes, known)
+            else:
+                found = made.for_sizes({**shapes, **arrived}, known)
+            if isinstance(found, OpenSession):
+                return found
+            session = InferenceSession(found)
             session._runner = watched(session.executable)
             return session
 
-        programs = self._programs = Programs(inputs, opened.parameters, program_for)
+        programs = self._programs = Programs(inputs, opened, program_for)
+        programs.make_for_flag()
 
         def run(
             output_names: Sequence[str] | None,
@@ -259,16 +268,18 @@ class InferenceSession(SessionMethods, AsyncRuns):
         ) -> list[np.ndarray]:
             session = programs.session_for(input_feed)
             self.executable = session.executable
-            return session.run(output_names, input_feed, run_options)
+            return session.run(output_names, programs.without_parameters(input_feed), run_options)
 
         self.__dict__["run"] = run
 
     def __getattr__(self, name: str) -> Any:
-        if name == "executable":
+        if name == "executable" and self._programs is not None:
             raise ShapeError(
-                f"{', '.join(map(repr, self._inputs))}: nothing is compiled before all sizes and "
-                "parameters are known; run the session, or make it with shapes, such as "
-                'shapes={"batch": 1}, and values, such as values={"axes": [1]}'
+                f"{', '.join(map(repr, self._inputs))}: the session has a program for each "
+                "combination of parameters or sizes, and no program has run yet; run the session, "
+                'or make it with shapes, such as shapes={"batch": 1}, and values, such as '
+                f'values={{"axes": [1]}} (there is no single program because '
+                f"{self._programs.reason})"
             )
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
@@ -298,7 +309,10 @@ class InferenceSession(SessionMethods, AsyncRuns):
 
     def explain(self) -> Explanation:
         """As `Executable.explain`, of what ran last if shapes or parameters were open; streams."""
-        explained = self.executable.explain()
+        executable = self.executable
+        explained = executable.explain()
+        if self._programs is not None:
+            explained = explained.noting(self._programs.why_several(executable))
         return explained.noting(self._stream_note(self.executable.num_threads))
 
     def run(

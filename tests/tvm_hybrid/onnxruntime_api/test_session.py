@@ -240,7 +240,7 @@ def of_no_known_rank() -> onnx.ModelProto:
 def test_what_compiles_late_is_not_exported(tmp_path: Path) -> None:
     options = SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.so")
-    with pytest.raises(ShapeError, match="nothing is compiled before"):
+    with pytest.raises(ShapeError, match=r"no program has run yet; .*because ReduceSum node"):
         InferenceSession(of_no_known_rank(), options, num_threads=1)
 
 
