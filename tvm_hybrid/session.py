@@ -37,6 +37,7 @@ from .onnxruntime_api.session_face import SessionFace
 from .onnxruntime_api.session_methods import SessionMethods
 from .open_feeds import check_sizes
 from .programs import Program, Programs
+from .progress import ProgressLike
 from .refuse_copies import refuse_copies
 from .size_errors import raise_size_error
 from .streams.async_runs import AsyncRuns
@@ -94,6 +95,12 @@ class InferenceSession(SessionMethods, AsyncRuns):
         `run_async` and `submit` have one stream.
     queue_size : int, optional
         How many requests of `run_async` and `submit` may wait; None: four for each stream.
+    progress : callable, bool or None
+        What tells how far compiling is, here and in calls of `run` that compile. A callable gets
+        every `Stage`, in the thread that compiles; an exception that it raises ends compiling.
+        None: after two seconds a line on standard error says it, unless TVM_HYBRID_PROGRESS=0, or
+        the `log_severity_level` of `sess_options` or of the logger is 3 or more. True: in any case;
+        False: nothing does.
 
     Raises
     ------
@@ -138,10 +145,11 @@ class InferenceSession(SessionMethods, AsyncRuns):
         cache: bool = True,
         streams: int | None = None,
         queue_size: int | None = None,
+        progress: ProgressLike = None,
     ) -> None:
         self._make_streams(streams, queue_size, threads)
         model = path_or_bytes
-        self._face = face = SessionFace(model, sess_options, providers, provider_options)
+        self._face = face = SessionFace(model, sess_options, providers, provider_options, progress)
         shapes = face.shapes(shapes)
         num_threads = face.num_threads(num_threads, threads)
         self._programs: Programs | None = None
@@ -193,7 +201,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 "spin": spin,
                 "fallback": fallback,
             }
-            programs = ModelPrograms(model, options, cache)
+            programs = ModelPrograms(model, options, cache, face.progress)
             found = programs.for_all_sizes(shapes, values)
             if isinstance(found, OpenSession):
                 logger.info("a program for each combination of inputs: %s", found.reason)
@@ -223,8 +231,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
         self._parallel = self._setting.count > 1
         self._open = self.executable.is_open
         self._local = threading.local()
-        with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
-            self.executable.make_code()
+        with contextlib.suppress(IsaError), face.progress.shown(not_kept="it is compiled already"):
+            self.executable.make_code()  # of one for another CPU there is none
         self._runner = face.watched(self.executable)
         face.finish(self)
         self._limit_runs()
