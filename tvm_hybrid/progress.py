@@ -1,6 +1,6 @@
 """Progress: what a session tells while it compiles; after two seconds, a line on standard error.
 
-    tvm_hybrid: compiling model.onnx: stage 9 of 10, kernels optimised by LLVM (3 of 12 done)
+    tvm_hybrid: compiling model.onnx: stage 9 of 10 (3 of 12 done), kernels optimised by LLVM
 
 A terminal shows the line until compiling ends, with what is done so far; then the line says how
 long it took, and whether the program is kept. Elsewhere a line is written once. Each compilation
@@ -142,7 +142,7 @@ class _Line:
         where = "reading the model"
         if stage is not None:
             done = f" ({stage.done} of {stage.parts} done)" if stage.parts else ""
-            where = f"stage {stage.number} of {stage.count}, {stage.title}{done}"
+            where = f"stage {stage.number} of {stage.count}{done}, {stage.title}"
         text = f"compiling {self._what}: {where}"
         with self._writing:
             first, self._said = self._said is None, str(self._outcome)

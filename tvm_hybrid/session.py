@@ -55,6 +55,7 @@ from .threads import ThreadsLike, current, resolve_setting, use_setting
 
 from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
+_EXPORT = "export the Executable to keep it"
 
 
 class InferenceSession(SessionMethods, AsyncRuns):
@@ -182,6 +183,11 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 )
             self._require_unbound(model.setting.cpus)
             self.executable = model.for_host()
+            with (
+                contextlib.suppress(IsaError),
+                face.progress.shown(not_kept="it was compiled apart"),
+            ):
+                self.executable.make_code()
         else:
             asked = threads_of(target, num_threads, threads)
             setting = resolve_setting(threads, asked, here=True, spin=spin)
@@ -231,8 +237,8 @@ class InferenceSession(SessionMethods, AsyncRuns):
         self._parallel = self._setting.count > 1
         self._open = self.executable.is_open
         self._local = threading.local()
-        with contextlib.suppress(IsaError), face.progress.shown(not_kept="it is compiled already"):
-            self.executable.make_code()  # of one for another CPU there is none
+        with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+            self.executable.make_code()
         self._runner = face.watched(self.executable)
         face.finish(self)
         self._limit_runs()
@@ -262,7 +268,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 found = made.for_sizes({**shapes, **arrived}, known)
             if isinstance(found, OpenSession):
                 return found
-            session = InferenceSession(found)
+            session = InferenceSession(found, progress=False)
             session._runner = watched(session.executable)
             return session
 
