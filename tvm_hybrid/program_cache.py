@@ -107,7 +107,7 @@ def keep(key: str, executable: Executable) -> str:
     if not runs_here(manifest) and not takes_fallback(manifest):
         reason = "it is for another CPU"
     elif size > most:
-        reason = f"its {size} bytes of constants are more than the cache's {most}"
+        reason = f"its {size} bytes are alone larger than the cache of {most}"
     else:
         reason = _kept(key, executable)
     if reason:
@@ -135,7 +135,7 @@ def _kept(key: str, executable: Executable) -> str:
         shrink(key)
     except Exception as error:
         return str(error)
-    return ""
+    return "" if library.exists() else f"it is alone larger than the cache of {most_bytes()} bytes"
 
 
 def keep_refusal(key: str, note: Note) -> None:
