@@ -26,7 +26,7 @@ class Stage:
         What the module has so far, such as "operators: 30, regions: 12".
     done, parts : int
         How many parts of the stage are done, of how many; 0 of 0 where the stage is not counted.
-        The parts of machine code are groups of kernels.
+        The parts of the last two stages are groups of kernels.
     """
 
     number: int

@@ -75,11 +75,12 @@ class InferenceSession(SessionMethods, AsyncRuns):
         As for `tvm_hybrid.compile`, for all open dimensions, some, or none. An ONNX model whose
         dimensions stay open is compiled once, for all sizes, if its products, convolutions and
         normalisations are as fast so; else when inputs arrive, once for each combination of shapes.
-        The log says why (level INFO).
+        `explain` says why, and so does the log (level INFO).
     values : mapping, optional
-        As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
-        its inputs is compiled when inputs arrive, once for each combination of those whose values
-        are not given. `programs` says for which.
+        As for `tvm_hybrid.compile`. An ONNX model with parameters among its inputs, such as axes,
+        shapes or what a branch depends on, has a program for each combination of those whose values
+        are not given. It is made when they arrive; both programs of a single boolean, such as
+        `use_cache_branch`, are made here. `programs` says for which values they are.
     target, machine, precision, fusion, fast_math, check_indices, records, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them.
     num_threads, threads, weights, spin

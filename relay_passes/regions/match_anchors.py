@@ -110,7 +110,7 @@ def _product(
 
 
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    """A convolution whose windows are contiguous is a matmul of overlapping rows if it is static."""
+    """A static convolution whose windows are contiguous is a matmul of overlapping rows."""
     attrs = call.attrs
     last = layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
     w, output = region_tensor(call.args[1]), _output(graph, position)
