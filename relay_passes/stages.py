@@ -16,7 +16,7 @@ from relay_passes.ir.region_functions import is_region_function
 class Stage:
     """A stage of compilation: it begins, or a part of it is done.
 
-    Attributes
+    Parameters
     ----------
     number, count : int
         Which stage of how many.
