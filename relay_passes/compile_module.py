@@ -13,8 +13,7 @@ from .lower.native_code import compile_native
 from .lower_module import lower_shared
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
-from .run_passes import STAGES, announce_phase
-from .stages import announce
+from .run_passes import announce_llvm, announce_phase
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,6 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     announce_phase(Phase.LOWER_TO_VM, lowered)
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
-    announce(STAGES, STAGES, "machine code", calling)
+    announce_llvm(calling)
     executable, code = compile_native(calling, options.target, options.threads, options.kernels)
     return CompiledModule(executable, lowered, code, decisions)

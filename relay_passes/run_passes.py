@@ -20,7 +20,7 @@ from .pipeline_options import PipelineOptions
 from .stages import announce
 from .tvm_compat import separate_builders, separate_tags
 
-STAGES = len(Phase) + 1  # the last makes machine code
+STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 
 # Sessions compile in the threads that call them.
 separate_builders()
@@ -76,3 +76,8 @@ def _after(each: Pass, mod: IRModule) -> IRModule:
 def announce_phase(phase: Phase, mod: IRModule) -> None:
     """A phase begins, on this module."""
     announce(list(Phase).index(phase) + 1, STAGES, phase.value, mod)
+
+
+def announce_llvm(mod: IRModule) -> None:
+    """LLVM's passes over the kernels of this module begin."""
+    announce(STAGES - 1, STAGES, "kernels optimised by LLVM", mod)

@@ -1,11 +1,11 @@
-"""Tells whoever listens which stage of compilation begins."""
+"""Tells listeners which stage of compilation begins, and how far it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import IRModule, relax, tirx
 
@@ -14,44 +14,82 @@ from relay_passes.ir.region_functions import is_region_function
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage that begins.
+    """A stage of compilation: it begins, or a part of it is done.
 
-    Attributes
+    Parameters
     ----------
     number, count : int
-        Which one of how many.
+        Which stage of how many.
     title : str
-        What it makes.
+        What the stage makes.
     size : str
         What the module has so far, such as "operators: 30, regions: 12".
+    done, parts : int
+        How many parts of the stage are done, of how many; 0 of 0 where the stage is not counted.
+        The parts of the last two stages are groups of kernels.
     """
 
     number: int
     count: int
     title: str
     size: str
+    done: int = 0
+    parts: int = 0
 
 
 Listener = Callable[[Stage], object]
 
-_listener: ContextVar[Listener | None] = ContextVar("tvm_hybrid_stages", default=None)
+
+class _Listening:
+    """A listener, and the stage that it heard of last."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.stage: Stage | None = None
+
+    def tell(self, stage: Stage) -> None:
+        self.stage = stage
+        self.listener(stage)
+
+
+_listening: ContextVar[_Listening | None] = ContextVar("tvm_hybrid_stages", default=None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Inside, `listener` gets every stage of what this thread compiles."""
-    token = _listener.set(listener)
+    token = _listening.set(_Listening(listener))
     try:
         yield
     finally:
-        _listener.reset(token)
+        _listening.reset(token)
 
 
-def announce(number: int, count: int, title: str, mod: IRModule) -> None:
-    """A stage begins, on this module."""
-    listener = _listener.get()
-    if listener is not None:
-        listener(Stage(number, count, title, size_of(mod)))
+def has_listener() -> bool:
+    """Whether somebody listens to what this thread compiles."""
+    return _listening.get() is not None
+
+
+def announce(number: int, count: int, title: str, mod: IRModule | None = None) -> None:
+    """Tells that a stage begins, on this module."""
+    current = _listening.get()
+    if current is not None:
+        current.tell(Stage(number, count, title, "" if mod is None else size_of(mod)))
+
+
+def announce_machine_code() -> None:
+    """Tells that the last stage begins: LLVM makes machine code, for this process or a library."""
+    current = _listening.get()
+    if current is not None:
+        last = 1 if current.stage is None else current.stage.count
+        current.tell(Stage(last, last, "machine code", ""))
+
+
+def advance(done: int, parts: int) -> None:
+    """Tells how many parts of the stage are done."""
+    current = _listening.get()
+    if current is not None and current.stage is not None:
+        current.tell(replace(current.stage, done=done, parts=parts))
 
 
 def size_of(mod: IRModule) -> str:

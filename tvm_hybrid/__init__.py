@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .onnxruntime_api.providers import get_all_providers, get_available_providers, get_device
     from .onnxruntime_api.run_options import RunOptions
     from .onnxruntime_api.session_options import SessionOptions
+    from .progress import Stage
     from .pytorch.programs import torch_programs
     from .quantization import quantize
     from .session import InferenceSession
@@ -59,6 +60,7 @@ __all__ = [
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "Stage",
     "compile",
     "disable_telemetry_events",
     "dlight",
@@ -95,6 +97,7 @@ _HOMES = {
     "OrtValue": "onnxruntime_api.ort_value",
     "RunOptions": "onnxruntime_api.run_options",
     "SessionOptions": "onnxruntime_api.session_options",
+    "Stage": "progress",
     "compile": "api",
     "disable_telemetry_events": "onnxruntime_api.process_settings",
     "enable_telemetry_events": "onnxruntime_api.process_settings",

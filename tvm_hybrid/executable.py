@@ -402,14 +402,16 @@ class Executable:
         return [self] if self._fallback is None else [self, self._fallback]
 
     def make_code(self) -> None:
-        """Makes the machine code, once; what runs first does otherwise.
+        """Makes the machine code of the program that runs here, once; else the first run does.
 
         Raises
         ------
         IsaError
             If it was compiled for a CPU that this one is not.
         """
-        self._code.make()
+        second = self._fallback
+        runs = self if second is None or not takes_fallback(self.manifest) else second
+        runs._code.make()
 
     def new_machine(self) -> Any:
         """A fresh virtual machine over the executable's code and weights.

@@ -17,6 +17,7 @@ from tvm_ffi import libinfo
 from microkernels.errors import CompileError
 from relay_passes.lower.native_code import workers
 from relay_passes.lower.outside_weights import with_outside_weights
+from relay_passes.stages import advance, announce_machine_code
 from relay_passes.tvm_compat import virtual_machine_code
 
 from .cxx_compiler import find_compiler, run_compiler
@@ -129,9 +130,12 @@ def _write_native_code(module: Any, folder: Path, prefix: str) -> list[Path]:
             )
     objects = [folder / f"{prefix}{index}.o" for index in range(len(modules))]
     if objects:
+        announce_machine_code()
         with workers(len(objects)) as pool:
-            for path, code in zip(objects, pool.map(_object_code, modules), strict=True):
+            made = zip(objects, pool.map(_object_code, modules), strict=True)
+            for done, (path, code) in enumerate(made, 1):
                 path.write_bytes(code)
+                advance(done, len(objects))
     return objects
 
 

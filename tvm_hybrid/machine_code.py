@@ -16,6 +16,7 @@ from tvm import relax
 
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.lower.native_code import emit_machine_code
+from relay_passes.stages import announce_machine_code
 
 from .cpu_features import require_host
 from .manifest import Manifest
@@ -71,6 +72,8 @@ class MachineCode:
         _install_pool(self._threads)
         with self._lock:
             if not self._made:
+                if self._library is None:
+                    announce_machine_code()
                 emit_machine_code(self._module)
                 self._made = True
                 if self._library is None:  # LLVM has been at work

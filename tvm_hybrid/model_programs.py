@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from microkernels.errors import CompileError, InputValueError, ModelError, TvmHybridError
+import numpy as np
+
+from microkernels.errors import (
+    CompileError,
+    InputValueError,
+    IsaError,
+    ModelError,
+    TvmHybridError,
+)
 from relay_passes.freed_memory import return_what_compiling_took
 
 from . import program_cache
 from .api import compile as compile_model
 from .api import warn_if_slow
-from .cache_folder import is_enabled
+from .cache_folder import CACHE_VARIABLE, is_enabled
 from .executable import Executable
 from .logs import logger
 from .model_bytes import ModelBytes
@@ -19,9 +28,11 @@ from .model_digest import model_bytes
 from .model_input import is_onnx
 from .program_key import ProgramKey, program_key
 from .program_note import Note
+from .progress import Progress
 from .tensors import DeclaredInterface
 
 Given = Mapping[str, Any] | None
+MOST_SHOWN = 40  # characters of a shape or value in the line about progress
 _FOR_ALL_SIZES = {"keep_open": True, "strict": "open"}
 
 
@@ -55,16 +66,28 @@ class ModelPrograms:
     cache : bool
         Whether programs of an ONNX model, and kernels of any model, are looked for in the caches,
         and kept there.
+    progress : Progress
+        What tells how far compiling is.
     """
 
-    def __init__(self, model: Any, options: Mapping[str, Any], cache: bool) -> None:
+    def __init__(
+        self, model: Any, options: Mapping[str, Any], cache: bool, progress: Progress
+    ) -> None:
         self._model, self._options = model, dict(options)
-        self._cache = cache
+        self._progress, self._cache = progress, cache
         self._bytes: ModelBytes | None = None
-        if cache and is_enabled() and is_onnx(model):
+        self._not_kept = ""  # why programs are not kept
+        if not cache:
+            self._not_kept = "cache=False"
+        elif not is_enabled():
+            self._not_kept = f"{CACHE_VARIABLE}=0"
+        elif not is_onnx(model):
+            self._not_kept = "only programs of ONNX models are"
+        else:
             try:
                 self._bytes = model_bytes(model)
             except (OSError, ValueError) as error:  # compiling says what is wrong with it
+                self._not_kept = str(error)
                 program_cache.say_once(f"programs of this model are not kept: {error}")
 
     def for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession:
@@ -149,6 +172,7 @@ class ModelPrograms:
         try:
             return program_key(self._bytes, self._options, shapes, values, how)
         except (TvmHybridError, OSError, TypeError, ValueError) as error:
+            self._not_kept = str(error)
             program_cache.say_once(f"a program is not kept: {error}")  # compiling says what matters
             return None
 
@@ -168,20 +192,32 @@ class ModelPrograms:
     ) -> Executable:
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
+        not_kept = self._not_kept if key is None else ""
         given = {"shapes": shapes, "values": values, "cache": self._cache}
-        found = compile_model(self._model, **given, **self._options, **how)
-        if key is not None:
-            if key.holds():
-                program_cache.keep(key.text, found)
-                if not found.has_bare_kernel:  # the library has machine code already
-                    found = self._find(key, anew=True) or found
-                    return_what_compiling_took()
-            else:
-                program_cache.say_once(
-                    "a program is not kept: files of the model, of records or of this package have "
-                    "changed since they were read"
-                )
+        with self._progress.shown(_which(shapes, values), not_kept) as outcome:
+            found = compile_model(self._model, **given, **self._options, **how)
+            if key is not None:
+                if key.holds():
+                    outcome.not_kept = program_cache.keep(key.text, found)
+                    if not found.has_bare_kernel:  # the library has machine code already
+                        found = self._find(key, anew=True) or found
+                        return_what_compiling_took()
+                else:
+                    outcome.not_kept = "files have changed since they were read"
+                    program_cache.say_once(
+                        "a program is not kept: files of the model, of records or of this package "
+                        "have changed since they were read"
+                    )
+            with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+                found.make_code()
         return found
+
+
+def _which(shapes: Given, values: Given) -> str:
+    """Which program of a model it is, in a few words."""
+    given = {**(shapes or {}), **(values or {})}
+    texts = ((name, str(np.asarray(each).tolist())) for name, each in given.items())
+    return ", ".join(f"{name}={text}" for name, text in texts if len(text) <= MOST_SHOWN)
 
 
 def _is_of_the_moment(error: Exception) -> bool:

@@ -15,8 +15,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -88,19 +87,32 @@ def find_refusal(key: str) -> Note | None:
     return note
 
 
-def keep(key: str, executable: Executable) -> None:
-    """Keeps a program that was just compiled, if that can be done."""
+def keep(key: str, executable: Executable) -> str:
+    """Keeps a program that was just compiled, if that can be done; else says why not.
+
+    Returns
+    -------
+    str
+        Why the program is not kept; "" if it is.
+    """
     manifest = executable.manifest
-    if not runs_here(manifest) and not takes_fallback(manifest):
-        say_once("what is compiled for another CPU is not kept in the cache of programs")
-        return
     size, most = executable.constant_bytes(), PROGRAMS.most_bytes()
-    if size > most:
-        say_once(f"a program of {size} bytes is not kept: alone larger than the cache of {most}")
-        return
+    if not runs_here(manifest) and not takes_fallback(manifest):
+        reason = "it is for another CPU"
+    elif size > most:
+        reason = f"its {size} bytes are alone larger than the cache of {most}"
+    else:
+        reason = _kept(key, executable)
+    if reason:
+        say_once(f"the program is not kept for the next start: {reason}")
+    return reason
+
+
+def _kept(key: str, executable: Executable) -> str:
+    """Writes a program into the folder; returns what failed, "" if nothing did."""
     library = _library_path(key)
     started = time.perf_counter()
-    with _attempt():
+    try:
         PROGRAMS.make()
         write_note(_note_path(key), Note(declared=executable.declared))
         try:
@@ -114,29 +126,27 @@ def keep(key: str, executable: Executable) -> None:
         seconds = time.perf_counter() - started
         logger.info("kept for the next start, in %.1f s: %s", seconds, library)
         PROGRAMS.shrink(key)
+    except Exception as error:
+        return str(error)
+    if library.exists():
+        return ""
+    return f"it is alone larger than the cache of {PROGRAMS.most_bytes()} bytes"
 
 
 def keep_refusal(key: str, note: Note) -> None:
     """Keeps why there is no such program."""
-    with _attempt():
+    try:
         PROGRAMS.make()
         write_note(_note_path(key), note)
         PROGRAMS.shrink(key)
+    except Exception as error:
+        say_once(f"why there is no such program is not kept for the next start: {error}")
 
 
 @functools.cache
 def say_once(text: str) -> None:
     """Logs a line the first time."""
     logger.info("%s", text)
-
-
-@contextmanager
-def _attempt() -> Iterator[None]:
-    """Goes on, and says why, if something inside fails."""
-    try:
-        yield
-    except Exception as error:
-        say_once(f"the program is not kept for the next start: {error}")
 
 
 def _library_path(key: str) -> Path:

@@ -1,8 +1,10 @@
-"""Compiles one model for every combination of input shapes and parameters that arrives.
+"""Compiles one model for the values of parameters that arrive and, if it must, for their shapes.
 
-A model with open dimensions, or with parameters such as axes among its inputs, is compiled when
-inputs arrive, as users of ONNX Runtime expect of such a model; what was compiled is kept. Threads
-wait for each other only where they want the same combination.
+A parameter is an input whose value decides what is computed: axes, a sampling rate, or the flag
+`use_cache_branch` of a merged decoder. Such an input has a program for each of its values. Each
+program takes dynamic shapes if all of it is as fast so; else there is one for each combination of
+shapes too. What was compiled is kept. Threads wait for each other only where they want the same
+program.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from microkernels.errors import FeedError, InputValueError
+from microkernels.errors import CompileError, FeedError, InputValueError, ModelError
 
 from .feeds import to_array
 from .input_values import InputValue, arrays_of
 from .logs import logger
+from .model_programs import OpenSession
 from .onnxruntime_api.ort_value import plain
 from .tensors import OpenTensorInfo, TensorInfo
 
@@ -28,10 +31,15 @@ if TYPE_CHECKING:
     from .session import InferenceSession
 
 Shape = tuple[int, ...]
-CompileFor = Callable[[dict[str, Shape], dict[str, np.ndarray]], "InferenceSession"]
-Key = tuple[tuple[Shape, ...], tuple[InputValue, ...]]
+Values = tuple[InputValue, ...]
+# Shapes by input name, or None for a program of dynamic shapes; values by input name.
+CompileFor = Callable[
+    [dict[str, Shape] | None, dict[str, np.ndarray]], "InferenceSession | OpenSession"
+]
+Key = tuple[tuple[Shape, ...] | None, Values]
 MOST_PROGRAMS = 8
 MOST_REMEMBERED = 1000  # of the programs that were dropped
+MOST_REFUSALS = 2  # of dynamic programs one after the other, until no more are tried
 
 
 @dataclass(frozen=True)
@@ -63,37 +71,75 @@ class Program:
 
 
 class Programs:
-    """The sessions of one model by shapes and parameters; the one that waited longest is dropped.
+    """The programs of one model by the values of parameters and, if need be, by shapes.
+
+    The program that was not used for the longest time is dropped.
 
     Parameters
     ----------
     inputs : tuple of OpenTensorInfo
         As declared.
-    parameters : tuple of str
-        Inputs whose values are known to be needed. More may be found by compiling.
+    opened : OpenSession
+        Why there is no single program, and the parameters that are known. Compiling may find more.
     compile_for : callable
-        Shapes and values by input name -> a session for just these.
+        Makes a session for shapes and values. Shapes that are None ask for one of dynamic shapes;
+        the callable returns an OpenSession if there is no such program.
     """
 
     def __init__(
-        self,
-        inputs: tuple[OpenTensorInfo, ...],
-        parameters: tuple[str, ...],
-        compile_for: CompileFor,
+        self, inputs: tuple[OpenTensorInfo, ...], opened: OpenSession, compile_for: CompileFor
     ) -> None:
         self._inputs = inputs
-        self._parameters = parameters
+        self._parameters = opened.parameters
         self._compile_for = compile_for
         self._sessions: OrderedDict[Key, InferenceSession] = OrderedDict()
+        self._reason = opened.reason  # why there are several programs, as far as that is known
+        self._by_shape: dict[Values, str] = {} if opened.parameters else {(): opened.reason}
+        self._refusals = 0
         self._dropped: set[Key] = set()
         self._warned = False
         self._lock = threading.Lock()  # of what is above; nothing is compiled under it
         self._compiling: dict[Key, threading.Event] = {}
 
+    @property
+    def reason(self) -> str:
+        """Why there is no single program."""
+        return self._reason
+
     def kept(self) -> tuple[Program, ...]:
         """The programs, the one that was used last at the end."""
         with self._lock:
             return tuple(Program.of(session.executable) for session in self._sessions.values())
+
+    def why_several(self, executable: Executable) -> str:
+        """Why a program of this session is one of several; for `explain`."""
+        names = ", ".join(map(repr, self._parameters))
+        texts = [f"one program for each value of {names}"] if names else []
+        with self._lock:
+            keys = [key for key, made in self._sessions.items() if made.executable is executable]
+            for shapes, values in keys:
+                if shapes is not None:
+                    reason = self._by_shape.get(values, self._reason)
+                    texts.append(f"one program for each combination of shapes, because {reason}")
+        return "; ".join(texts)
+
+    def make_for_flag(self) -> None:
+        """Makes the programs for both values of the only parameter if it is a single boolean.
+
+        A program that cannot be made is left to the call that wants it, which raises the error.
+        """
+        known = self._parameters
+        infos = [info for info in self._inputs if info.name in known]
+        if len(infos) != 1 or infos[0].dtype != "bool" or infos[0].shape not in ((), (1,)):
+            return
+        for flag in (False, True):
+            value = InputValue.of(infos[0].name, np.full(infos[0].shape, flag))
+            try:
+                self._make((None, (value,)), {})
+            except (CompileError, ModelError) as error:
+                logger.info("no program for %s: %s", value, error)
+            if self._parameters != known:
+                return
 
     def session_for(self, feeds: Mapping[str, Any]) -> InferenceSession:
         """The session for these inputs, compiled if there is none yet.
@@ -107,8 +153,9 @@ class Programs:
         """
         shapes = {info.name: self._shape(info, feeds) for info in self._inputs}
         while True:
-            key = self._key(shapes, feeds)
+            values = self._values(shapes, feeds)
             with self._lock:
+                key = (tuple(shapes.values()) if self._is_by_shape(values) else None, values)
                 session = self._sessions.get(key)
                 if session is not None:
                     self._sessions.move_to_end(key)
@@ -128,29 +175,58 @@ class Programs:
             if session is not None:
                 return session
 
+    def without_parameters(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The feeds of the session that `session_for` found: it was made for the other values."""
+        return {name: feed for name, feed in feeds.items() if name not in self._parameters}
+
     def _make(self, key: Key, shapes: dict[str, Shape]) -> InferenceSession | None:
-        """A new session; None if the values of more inputs are part of the key."""
+        """A new session; None if another key is needed: more values, or shapes."""
         values = arrays_of(key[1])
-        text = f"shapes {shapes}" + "".join(f", {value}" for value in key[1])
+        which = "dynamic shapes" if key[0] is None else f"shapes {shapes}"
+        text = which + "".join(f", {value}" for value in key[1])
         self._warn_if_dropped(key, text)
         logger.info("making a program for %s", text)
         try:
-            session = self._compile_for(shapes, values)
+            found = self._compile_for(None if key[0] is None else shapes, values)
         except InputValueError as error:
-            new = tuple(name for name in error.inputs if name not in values)
-            if not new:
+            if not set(error.inputs) - values.keys():
                 raise
-            logger.debug("the values of input %s are needed", ", ".join(map(repr, new)))
-            with self._lock:
-                self._parameters += tuple(name for name in new if name not in self._parameters)
+            self._need_values(error.inputs, str(error))
+            return None
+        if isinstance(found, OpenSession):
+            if found.parameters:
+                self._need_values(found.parameters, found.reason)
+            else:
+                self._need_shapes(key[1], found.reason)
             return None
         with self._lock:
-            self._sessions[key] = session
+            if key[0] is None:
+                self._refusals = 0
+            self._sessions[key] = found
             if len(self._sessions) > MOST_PROGRAMS:
                 oldest, _ = self._sessions.popitem(last=False)
                 if len(self._dropped) < MOST_REMEMBERED:
                     self._dropped.add(oldest)
-        return session
+        return found
+
+    def _need_values(self, names: tuple[str, ...], reason: str) -> None:
+        """Makes the values of these inputs part of every key."""
+        logger.debug("the values of input %s are needed", ", ".join(map(repr, names)))
+        with self._lock:
+            self._reason = reason
+            self._parameters += tuple(each for each in names if each not in self._parameters)
+
+    def _need_shapes(self, values: Values, reason: str) -> None:
+        """Makes shapes part of the keys for these values."""
+        logger.info("a program for each combination of shapes: %s", reason)
+        with self._lock:
+            self._reason = reason
+            self._by_shape[values] = reason
+            self._refusals += 1
+
+    def _is_by_shape(self, values: Values) -> bool:
+        """Whether there is no program of dynamic shapes for these values, or no hope of one."""
+        return values in self._by_shape or self._refusals >= MOST_REFUSALS
 
     def _warn_if_dropped(self, key: Key, text: str) -> None:
         with self._lock:
@@ -165,11 +241,10 @@ class Programs:
                 MOST_PROGRAMS,
             )
 
-    def _key(self, shapes: dict[str, Shape], feeds: Mapping[str, Any]) -> Key:
-        """What a program is made for; of the inputs' values only those of parameters are read."""
+    def _values(self, shapes: dict[str, Shape], feeds: Mapping[str, Any]) -> Values:
+        """The values of parameters; no other input is read."""
         infos = (info for info in self._inputs if info.name in self._parameters)
-        values = (_value(info, shapes[info.name], feeds[info.name]) for info in infos)
-        return tuple(shapes.values()), tuple(values)
+        return tuple(_value(info, shapes[info.name], feeds[info.name]) for info in infos)
 
     def _shape(self, info: OpenTensorInfo, feeds: Mapping[str, Any]) -> Shape:
         if not isinstance(feeds, Mapping) or info.name not in feeds:

@@ -37,6 +37,7 @@ from .onnxruntime_api.session_face import SessionFace
 from .onnxruntime_api.session_methods import SessionMethods
 from .open_feeds import check_sizes
 from .programs import Program, Programs
+from .progress import ProgressLike
 from .refuse_copies import refuse_copies
 from .size_errors import raise_size_error
 from .streams.async_runs import AsyncRuns
@@ -54,6 +55,7 @@ from .threads import ThreadsLike, current, resolve_setting, use_setting
 
 from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
+_EXPORT = "export the Executable to keep it"
 
 
 class InferenceSession(SessionMethods, AsyncRuns):
@@ -73,11 +75,12 @@ class InferenceSession(SessionMethods, AsyncRuns):
         As for `tvm_hybrid.compile`, for all open dimensions, some, or none. An ONNX model whose
         dimensions stay open is compiled once, for all sizes, if its products, convolutions and
         normalisations are as fast so; else when inputs arrive, once for each combination of shapes.
-        The log says why (level INFO).
+        `explain` says why, and so does the log (level INFO).
     values : mapping, optional
-        As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
-        its inputs is compiled when inputs arrive, once for each combination of those whose values
-        are not given. `programs` says for which.
+        As for `tvm_hybrid.compile`. An ONNX model with parameters among its inputs, such as axes,
+        shapes or what a branch depends on, has a program for each combination of those whose values
+        are not given. It is made when they arrive; both programs of a single boolean, such as
+        `use_cache_branch`, are made here. `programs` says for which values they are.
     target, machine, precision, fusion, fast_math, check_indices, records, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them.
     num_threads, threads, weights, spin
@@ -94,6 +97,12 @@ class InferenceSession(SessionMethods, AsyncRuns):
         `run_async` and `submit` have one stream.
     queue_size : int, optional
         How many requests of `run_async` and `submit` may wait; None: four for each stream.
+    progress : callable, bool or None
+        What tells how far compiling is, here and in calls of `run` that compile. A callable gets
+        every `Stage`, in the thread that compiles; an exception that it raises ends compiling.
+        None: after two seconds a line on standard error says it, unless TVM_HYBRID_PROGRESS=0, or
+        the `log_severity_level` of `sess_options` or of the logger is 3 or more. True: in any case;
+        False: nothing does.
 
     Raises
     ------
@@ -138,10 +147,11 @@ class InferenceSession(SessionMethods, AsyncRuns):
         cache: bool = True,
         streams: int | None = None,
         queue_size: int | None = None,
+        progress: ProgressLike = None,
     ) -> None:
         self._make_streams(streams, queue_size, threads)
         model = path_or_bytes
-        self._face = face = SessionFace(model, sess_options, providers, provider_options)
+        self._face = face = SessionFace(model, sess_options, providers, provider_options, progress)
         shapes = face.shapes(shapes)
         num_threads = face.num_threads(num_threads, threads)
         self._programs: Programs | None = None
@@ -174,6 +184,11 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 )
             self._require_unbound(model.setting.cpus)
             self.executable = model.for_host()
+            with (
+                contextlib.suppress(IsaError),
+                face.progress.shown(not_kept="it was compiled apart"),
+            ):
+                self.executable.make_code()
         else:
             asked = threads_of(target, num_threads, threads)
             setting = resolve_setting(threads, asked, here=True, spin=spin)
@@ -193,7 +208,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 "spin": spin,
                 "fallback": fallback,
             }
-            programs = ModelPrograms(model, options, cache)
+            programs = ModelPrograms(model, options, cache, face.progress)
             found = programs.for_all_sizes(shapes, values)
             if isinstance(found, OpenSession):
                 logger.info("a program for each combination of inputs: %s", found.reason)
@@ -236,7 +251,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         shapes: Mapping[str, Any],
         values: Mapping[str, Any],
     ) -> None:
-        """Puts compiling off until inputs arrive."""
+        """Makes programs for values of parameters, or shapes, when inputs arrive with them."""
         inputs = tuple(info for info in opened.declared.inputs if info.name not in values)
         self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in opened.declared.outputs]
@@ -244,13 +259,22 @@ class InferenceSession(SessionMethods, AsyncRuns):
         watched = self._face.watched
 
         def program_for(
-            arrived: dict[str, tuple[int, ...]], known: dict[str, np.ndarray]
-        ) -> InferenceSession:
-            session = InferenceSession(made.for_sizes({**shapes, **arrived}, {**values, **known}))
+            arrived: dict[str, tuple[int, ...]] | None, known: dict[str, np.ndarray]
+        ) -> InferenceSession | OpenSession:
+            known = {**values, **known}
+            found: Executable | OpenSession
+            if arrived is None:
+                found = made.for_all_sizes(shapes, known)
+            else:
+                found = made.for_sizes({**shapes, **arrived}, known)
+            if isinstance(found, OpenSession):
+                return found
+            session = InferenceSession(found, progress=False)
             session._runner = watched(session.executable)
             return session
 
-        programs = self._programs = Programs(inputs, opened.parameters, program_for)
+        programs = self._programs = Programs(inputs, opened, program_for)
+        programs.make_for_flag()
 
         def run(
             output_names: Sequence[str] | None,
@@ -259,16 +283,18 @@ class InferenceSession(SessionMethods, AsyncRuns):
         ) -> list[np.ndarray]:
             session = programs.session_for(input_feed)
             self.executable = session.executable
-            return session.run(output_names, input_feed, run_options)
+            return session.run(output_names, programs.without_parameters(input_feed), run_options)
 
         self.__dict__["run"] = run
 
     def __getattr__(self, name: str) -> Any:
-        if name == "executable":
+        if name == "executable" and self._programs is not None:
             raise ShapeError(
-                f"{', '.join(map(repr, self._inputs))}: nothing is compiled before all sizes and "
-                "parameters are known; run the session, or make it with shapes, such as "
-                'shapes={"batch": 1}, and values, such as values={"axes": [1]}'
+                f"{', '.join(map(repr, self._inputs))}: the session has a program for each "
+                "combination of parameters or sizes, and no program has run yet; run the session, "
+                'or make it with shapes, such as shapes={"batch": 1}, and values, such as '
+                f'values={{"axes": [1]}} (there is no single program because '
+                f"{self._programs.reason})"
             )
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
@@ -298,7 +324,10 @@ class InferenceSession(SessionMethods, AsyncRuns):
 
     def explain(self) -> Explanation:
         """As `Executable.explain`, of what ran last if shapes or parameters were open; streams."""
-        explained = self.executable.explain()
+        executable = self.executable
+        explained = executable.explain()
+        if self._programs is not None:
+            explained = explained.noting(self._programs.why_several(executable))
         return explained.noting(self._stream_note(self.executable.num_threads))
 
     def run(

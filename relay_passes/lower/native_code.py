@@ -22,8 +22,8 @@ machine code, which TVM's executable imports. TVM's passes never see our unrolle
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -37,6 +37,7 @@ from tvm.target import Target
 from relay_passes import tvm_compat
 from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
+from relay_passes.stages import advance
 
 from .kernel_context import has_exact_buffers, kernel_context
 from .kernel_text import (
@@ -120,6 +121,7 @@ def compile_native(
             pool.submit(library, group, target, pipeline, kernel_context(group.values()))
             for group in others
         ]
+        wait_for([compiled, *modules])
         result = compiled.result()
         for module in chain.from_iterable(each.result() for each in modules):
             result.mod.import_module(module)
@@ -188,11 +190,19 @@ def emit_machine_code(executable: tvm.runtime.Module) -> None:
     """
     modules = [each for each in executable.imports if each.kind == "llvm"]
     if threads_for(len(modules)) == 1:
-        for module in modules:
+        for done, module in enumerate(modules, 1):
             tvm_compat.emit_machine_code(module)
+            advance(done, len(modules))
         return
     with workers(len(modules)) as pool:
-        list(pool.map(tvm_compat.emit_machine_code, modules))
+        wait_for([pool.submit(tvm_compat.emit_machine_code, module) for module in modules])
+
+
+def wait_for(tasks: Sequence[Future[Any]]) -> None:
+    """Waits for all tasks, and tells listeners how many are done; raises the first error."""
+    for done, task in enumerate(as_completed(tasks), 1):
+        task.result()
+        advance(done, len(tasks))
 
 
 @contextmanager

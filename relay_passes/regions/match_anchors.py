@@ -110,12 +110,13 @@ def _product(
 
 
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    """A convolution whose windows are contiguous is a matmul of overlapping rows."""
+    """A static convolution whose windows are contiguous is a matmul of overlapping rows."""
     attrs = call.attrs
     last = layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
     w, output = region_tensor(call.args[1]), _output(graph, position)
+    x = region_tensor(call.args[0])
     plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
-    if w is None or output is None or not plain or not last:
+    if w is None or output is None or x is None or x.is_open or not plain or not last:
         return match_conv(graph, position, call)
     if not isinstance(call.args[1], ir.GenericConst) or w.dtype != "float32":
         return match_conv(graph, position, call)

@@ -55,7 +55,7 @@ def kept(session: tvm_hybrid.InferenceSession) -> list[tuple]:
     ]
 
 
-def test_every_set_of_shapes_and_values_runs_and_is_compiled_once(
+def test_every_set_of_values_has_one_program_for_all_shapes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = tvm_hybrid.InferenceSession(cut(), num_threads=1)
@@ -67,11 +67,12 @@ def test_every_set_of_shapes_and_values_runs_and_is_compiled_once(
         check(session, 4, 0, 2)
         check(session, 3, 0, 2)
     compiled = [text for text in caplog.messages if text.startswith("making a program for")]
-    assert len(compiled) == 2 and "start=[1], end=[2]" in compiled[0]
+    assert compiled == ["making a program for dynamic shapes, start=[1], end=[2]"]
     assert session.executable is first
-    assert kept(session) == [(3, 1, 2), (4, 0, 2), (3, 0, 2)]
+    assert kept(session) == [("n", 1, 2), ("n", 0, 2)]
     assert session.programs[-1].executable is first
-    assert "made for start=[0], end=[2]" in session.explain().summary()
+    summary = session.explain().summary()
+    assert "one program for each value of 'start', 'end'; made for start=[0], end=[2]" in summary
     names = [item.name for item in session.get_inputs()]
     assert names == ["x", "start", "end"]
     (empty,) = session.run(None, feeds(3, 2, 1))
@@ -154,7 +155,7 @@ def test_programs_are_dropped_and_their_return_is_warned_of_once(
     session = tvm_hybrid.InferenceSession(cut(), num_threads=1)
     for end in range(1, MOST_PROGRAMS + 2):
         check(session, 9, 0, end)
-    assert kept(session) == [(9, 0, end) for end in range(2, MOST_PROGRAMS + 2)]
+    assert kept(session) == [("n", 0, end) for end in range(2, MOST_PROGRAMS + 2)]
     assert not caplog.messages
     for end in (1, 2):
         check(session, 9, 0, end)
@@ -171,4 +172,71 @@ def test_threads_share_programs() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, [1, 2, 1, 2]))
-    assert sorted(kept(session)) == [(3, 0, 1), (3, 0, 2)]
+    assert sorted(kept(session)) == [("n", 0, 1), ("n", 0, 2)]
+
+
+def merged_decoder(flag_shape: tuple[int, ...]) -> onnx.ModelProto:
+    """Decodes with a cache of any length, or without one, as the flag says."""
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+
+    def branch(name: str, cached: bool) -> onnx.GraphProto:
+        own, present, y = (f"{name}_{each}" for each in ("own", "present", "y"))
+        nodes = [helper.make_node("MatMul", ["x", "w"], [own])]
+        if cached:
+            nodes += [helper.make_node("Concat", ["past", own], [present], axis=1)]
+        else:
+            present = own
+        nodes += [
+            helper.make_node("ReduceMean", [present], [f"{name}_mean"], axes=[1]),
+            helper.make_node("Add", [own, f"{name}_mean"], [y]),
+        ]
+        outputs = [helper.make_tensor_value_info(each, FLOAT, None) for each in (y, present)]
+        return helper.make_graph(nodes, name, [], outputs)
+
+    flag = "use_cache_branch"
+    bodies = {"then_branch": branch("with_past", True), "else_branch": branch("first", False)}
+    graph = helper.make_graph(
+        [helper.make_node("If", [flag], ["y", "present"], **bodies)],
+        "decoder",
+        [
+            helper.make_tensor_value_info("x", FLOAT, ["batch", "sequence", 8]),
+            helper.make_tensor_value_info("past", FLOAT, ["batch", "past", 8]),
+            helper.make_tensor_value_info(flag, TensorProto.BOOL, flag_shape),
+        ],
+        [
+            helper.make_tensor_value_info("y", FLOAT, ["batch", "sequence", 8]),
+            helper.make_tensor_value_info("present", FLOAT, ["batch", "total", 8]),
+        ],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("flag_shape", [(), (1,)])
+def test_a_merged_decoder_has_two_dynamic_programs_from_the_start(
+    flag_shape: tuple[int, ...],
+) -> None:
+    model = merged_decoder(flag_shape)
+    weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    made = {id(program.executable) for program in session.programs}
+    assert len(made) == 2
+    random = np.random.default_rng(1)
+    past = np.zeros((2, 0, 8), np.float32)
+    for token in range(6):
+        x = random.standard_normal((2, 1 if token else 3, 8)).astype(np.float32)
+        flag = np.full(flag_shape, token > 0)
+        y, past_and_own = session.run(None, {"x": x, "past": past, "use_cache_branch": flag})
+        own = x @ weight
+        wanted = np.concatenate([past, own], axis=1)
+        # Sums of 8 products and means of up to 8 rows: 16 roundings of numbers below 16.
+        error = 16 * 16 * np.finfo(np.float32).eps
+        np.testing.assert_allclose(past_and_own, wanted, rtol=0, atol=error)
+        np.testing.assert_allclose(y, own + wanted.mean(1, keepdims=True), rtol=0, atol=error)
+        past = past_and_own
+        summary = session.explain().summary()
+        assert f"made for use_cache_branch={flag.tolist()}" in summary
+        assert "one program for each value of 'use_cache_branch'" in summary
+    assert {id(program.executable) for program in session.programs} == made
+    flags = [bool(program.values["use_cache_branch"]) for program in session.programs]
+    assert flags == [False, True]  # the one that ran last at the end

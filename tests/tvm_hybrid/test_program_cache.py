@@ -533,7 +533,7 @@ def test_programs_for_each_combination_are_kept(
     second = session_of(path)
     assert said * 2 == [text for text in caplog.messages if text.startswith("a program for each")]
     assert second.programs == ()
-    with pytest.raises(ShapeError, match="nothing is compiled before"):
+    with pytest.raises(ShapeError, match="no program has run yet"):
         second.explain()
     for combination in [(3, 0, 2), (4, 1, 3)]:
         run_cut(second, *combination)

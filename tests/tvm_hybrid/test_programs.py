@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 from tvm_hybrid.errors import CompileError, InputValueError
-from tvm_hybrid.programs import Programs
-from tvm_hybrid.tensors import OpenTensorInfo
+from tvm_hybrid.model_programs import OpenSession
+from tvm_hybrid.programs import MOST_REFUSALS, Programs
+from tvm_hybrid.tensors import DeclaredInterface, OpenTensorInfo
 
 X = OpenTensorInfo("x", ("n",), "int64")
+MODE = OpenTensorInfo("mode", (1,), "int64")
+DECLARED = DeclaredInterface((X,), ())
+BY_SHAPE = OpenSession(DECLARED, "no template takes it", ())
 LONG = 60  # seconds, after which a test that hangs fails
 
 
@@ -47,7 +51,7 @@ def feeds(length: int) -> dict[str, np.ndarray]:
 
 def test_a_shape_does_not_wait_for_another_one() -> None:
     compiler = Compiler()
-    programs = Programs((X,), (), compiler)
+    programs = Programs((X,), BY_SHAPE, compiler)
     begun, may_end = compiler.hold(1)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(programs.session_for, feeds(1))
@@ -66,7 +70,7 @@ def test_two_shapes_are_compiled_at_once() -> None:
         together.wait()  # fails unless both are here
         return SimpleNamespace(shape=shapes["x"])
 
-    programs = Programs((X,), (), compile_for)
+    programs = Programs((X,), BY_SHAPE, compile_for)
     with ThreadPoolExecutor(2) as pool:
         found = pool.map(programs.session_for, map(feeds, (1, 2)))
         assert [session.shape for session in found] == [(1,), (2,)]
@@ -74,7 +78,7 @@ def test_two_shapes_are_compiled_at_once() -> None:
 
 def test_a_shape_is_compiled_once_however_many_want_it() -> None:
     compiler = Compiler()
-    programs = Programs((X,), (), compiler)
+    programs = Programs((X,), BY_SHAPE, compiler)
     begun, may_end = compiler.hold(3)
     with ThreadPoolExecutor(4) as pool:
         wanted = [pool.submit(programs.session_for, feeds(3)) for _ in range(4)]
@@ -95,7 +99,7 @@ def test_who_waited_for_a_failure_tries_again() -> None:
             raise failure
         return SimpleNamespace(shape=shapes["x"])
 
-    programs = Programs((X,), (), compile_for)
+    programs = Programs((X,), BY_SHAPE, compile_for)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(programs.session_for, feeds(1))
         assert begun.wait(LONG)
@@ -112,7 +116,58 @@ def test_values_that_are_found_to_be_needed_make_programs_of_their_own() -> None
             raise InputValueError("the value of 'x' must be known", ("x",))
         return SimpleNamespace(values=values)
 
-    programs = Programs((X,), (), compile_for)
+    programs = Programs((X,), BY_SHAPE, compile_for)
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(programs.session_for, [feeds(2), {"x": np.array([7, 8])}]))
     assert [session.values["x"].tolist() for session in found] == [[0, 1], [7, 8]]
+
+
+class ByMode:
+    """Makes dynamic programs for some values of `mode`, and programs of one shape for others."""
+
+    def __init__(self, *dynamic: int) -> None:
+        self.dynamic = dynamic
+        self.asked: list[tuple[Any, int]] = []
+        self.programs = Programs((X, MODE), OpenSession(DECLARED, "mode", ("mode",)), self)
+
+    def __call__(self, shapes: dict[str, Any] | None, values: dict[str, np.ndarray]) -> Any:
+        mode = int(values["mode"][0])
+        self.asked.append((None if shapes is None else shapes["x"], mode))
+        if shapes is None and mode not in self.dynamic:
+            return OpenSession(DECLARED, f"mode {mode} is odd", ())
+        return SimpleNamespace(executable=(shapes, mode))
+
+    def run(self, length: int, mode: int) -> Any:
+        return self.programs.session_for({**feeds(length), "mode": np.array([mode])}).executable
+
+
+def test_a_value_has_one_dynamic_program_where_that_is_possible() -> None:
+    made = ByMode(8, 16)
+    for length, mode in ((1, 8), (2, 8), (3, 16), (4, 8), (5, 16)):
+        made.run(length, mode)
+    assert made.asked == [(None, 8), (None, 16)]
+    assert made.programs.why_several((None, 8)) == "one program for each value of 'mode'"
+
+
+def test_a_value_without_a_dynamic_program_has_one_for_each_shape() -> None:
+    made = ByMode(8)
+    for length, mode in ((1, 9), (2, 9), (1, 9), (1, 8), (2, 8)):
+        made.run(length, mode)
+    assert made.asked == [(None, 9), ((1,), 9), ((2,), 9), (None, 8)]
+    assert made.programs.why_several(made.run(2, 9)) == (
+        "one program for each value of 'mode'; one program for each combination of shapes, "
+        "because mode 9 is odd"
+    )
+    assert made.programs.why_several(made.run(2, 8)) == "one program for each value of 'mode'"
+
+
+def test_dynamic_programs_are_not_tried_for_ever() -> None:
+    made = ByMode()
+    for mode in range(MOST_REFUSALS + 2):
+        made.run(1, mode)
+    assert [mode for shape, mode in made.asked if shape is None] == list(range(MOST_REFUSALS))
+    assert "because mode 1 is odd" in made.programs.why_several(made.run(1, 3))
+    sometimes = ByMode(1)
+    for mode in range(4):
+        sometimes.run(1, mode)
+    assert [mode for shape, mode in sometimes.asked if shape is None] == [0, 1, 2, 3]

@@ -154,8 +154,12 @@ def one_image(region: Region) -> Region:
     """
     if not region.is_open:
         return region
-    x = region.inputs[0]
-    extents = tuple(SAMPLE_EXTENT if is_open((size,)) else size for size in x.shape[1:-1])
+    x, geometry = region.inputs[0], ConvGeometry.of(region)
+    steps = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
+    extents = tuple(
+        _usual_extent((taps - 1) * step + 1, stride) if is_open((size,)) else size
+        for size, taps, step, stride in steps
+    )
     first = 1 if is_open(x.shape[:1]) else x.shape[0]
     image = Tensor((first, *extents, x.shape[-1]), x.dtype)
     single = region.replace(inputs=(image, *region.inputs[1:]))
@@ -168,6 +172,11 @@ def one_image(region: Region) -> Region:
         return Tensor(shape, tensor.dtype, tensor.constant)
 
     return single.replace(operands=tuple(map(known, region.operands)), output=known(region.output))
+
+
+def _usual_extent(span: int, stride: int) -> int:
+    """The sample of an extent; of windows that are longer than it, one for as many windows."""
+    return SAMPLE_EXTENT if span <= SAMPLE_EXTENT else span + (SAMPLE_EXTENT - 1) * stride
 
 
 def opens(region: Region, isa: Isa) -> str | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..report.console import working
 from .options import CompileSettings
+from .stages import stages_shown
 
 if TYPE_CHECKING:
     from ..executable import Executable
@@ -37,7 +37,7 @@ def executable_of(model: Path, settings: CompileSettings) -> Executable:
                 f"{model} is compiled already; options of compilation do not apply to it"
             )
         return load(model, **settings.loading())
-    with working(f"compiling {model.name}"):
+    with stages_shown(f"compiling {model.name}", lines=False):
         return compile_model(model, **settings.keywords())
 
 

@@ -10,8 +10,8 @@ from ..report.console import error_console, working
 
 
 @contextmanager
-def stages_shown(message: str) -> Iterator[Callable[[str], None]]:
-    """A line for every stage with its time and what it began with; the last one is open.
+def stages_shown(message: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
+    """Shows the stage on a terminal and, if `lines`, leaves a line with the time of each stage.
 
     What it gives names a stage that is not one of the compiler's.
     """
@@ -30,7 +30,7 @@ def stages_shown(message: str) -> Iterator[Callable[[str], None]]:
     def close() -> None:
         nonlocal began
         now = time.perf_counter()
-        if open_stage:
+        if open_stage and lines:
             console.print(f"{now - began:7.2f} s  {open_stage}", highlight=False, markup=False)
         began = now
 
@@ -42,7 +42,12 @@ def stages_shown(message: str) -> Iterator[Callable[[str], None]]:
 
     def show(stage: Stage) -> None:
         size = f" ({stage.size})" if stage.size else ""
-        begin(f"{stage.number}/{stage.count} {stage.title}{size}")
+        title = f"{stage.number}/{stage.count} {stage.title}{size}"
+        if stage.done:
+            parts = f"{stage.done} of {stage.parts} done"
+            status.update(f"{escape(message)}: {escape(title)}, {parts}")
+        else:
+            begin(title)
 
     with console.status(escape(message)) as status, listening(show):
         begin("reading the model")

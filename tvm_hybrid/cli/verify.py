@@ -88,7 +88,7 @@ def _with_first_difference(
 
     def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
         executable = compile_model(prefix, **settings.keywords())
-        return InferenceSession(executable).run(None, feeds), executable.explain()
+        return InferenceSession(executable, progress=False).run(None, feeds), executable.explain()
 
     with working("looking for the first region that differs"):
         first = locate(proto, feeds, tolerance, evaluate)

@@ -36,7 +36,7 @@ class DemoModel:
     def compile(path: Path, shapes: Shapes, threads: int) -> DemoModel:
         """Compiles an ONNX file."""
         sums = ProductSums(import_onnx(path, shapes=shapes).mod)
-        session = InferenceSession(path, shapes=shapes, num_threads=threads)
+        session = InferenceSession(path, shapes=shapes, num_threads=threads, progress=False)
         return DemoModel(path, shapes, session, sums.flops, sums.tolerance())
 
     def verify(self, feeds: Mapping[str, np.ndarray]) -> VerifyReport:

@@ -24,7 +24,7 @@ from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
 from .half_converters import half_to_widen, widen
 from .left_data import LARGE_BYTES
-from .loops import Loop, repeat
+from .loops import Loop, OwnSizes, repeat
 from .name_variables import Made, name_variables
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .supported import has_converter, why_unsupported
@@ -103,13 +103,14 @@ class _Importer(OnnxImporter):
     def _repeat(self, inputs: Sequence[Any], attrs: dict[str, Any]) -> relax.Expr:
         graph = self._graph.bodies[attrs["body"].decode()]
         # Of the sizes that the values have here, which may be open.
-        given = zip((item.name for item in graph.inputs[1:]), inputs[2:], strict=True)
+        own = OwnSizes(self.bb, inputs[2:])
+        given = zip((item.name for item in graph.inputs[1:]), own.values, strict=True)
         shapes = {name: list(dims_of(value)) for name, value in given}
         body = _function(graph, self._library, shapes)
         steps = None if attrs["steps"] < 0 else attrs["steps"]
         private = body.without_attr("global_symbol")
         loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
-        return repeat(self._library, self.bb, loop, inputs)
+        return own.undone(repeat(self._library, self.bb, loop, [*inputs[:2], *own.values]))
 
     def _rounded(self, value: relax.Expr, half: str) -> relax.Expr:
         """The (first) result in a type of 16 bits; statistics beside it stay as they are."""

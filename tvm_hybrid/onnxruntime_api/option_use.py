@@ -13,6 +13,7 @@ _USED = (
     "enable_profiling",
     "entries",
     "intra_op_num_threads",
+    "log_severity_level",
     "optimized_model_filepath",
     "profile_file_prefix",
     "sizes_by_denotation",

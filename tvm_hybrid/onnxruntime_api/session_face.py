@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microkernels.output_file import require_writable
@@ -12,6 +14,7 @@ from microkernels.output_file import require_writable
 from ..affinity.topology import ALLOWED_CPUS
 from ..executable import Executable
 from ..logs import logger
+from ..progress import Progress, ProgressLike
 from ..threads import MOST_PER_CPU
 from .model_metadata import ModelMetadata
 from .model_surface import ModelSurface
@@ -21,6 +24,8 @@ from .providers import checked_providers
 
 if TYPE_CHECKING:
     from ..session import InferenceSession
+
+ERROR = 3  # of ONNX Runtime's log severities
 
 
 class SessionFace:
@@ -34,6 +39,8 @@ class SessionFace:
         The session's options.
     providers, provider_options : sequence or None
         As ONNX Runtime takes them.
+    progress : callable, bool or None
+        As for `InferenceSession`.
 
     Attributes
     ----------
@@ -41,28 +48,44 @@ class SessionFace:
         The caller's own object, or a new one.
     path : str or None
         The model's file, if it was given by path.
+    progress : Progress
+        What tells how far compiling is.
     profiler : Profiler or None
         What notes the runs, if the options say so.
 
     Raises
     ------
     OptionError
-        If an option would change results, or has a wrong form.
+        If an option would change results, or it or `progress` has a wrong form.
     OutputError, ArtifactError
         If a file that the options name cannot be written.
     """
 
-    def __init__(self, model: Any, options: Any, providers: Any, provider_options: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        options: Any,
+        providers: Any,
+        provider_options: Any,
+        progress: ProgressLike = None,
+    ) -> None:
         self._options = own_options(options)
         self.given = self._options if options is None else options
         check_options(self._options)
         checked_providers(providers, provider_options)
         self.path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
         self._surface = ModelSurface.of(model)
+        name = Path(self.path).name if self.path else self._surface.metadata.graph_name
+        self.progress = Progress(progress, name or "the model", self._is_quiet())
         if self._options.optimized_model_filepath:
             require_writable(self._options.optimized_model_filepath)
         enabled = self._options.enable_profiling
         self.profiler = Profiler(self._options.profile_file_prefix) if enabled else None
+
+    def _is_quiet(self) -> bool:
+        """Whether errors alone are shown, by the options or by the level of the logger."""
+        severity = self._options.log_severity_level
+        return severity >= ERROR if severity >= 0 else not logger.isEnabledFor(logging.WARNING)
 
     @property
     def metadata(self) -> ModelMetadata:

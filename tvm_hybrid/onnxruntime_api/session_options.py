@@ -35,7 +35,10 @@ class SessionOptions:
         Runs take longer meanwhile: about a microsecond for every function that a run calls.
     profile_file_prefix : str
         How the name of the profile's file begins; a moment and ".json" follow.
-    log_severity_level, log_verbosity_level : int
+    log_severity_level : int
+        From 3 on, a session does not write how far compiling is; -1: the level that
+        `set_default_logger_severity` sets decides. Nothing else depends on it.
+    log_verbosity_level : int
     logid : str
     enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
     use_deterministic_compute : bool

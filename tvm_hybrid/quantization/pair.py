@@ -62,7 +62,11 @@ class Pair:
         alike = all(each == shapes[0] for each in shapes)
         self._ours = {
             name: InferenceSession(
-                each, shapes=self._shapes if alike else None, num_threads=num_threads, cache=False
+                each,
+                shapes=self._shapes if alike else None,
+                num_threads=num_threads,
+                cache=False,
+                progress=False,
             )
             for name, each in ((FLOAT, model), (QUANTISED, path))
         }

@@ -87,7 +87,11 @@ def measure_layers(
                     path = Path(folder) / f"{layer.name} {dtype}.onnx"
                     onnx.save(layer_model(layer, dtype), path)
                     session = InferenceSession(
-                        path, num_threads=count, fast_math=fast_math, records=records
+                        path,
+                        num_threads=count,
+                        fast_math=fast_math,
+                        records=records,
+                        progress=False,
                     )
                     rows.append(
                         _measure(

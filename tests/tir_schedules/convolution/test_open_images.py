@@ -195,3 +195,9 @@ def test_configurations_are_those_of_an_image_of_a_usual_size() -> None:
     assert not single.is_open
     assert single.inputs[0].shape == (1, 64, 64, 3)
     assert single.output.shape == (1, 32, 32, 40)
+
+
+def test_windows_that_are_longer_than_a_usual_image_have_an_image_of_their_own() -> None:
+    kind = convolution((1, 100), strides=(1, 10), channels=1)
+    region = opened(kind, COLUMNS, example=(1, 1, 300))
+    assert one_image(region).output.shape[1:3] == (1, 64)

@@ -172,3 +172,27 @@ def test_an_axis_of_no_elements_is_not_padded_by_them() -> None:
 def test_unknown_modes_are_named() -> None:
     with pytest.raises(UnsupportedOperatorError, match="unknown mode 'mirror'"):
         import_onnx(padded("mirror", numbers(0, 0, 1, 0, 0, 1)).model(), keep_open=True)
+
+
+def test_a_signal_that_is_padded_to_a_multiple_is_cut_to_what_it_was() -> None:
+    """As networks do that halve their input: t + (4 - t % 4) % 4 is (t + 3) // 4 * 4."""
+    build = OnnxBuilder(19)
+    x, four, zero = build.input("x", ["n", 2, "t"]), build.constant([4]), build.constant([0])
+    size = build.node("Gather", build.node("Shape", x), build.constant([2]))
+    missing = build.node("Sub", four, build.node("Mod", size, four))
+    margin = build.node("Concat", *[zero] * 5, build.node("Mod", missing, four), axis=0)
+    filters = build.constant(np.ones((2, 2, 4), np.float32))
+    sums = build.node("Conv", build.node("Pad", x, margin), filters, strides=[4])
+    spread = build.node("ConvTranspose", sums, filters, strides=[4])
+    build.output(build.node("Slice", spread, zero, size, build.constant([2])), None)
+    model = build.model()
+    session = one_program(build)
+    assert "(t + 3) // 4 * 4" in str(import_onnx(model, keep_open=True).mod)
+    for n, t in ((1, 1), (2, 4), (1, 7), (3, 50)):
+        given = np.arange(n * 2 * t, dtype=np.float32).reshape(n, 2, t)
+        whole = np.pad(given, ((0, 0), (0, 0), (0, -t % 4))).reshape(n, 2, -1, 4)
+        wanted = np.broadcast_to(2 * whole.sum((1, 3), keepdims=True), (n, 2, *whole.shape[2:]))
+        # Sums of integers below 2 ** 24: exact.
+        np.testing.assert_array_equal(
+            session.run(None, {"x": given})[0], wanted.reshape(n, 2, -1)[..., :t]
+        )

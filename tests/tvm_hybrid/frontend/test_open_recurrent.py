@@ -59,6 +59,28 @@ def test_layers(op: str, steps: int | str, lengths: bool, direction: str) -> Non
                 np.testing.assert_allclose(mine, theirs, RTOL, ATOL)
 
 
+def test_steps_that_a_convolution_leaves() -> None:
+    """Their number, (t - 5) // 4 + 1, is no size from which a loop's function could tell t."""
+    build = OnnxBuilder()
+    filters = build.constant(random(INPUT, 1, 5))
+    features = build.node("Conv", build.input("x", ["batch", 1, "t"]), filters, strides=[4])
+    weights = [
+        build.constant(random(1, HIDDEN, columns, seed=columns) / 2) for columns in (INPUT, HIDDEN)
+    ]
+    steps = build.node("Transpose", features, perm=[2, 0, 1])
+    outputs = build.nodes("RNN", 2, steps, *weights, hidden_size=HIDDEN)
+    for name in outputs:
+        build.output(name, None)
+    model = build.model()
+    session = InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    for batch, t in ((2, 5), (1, 30), (3, 300)):
+        feeds = {"x": random(batch, 1, t, seed=t)}
+        expected = onnxruntime_run(model, feeds)
+        for mine, theirs in zip(session.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, RTOL, ATOL)
+
+
 @pytest.mark.parametrize("direction", [0, 1])
 def test_scan(direction: int) -> None:
     """The running sum of rows, forward or backward, each also doubled."""

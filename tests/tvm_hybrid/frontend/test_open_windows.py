@@ -149,3 +149,23 @@ def test_windows_back_whose_rows_are_not_known() -> None:
     build.output(build.node("Col2Im", x, shape, build.constant([1, 1], np.int64)), None)
     with pytest.raises(UnsupportedOperatorError, match=r"Col2Im0.*number of rows.* must"):
         import_onnx(build.model(), keep_open=True)
+
+
+def test_long_windows_over_a_signal_of_any_length() -> None:
+    """Static lengths make a product of windows where they lie, dynamic ones a convolution."""
+    build = OnnxBuilder()
+    filters = random(4, 1, 80)
+    build.output(
+        build.node("Conv", build.input("x", ["n", 1, "t"]), build.constant(filters), strides=[30]),
+        None,
+    )
+    session = one_program(build.model())
+    (decision,) = session.explain().taken
+    assert decision.op == "conv1d"
+    for n, t in ((1, 80), (2, 109), (1, 1000)):
+        x = random(n, 1, t, seed=t)
+        windows = np.lib.stride_tricks.sliding_window_view(x[:, 0], 80, axis=1)[:, ::30]
+        wanted = np.einsum("nwk,ck->ncw", windows.astype(np.float64), filters[:, 0])
+        # 80 products of numbers of a normal distribution: a sum of magnitudes below 200.
+        error = 200 * 80 * np.finfo(np.float32).eps
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=0, atol=error)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import tvm_hybrid
 from tests.tvm_hybrid.frontend.models import f32, i64, make_model, run_imported
-from tvm_hybrid.errors import InputValueError, ShapeError
+from tvm_hybrid.errors import FeedError, InputValueError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.parameters import MOST_ELEMENTS, PARAMETERS
 
@@ -133,7 +133,8 @@ def test_a_branch_for_other_shapes_asks_for_its_condition() -> None:
         x = np.ones((3, size), np.float32)
         (y,) = session.run(None, {"x": x, "rate": np.array(size)})
         np.testing.assert_array_equal(y, -(x @ weight))
-    with pytest.raises(ShapeError):
+    assert [program.shapes["x"] for program in session.programs] == [("n", 4), ("n", 6)]
+    with pytest.raises(FeedError, match=r"expected x: float32\[n, 4\]"):
         session.run(None, {"x": np.ones((3, 6), np.float32), "rate": np.array(4)})
 
 

@@ -155,7 +155,7 @@ def test_what_means_nothing_is_named_in_one_debug_line(caplog: pytest.LogCapture
         session = InferenceSession(talkative(3), options)
     (line,) = [each.message for each in caplog.records if "without a meaning" in each.message]
     assert "inter_op_num_threads=4" in line and "some.key=value" in line
-    assert "log_severity_level=3" in line and "intra_op" not in line
+    assert "log_severity" not in line and "intra_op" not in line
     run = RunOptions()
     run.only_execute_path_to_fetches, run.logid = True, "a tag"
     caplog.clear()
@@ -240,7 +240,7 @@ def of_no_known_rank() -> onnx.ModelProto:
 def test_what_compiles_late_is_not_exported(tmp_path: Path) -> None:
     options = SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.so")
-    with pytest.raises(ShapeError, match="nothing is compiled before"):
+    with pytest.raises(ShapeError, match=r"no program has run yet; .*because ReduceSum node"):
         InferenceSession(of_no_known_rank(), options, num_threads=1)
 
 

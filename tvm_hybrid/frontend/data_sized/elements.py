@@ -131,6 +131,17 @@ def _quotient(left: Any, right: Any) -> Any:
     return tirx.floordiv(left, right)
 
 
+def _remainder(left: Any, right: Any) -> Any:
+    """Of the sign of the divisor, as ONNX's Mod of integers."""
+    if not isinstance(right, int) or right <= 0:
+        return _unknown()
+    return left % right if isinstance(left, int) else tirx.floormod(left, right)
+
+
+def _negated(call: relax.Call, arrays: Sequence[Elements]) -> Elements:
+    return -arrays[0]
+
+
 def _unknown() -> Any:
     raise _UnknownError
 
@@ -181,6 +192,8 @@ _RULES: dict[str, Rule] = {
     "relax.greater_equal": _comparison(lambda a, b: a >= b),
     "relax.divide": _binary(_quotient),
     "relax.floor_divide": _binary(_quotient),
+    "relax.floor_mod": _binary(_remainder),
+    "relax.negative": _negated,
     "relax.take": _take,
     "relax.strided_slice": _strided_slice,
     "relax.add": _binary(lambda a, b: a + b),

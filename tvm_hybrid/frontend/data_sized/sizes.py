@@ -11,6 +11,8 @@ import tvm_ffi
 from tvm import ir, relax, te, tirx
 from tvm.sym import Analyzer
 
+from tir_schedules.generic.expressions import substitute
+
 from ..expressions import Expr, known_dims, static_shape_of
 from ..open_sizes import new_size
 from .kernels import INDEX, index
@@ -93,11 +95,65 @@ def sizes_in(builder: relax.BlockBuilder, checked: Expr) -> list[Expr]:
 
 
 def simplified(size: Expr) -> Expr:
-    """A size in its simplest form; every variable in it is a size."""
+    """A size in its simplest form; every variable in it is a size.
+
+    A multiple that is found by a remainder, such as `t + (16 - t % 16) % 16`, is a quotient times a
+    number, `(t + 15) // 16 * 16`.
+    """
     analyzer = Analyzer()
     every = ir.Range(index(0), index(LARGEST))
     tvm_ffi.structural_walk(size, (tirx.Var, lambda var: analyzer.bind(var, every)))
-    return analyzer.simplify(size)
+    found = analyzer.simplify(size)
+    multiple = _without_remainders(found)
+    return found if multiple is None else multiple
+
+
+def _without_remainders(size: Expr) -> Expr | None:
+    """A size in quotients in the place of remainders; None if it is no plain sum of them then.
+
+    TVM makes remainders of differences with quotients. So quotients are variables meanwhile.
+    """
+    quotients: list[tuple[tirx.Var, Expr]] = []  # those inside of others come first
+    remainders: list[Expr] = []
+    less: list[Expr] = []
+
+    def quotient(dividend: Expr, divisor: Expr) -> tirx.Var:
+        made = Analyzer().simplify(tirx.floordiv(dividend, divisor))
+        for var, known in quotients:
+            if tvm_ffi.structural_equal(made, known):
+                return var
+        quotients.append((tirx.Var(f"quotient_{len(quotients)}", INDEX), made))
+        return quotients[-1][0]
+
+    def of_quotient(found: tirx.FloorDiv) -> Expr:
+        return quotient(found.a, found.b)
+
+    def of_remainder(found: tirx.FloorMod) -> Expr:
+        remainders.append(found)
+        dividend, divisor = found.a, found.b
+        if is_negative(divisor):  # x % -16 = x - (x + 15) // 16 * 16
+            return dividend + divisor * quotient(dividend - divisor - 1, -divisor)
+        return dividend - divisor * quotient(dividend, divisor)
+
+    def note_less(number: tirx.IntImm) -> None:
+        if is_negative(number):
+            less.append(number)
+
+    found = tvm_ffi.structural_map(
+        size, [(tirx.FloorMod, of_remainder), (tirx.FloorDiv, of_quotient)]
+    )
+    if not remainders:
+        return None
+    found = Analyzer().simplify(found)
+    tvm_ffi.structural_walk(found, [(tirx.Sub, less.append), (tirx.IntImm, note_less)])
+    for var, made in reversed(quotients):
+        found = substitute(found, {var: made})
+    return None if less else found
+
+
+def is_negative(size: Expr) -> bool:
+    """Whether a size is a number below 0."""
+    return isinstance(size, tirx.IntImm) and int(size) < 0
 
 
 def pick(builder: relax.BlockBuilder, data: Expr, places: Expr, count: Expr, axis: int) -> Expr:

@@ -5,6 +5,7 @@ itself. The body is a graph and a function of its own, so its operators form reg
 """
 
 from .body_graph import add_body, is_repeat
+from .own_sizes import OwnSizes
 from .recursion import Loop, repeat
 
-__all__ = ["Loop", "add_body", "is_repeat", "repeat"]
+__all__ = ["Loop", "OwnSizes", "add_body", "is_repeat", "repeat"]
