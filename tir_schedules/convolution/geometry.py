@@ -96,6 +96,8 @@ class ConvGeometry:
                 before=zero, after=zero,
             )  # fmt: skip
         new = 3 - len(self.extents)
+        if not new:
+            return self
         return dataclasses.replace(
             self,
             extents=one[:new] + self.extents,
@@ -145,6 +147,23 @@ class ConvGeometry:
         first = max(0, -(start // step))
         last = min(self.kernel[axis], max(first, -(-(extent - start) // step)))
         return min(first, last), last
+
+    def whole(self, axis: int) -> tuple[int, int]:
+        """The positions of the result all of whose taps lie within x along an axis: [first, last).
+
+        They follow each other: an edge cuts the first windows, the other one the last ones.
+        """
+        stride, span = self.strides[axis], (self.kernel[axis] - 1) * self.dilation[axis]
+        outputs = self.outputs[axis]
+        first = max(0, min(outputs, -(-self.before[axis] // stride)))
+        last = -(-(self.extents[axis] + self.before[axis] - span) // stride)
+        return first, max(first, min(outputs, last))
+
+    def reached(self, axis: int, tap: int, first: int, last: int) -> int:
+        """How many of the positions [first, last) of the result have a tap of theirs within x."""
+        stride, before = self.strides[axis], self.before[axis] - tap * self.dilation[axis]
+        low = max(first, -(-before // stride))
+        return max(0, min(last, -(-(self.extents[axis] + before) // stride)) - low)
 
 
 def one_image(region: Region) -> Region:

@@ -30,12 +30,10 @@ class AxisClasses:
     @staticmethod
     def of(geometry: ConvGeometry, axis: int) -> AxisClasses:
         """The classes of an axis of a convolution."""
-        outputs, whole = geometry.outputs[axis], (0, geometry.kernel[axis])
-        cut = [geometry.inside(axis, output) != whole for output in range(outputs)]
-        if all(cut):
+        outputs, (first, last) = geometry.outputs[axis], geometry.whole(axis)
+        if first == last:
             return AxisClasses(outputs, outputs - 1, 0)
-        low, high = cut.index(False), cut[::-1].index(False)
-        return AxisClasses(outputs, low, high)
+        return AxisClasses(outputs, first, outputs - last)
 
     @property
     def count(self) -> int:

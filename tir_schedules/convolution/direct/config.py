@@ -11,7 +11,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
-from tir_schedules.core.blocking import Group, panel_widths, shares
+from tir_schedules.core.blocking import Group, balanced, panel_widths, shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.integer_product import (
     is_dynamic,
@@ -24,6 +24,9 @@ from tir_schedules.product.tile_config import RESULT_DTYPES, check_kernel
 from tir_schedules.product.wide_product import WideProduct, wide_product
 
 Form = Literal["fused", "split"]
+# Of tiles at the left and the right edge that read x itself: each column of their windows has code
+# of its own, which takes LLVM some 50 ms. Beyond, windows are read from a padded copy.
+MOST_EDGE_TAPS = 32
 
 
 class ConvConfig(Config, frozen=True, kw_only=True):
@@ -132,6 +135,28 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     if wide_of(region, kernel) is not None:
         return False
     return geometry.group_channels % kernel.kr == 0
+
+
+def edge_tiles(geometry: ConvGeometry, rows: int) -> list[tuple[int, int]]:
+    """First pixel and pixels of the tiles of a line whose windows reach over one of its ends.
+
+    A line is cut as by `balanced`; `geometry` has three axes.
+    """
+    width, (first, last) = geometry.outputs[2], geometry.whole(2)
+    found: list[tuple[int, int]] = []
+    for group in balanced(width, rows):
+        end = group.start + group.count * group.size
+        left = min(group.count, max(0, math.ceil((first - group.start) / group.size)))
+        right = min(group.count - left, max(0, math.ceil((end - last) / group.size)))
+        for number in (*range(left), *range(group.count - right, group.count)):
+            found.append((group.start + number * group.size, group.size))
+    return found
+
+
+def has_small_edges(geometry: ConvGeometry, rows: int) -> bool:
+    """Whether tiles at the edges of x may be multiplied where x is, by `MOST_EDGE_TAPS`."""
+    geometry = geometry.as_volume()
+    return len(edge_tiles(geometry, rows)) * geometry.kernel[2] <= MOST_EDGE_TAPS
 
 
 class Across(NamedTuple):
@@ -244,6 +269,11 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     check_kernel(region, kernel, isa, product_types(region))
     if not config.staged and not reads_in_place(region, kernel):
         raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
+    if not config.staged and not has_small_edges(geometry, config.rows):
+        raise ConfigError(
+            f"staged=False: tiles of {config.rows} pixels at the edges have more than "
+            f"{MOST_EDGE_TAPS} taps with code of their own, for {region.key}"
+        )
     if config.fetches and not may_fetch(geometry, config, kernel):
         raise ConfigError(
             f"fetches: only of vector kernels, known sizes, lines=1 and threads_x=1, {region.key}"

@@ -7,6 +7,7 @@ half speed (measured on 7x7x2048 f32: 49% of peak with 14 pixels, 98% with 7).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +24,6 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
 from tir_schedules.cost.parallel import (
-    MOST_UNEVEN,
     even_enough,
     fewest_unless_uneven,
     halves,
@@ -38,8 +38,10 @@ from .config import (
     Grid,
     channel_parts,
     column_shares,
+    edge_tiles,
     form_of,
     grid_of,
+    has_small_edges,
     may_fetch,
     positions_across,
     product_types,
@@ -135,7 +137,8 @@ def _tiled(
             wide = wide_of(region, kernel) is not None
             bands.add(_band(region, geometry, machine, threads_m, wide))
             for band in bands:
-                for staged in {True, not reads_in_place(region, kernel)}:
+                in_place = reads_in_place(region, kernel) and has_small_edges(geometry, rows)
+                for staged in {True, not in_place}:
                     yield ConvConfig(
                         kernel=kernel.name,
                         rows=rows,
@@ -161,6 +164,8 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
         for rows, lines in tiles:
             if kernel.by_tiles and lines > _lines_in_l2(region, geometry, machine, wide):
                 continue  # they would go on over more lines than stay near
+            if not staged and not has_small_edges(geometry, rows):
+                continue
             whole = lines if kernel.by_tiles else height
             serial = ConvConfig(
                 kernel=kernel.name,
@@ -216,7 +221,8 @@ def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterato
             yield min(kernel.mr, positions_across(geometry, lines).total), lines
         return
     fewest = math.ceil(width / kernel.mr)
-    sizes = {math.ceil(width / pieces) for pieces in range(fewest, min(width, 2 * fewest + 1) + 1)}
+    cuts = {math.ceil(width / size) for size in range(1, kernel.mr + 1)}
+    sizes = {math.ceil(width / pieces) for pieces in cuts if pieces <= 2 * fewest + 1}
     sizes |= {size for size in range(max(1, kernel.mr // 2), kernel.mr + 1) if width % size == 0}
     for rows in sorted(sizes):
         yield rows, 1
@@ -242,8 +248,12 @@ def _band(
     def unevenness(bands: int) -> float:
         return _most_lines(geometry, math.ceil(height / bands), threads) / least
 
-    alike = (n for n in counts if (planes * n) % threads == 0 and unevenness(n) <= MOST_UNEVEN)
-    bands = next((n for n in (*alike, *counts) if unevenness(n) <= NEARLY_EVEN), height)
+    def nearly_even(bands: int) -> bool:
+        return unevenness(bands) <= NEARLY_EVEN
+
+    # Of more bands than some ten for each thread all are: few are looked at.
+    alike = (n for n in counts if (planes * n) % threads == 0)
+    bands = next(filter(nearly_even, itertools.chain(alike, counts)), height)
     return math.ceil(height / bands)
 
 
@@ -277,9 +287,15 @@ class _Estimate:
         self.geometry = ConvGeometry.of(region).as_volume()
         self.weight = region.inputs[1].nbytes
         self.lines: dict[tuple[str, int, int, bool, int], float] = {}
+        self.found: dict[ConvConfig, float] = {}
 
     def cycles(self, config: ConvConfig) -> float:
-        """Cycles of the busiest thread."""
+        """Cycles of the busiest thread; each configuration is estimated once."""
+        if config not in self.found:
+            self.found[config] = self._cycles(config)
+        return self.found[config]
+
+    def _cycles(self, config: ConvConfig) -> float:
         geometry, machine = self.geometry, self.machine
         kernel = microkernel_named(config.kernel)
         depth, height, _ = geometry.outputs
@@ -366,33 +382,24 @@ def _line_cycles(
         return tiles * once
     pitch = geometry.strides[2] * geometry.channels * DataType(region.inputs[0].dtype).itemsize
     shares = not config.staged and pitch % SET_BYTES == 0
+
+    def step_of(rows: int) -> float:
+        penalty = SET_PENALTY if shares and rows > SET_ROWS else 1
+        return penalty * _step_cycles(rows, vectors, kernel, machine)
+
     cycles = LINE_CYCLES
     for group in balanced(width, config.rows):
         rows = group.size * config.lines
-        step = _step_cycles(rows, vectors, kernel, machine) * (
-            SET_PENALTY if shares and rows > SET_ROWS else 1
-        )
-        whole = outer * (steps * step + runs * RUN_CYCLES) + 20 + 2 * rows * vectors
+        whole = outer * (steps * step_of(rows) + runs * RUN_CYCLES) + 20 + 2 * rows * vectors
         cycles += group.count * whole
-        if config.staged:
-            continue
-        for i in range(group.count):
-            first = group.start + i * group.size
-            inside = [
-                sum(
-                    low <= tap < high
-                    for low, high in (geometry.inside(2, c) for c in range(first, first + rows))
-                )
-                for tap in range(taps_x)
-            ]
-            if sum(inside) == rows * taps_x:
-                continue
-            edge = sum(
-                channels * _step_cycles(count, vectors, kernel, machine)
-                for count in inside
-                if count
-            )
-            cycles += outer * (edge + taps_x * RUN_CYCLES - steps * step - runs * RUN_CYCLES)
+    if config.staged:
+        return cycles
+    for first, rows in edge_tiles(geometry, config.rows):
+        inside = (geometry.reached(2, tap, first, first + rows) for tap in range(taps_x))
+        edge = sum(
+            channels * _step_cycles(count, vectors, kernel, machine) for count in inside if count
+        )
+        cycles += outer * (edge + (taps_x - runs) * RUN_CYCLES - steps * step_of(rows))
     return cycles
 
 
@@ -405,9 +412,8 @@ def _step_cycles(rows: int, vectors: int, kernel: Microkernel, machine: Machine)
 
 def _inside(geometry: ConvGeometry, axis: int) -> float:
     """The part of the taps of an axis that lies inside, of all positions."""
-    outputs = geometry.outputs[axis]
-    found = sum(high - low for low, high in (geometry.inside(axis, o) for o in range(outputs)))
-    return found / (outputs * geometry.kernel[axis])
+    outputs, taps = geometry.outputs[axis], geometry.kernel[axis]
+    return sum(geometry.reached(axis, tap, 0, outputs) for tap in range(taps)) / (outputs * taps)
 
 
 def _stage_cycles(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> float:

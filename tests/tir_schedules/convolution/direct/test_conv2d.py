@@ -257,6 +257,16 @@ def test_illegal_configurations_are_refused(fields: dict, message: str) -> None:
         template_for("conv2d").build(region, config, isa_named(ISAS[-1]))
 
 
+def test_many_taps_at_the_edges_are_refused_in_place() -> None:
+    region = conv_region((9, 90), 8, 16, (3, 39), padding=(1, 19, 1, 19))
+    config = config_for(region, ISAS[-1])
+    assert config.staged
+    check(region, ISAS[-1], config)
+    with pytest.raises(ConfigError, match="taps with code of their own"):
+        in_place = config_for(region, ISAS[-1], staged=False)
+        template_for("conv2d").build(region, in_place, isa_named(ISAS[-1]))
+
+
 def test_what_cannot_be_read_in_place_says_so() -> None:
     region = conv_region((7, 7), 3, 16, (3, 3), dtype="uint8")
     config = config_for(region, INTEGER_ISAS[-1], staged=False)
