@@ -1,0 +1,172 @@
+"""Starts engines in fresh processes, and reads what they report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .start import FIRST_RUN, IMPORTS, MEASURING
+from .stage_clock import Seconds
+
+ROOT = Path(__file__).resolve().parents[2]
+WALL = 5
+"""How many times its limit of CPU seconds a start may last by the clock."""
+
+
+@dataclass
+class Start:
+    """What one start took.
+
+    Attributes
+    ----------
+    stages : dict
+        CPU and wall seconds by stage, in the order in which they first ended.
+    parts : dict
+        CPU seconds of parts of stages.
+    counts : dict
+    peak_mb : float
+        Of memory.
+    one_program : bool
+        Whether one program runs all sizes, where they are open.
+    fault : str
+        Why there is no answer; empty if there is one.
+    """
+
+    stages: dict[str, list[float]] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    peak_mb: float = 0.0
+    one_program: bool = True
+    fault: str = ""
+
+    def total(self, modules: bool = True, first_run: bool = True) -> Seconds:
+        """Until the first answer; or without what Python takes to import, or until the session."""
+        left_out = {*((IMPORTS,) * (not modules)), *((FIRST_RUN,) * (not first_run))}
+        rows = [row for title, row in self.stages.items() if title not in left_out]
+        return Seconds(sum(row[0] for row in rows), sum(row[1] for row in rows))
+
+
+@dataclass(frozen=True)
+class Files:
+    """A model and the inputs of its first run."""
+
+    model: Path
+    feeds: Path
+
+
+def made(name: str, folder: Path, second: bool = False) -> Files:
+    """Writes a model of the corpus, in a process of its own, which takes its memory along."""
+    folder.mkdir()
+    files = Files(folder / "model.onnx", folder / "feeds.npz")
+    command = [sys.executable, "-m", "tools.compile_times.write", name, str(folder)]
+    subprocess.run([*command, *(["--second"] * second)], check=True, cwd=ROOT)
+    return files
+
+
+@contextmanager
+def cache_folder() -> Iterator[Path]:
+    """An empty folder for programs."""
+    with TemporaryDirectory(prefix="tvm_hybrid-cache-") as folder:
+        yield Path(folder)
+
+
+def start(
+    engine: str,
+    files: Files,
+    threads: int,
+    limit: float,
+    cache: Path | None = None,
+    python: str = sys.executable,
+    counting: bool = False,
+) -> Start:
+    """Starts an engine until its first answer, or until it has taken `limit` CPU seconds."""
+    environment = {**os.environ, "TVM_NUM_THREADS": str(threads)}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )
+    if cache is None:
+        environment["TVM_HYBRID_CACHE"] = "0"
+    else:
+        environment.pop("TVM_HYBRID_CACHE", None)
+        environment["TVM_HYBRID_CACHE_DIR"] = str(cache)
+    with TemporaryDirectory(prefix="compile_times-") as folder:
+        report = Path(folder) / "report"
+        report.touch()
+        errors = Path(folder) / "errors"
+        job = {
+            "engine": engine,
+            "model": str(files.model),
+            "feeds": str(files.feeds),
+            "report": str(report),
+            "threads": threads,
+            "limit": limit,
+            "counting": counting,
+            "began": time.perf_counter(),
+        }
+        command = [python, "-m", "tools.compile_times.start", json.dumps(job)]
+        with errors.open("w") as sink:
+            process = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdout=sink, stderr=sink, start_new_session=True
+            )
+            try:
+                process.wait(WALL * limit)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                _kill(process)
+        found = _read(report)
+        if found.fault:
+            found.fault = _fault(process.returncode, found.fault, limit, errors)
+        return found
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process that runs, and what it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _read(report: Path) -> Start:
+    """What a start said; its fault is the stage in which it ended before it was done."""
+    found, running = Start(fault="the start"), ""
+    for line in report.read_text().splitlines():
+        said: dict[str, Any] = json.loads(line)
+        if "begins" in said:
+            running = said["begins"]
+            found.fault = running
+        elif "stage" in said and said["stage"] != MEASURING:
+            row = found.stages.setdefault(said["stage"], [0.0, 0.0])
+            row[0] += said["cpu"]
+            row[1] += said["wall"]
+        elif "done" in said:
+            found.parts, found.counts = said["parts"], said["counts"]
+            found.peak_mb = said["peak_mb"]
+            found.one_program = said.get("one_program", True)
+            found.fault = ""
+    return found
+
+
+def _fault(code: int, stage: str, limit: float, errors: Path) -> str:
+    if code in (-signal.SIGKILL, -signal.SIGXCPU):
+        return f"not done after {limit:.0f} CPU s, in {stage!r}"
+    lines = errors.read_text().strip().splitlines() or ["no message"]
+    return f"ended in {stage!r}: {lines[-1][:300]}"
+
+
+def as_json(found: Start) -> dict[str, Any]:
+    """For a file."""
+    cpu, wall = found.total()
+    return {"cpu": cpu, "wall": wall, **asdict(found)}
