@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import vision
+from . import decoders, encoders, scenes, sequences, sounds, vision
 from .graph import Form, Model
 
 
@@ -29,10 +29,36 @@ class Entry:
 
 
 ENTRIES: dict[str, Entry] = {
-    "yolo": Entry(vision.yolo),
+    "minilm": Entry(encoders.minilm),
+    "minilm_qdq": Entry(encoders.minilm_qdq),
+    "bert_base": Entry(encoders.bert_base),
+    "bert_base_qdq": Entry(encoders.bert_base_qdq),
+    "decoder": Entry(decoders.decoder),
+    "decoder_4bit": Entry(decoders.decoder_4bit),
+    "t5_encoder": Entry(decoders.t5_encoder),
+    "t5_decoder": Entry(decoders.t5_decoder),
+    "merged_decoder": Entry(decoders.merged_decoder),
     "resnet50": Entry(vision.resnet50),
     "squeezenet": Entry(vision.squeezenet),
     "shufflenet": Entry(vision.shufflenet),
+    "yolo": Entry(vision.yolo),
+    "text_detection": Entry(scenes.text_detection),
+    "text_recognition": Entry(scenes.text_recognition),
+    "salient_f16": Entry(scenes.salient_objects_f16),
+    "salient_int8": Entry(scenes.salient_objects_int8),
+    "segformer": Entry(scenes.segformer),
+    "mobilevit": Entry(scenes.mobilevit),
+    "pitch": Entry(sounds.pitch),
+    "notes": Entry(sounds.notes),
+    "conv_long_rows": Entry(sounds.conv_long_rows, dynamic=False),
+    "conv_halving": Entry(sounds.conv_halving, static=False),
+    "voice_activity": Entry(sounds.voice_activity),
+    "events": Entry(sounds.events),
+    "tagger": Entry(sequences.tagger),
+    "lstm_59": Entry(sequences.lstm_59),
+    "gru_31": Entry(sequences.gru_31),
+    "voice_embedder": Entry(sequences.voice_embedder),
+    "atoms": Entry(sequences.atoms),
 }
 
 SUFFIX = "_dynamic"

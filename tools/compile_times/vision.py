@@ -96,20 +96,21 @@ def yolo(form: Form) -> Model:
     deep = c2f(net.concat(conv(middle, 128, 3, 2), deep), 256, 1, False)
 
     classes, bins = 18 + form.head, 16
-    boxes, scores = [], []
+    maps = []
     for x in (small, middle, deep):
         box = net.conv(conv(conv(x, 64, 3), 64, 3), 4 * bins, 1)
         score = net.conv(conv(conv(x, 64, 3), 64, 3), classes, 1)
-        batch = net.same(x.name, 0, net.batch())
-        boxes.append(net.reshape(box.name, batch, 4 * bins, -1))
-        scores.append(net.reshape(score.name, batch, classes, -1))
-    box, score = (net.node("Concat", *each, axis=2) for each in (boxes, scores))
+        maps.append(net.concat(box, score))
+    batch = net.same(maps[0].name, 0, net.batch())
+    flat = [net.reshape(x.name, batch, 4 * bins + classes, -1) for x in maps]
+    both = net.node("Concat", *flat, axis=2)
+    box, score = net.nodes("Split", 2, both, net.ints(4 * bins, classes), axis=1)
     split = net.reshape(box, net.same(box, 0, net.batch()), 4, bins, -1)
     shares = net.node("Softmax", net.transpose(split, 0, 2, 1, 3), axis=1)
     numbers = net.constant(np.arange(bins).reshape(1, bins, 1, 1))
     mean = net.node("Conv", shares, numbers)
     distances = net.reshape(mean, net.same(mean, 0, net.batch()), 4, -1)
-    anchors, strides = _anchors(net, (small, middle, deep))
+    anchors, strides = _anchors(net, maps)
     low, high = (net.slice(distances, 1, start, start + 2) for start in (0, 2))
     first, last = net.node("Sub", anchors, low), net.node("Add", anchors, high)
     centre = net.node("Div", net.node("Add", first, last), net.constant(2.0))
@@ -119,27 +120,31 @@ def yolo(form: Form) -> Model:
     return net.model()
 
 
-def _anchors(net: Net, images: tuple[Image, ...]) -> tuple[str, str]:
-    """[1, 2, pixels] centres of pixels, and [1, pixels] strides; computed where sizes are open."""
+def _anchors(net: Net, images: list[Image]) -> tuple[str, str]:
+    """[1, 2, pixels] centres of pixels and [1, pixels] strides; computed where sizes are open."""
     if not net.form.dynamic:
         grids = [np.stack(np.meshgrid(*(np.arange(n) + 0.5 for n in x.size[::-1]))) for x in images]
         centres = np.concatenate([grid.reshape(2, -1) for grid in grids], 1)[None]
-        steps = np.concatenate(
-            [np.full((1, grid[0].size), 8 << place) for place, grid in enumerate(grids)], 1
-        )
-        return net.constant(centres), net.constant(steps)
-    zero, one = (net.constant(each, np.int64) for each in (0, 1))
-    centres, steps = [], []
+        steps = [np.full((1, grid[0].size), 8 << place) for place, grid in enumerate(grids)]
+        return net.constant(centres), net.constant(np.concatenate(steps, 1))
+    zero, one, half = (net.constant(each) for each in (0.0, 1.0, 0.5))
+    planes, strides = [], []
     for place, x in enumerate(images):
-        height, width = (net.dim(x.name, axis) for axis in (2, 3))
-        whole = net.node("Concat", height, width, axis=0)
-        planes = []
-        for length, form in ((width, (1, -1)), (height, (-1, 1))):
-            count = net.node("Squeeze", length, net.ints(0))
-            line = net.node("Cast", net.node("Range", zero, count, one), to=1)
-            line = net.reshape(net.node("Add", line, net.constant(0.5)), *form)
-            planes.append(net.reshape(net.node("Expand", line, whole), 1, 1, -1))
-        centres.append(net.node("Concat", *planes, axis=1))
-        pixels = net.node("Concat", net.ints(1), net.node("Mul", height, width), axis=0)
-        steps.append(net.node("Expand", net.constant(float(8 << place)), pixels))
-    return net.node("Concat", *centres, axis=2), net.node("Concat", *steps, axis=1)
+        counts = [net.dim(x.name, axis) for axis in (2, 3)]
+        lines = []
+        for count in counts:  # Range of floats, as exporters write torch.arange of a float type
+            end = net.node("Squeeze", net.node("Cast", count, to=1), net.ints(0))
+            lines.append(net.node("Add", net.node("Range", zero, end, one), half))
+        whole = net.node("Concat", *(net.node("Shape", line) for line in lines), axis=0)
+        rows, columns = (
+            net.node("Expand", net.reshape(line, *form), whole)
+            for line, form in zip(lines, ((-1, 1), (1, -1)), strict=True)
+        )
+        pairs = [net.node("Unsqueeze", each, net.ints(-1)) for each in (columns, rows)]
+        planes.append(net.reshape(net.node("Concat", *pairs, axis=-1), -1, 2))
+        pixels = net.node("Concat", net.node("Mul", *counts), net.ints(1), axis=0)
+        nothing = net.node("ConstantOfShape", pixels)
+        strides.append(net.node("Add", nothing, net.constant(float(8 << place))))
+    centres = net.transpose(net.node("Concat", *planes, axis=0), 1, 0)
+    steps = net.transpose(net.node("Concat", *strides, axis=0), 1, 0)
+    return net.node("Unsqueeze", centres, net.ints(0)), steps
