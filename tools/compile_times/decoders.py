@@ -157,7 +157,9 @@ def _t5_bias(g: Graph, rows: tuple[str, str], keys: str, causal: bool) -> str:
     share = g.node("Div", g.node("Cast", distance, to=1), g.constant(float(exact)))
     logs = g.node("Log", g.node("Max", share, g.constant(1e-9)))
     scale = g.constant((buckets - exact) / np.log(128 / exact))
-    far = g.node("Add", g.node("Cast", g.node("Mul", logs, scale), to=7), g.constant(exact, np.int64))
+    far = g.node(
+        "Add", g.node("Cast", g.node("Mul", logs, scale), to=7), g.constant(exact, np.int64)
+    )
     far = g.node("Min", far, g.constant(buckets - 1, np.int64))
     near = g.node("Less", distance, g.constant(exact, np.int64))
     bucket = g.node("Add", start, g.node("Where", near, distance, far))
@@ -225,13 +227,13 @@ class _T5Decoder:
         self.mask = g.input("encoder_attention_mask", (batch, keys), np.int64)
         self.ids = g.input("input_ids", (batch, tokens), np.int64)
         self.states = ""
-        self.kinds = [f"{who}.{what}" for who in ("decoder", "encoder") for what in ("key", "value")]
+        self.kinds = [
+            f"{who}.{what}" for who in ("decoder", "encoder") for what in ("key", "value")
+        ]
         lengths = dict(zip(self.kinds, (past, past, keys, keys), strict=True))
         self.caches = [
             {
-                kind: g.input(
-                    f"past_key_values.{layer}.{kind}", (batch, T5_HEADS, length, T5_SIZE)
-                )
+                kind: g.input(f"past_key_values.{layer}.{kind}", (batch, T5_HEADS, length, T5_SIZE))
                 for kind, length in lengths.items()
             }
             for layer in range(layers)

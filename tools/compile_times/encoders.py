@@ -85,7 +85,9 @@ def encoder(form: Form, sizes: Sizes, quantized: bool = False) -> Model:
         y = g.gelu(g.linear(x, width, 4 * width))
         x = g.layer_norm(g.node("Add", g.linear(y, 4 * width, width), x), width)
     if form.head:
-        first = g.node("Tanh", g.linear(g.node("Squeeze", g.slice(x, 1, 0, 1), g.ints(1)), width, width))
+        first = g.node(
+            "Tanh", g.linear(g.node("Squeeze", g.slice(x, 1, 0, 1), g.ints(1)), width, width)
+        )
         x = g.linear(first, width, form.head)
     g.output(x, "states")
     return g.model()

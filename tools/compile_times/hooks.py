@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tvm import IRModule, tirx
+from tvm import IRModule, ir, tirx
 
 from relay_passes.stages import Stage, listening
 
@@ -37,12 +37,13 @@ PARTS = {
     "relay_passes.tvm_compat:emit_machine_code": EMISSION,
     "tvm_hybrid.library:_object_code": EMISSION,
 }
-"""Functions whose calls are parts of stages. TVM's passes are what is left of a build of kernels
-without the generation of code."""
+"""Functions whose calls are parts of stages. What is left of a build of kernels without the
+generation of code is TVM's passes."""
 
 EVALUATION = re.compile(r"cycles|cost|estimate")
 """Functions of templates with such a name estimate what a configuration or a form costs."""
 ROOT = Path(__file__).resolve().parents[2]
+_PASSES = Path(ir.transform.__file__)
 
 
 def install(clock: StageClock) -> None:
@@ -86,23 +87,25 @@ def announced(clock: StageClock) -> Iterator[None]:
 
 
 class Entries(cProfile.Profile):
-    """How often functions of the project are entered; counts alone, for it makes them slower."""
+    """How often functions are entered, in this thread; they take longer while it counts."""
 
     def __init__(self) -> None:
         super().__init__(subcalls=False, builtins=False)
 
     def counts(self) -> Counter[str]:
-        """Evaluations of costs, and visits of passes: entries of their functions."""
-        self.disable()
-        found: Counter[str] = Counter()
+        """Evaluations of costs, and visits: entries of functions of passes and of the front end."""
+        found: Counter[str] = Counter(evaluations=0, visits=0, passes=0)
         for entry in self.getstats():
-            code = entry.code
-            if isinstance(code, str):
+            if isinstance(entry.code, str):
                 continue
-            path = Path(code.co_filename)
-            package = path.relative_to(ROOT).parts[0] if path.is_relative_to(ROOT) else ""
-            if package == "tir_schedules" and EVALUATION.search(code.co_name):
+            path, name = Path(entry.code.co_filename), entry.code.co_name
+            if path == _PASSES and name == "__call__":
+                found["passes"] += entry.callcount
+            if not path.is_relative_to(ROOT):
+                continue
+            package = path.relative_to(ROOT).parts[0]
+            if package == "tir_schedules" and EVALUATION.search(name):
                 found["evaluations"] += entry.callcount
-            if package == "relay_passes" or "frontend" in path.parts:
+            if package == "relay_passes" or (package == "tvm_hybrid" and "frontend" in path.parts):
                 found["visits"] += entry.callcount
         return found

@@ -138,7 +138,9 @@ class Net(Graph):
             attributes["coordinate_transformation_mode"] = "half_pixel"
         scales = self.constant([1, 1, times, times])
         height, width = (n * times for n in x.size)
-        return Image(self.node("Resize", x.name, "", scales, **attributes), x.channels, (height, width))
+        return Image(
+            self.node("Resize", x.name, "", scales, **attributes), x.channels, (height, width)
+        )
 
     def enlarge_to(self, x: Image, y: Image) -> Image:
         """Linearly, to the size of another image."""

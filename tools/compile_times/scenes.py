@@ -57,7 +57,14 @@ def text_recognition(form: Form) -> Model:
     """
     net = Net(form)
     x = net.conv(net.image(3, 48, 320, "h"), 16, 3, SWISH, 2)
-    blocks = [(3, 1, 32), (3, (2, 1), 64), (3, 1, 64), (3, (2, 1), 128), (3, 1, 128), (3, (1, 2), 240)]
+    blocks = [
+        (3, 1, 32),
+        (3, (2, 1), 64),
+        (3, 1, 64),
+        (3, (2, 1), 128),
+        (3, 1, 128),
+        (3, (1, 2), 240),
+    ]
     blocks += [(5, 1, 240)] * 4 + [(5, (2, 1), 480), (5, 1, 480)]
     for place, (kernel, stride, channels) in enumerate(blocks):
         x = net.depthwise(x, kernel, SWISH, stride)
@@ -108,21 +115,20 @@ def _salient_block(net: Net, x: Image, inner: int, outer: int, depth: int) -> Im
 def salient_objects(form: Form, precision: str = FLOAT) -> Model:
     """Which pixels are of the foreground, at 1024x1024: U-Nets of U-Nets.
 
-    The form of IS-Net, a successor of U2-Net.
+    The form of IS-Net, a successor of U2-Net, with fewer levels.
     """
     net = Net(form, precision)
     source = net.image(3, 1024, 1024, "hw")
     x = net.conv(source, 64, 3, stride=2)
-    downs = [(32, 64, 7), (32, 128, 6), (64, 256, 5), (128, 512, 4), (256, 512, 0), (256, 512, 0)]
+    downs = [(32, 64, 6), (32, 128, 5), (64, 256, 5), (128, 512, 0)]
     levels: list[Image] = []
     for inner, outer, depth in downs:
         x = net.pool(x, 2, 2, ceil=1) if levels else x
         x = _salient_block(net, x, inner, outer, depth)
         levels.append(x)
     for level, (inner, outer, depth) in zip(
-        levels[-2::-1], [(256, 512, 0), (128, 256, 4), (64, 128, 5), (32, 64, 6), (16, 64, 7)],
-        strict=True,
-    ):  # fmt: skip
+        levels[-2::-1], [(64, 128, 5), (32, 64, 5), (16, 64, 6)], strict=True
+    ):
         both = net.concat(net.enlarge_to(x, level), level)
         x = _salient_block(net, both, inner, outer, depth)
     y = net.enlarge_to(net.conv(x, 1 + form.head, 3), source)
@@ -140,7 +146,9 @@ def segformer(form: Form) -> Model:
     net = Net(form)
     source = net.image(3, 256, 256)
     x, levels = source, []
-    for place, (width, heads, fewer) in enumerate(((32, 1, 8), (64, 2, 4), (160, 5, 2), (256, 8, 1))):
+    for place, (width, heads, fewer) in enumerate(
+        ((32, 1, 8), (64, 2, 4), (160, 5, 2), (256, 8, 1))
+    ):
         x = net.conv(x, width, 3 if place else 7, stride=2 if place else 4)
         rows = net.layer_norm(net.rows(x), width)
         for _ in range(2):

@@ -31,7 +31,8 @@ def pitch(form: Form) -> Model:
     peaks = net.node("ReduceMax", _tall_conv(net, x, 4, (5, 1), 1).name, axes=[2], keepdims=0)
     mean = net.node("ReduceMean", bands_of, axes=[1, 2], keepdims=1)
     both = net.node("Concat", peaks, net.node("Squeeze", mean, net.ints(1)), axis=1)
-    voiced = _signal_conv(net, _signal_conv(net, both, 5, 16, 3, "Relu"), 16, 1, 1)
+    inner = 16 + form.head
+    voiced = _signal_conv(net, _signal_conv(net, both, 5, inner, 3, "Relu"), inner, 1, 1)
     scores = net.node("Squeeze", net.conv(x, 1, 1).name, net.ints(1))
     shares = net.node("Softmax", net.transpose(scores, 0, 2, 1), axis=-1)
     octaves = net.constant(np.linspace(4, 7, 95))
@@ -72,7 +73,9 @@ def _spectrum(net: Net, audio: str, frames: int | str, rows: int, columns: int) 
     found = product("MatMul", found, waves(columns, columns, columns))
     power = net.node("Add", *(net.node("Mul", each, each) for each in found))
     flat = net.node("Reshape", net.transpose(power, 0, 2, 1), net.ints(0, -1))
-    size = net.node("Sqrt", net.node("Unsqueeze", net.slice(flat, 1, 0, window // 2 + 1), net.ints(0)))
+    size = net.node(
+        "Sqrt", net.node("Unsqueeze", net.slice(flat, 1, 0, window // 2 + 1), net.ints(0))
+    )
     weights = np.abs(net.rng.standard_normal((window // 2 + 1, bands)))
     sums = net.node("MatMul", size, net.constant(weights))
     logs = net.node("Log", net.node("Add", sums, net.constant(1e-8)))
@@ -84,9 +87,16 @@ def _tall_conv(
 ) -> Image:
     """Dilated along the height alone."""
     pad, beside = kernel[0] // 2 * dilation, kernel[1] // 2
-    w = net.random(channels, x.channels, *kernel, spread=(x.channels * kernel[0] * kernel[1]) ** -0.5)
+    w = net.random(
+        channels, x.channels, *kernel, spread=(x.channels * kernel[0] * kernel[1]) ** -0.5
+    )
     y = net.node(
-        "Conv", x.name, w, net.vector(channels, 0.1), pads=[pad, beside] * 2, dilations=[dilation, 1]
+        "Conv",
+        x.name,
+        w,
+        net.vector(channels, 0.1),
+        pads=[pad, beside] * 2,
+        dilations=[dilation, 1],
     )
     return Image(net.activate(y, activation), channels, x.size)
 
@@ -197,9 +207,7 @@ def voice_activity(form: Form) -> Model:
                 net.output(value)
         branches.append(branch.graph)
     condition = net.node("Equal", rate, net.constant(16000, np.int64))
-    found = net.nodes(
-        "If", 2, condition, then_branch=branches[0], else_branch=branches[1]
-    )
+    found = net.nodes("If", 2, condition, then_branch=branches[0], else_branch=branches[1])
     for name, value in zip(("output", "stateN"), found, strict=True):
         net.output(value, name)
     return net.model()
@@ -229,7 +237,7 @@ def _voice_branch(net: Net, x: str, state: str, window: int) -> tuple[str, str]:
     kept, added = net.node("Mul", forget, cell), net.node("Mul", into, net.node("Tanh", new))
     cell = net.node("Add", kept, added)
     hidden = net.node("Mul", out, net.node("Tanh", cell))
-    found = net.node("Sigmoid", net.linear(net.node("Relu", hidden), 128, 1))
+    found = net.node("Sigmoid", net.linear(net.node("Relu", hidden), 128, 1 + net.form.head))
     both = [net.node("Unsqueeze", each, net.ints(0)) for each in (hidden, cell)]
     return found, net.node("Concat", *both, axis=0)
 

@@ -38,7 +38,8 @@ class StageClock:
         self._thread = threading.get_ident()
         self._title, self._since = "", Seconds(0, 0)
         self._parts: Counter[str] = Counter()
-        self._open: dict[int, set[str]] = {}
+        self._part_of: dict[int, str] = {}  # by thread: the innermost one that runs
+        self._counted: dict[int, float] = {}
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
 
@@ -66,19 +67,24 @@ class StageClock:
 
     @contextmanager
     def part(self, title: str) -> Iterator[None]:
-        """CPU seconds of this thread inside are those of a part; parts of one title may nest."""
-        inside = self._open.setdefault(threading.get_ident(), set())
-        if title in inside:
-            yield
-            return
-        inside.add(title)
-        started = time.thread_time()
+        """CPU seconds of this thread inside are those of a part, but for parts inside it."""
+        thread = threading.get_ident()
+        outer = self._part_of.get(thread, "")
+        self._count_part(outer)
+        self._part_of[thread] = title
         try:
             yield
         finally:
-            inside.remove(title)
-            with self._lock:
-                self._parts[title] += time.thread_time() - started
+            self._count_part(title)
+            self._part_of[thread] = outer
+
+    def _count_part(self, title: str) -> None:
+        """What this thread has taken since the last call is a part's."""
+        thread, now = threading.get_ident(), time.thread_time()
+        with self._lock:
+            if title:
+                self._parts[title] += now - self._counted[thread]
+            self._counted[thread] = now
 
     def timed(self, function: Callable[..., Any], stage: str = "", part: str = "") -> Any:
         """A function whose calls are a stage, a part, or both."""

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .start import FIRST_RUN, IMPORTS, MEASURING
+from .start import FIRST_RUN, MEASURING, MODULES
 from .stage_clock import Seconds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,9 +47,9 @@ class Start:
     one_program: bool = True
     fault: str = ""
 
-    def total(self, modules: bool = True, first_run: bool = True) -> Seconds:
-        """Until the first answer; or without what Python takes to import, or until the session."""
-        left_out = {*((IMPORTS,) * (not modules)), *((FIRST_RUN,) * (not first_run))}
+    def seconds(self, first_run: bool = True) -> Seconds:
+        """Until the first answer or until the session, without what Python takes for modules."""
+        left_out = {MODULES} if first_run else {MODULES, FIRST_RUN}
         rows = [row for title, row in self.stages.items() if title not in left_out]
         return Seconds(sum(row[0] for row in rows), sum(row[1] for row in rows))
 
@@ -64,20 +62,13 @@ class Files:
     feeds: Path
 
 
-def made(name: str, folder: Path, second: bool = False) -> Files:
+def written(name: str, folder: Path, second: bool = False) -> Files:
     """Writes a model of the corpus, in a process of its own, which takes its memory along."""
     folder.mkdir()
     files = Files(folder / "model.onnx", folder / "feeds.npz")
     command = [sys.executable, "-m", "tools.compile_times.write", name, str(folder)]
     subprocess.run([*command, *(["--second"] * second)], check=True, cwd=ROOT)
     return files
-
-
-@contextmanager
-def cache_folder() -> Iterator[Path]:
-    """An empty folder for programs."""
-    with TemporaryDirectory(prefix="tvm_hybrid-cache-") as folder:
-        yield Path(folder)
 
 
 def start(
@@ -87,10 +78,10 @@ def start(
     limit: float,
     cache: Path | None = None,
     python: str = sys.executable,
-    counting: bool = False,
+    target: str | None = None,
 ) -> Start:
     """Starts an engine until its first answer, or until it has taken `limit` CPU seconds."""
-    environment = {**os.environ, "TVM_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "TVM_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     )
@@ -110,7 +101,7 @@ def start(
             "report": str(report),
             "threads": threads,
             "limit": limit,
-            "counting": counting,
+            "target": target,
             "began": time.perf_counter(),
         }
         command = [python, "-m", "tools.compile_times.start", json.dumps(job)]
@@ -141,12 +132,12 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _read(report: Path) -> Start:
     """What a start said; its fault is the stage in which it ended before it was done."""
-    found, running = Start(fault="the start"), ""
-    for line in report.read_text().splitlines():
+    found = Start(fault="the start")
+    *lines, _unfinished = report.read_text().split("\n")
+    for line in lines:
         said: dict[str, Any] = json.loads(line)
         if "begins" in said:
-            running = said["begins"]
-            found.fault = running
+            found.fault = said["begins"]
         elif "stage" in said and said["stage"] != MEASURING:
             row = found.stages.setdefault(said["stage"], [0.0, 0.0])
             row[0] += said["cpu"]
@@ -164,9 +155,3 @@ def _fault(code: int, stage: str, limit: float, errors: Path) -> str:
         return f"not done after {limit:.0f} CPU s, in {stage!r}"
     lines = errors.read_text().strip().splitlines() or ["no message"]
     return f"ended in {stage!r}: {lines[-1][:300]}"
-
-
-def as_json(found: Start) -> dict[str, Any]:
-    """For a file."""
-    cpu, wall = found.total()
-    return {"cpu": cpu, "wall": wall, **asdict(found)}

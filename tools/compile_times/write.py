@@ -1,4 +1,4 @@
-"""Writes a model of the corpus and its inputs: `python -m tools.compile_times.write yolo FOLDER`."""
+"""Writes a model of the corpus: `python -m tools.compile_times.write yolo FOLDER`."""
 
 from __future__ import annotations
 
