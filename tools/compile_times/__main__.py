@@ -6,10 +6,10 @@
     python -m tools.compile_times --budgets > tests/compile_budgets.txt
 
 The corpus is made here, with seeded weights. Every start is a process of its own: "cold" with an
-empty cache of programs, "again" with what the first one kept, "other head" is a model of the same
-family with that cache, "counting" compiles once more under a profiler and counts. CPU seconds are
-those of all threads, and of compilers and linkers that are called. They are without Python's
-import of modules, and with the first run.
+empty cache of programs, "again" with what the first one kept, "other head" and "other batch" are
+models of the same family with that cache, "counting" compiles once more under a profiler. CPU
+seconds are those of all threads, and of compilers and linkers that are called. They are without
+Python's import of modules, and with the first run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[s
 @click.option("--starts", "wanted", default=",".join(STARTS), callback=_starts, show_default=True)
 @click.option("--threads", default=1, show_default=True)
 @click.option("--timeout", default=60.0, show_default=True,
-              help="CPU seconds; a start that takes more is ended, and its row says so.")  # fmt: skip
+              help="CPU seconds; a start that takes more ends, and its row says so.")  # fmt: skip
 @click.option("--openvino-python", metavar="PYTHON", help="A Python that has OpenVINO.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here.")
 @click.option("--from", "source", type=click.Path(exists=True, path_type=Path),

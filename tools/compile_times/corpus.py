@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import decoders, encoders, scenes, sequences, sounds, vision
 from .graph import Form, Model
+
+
+OTHER_HEAD, OTHER_BATCH = "other head", "other batch"
+RELATIVES = {OTHER_HEAD: Form(head=8), OTHER_BATCH: Form(batch=2)}
+"""In what models of a family differ from the first."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +26,14 @@ class Entry:
         Whether it has a dynamic form.
     static : bool
         Whether it has a static form.
+    relatives : tuple of str
+        Which other models of its family there are; of a dynamic one, none differs in its batch.
     """
 
     build: Callable[[Form], Model]
     dynamic: bool = True
     static: bool = True
+    relatives: tuple[str, ...] = (OTHER_HEAD, OTHER_BATCH)
 
 
 ENTRIES: dict[str, Entry] = {
@@ -48,17 +56,17 @@ ENTRIES: dict[str, Entry] = {
     "salient_int8": Entry(scenes.salient_objects_int8),
     "segformer": Entry(scenes.segformer),
     "mobilevit": Entry(scenes.mobilevit),
-    "pitch": Entry(sounds.pitch),
+    "pitch": Entry(sounds.pitch, relatives=(OTHER_HEAD,)),
     "notes": Entry(sounds.notes),
-    "conv_long_rows": Entry(sounds.conv_long_rows, dynamic=False),
-    "conv_halving": Entry(sounds.conv_halving, static=False),
+    "conv_long_rows": Entry(sounds.conv_long_rows, dynamic=False, relatives=()),
+    "conv_halving": Entry(sounds.conv_halving, static=False, relatives=()),
     "voice_activity": Entry(sounds.voice_activity),
     "events": Entry(sounds.events),
     "tagger": Entry(sequences.tagger),
     "lstm_59": Entry(sequences.lstm_59),
     "gru_31": Entry(sequences.gru_31),
     "voice_embedder": Entry(sequences.voice_embedder),
-    "atoms": Entry(sequences.atoms),
+    "atoms": Entry(sequences.atoms, relatives=(OTHER_HEAD,)),
 }
 
 SUFFIX = "_dynamic"
@@ -70,7 +78,14 @@ NAMES = tuple(
 )
 
 
-def build(name: str, second: bool = False) -> Model:
-    """A model by its name; `second` for the same with another head."""
-    base = name.removesuffix(SUFFIX)
-    return ENTRIES[base].build(Form(name.endswith(SUFFIX), head=8 if second else 0))
+def build(name: str, relative: str = "") -> Model:
+    """A model by its name, or a relative of it."""
+    form = replace(RELATIVES.get(relative, Form()), dynamic=name.endswith(SUFFIX))
+    return ENTRIES[name.removesuffix(SUFFIX)].build(form)
+
+
+def has_relative(name: str, relative: str) -> bool:
+    """Whether there is such a model of the family."""
+    if relative == OTHER_BATCH and name.endswith(SUFFIX):
+        return False
+    return relative in ENTRIES[name.removesuffix(SUFFIX)].relatives

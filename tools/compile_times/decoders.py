@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class _Llama(Graph):
         packed = self.rng.integers(0, 256, (*shape, block // 2), np.uint8)
         scales = self.rng.uniform(0.05, 0.2, shape) * inner**-0.5
         names = self.constant(packed, np.uint8), self.constant(scales)
-        sizes = {"K": inner, "N": outer, "bits": 4, "block_size": block}
+        sizes: dict[str, Any] = {"K": inner, "N": outer, "bits": 4, "block_size": block}
         return self.node("MatMulNBits", x, *names, domain=CONTRIB, **sizes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class Net(Graph):
         strides = (stride, stride) if isinstance(stride, int) else stride
         if pads is None:
             pads = [k // 2 * dilation for k in kernels] * 2
-        attributes = {"strides": strides, "pads": pads, "group": groups}
+        attributes: dict[str, Any] = {"strides": strides, "pads": pads, "group": groups}
         attributes |= {"kernel_shape": kernels, "dilations": [dilation] * 2}
         shape = (channels, x.channels // groups, *kernels)
         weight = self.rng.standard_normal(shape, np.float32)
@@ -89,7 +89,7 @@ class Net(Graph):
         values = self.rng.normal(0, spread, channels)
         return self.constant(values, HALF if self.precision == HALF else FLOAT)
 
-    def _integer_conv(self, x: str, weight: np.ndarray, attributes: dict[str, object]) -> str:
+    def _integer_conv(self, x: str, weight: np.ndarray, attributes: dict[str, Any]) -> str:
         """As onnxruntime.quantization's dynamic quantiser writes it, with its bias."""
         if x not in self._quantized:
             self._quantized[x] = self.nodes("DynamicQuantizeLinear", 3, x)
@@ -108,7 +108,7 @@ class Net(Graph):
     ) -> Image:
         return self.conv(x, x.channels, kernel, activation, stride, x.channels)
 
-    def op(self, op: str, x: Image, *others: Image, **attributes: object) -> Image:
+    def op(self, op: str, x: Image, *others: Image, **attributes: Any) -> Image:
         """An operator that keeps the size."""
         names = [each.name for each in (x, *others)]
         return x._replace(name=self.node(op, *names, **attributes))
@@ -123,7 +123,7 @@ class Net(Graph):
     def pool(
         self, x: Image, kernel: int, stride: int, pad: int = 0, op: str = "MaxPool", ceil: int = 0
     ) -> Image:
-        attributes = {"strides": [stride] * 2, "pads": [pad] * 4, "ceil_mode": ceil}
+        attributes: dict[str, Any] = {"strides": [stride] * 2, "pads": [pad] * 4, "ceil_mode": ceil}
         name = self.node(op, x.name, kernel_shape=[kernel] * 2, **attributes)
         up = stride - 1 if ceil else 0
         height, width = ((n + 2 * pad - kernel + up) // stride + 1 for n in x.size)
@@ -131,7 +131,7 @@ class Net(Graph):
 
     def enlarge(self, x: Image, times: int = 2, mode: str = "nearest") -> Image:
         """By a whole factor."""
-        attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
+        attributes: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
         if mode == "nearest":
             attributes["nearest_mode"] = "floor"
         else:
@@ -150,7 +150,10 @@ class Net(Graph):
             )
         else:
             sizes = self.ints(self.form.batch, x.channels, *y.size)
-        attributes = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+        attributes: dict[str, Any] = {
+            "mode": "linear",
+            "coordinate_transformation_mode": "half_pixel",
+        }
         return Image(self.node("Resize", x.name, "", "", sizes, **attributes), x.channels, y.size)
 
     def excite(self, x: Image, inner: int, gate: str = "HardSigmoid") -> Image:

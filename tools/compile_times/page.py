@@ -21,14 +21,15 @@ CPU seconds until the first answer, of all threads and of the linker: a session,
 What Python takes to import modules is not among them: {modules:.1f} CPU s of ours, {theirs:.1f} of
 ONNX Runtime.
 
-- CPU s, wall s: an empty cache of programs; a start that takes more than {limit:.0f} CPU seconds is ended.
+- CPU s, wall s: an empty cache of programs. A start ends after {limit:.0f} CPU seconds.
 - again: the same model in a new process, its program being in the cache.
-- other head: a model that differs in its last layer, in a new process with the same cache.
+- other head, other batch: a model that differs in its last layer, or in its known batch, in a new
+  process with the same cache.
 - ONNX Runtime, OpenVINO: the same of theirs, in the same minutes.
 - MB: the most memory of the first of these processes.
 - programs: one for all sizes, or each for the sizes that arrive.
-- cost evaluations, pass visits: how often functions that estimate costs, and functions of passes and of the
-  front end, are entered; TVM's passes: how often Python calls one.
+- cost evaluations, pass visits: how often functions that estimate costs, and functions of passes
+  and of the front end, are entered; TVM's passes: how often Python calls one.
 """
 
 STAGES = """
@@ -36,8 +37,9 @@ STAGES = """
 
 CPU seconds of the first start by stage. The numbers are the phases of `relay_passes/pipeline.py`:
 {phases}. "Kept on disk" is the program's way into the cache, with
-the linker's work. Columns "of it" are parts of the stages: the choice of configurations, templates, TVM's
-passes over kernels, LLVM's code with its optimizations, and the emission of machine code.
+the linker's work. Columns "of it" are parts of the stages: the choice of configurations,
+templates, TVM's passes over kernels, LLVM's code with its optimizations, and the emission of
+machine code.
 """
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from relay_passes.pipeline import Phase
 
+from .corpus import OTHER_BATCH, OTHER_HEAD, RELATIVES
 from .start import FIRST_RUN, FRONT_END, KEEPING, MACHINE_CODE, MODULES, REST
 from .starts import Start
 
-COLD, AGAIN, OTHER_HEAD, COUNTING = "cold", "again", "other head", "counting"
+COLD, AGAIN, COUNTING = "cold", "again", "counting"
 ONNXRUNTIME, OPENVINO = "ONNX Runtime", "OpenVINO"
-STARTS = (COLD, AGAIN, OTHER_HEAD, COUNTING, ONNXRUNTIME, OPENVINO)
+STARTS = (COLD, AGAIN, *RELATIVES, COUNTING, ONNXRUNTIME, OPENVINO)
 COUNTS = {
     "kernels": "kernels",
     "lines": "lines of LLVM IR",
@@ -65,7 +66,8 @@ def overview(rows: Iterable[Row]) -> Table:
         "CPU s": lambda row: seconds(row, COLD),
         "wall s": lambda row: seconds(row, COLD, wall=True),
         "again": lambda row: seconds(row, AGAIN, digits=2),
-        "other head": lambda row: seconds(row, OTHER_HEAD),
+        OTHER_HEAD: lambda row: seconds(row, OTHER_HEAD),
+        OTHER_BATCH: lambda row: seconds(row, OTHER_BATCH),
         "ONNX Runtime": lambda row: seconds(row, ONNXRUNTIME, digits=2),
         "OpenVINO": lambda row: seconds(row, OPENVINO, digits=2),
         "MB": lambda row: peak(row),

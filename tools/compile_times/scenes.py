@@ -57,17 +57,11 @@ def text_recognition(form: Form) -> Model:
     """
     net = Net(form)
     x = net.conv(net.image(3, 48, 320, "h"), 16, 3, SWISH, 2)
-    blocks = [
-        (3, 1, 32),
-        (3, (2, 1), 64),
-        (3, 1, 64),
-        (3, (2, 1), 128),
-        (3, 1, 128),
-        (3, (1, 2), 240),
-    ]
-    blocks += [(5, 1, 240)] * 4 + [(5, (2, 1), 480), (5, 1, 480)]
-    for place, (kernel, stride, channels) in enumerate(blocks):
-        x = net.depthwise(x, kernel, SWISH, stride)
+    widths = (32, 64, 64, 128, 128, *[240] * 5, 480, 480)
+    strides = {1: (2, 1), 3: (2, 1), 5: (1, 2), 10: (2, 1)}
+    for place, channels in enumerate(widths):
+        kernel = 3 if place < 6 else 5
+        x = net.depthwise(x, kernel, SWISH, strides.get(place, 1))
         if place >= 10:
             x = net.excite(x, x.channels // 4)
         x = net.conv(x, channels, 1, SWISH)
@@ -80,10 +74,10 @@ def text_recognition(form: Form) -> Model:
         y = net.layer_norm(rows, 120)
         rows = net.node("Add", rows, attention(net, y, 120, 8))
         rows = net.node("Add", rows, mlp(net, net.layer_norm(rows, 120), 120, 240, "Swish"))
-    y = net.image_of(net.layer_norm(rows, 120), x, 120)
-    y = net.conv(net.conv(y, 480, 1, "Swish"), 60, (1, 3), "Swish")
-    y = net.conv(net.concat(net.conv(before, 60, 1), y), 120, 1, "Swish")
-    lines = net.transpose(net.node("Squeeze", y.name, net.ints(2)), 0, 2, 1)
+    x = net.image_of(net.layer_norm(rows, 120), x, 120)
+    x = net.conv(net.conv(x, 480, 1, "Swish"), 60, (1, 3), "Swish")
+    x = net.conv(net.concat(net.conv(before, 60, 1), x), 120, 1, "Swish")
+    lines = net.transpose(net.node("Squeeze", x.name, net.ints(2)), 0, 2, 1)
     net.output(net.node("Softmax", net.linear(lines, 120, 6625 + form.head), axis=-1), "shares")
     return net.model()
 
@@ -166,10 +160,10 @@ def segformer(form: Form) -> Model:
         levels.append(x)
     parts = []
     for x in levels:
-        y = net.image_of(net.linear(net.rows(x), x.channels, 256), x, 256)
-        parts.append(net.enlarge_to(y, levels[0]))
-    y = net.conv(net.concat(*parts[::-1]), 256, 1, "Relu")
-    net.output(net.conv(y, 150 + form.head, 1).name, "scores")
+        narrow = net.image_of(net.linear(net.rows(x), x.channels, 256), x, 256)
+        parts.append(net.enlarge_to(narrow, levels[0]))
+    x = net.conv(net.concat(*parts[::-1]), 256, 1, "Relu")
+    net.output(net.conv(x, 150 + form.head, 1).name, "scores")
     return net.model()
 
 

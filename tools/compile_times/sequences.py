@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .graph import CONTRIB, Form, Graph, Model, Part
@@ -35,7 +37,7 @@ def _recurrent(g: Graph, op: str, x: str, inner: int, hidden: int, both_ways: bo
     names = [g.random(sides, gates * hidden, each, spread=spread) for each in (inner, hidden)]
     bias = g.random(sides, 2 * gates * hidden, spread=0.1)
     direction = "bidirectional" if both_ways else "forward"
-    extra = {"linear_before_reset": 1} if op == "GRU" else {}
+    extra: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
     y = g.node(op, x, *names, bias, hidden_size=hidden, direction=direction, **extra)
     return _flat(g, y, sides * hidden)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .graph import Form, Model
@@ -113,7 +115,7 @@ def _signal_conv(
 ) -> str:
     """[batch, inner, length] -> [batch, outer, length / stride]."""
     w = net.random(outer, inner, kernel, spread=(inner * kernel) ** -0.5)
-    attributes = {"strides": [stride], "dilations": [dilation]}
+    attributes: dict[str, Any] = {"strides": [stride], "dilations": [dilation]}
     pads = [kernel // 2 * dilation] * 2
     y = net.node("Conv", x, w, net.vector(outer, 0.1), pads=pads, **attributes)
     return net.activate(y, activation)
@@ -163,13 +165,13 @@ def notes(form: Form) -> Model:
         pads = net.ints(0, 0, 0, 0, 0, 0, shift, 0)
         shifted.append(net.node("Pad", net.slice(x, 2, shift, 2**31), pads))
     stack = net.slice(net.node("Concat", *shifted, axis=3), 2, 0, 264)
-    x = Image(net.transpose(stack, 0, 3, 1, 2), 8, (172, 264))
-    onsets = net.conv(x, 32, 5, "Relu", (1, 3), pads=[2, 1, 2, 1])
-    contours = net.conv(net.conv(x, 8, (3, 39), "Relu"), 1, 5, "Sigmoid")
-    y = net.conv(contours, 32, 7, "Relu", (1, 3), pads=[3, 2, 3, 2])
-    y = net.conv(y, 1, (7, 3), "Sigmoid")
-    z = net.conv(net.concat(y, onsets), 1 + form.head, 3, "Sigmoid")
-    for name, each in (("contours", contours), ("notes", y), ("onsets", z)):
+    image = Image(net.transpose(stack, 0, 3, 1, 2), 8, (172, 264))
+    onsets = net.conv(image, 32, 5, "Relu", (1, 3), pads=[2, 1, 2, 1])
+    contours = net.conv(net.conv(image, 8, (3, 39), "Relu"), 1, 5, "Sigmoid")
+    sounding = net.conv(contours, 32, 7, "Relu", (1, 3), pads=[3, 2, 3, 2])
+    sounding = net.conv(sounding, 1, (7, 3), "Sigmoid")
+    onsets = net.conv(net.concat(sounding, onsets), 1 + form.head, 3, "Sigmoid")
+    for name, each in (("contours", contours), ("notes", sounding), ("onsets", onsets)):
         net.output(each.name, name)
     return net.model()
 
@@ -238,8 +240,8 @@ def _voice_branch(net: Net, x: str, state: str, window: int) -> tuple[str, str]:
     cell = net.node("Add", kept, added)
     hidden = net.node("Mul", out, net.node("Tanh", cell))
     found = net.node("Sigmoid", net.linear(net.node("Relu", hidden), 128, 1 + net.form.head))
-    both = [net.node("Unsqueeze", each, net.ints(0)) for each in (hidden, cell)]
-    return found, net.node("Concat", *both, axis=0)
+    states = [net.node("Unsqueeze", each, net.ints(0)) for each in (hidden, cell)]
+    return found, net.node("Concat", *states, axis=0)
 
 
 def events(form: Form) -> Model:

@@ -6,7 +6,7 @@ import json
 import resource
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
@@ -37,7 +37,7 @@ class StageClock:
         self._output, self._began = output, began
         self._thread = threading.get_ident()
         self._title, self._since = "", Seconds(0, 0)
-        self._parts: Counter[str] = Counter()
+        self._parts: defaultdict[str, float] = defaultdict(float)
         self._part_of: dict[int, str] = {}  # by thread: the innermost one that runs
         self._counted: dict[int, float] = {}
         self._lock = threading.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .start import FIRST_RUN, MEASURING, MODULES
 from .stage_clock import Seconds
+from .start import FIRST_RUN, MEASURING, MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 WALL = 5
@@ -62,12 +63,18 @@ class Files:
     feeds: Path
 
 
-def written(name: str, folder: Path, second: bool = False) -> Files:
-    """Writes a model of the corpus, in a process of its own, which takes its memory along."""
+def written(name: str, folder: Path, relative: str = "") -> Files:
+    """Writes a model of the corpus, in a process of its own, which takes its memory along.
+
+    Parameters
+    ----------
+    relative : str
+        Which other model of its family instead.
+    """
     folder.mkdir()
     files = Files(folder / "model.onnx", folder / "feeds.npz")
-    command = [sys.executable, "-m", "tools.compile_times.write", name, str(folder)]
-    subprocess.run([*command, *(["--second"] * second)], check=True, cwd=ROOT)
+    program = [sys.executable, "-m", "tools.compile_times.write"]
+    subprocess.run([*program, name, str(folder), "--relative", relative], check=True, cwd=ROOT)
     return files
 
 
@@ -80,11 +87,25 @@ def start(
     python: str = sys.executable,
     target: str | None = None,
 ) -> Start:
-    """Starts an engine until its first answer, or until it has taken `limit` CPU seconds."""
+    """Starts an engine until its first answer, or until it has taken `limit` CPU seconds.
+
+    Parameters
+    ----------
+    engine : str
+        One of `start.ENGINES`.
+    cache : Path or None
+        The folder of programs; None for none.
+    python : str
+        Which Python has the engine.
+    target : str or None
+        For which CPU "counting" compiles, without records; None for this one.
+    """
     environment = {**os.environ, "TVM_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     )
+    if target is not None:
+        environment["TVM_HYBRID_RECORDS"] = "none"
     if cache is None:
         environment["TVM_HYBRID_CACHE"] = "0"
     else:
@@ -110,9 +131,8 @@ def start(
                 command, env=environment, cwd=ROOT, stdout=sink, stderr=sink, start_new_session=True
             )
             try:
-                process.wait(WALL * limit)
-            except subprocess.TimeoutExpired:
-                pass
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(WALL * limit)
             finally:
                 _kill(process)
         found = _read(report)
@@ -123,10 +143,8 @@ def start(
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Ends a process that runs, and what it has started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

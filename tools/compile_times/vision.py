@@ -104,8 +104,8 @@ def yolo(form: Form) -> Model:
     batch = net.same(maps[0].name, 0, net.batch())
     flat = [net.reshape(x.name, batch, 4 * bins + classes, -1) for x in maps]
     both = net.node("Concat", *flat, axis=2)
-    box, score = net.nodes("Split", 2, both, net.ints(4 * bins, classes), axis=1)
-    split = net.reshape(box, net.same(box, 0, net.batch()), 4, bins, -1)
+    distance, sure = net.nodes("Split", 2, both, net.ints(4 * bins, classes), axis=1)
+    split = net.reshape(distance, net.same(distance, 0, net.batch()), 4, bins, -1)
     shares = net.node("Softmax", net.transpose(split, 0, 2, 1, 3), axis=1)
     numbers = net.constant(np.arange(bins).reshape(1, bins, 1, 1))
     mean = net.node("Conv", shares, numbers)
@@ -115,7 +115,7 @@ def yolo(form: Form) -> Model:
     first, last = net.node("Sub", anchors, low), net.node("Add", anchors, high)
     centre = net.node("Div", net.node("Add", first, last), net.constant(2.0))
     whole = net.node("Concat", centre, net.node("Sub", last, first), axis=1)
-    found = [net.node("Mul", whole, strides), net.node("Sigmoid", score)]
+    found = [net.node("Mul", whole, strides), net.node("Sigmoid", sure)]
     net.output(net.node("Concat", *found, axis=1), "found")
     return net.model()
 
@@ -145,6 +145,6 @@ def _anchors(net: Net, images: list[Image]) -> tuple[str, str]:
         pixels = net.node("Concat", net.node("Mul", *counts), net.ints(1), axis=0)
         nothing = net.node("ConstantOfShape", pixels)
         strides.append(net.node("Add", nothing, net.constant(float(8 << place))))
-    centres = net.transpose(net.node("Concat", *planes, axis=0), 1, 0)
-    steps = net.transpose(net.node("Concat", *strides, axis=0), 1, 0)
-    return net.node("Unsqueeze", centres, net.ints(0)), steps
+    places = net.transpose(net.node("Concat", *planes, axis=0), 1, 0)
+    strides_of = net.transpose(net.node("Concat", *strides, axis=0), 1, 0)
+    return net.node("Unsqueeze", places, net.ints(0)), strides_of

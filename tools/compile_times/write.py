@@ -15,10 +15,10 @@ from .feeds import feeds_of
 @click.command()
 @click.argument("name")
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
-@click.option("--second", is_flag=True, help="With another head.")
-def main(name: str, folder: Path, second: bool) -> None:
+@click.option("--relative", default="", help="Another head, or another batch.")
+def main(name: str, folder: Path, relative: str) -> None:
     """Writes model.onnx and feeds.npz."""
-    model = build(name, second)
+    model = build(name, relative)
     onnx.save(model.proto, folder / "model.onnx")
     np.savez(folder / "feeds.npz", **feeds_of(model))  # type: ignore[arg-type]
 
