@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from . import decoders, encoders, scenes, sequences, sounds, vision
 from .graph import Form, Model
 
-
 OTHER_HEAD, OTHER_BATCH = "other head", "other batch"
 RELATIVES = {OTHER_HEAD: Form(head=8), OTHER_BATCH: Form(batch=2)}
 """In what models of a family differ from the first."""
