@@ -1,0 +1,1 @@
+"""Measures how long models take until they answer."""

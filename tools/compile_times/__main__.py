@@ -1,0 +1,162 @@
+"""Measures how long models take until they answer.
+
+    python -m tools.compile_times --models yolo,yolo_dynamic --timeout 60
+    python -m tools.compile_times --json times.json --markdown docs/compile_times.md
+    python -m tools.compile_times --onnx model.onnx --size batch=1 --size height=320
+    python -m tools.compile_times --budgets > tests/compile_budgets.txt
+
+The corpus is made here, with seeded weights. Every start is a process of its own: "cold" with an
+empty cache of programs, "again" with what the first one kept, "other head" and "other batch" are
+models of the same family with that cache, "counting" compiles once more under a profiler. CPU
+seconds are those of all threads, and of compilers and linkers that are called. They are without
+Python's import of modules, and with the first run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tvm_hybrid.report.console import output_console, say
+from tvm_hybrid.report.openvino_peer import openvino_version
+from tvm_hybrid.report.openvino_python import openvino_python as default_openvino
+from tvm_hybrid.report.timing import ContestantError
+from tvm_hybrid.targets import cpu_name, host_target
+
+from . import results
+from .corpus import NAMES
+from .measure import Settings, measured, measured_file
+from .page import page
+from .results import COLD, COUNTING, OPENVINO, STARTS, Row
+from .starts import Start
+
+BUDGET_TARGET = "icelake-server"
+"""Budgets are counted for one CPU, so that they are the same on all."""
+
+
+def _chosen(_context: object, _option: object, value: str) -> list[str]:
+    names = value.split(",") if value else list(NAMES)
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        raise click.BadParameter(f"no {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    return names
+
+
+def _starts(_context: object, _option: object, value: str) -> list[str]:
+    names = value.split(",")
+    unknown = set(names) - set(STARTS)
+    if unknown:
+        raise click.BadParameter(f"no {', '.join(sorted(unknown))}; there are {', '.join(STARTS)}")
+    return names
+
+
+def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[str, int]:
+    try:
+        return {name: int(size) for name, _, size in (each.partition("=") for each in values)}
+    except ValueError:
+        raise click.BadParameter("a size is NAME=NUMBER") from None
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--models", default="", callback=_chosen, help="Names, with commas; else all.")
+@click.option("--onnx", "paths", multiple=True, type=click.Path(exists=True, path_type=Path),
+              help="A model in a file, instead of the corpus; may be repeated.")  # fmt: skip
+@click.option("--size", "sizes", multiple=True, callback=_sizes,
+              help="NAME=NUMBER of an open dimension of such a file.")  # fmt: skip
+@click.option("--starts", "wanted", default=",".join(STARTS), callback=_starts, show_default=True)
+@click.option("--threads", default=1, show_default=True)
+@click.option("--timeout", default=60.0, show_default=True,
+              help="CPU seconds; a start that takes more ends, and its row says so.")  # fmt: skip
+@click.option("--openvino-python", metavar="PYTHON", help="A Python that has OpenVINO.")
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here.")
+@click.option("--from", "source", type=click.Path(exists=True, path_type=Path),
+              help="Show results that --json wrote; measure nothing.")  # fmt: skip
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write the page here.")
+@click.option("--budgets", is_flag=True, help="Count alone, and print the budgets of the test.")
+def main(
+    models: list[str],
+    paths: tuple[Path, ...],
+    sizes: dict[str, int],
+    wanted: list[str],
+    threads: int,
+    timeout: float,
+    openvino_python: str | None,
+    output: Path | None,
+    source: Path | None,
+    markdown: Path | None,
+    budgets: bool,
+) -> None:
+    """Measures the models, and prints tables."""
+    errors = Console(stderr=True)
+    if budgets:
+        settings = Settings([COUNTING], threads, timeout, target=BUDGET_TARGET)
+        rows = [_row(errors, name, measured(name, settings)) for name in models]
+        say(*results.budgets(rows))
+        say(*results.notes(rows), to=errors)
+        return
+    if source is not None:
+        found = json.loads(source.read_text())
+    else:
+        settings, version = _with_openvino(Settings(wanted, threads, timeout), openvino_python)
+        found = {
+            "command": f"python -m tools.compile_times --threads {threads} --timeout {timeout:.0f}",
+            "cpu": cpu_name(host_target()),
+            "threads": threads,
+            "limit": timeout,
+            "OpenVINO": version,
+            "models": {},
+        }
+        measurements = {name: measured(name, settings) for name in ([] if paths else models)}
+        measurements |= {str(path): measured_file(path, sizes, settings) for path in paths}
+        for name, starts in measurements.items():
+            found["models"][name] = _row(errors, name, starts).as_json()
+            if output is not None:
+                output.write_text(json.dumps(found, indent=1) + "\n")
+    rows = [Row.of(name, starts) for name, starts in found["models"].items()]
+    console = output_console()
+    for columns, lines in (results.overview(rows), results.stages(rows)):
+        table = Table(*columns)
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+    say(*results.notes(rows), f"OpenVINO: {found['OpenVINO']}")
+    if markdown is not None:
+        markdown.write_text(page(rows, found))
+
+
+def _with_openvino(settings: Settings, python: str | None) -> tuple[Settings, str]:
+    """The settings with the Python that has OpenVINO, or without it, and its version or why not."""
+    if OPENVINO not in settings.starts:
+        return settings, "not asked for"
+    program = default_openvino(python)
+    try:
+        version = openvino_version(program)
+    except ContestantError:
+        starts = [each for each in settings.starts if each != OPENVINO]
+        return replace(settings, starts=starts), "not installed"
+    return replace(settings, openvino=program), version
+
+
+def _row(errors: Console, name: str, starts: Iterator[tuple[str, Start]]) -> Row:
+    """The starts of a model; says what each took."""
+    row = Row(name)
+    for kind, found in starts:
+        row.starts[kind] = found
+        text = found.fault or f"{found.seconds().cpu:.2f} CPU s"
+        say(f"{name}, {kind}: {text}", to=errors)
+        if kind == COLD:
+            for title, (cpu, wall) in found.stages.items():
+                say(f"    {cpu:8.2f} CPU s {wall:8.2f} s  {title}", to=errors)
+            for title, cpu in found.parts.items():
+                say(f"    {cpu:8.2f} CPU s             of it {title}", to=errors)
+    return row
+
+
+if __name__ == "__main__":
+    main()

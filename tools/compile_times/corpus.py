@@ -1,0 +1,90 @@
+"""The models whose compile times are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from . import decoders, encoders, scenes, sequences, sounds, vision
+from .graph import Form, Model
+
+OTHER_HEAD, OTHER_BATCH = "other head", "other batch"
+RELATIVES = {OTHER_HEAD: Form(head=8), OTHER_BATCH: Form(batch=2)}
+"""In what models of a family differ from the first."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the corpus.
+
+    Attributes
+    ----------
+    build : callable
+        Makes it in a form.
+    dynamic : bool
+        Whether it has a dynamic form.
+    static : bool
+        Whether it has a static form.
+    relatives : tuple of str
+        Which other models of its family there are; of a dynamic one, none differs in its batch.
+    """
+
+    build: Callable[[Form], Model]
+    dynamic: bool = True
+    static: bool = True
+    relatives: tuple[str, ...] = (OTHER_HEAD, OTHER_BATCH)
+
+
+ENTRIES: dict[str, Entry] = {
+    "minilm": Entry(encoders.minilm),
+    "minilm_qdq": Entry(encoders.minilm_qdq),
+    "bert_base": Entry(encoders.bert_base),
+    "bert_base_qdq": Entry(encoders.bert_base_qdq),
+    "decoder": Entry(decoders.decoder),
+    "decoder_4bit": Entry(decoders.decoder_4bit),
+    "t5_encoder": Entry(decoders.t5_encoder),
+    "t5_decoder": Entry(decoders.t5_decoder),
+    "merged_decoder": Entry(decoders.merged_decoder),
+    "resnet50": Entry(vision.resnet50),
+    "squeezenet": Entry(vision.squeezenet),
+    "shufflenet": Entry(vision.shufflenet),
+    "yolo": Entry(vision.yolo),
+    "text_detection": Entry(scenes.text_detection),
+    "text_recognition": Entry(scenes.text_recognition),
+    "salient_f16": Entry(scenes.salient_objects_f16),
+    "salient_int8": Entry(scenes.salient_objects_int8),
+    "segformer": Entry(scenes.segformer),
+    "mobilevit": Entry(scenes.mobilevit),
+    "pitch": Entry(sounds.pitch, relatives=(OTHER_HEAD,)),
+    "notes": Entry(sounds.notes),
+    "conv_long_rows": Entry(sounds.conv_long_rows, dynamic=False, relatives=()),
+    "conv_halving": Entry(sounds.conv_halving, static=False, relatives=()),
+    "voice_activity": Entry(sounds.voice_activity),
+    "events": Entry(sounds.events),
+    "tagger": Entry(sequences.tagger),
+    "lstm_59": Entry(sequences.lstm_59),
+    "gru_31": Entry(sequences.gru_31),
+    "voice_embedder": Entry(sequences.voice_embedder),
+    "atoms": Entry(sequences.atoms, relatives=(OTHER_HEAD,)),
+}
+
+SUFFIX = "_dynamic"
+NAMES = tuple(
+    name + suffix
+    for name, entry in ENTRIES.items()
+    for suffix, there in (("", entry.static), (SUFFIX, entry.dynamic))
+    if there
+)
+
+
+def build(name: str, relative: str = "") -> Model:
+    """A model by its name, or a relative of it."""
+    form = replace(RELATIVES.get(relative, Form()), dynamic=name.endswith(SUFFIX))
+    return ENTRIES[name.removesuffix(SUFFIX)].build(form)
+
+
+def has_relative(name: str, relative: str) -> bool:
+    """Whether there is such a model of the family."""
+    if relative == OTHER_BATCH and name.endswith(SUFFIX):
+        return False
+    return relative in ENTRIES[name.removesuffix(SUFFIX)].relatives

@@ -1,0 +1,111 @@
+"""Where compilation is measured: functions of the project and of TVM that take the time."""
+
+from __future__ import annotations
+
+import cProfile
+import importlib
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tvm import IRModule, ir, tirx
+
+from relay_passes.stages import Stage, listening
+
+from .stage_clock import StageClock
+from .start import FRONT_END, KEEPING, MACHINE_CODE, MEASURING, REST
+
+STAGES = {
+    "tvm_hybrid.api:import_model": FRONT_END,
+    "tvm_hybrid.api:compile_module": REST,
+    "tvm_hybrid.machine_code:emit_machine_code": MACHINE_CODE,
+    "tvm_hybrid.program_cache:keep": KEEPING,
+}
+"""Functions whose calls are stages; `compile_module` announces its own."""
+
+TEMPLATES, CONFIGURATIONS = "templates", "configurations"
+KERNEL_PASSES, CODE_GENERATION, EMISSION = "TVM's passes", "LLVM IR", "LLVM's emission"
+PARTS = {
+    "relay_passes.lower.lower_regions:emit_kernel": TEMPLATES,
+    "relay_passes.lower.select_configs:choose": CONFIGURATIONS,
+    "tvm.tirx:build": KERNEL_PASSES,
+    "tvm.tirx.build:codegen_build": CODE_GENERATION,
+    "relay_passes.tvm_compat:emit_machine_code": EMISSION,
+    "tvm_hybrid.library:_object_code": EMISSION,
+}
+"""Functions whose calls are parts of stages. What is left of a build of kernels without the
+generation of code is TVM's passes."""
+
+EVALUATION = re.compile(r"cycles|cost|estimate")
+"""Functions of templates with such a name estimate what a configuration or a form costs."""
+ROOT = Path(__file__).resolve().parents[2]
+_PASSES = Path(ir.transform.__file__)
+
+
+def install(clock: StageClock) -> None:
+    """Measures every function of the tables from now on, and what is compiled."""
+    for table, kind in ((STAGES, "stage"), (PARTS, "part")):
+        for place, title in table.items():
+            name, attribute = place.split(":")
+            importlib.import_module(name)
+            module = sys.modules[name]  # tvm.tirx.build is the name of a function, too
+            timed = clock.timed(getattr(module, attribute), **{kind: title})
+            setattr(module, attribute, timed)
+    compiling: Any = importlib.import_module("relay_passes.compile_module")
+    native = compiling.compile_native
+
+    def compile_native(mod: IRModule, *rest: Any) -> Any:
+        kernels = sum(isinstance(each, tirx.PrimFunc) for _, each in mod.functions_items())
+        clock.counts["kernels"] += kernels
+        found = native(mod, *rest)
+        with clock.stage(MEASURING):
+            clock.counts["lines"] += lines_of(found[0].mod)
+        return found
+
+    compiling.compile_native = compile_native
+
+
+def lines_of(executable: Any) -> int:
+    """Lines of LLVM IR of what an executable imports."""
+    modules = [each for each in executable.imports if each.kind == "llvm"]
+    return sum(str(each.inspect_source("ll")).count("\n") for each in modules)
+
+
+@contextmanager
+def announced(clock: StageClock) -> Iterator[None]:
+    """Inside, phases of this thread's compilations are stages."""
+
+    def begin(stage: Stage) -> None:
+        clock.begin(stage.title)
+
+    with listening(begin):
+        yield
+
+
+class Entries(cProfile.Profile):
+    """How often functions are entered, in this thread; they take longer while it counts."""
+
+    def __init__(self) -> None:
+        super().__init__(subcalls=False, builtins=False)
+
+    def counts(self) -> Counter[str]:
+        """Evaluations of costs, and visits: entries of functions of passes and of the front end."""
+        found: Counter[str] = Counter(evaluations=0, visits=0, passes=0)
+        for entry in self.getstats():
+            if isinstance(entry.code, str):
+                continue
+            path, name = Path(entry.code.co_filename), entry.code.co_name
+            if path == _PASSES and name == "__call__":
+                found["passes"] += entry.callcount
+            if not path.is_relative_to(ROOT):
+                continue
+            package = path.relative_to(ROOT).parts[0]
+            if package == "tir_schedules" and EVALUATION.search(name):
+                found["evaluations"] += entry.callcount
+            if package == "relay_passes" or (package == "tvm_hybrid" and "frontend" in path.parts):
+                found["visits"] += entry.callcount
+        return found

@@ -1,0 +1,174 @@
+"""What was measured of models, and the tables that show it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from relay_passes.pipeline import Phase
+
+from .corpus import OTHER_BATCH, OTHER_HEAD, RELATIVES
+from .start import FIRST_RUN, FRONT_END, KEEPING, MACHINE_CODE, MODULES, REST
+from .starts import Start
+
+COLD, AGAIN, COUNTING = "cold", "again", "counting"
+ONNXRUNTIME, OPENVINO = "ONNX Runtime", "OpenVINO"
+STARTS = (COLD, AGAIN, *RELATIVES, COUNTING, ONNXRUNTIME, OPENVINO)
+COUNTS = {
+    "kernels": "kernels",
+    "lines": "lines of LLVM IR",
+    "evaluations": "cost evaluations",
+    "visits": "pass visits",
+    "passes": "TVM's passes",
+}
+SLACK = 1.1
+"""How far counts may rise above what they were."""
+
+STAGES = (FRONT_END, *(phase.value for phase in Phase), MACHINE_CODE, KEEPING, REST, FIRST_RUN)
+PARTS = ("configurations", "templates", "TVM's passes", "LLVM IR", "LLVM's emission")
+
+
+@dataclass
+class Row:
+    """A model's starts, by name."""
+
+    name: str
+    starts: dict[str, Start] = field(default_factory=dict)
+
+    def count(self, kind: str) -> int | None:
+        """One of the counts; what this start has not is that of the other."""
+        for name in (COUNTING, COLD):
+            found = self.starts.get(name)
+            if found is not None and kind in found.counts and not found.fault:
+                return found.counts[kind]
+        return None
+
+    @classmethod
+    def of(cls, name: str, starts: dict[str, dict[str, Any]]) -> Row:
+        """What `as_json` wrote."""
+        return cls(name, {each: Start(**fields) for each, fields in starts.items()})
+
+    def as_json(self) -> dict[str, Any]:
+        """Starts with their fields."""
+        return {name: asdict(found) for name, found in self.starts.items()}
+
+
+Cell = Callable[[Row], str]
+Table = tuple[list[str], list[list[str]]]
+
+
+def overview(rows: Iterable[Row]) -> Table:
+    """Seconds until the first answer of every start, and counts."""
+    columns: dict[str, Cell] = {
+        "model": lambda row: row.name,
+        "CPU s": lambda row: seconds(row, COLD),
+        "wall s": lambda row: seconds(row, COLD, wall=True),
+        "again": lambda row: seconds(row, AGAIN, digits=2),
+        OTHER_HEAD: lambda row: seconds(row, OTHER_HEAD),
+        OTHER_BATCH: lambda row: seconds(row, OTHER_BATCH),
+        "ONNX Runtime": lambda row: seconds(row, ONNXRUNTIME, digits=2),
+        "OpenVINO": lambda row: seconds(row, OPENVINO, digits=2),
+        "MB": lambda row: peak(row),
+        "programs": programs,
+        **{title: _counted(kind) for kind, title in COUNTS.items()},
+    }
+    return _table(columns, rows)
+
+
+def stages(rows: Iterable[Row]) -> Table:
+    """CPU seconds of the cold start by stage, phases by their numbers, and of parts of stages."""
+    numbers = {phase.value: f"{at}" for at, phase in enumerate(Phase, 1)}
+    columns: dict[str, Cell] = {"model": lambda row: row.name}
+    for title in STAGES:
+        columns[numbers.get(title, title)] = _stage(title)
+    for title in PARTS:
+        columns[f"of it {title}"] = _part(title)
+    return _table(columns, rows)
+
+
+def budgets(rows: Iterable[Row]) -> list[str]:
+    """Lines of the file of budgets: a model's counts, with slack."""
+    lines = [" ".join(["model", *COUNTS])]
+    for row in rows:
+        counts = [row.count(kind) for kind in COUNTS]
+        if None not in counts:
+            numbers = (f"{int(SLACK * count + 0.999)}" for count in counts if count is not None)
+            lines.append(" ".join([row.name, *numbers]))
+    return lines
+
+
+def read_budgets(text: str) -> dict[str, dict[str, int]]:
+    """Counts that models may have, from such lines."""
+    head, *lines = (line.split() for line in text.splitlines() if line and line[0] != "#")
+    return {name: dict(zip(head[1:], map(int, numbers), strict=True)) for name, *numbers in lines}
+
+
+def notes(rows: Iterable[Row]) -> list[str]:
+    """Why there are no figures where there are none."""
+    return [
+        f"{row.name}, {name}: {found.fault}"
+        for row in rows
+        for name, found in row.starts.items()
+        if found.fault
+    ]
+
+
+def modules(rows: Iterable[Row], name: str) -> float:
+    """The usual CPU seconds that Python takes to import an engine; 0 if none was started."""
+    found = [row.starts[name].stages for row in rows if name in row.starts]
+    return statistics.median([each[MODULES][0] for each in found if MODULES in each] or [0.0])
+
+
+def seconds(row: Row, name: str, wall: bool = False, digits: int = 1) -> str:
+    """Until the first answer, without Python's modules."""
+    found = row.starts.get(name)
+    if found is None:
+        return ""
+    if found.fault:
+        return "-"
+    spent = found.seconds()
+    return f"{spent.wall if wall else spent.cpu:.{digits}f}"
+
+
+def peak(row: Row) -> str:
+    """Memory of the cold start."""
+    found = row.starts.get(COLD)
+    return f"{found.peak_mb:.0f}" if found is not None and not found.fault else ""
+
+
+def programs(row: Row) -> str:
+    """For how many sizes the program is."""
+    found = row.starts.get(COLD) or row.starts.get(COUNTING)
+    if found is None or found.fault:
+        return ""
+    return "one" if found.one_program else "each"
+
+
+def _counted(kind: str) -> Cell:
+    def cell(row: Row) -> str:
+        count = row.count(kind)
+        return "" if count is None else str(count)
+
+    return cell
+
+
+def _stage(title: str) -> Cell:
+    def cell(row: Row) -> str:
+        found = row.starts.get(COLD)
+        return f"{found.stages[title][0]:.2f}" if found and title in found.stages else ""
+
+    return cell
+
+
+def _part(title: str) -> Cell:
+    def cell(row: Row) -> str:
+        found = row.starts.get(COLD)
+        return f"{found.parts[title]:.2f}" if found and title in found.parts else ""
+
+    return cell
+
+
+def _table(columns: dict[str, Cell], rows: Iterable[Row]) -> Table:
+    return list(columns), [[cell(row) for cell in columns.values()] for row in rows]

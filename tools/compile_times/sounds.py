@@ -1,0 +1,274 @@
+"""Signals: pitch and notes of music, voices, events; and single convolutions from among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .graph import Form, Model
+from .images import Image, Net
+
+
+def pitch(form: Form) -> Model:
+    """Spectra of three windows by factored Fourier transforms, then long 1-D dilated convolutions.
+
+    The form of swift-f0: [1, samples] -> [1, frames].
+    """
+    net, hop, bands = Net(form), 256, 128
+    count = 16000
+    audio = net.input("audio", (1, net.size("samples", count)))
+    frames = count // hop if not form.dynamic else net.node("Div", net.dim(audio, 1), net.ints(hop))
+    spectra = [_spectrum(net, audio, frames, *each) for each in ((32, 32), (64, 32), (32, 16))]
+    bands_of = net.node("Concat", *spectra, axis=1)
+    x = Image(bands_of, 3, (bands, count // hop))
+    x = net.conv(x, 12, 3, "Relu")
+    blocks = (((7, 3), 1), ((7, 1), 17), ((5, 1), 27), ((3, 1), 40), ((3, 1), 48), ((7, 3), 2))
+    for kernel, dilation in blocks:
+        y = _tall_conv(net, _tall_conv(net, x, 12, kernel, dilation, "Relu"), 12, kernel, dilation)
+        x = net.op("Relu", net.add(x, y))
+    x = x._replace(name=net.slice(x.name, 2, 0, 96), size=(96, x.size[1]))
+    x = net.conv(x, 4, 3, "Relu", pads=[1, 1, 0, 1])
+    x = x._replace(size=(95, x.size[1]))
+    peaks = net.node("ReduceMax", _tall_conv(net, x, 4, (5, 1), 1).name, axes=[2], keepdims=0)
+    mean = net.node("ReduceMean", bands_of, axes=[1, 2], keepdims=1)
+    both = net.node("Concat", peaks, net.node("Squeeze", mean, net.ints(1)), axis=1)
+    inner = 16 + form.head
+    voiced = _signal_conv(net, _signal_conv(net, both, 5, inner, 3, "Relu"), inner, 1, 1)
+    scores = net.node("Squeeze", net.conv(x, 1, 1).name, net.ints(1))
+    shares = net.node("Softmax", net.transpose(scores, 0, 2, 1), axis=-1)
+    octaves = net.constant(np.linspace(4, 7, 95))
+    mean = net.node("ReduceSum", net.node("Mul", shares, octaves), net.ints(-1), keepdims=0)
+    net.output(net.node("Exp", mean), "pitch")
+    net.output(net.node("Sigmoid", net.node("Squeeze", voiced, net.ints(1))), "voiced")
+    return net.model()
+
+
+def _spectrum(net: Net, audio: str, frames: int | str, rows: int, columns: int) -> str:
+    """[1, 1, bands, frames]: the logarithm of a spectrum in bands of windows of rows * columns."""
+    window, hop, bands = rows * columns, 256, 128
+    pads = net.ints(0, (window - hop) // 2, 0, window - hop)
+    lines = net.reshape(net.node("Pad", audio, pads), -1, hop)
+    parts = []
+    for start in range(window // hop):
+        if isinstance(frames, int):
+            parts.append(net.slice(lines, 0, start, frames + start))
+        else:
+            end = net.node("Add", frames, net.ints(start))
+            parts.append(net.node("Slice", lines, net.ints(start), end, net.ints(0)))
+    joined = net.node("Mul", net.node("Concat", *parts, axis=1), net.constant(np.hanning(window)))
+    grid = net.reshape(joined, -1, rows, columns)
+
+    def waves(first: int, second: int, period: int) -> tuple[str, str]:
+        angles = np.outer(np.arange(first), np.arange(second)) * (2 * np.pi / period)
+        return net.constant(np.cos(angles)), net.constant(-np.sin(angles))
+
+    def product(op: str, x: tuple[str, str], y: tuple[str, str]) -> tuple[str, str]:
+        real, imaginary = zip(x, y, strict=True), zip(x, y[::-1], strict=True)
+        a, b = (net.node(op, *pair) for pair in real)
+        c, d = (net.node(op, *pair) for pair in imaginary)
+        return net.node("Sub", a, b), net.node("Add", c, d)
+
+    inner = waves(rows, rows, rows)
+    found = net.node("MatMul", inner[0], grid), net.node("MatMul", inner[1], grid)
+    found = product("Mul", found, waves(rows, columns, window))
+    found = product("MatMul", found, waves(columns, columns, columns))
+    power = net.node("Add", *(net.node("Mul", each, each) for each in found))
+    flat = net.node("Reshape", net.transpose(power, 0, 2, 1), net.ints(0, -1))
+    size = net.node(
+        "Sqrt", net.node("Unsqueeze", net.slice(flat, 1, 0, window // 2 + 1), net.ints(0))
+    )
+    weights = np.abs(net.rng.standard_normal((window // 2 + 1, bands)))
+    sums = net.node("MatMul", size, net.constant(weights))
+    logs = net.node("Log", net.node("Add", sums, net.constant(1e-8)))
+    return net.node("Unsqueeze", net.transpose(logs, 0, 2, 1), net.ints(1))
+
+
+def _tall_conv(
+    net: Net, x: Image, channels: int, kernel: tuple[int, int], dilation: int, activation: str = ""
+) -> Image:
+    """Dilated along the height alone."""
+    pad, beside = kernel[0] // 2 * dilation, kernel[1] // 2
+    w = net.random(
+        channels, x.channels, *kernel, spread=(x.channels * kernel[0] * kernel[1]) ** -0.5
+    )
+    y = net.node(
+        "Conv",
+        x.name,
+        w,
+        net.vector(channels, 0.1),
+        pads=[pad, beside] * 2,
+        dilations=[dilation, 1],
+    )
+    return Image(net.activate(y, activation), channels, x.size)
+
+
+def _signal_conv(
+    net: Net,
+    x: str,
+    inner: int,
+    outer: int,
+    kernel: int,
+    activation: str = "",
+    stride: int = 1,
+    dilation: int = 1,
+) -> str:
+    """[batch, inner, length] -> [batch, outer, length / stride]."""
+    w = net.random(outer, inner, kernel, spread=(inner * kernel) ** -0.5)
+    attributes: dict[str, Any] = {"strides": [stride], "dilations": [dilation]}
+    pads = [kernel // 2 * dilation] * 2
+    y = net.node("Conv", x, w, net.vector(outer, 0.1), pads=pads, **attributes)
+    return net.activate(y, activation)
+
+
+def notes(form: Form) -> Model:
+    """Nine octaves of a constant-Q transform, harmonics stacked, 3x39 windows.
+
+    The form of basic-pitch: [batch, 43844, 1] -> contours, notes and onsets.
+    """
+    net = Net(form)
+    x = net.input("audio", (net.batch(), 43844, 1))
+    batch = -1 if form.dynamic else form.batch
+    signal = net.reshape(x, batch, 1, 43844)
+    sides = net.random(36, 1, 1, 256, spread=1 / 16), net.random(36, 1, 1, 256, spread=1 / 16)
+    low_pass, zero = net.random(1, 1, 1, 256, spread=1 / 16), net.constant([0.0])
+    none = net.constant(np.zeros(36))
+    octaves = ""
+    for place in range(9):
+        stride = 256 >> place
+        padded = net.node("Pad", signal, net.ints(0, 0, 128, 0, 0, 128), mode="reflect")
+        wide = net.node("Unsqueeze", padded, net.ints(2))
+        pair = []
+        for side, weight in enumerate(sides):
+            y = net.node("Conv", wide, weight, none, strides=[1, stride])
+            y = net.node("Neg", y) if side else y
+            y = net.reshape(net.transpose(y, 0, 2, 3, 1), batch, 172, 36)
+            pair.append(net.node("Unsqueeze", y, net.ints(3)))
+        octave = net.node("Concat", *pair, axis=3)
+        octaves = net.node("Concat", octave, octaves, axis=2) if octaves else octave
+        padded = net.node("Pad", signal, net.ints(0, 0, 127, 0, 0, 127))
+        wide = net.node("Unsqueeze", padded, net.ints(2))
+        if place < 8:
+            halved = net.node("Conv", wide, low_pass, zero, strides=[1, 2])
+            signal = net.node("Squeeze", halved, net.ints(2))
+    power = net.transpose(net.slice(octaves, 2, -309, 2**31), 0, 2, 1, 3)
+    power = net.node("Mul", power, net.constant(net.rng.uniform(0.5, 1, (309, 1, 1))))
+    sums = net.node("ReduceSum", net.node("Mul", power, power), net.ints(-1), keepdims=0)
+    size = net.transpose(net.node("Sqrt", sums), 0, 2, 1)
+    logs = net.node("Log", net.node("Add", net.node("Mul", size, size), net.constant(1e-10)))
+    above = net.node("Sub", logs, net.node("ReduceMin", logs, axes=[1, 2], keepdims=1))
+    share = net.node("Div", above, net.node("ReduceMax", above, axes=[1, 2], keepdims=1))
+    x = net.node("Unsqueeze", share, net.ints(-1))
+    lower = net.node("Pad", net.slice(x, 2, 0, -36), net.ints(0, 0, 36, 0, 0, 0, 0, 0))
+    shifted = [lower, x]
+    for shift in (36, 57, 72, 84, 93, 101):
+        pads = net.ints(0, 0, 0, 0, 0, 0, shift, 0)
+        shifted.append(net.node("Pad", net.slice(x, 2, shift, 2**31), pads))
+    stack = net.slice(net.node("Concat", *shifted, axis=3), 2, 0, 264)
+    image = Image(net.transpose(stack, 0, 3, 1, 2), 8, (172, 264))
+    onsets = net.conv(image, 32, 5, "Relu", (1, 3), pads=[2, 1, 2, 1])
+    contours = net.conv(net.conv(image, 8, (3, 39), "Relu"), 1, 5, "Sigmoid")
+    sounding = net.conv(contours, 32, 7, "Relu", (1, 3), pads=[3, 2, 3, 2])
+    sounding = net.conv(sounding, 1, (7, 3), "Sigmoid")
+    onsets = net.conv(net.concat(sounding, onsets), 1 + form.head, 3, "Sigmoid")
+    for name, each in (("contours", contours), ("notes", sounding), ("onsets", onsets)):
+        net.output(each.name, name)
+    return net.model()
+
+
+def conv_long_rows(form: Form) -> Model:
+    """One convolution, [1, 8, 172, 264] by [8, 8, 3, 39]."""
+    net = Net(form)
+    net.output(net.conv(net.image(8, 172, 264, "hw"), 8 + form.head, (3, 39)).name)
+    return net.model()
+
+
+def conv_halving(form: Form) -> Model:
+    """One convolution of signals, [batch, 1, 1, 44098] by [1, 1, 1, 256], stride 2."""
+    net = Net(form)
+    x = net.input("x", (net.batch(3), 1, 1, 44098))
+    w = net.random(1 + form.head, 1, 1, 256, spread=1 / 16)
+    net.output(net.node("Conv", x, w, strides=[1, 2]))
+    return net.model()
+
+
+def voice_activity(form: Form) -> Model:
+    """Whether there is a voice: a branch for each rate, with a cell of an LSTM.
+
+    The form of silero VAD: [batch, samples], state [2, batch, 128] and the rate.
+    """
+    net = Net(form)
+    rate = net.input("sr", (), np.int64, 16000)
+    batch = net.batch()
+    x = net.input("input", (batch, net.size("samples", 576)))
+    state = net.input("state", (2, batch, 128))
+    branches = []
+    for window in (256, 128):
+        with net.branch() as branch:
+            for value in _voice_branch(net, x, state, window):
+                net.output(value)
+        branches.append(branch.graph)
+    condition = net.node("Equal", rate, net.constant(16000, np.int64))
+    found = net.nodes("If", 2, condition, then_branch=branches[0], else_branch=branches[1])
+    for name, value in zip(("output", "stateN"), found, strict=True):
+        net.output(value, name)
+    return net.model()
+
+
+def _voice_branch(net: Net, x: str, state: str, window: int) -> tuple[str, str]:
+    """The probability of a voice, and the next state."""
+    half = window // 2 + 1
+    padded = net.node("Pad", x, net.ints(0, 0, 0, window // 4), mode="reflect")
+    wide = net.node("Unsqueeze", padded, net.ints(1))
+    waves = net.random(2 * half, 1, window, spread=window**-0.5)
+    both = net.node("Conv", wide, waves, strides=[window // 2])
+    sides = (net.slice(both, 1, 0, half), net.slice(both, 1, half, 2 * half))
+    squares = (net.node("Pow", side, net.constant(2.0)) for side in sides)
+    y = net.node("Sqrt", net.node("Add", *squares))
+    inner = half
+    for outer, stride in ((128, 1), (64, 2), (64, 2), (128, 1)):
+        y = _signal_conv(net, y, inner, outer, 3, "Relu", stride)
+        inner = outer
+    last = net.node("ReduceMean", y, axes=[-1], keepdims=0)
+    hidden, cell = (
+        net.node("Squeeze", net.slice(state, 0, place, place + 1), net.ints(0)) for place in (0, 1)
+    )
+    sums = net.node("Add", net.linear(last, 128, 512), net.linear(hidden, 128, 512))
+    into, forget, new, out = net.nodes("Split", 4, sums, net.ints(*[128] * 4), axis=1)
+    into, forget, out = (net.node("Sigmoid", gate) for gate in (into, forget, out))
+    kept, added = net.node("Mul", forget, cell), net.node("Mul", into, net.node("Tanh", new))
+    cell = net.node("Add", kept, added)
+    hidden = net.node("Mul", out, net.node("Tanh", cell))
+    found = net.node("Sigmoid", net.linear(net.node("Relu", hidden), 128, 1 + net.form.head))
+    states = [net.node("Unsqueeze", each, net.ints(0)) for each in (hidden, cell)]
+    return found, net.node("Concat", *states, axis=0)
+
+
+def events(form: Form) -> Model:
+    """Events in long signals: an encoder and decoder of 1-D convolutions with skips.
+
+    The form of U-Time and SUMO: [batch, 1, samples] -> [batch, classes, samples].
+    """
+    net, factors = Net(form), (8, 4, 4)
+    x = net.input("signal", (net.batch(), 1, net.size("samples", 11520)))
+    inner, skips = 1, []
+    for place, factor in enumerate((*factors, 0)):
+        outer = 16 << place
+        x = _signal_conv(net, x, inner, outer, 5, "Relu", dilation=2)
+        x = _signal_conv(net, x, outer, outer, 5, "Relu", dilation=2)
+        if factor:
+            skips.append((x, outer))
+            x = net.node("MaxPool", x, kernel_shape=[factor], strides=[factor])
+        inner = outer
+    for factor, (skip, outer) in zip(factors[::-1], skips[::-1], strict=True):
+        scales = net.constant([1, 1, factor])
+        modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        x = net.node("Resize", x, "", scales, mode="nearest", **modes)
+        x = _signal_conv(net, x, inner, outer, 5, "Relu")
+        x = net.node("Concat", skip, x, axis=1)
+        x = _signal_conv(net, x, 2 * outer, outer, 5, "Relu")
+        x = _signal_conv(net, x, outer, outer, 5, "Relu")
+        inner = outer
+    x = _signal_conv(net, x, inner, 2 + form.head, 1)
+    net.output(net.node("Softmax", x, axis=1), "shares")
+    return net.model()

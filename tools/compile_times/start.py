@@ -1,0 +1,144 @@
+"""One start of one engine in this process; `starts` calls it, each time in a fresh one.
+
+It imports nothing that takes time before it measures, and runs in a Python that has another engine
+only. Its job, as JSON, has "engine", "model" and "feeds" (files), "report" (a file to write to),
+"threads", "limit" (CPU seconds, after which the process ends), "began" (when it was started), and
+for "counting" a "target".
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tools.compile_times.stage_clock import StageClock
+
+MODULES, FRONT_END, REST = "Python modules", "front end", "rest of the session"
+MACHINE_CODE, KEEPING, FIRST_RUN = "machine code", "kept on disk", "first run"
+MEASURING = "measuring"
+"""Not a part of what is measured."""
+
+Feeds = dict[str, Any]
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    limit = int(job["limit"])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    with Path(job["report"]).open("a") as output:
+        clock = StageClock(output, job["began"])
+        clock.begin(MODULES)
+        ENGINES[job["engine"]](job, clock)
+
+
+def _ours(job: dict[str, Any], clock: StageClock) -> None:
+    """A session and its first run."""
+    import tvm_hybrid
+    from tools.compile_times import hooks
+
+    make = tvm_hybrid.InferenceSession  # which imports what it needs
+    hooks.install(clock)
+    clock.begin(REST)
+    with hooks.announced(clock):
+        session = make(job["model"], num_threads=job["threads"])
+        one_program = "run" not in vars(session)
+        _first_run(session.run, job, clock)
+    clock.end(one_program=one_program)
+
+
+def _loading(job: dict[str, Any], clock: StageClock) -> None:
+    """The same where nothing is compiled: the compiler need not be imported."""
+    from tvm_hybrid import InferenceSession
+
+    clock.begin(REST)
+    session = InferenceSession(job["model"], num_threads=job["threads"])
+    _first_run(session.run, job, clock)
+    clock.end()
+
+
+def _counting(job: dict[str, Any], clock: StageClock) -> None:
+    """Compiles what a session compiles, for a target that need not be this CPU, and counts."""
+    from microkernels.machines.description import shipped_path
+    from tools.compile_times import hooks
+    from tvm_hybrid.errors import InputValueError
+    from tvm_hybrid.model_programs import ModelPrograms, OpenSession
+
+    hooks.install(clock)
+    target = job["target"]
+    options = {"target": target, "num_threads": job["threads"]}
+    if target is not None:
+        options["machine"] = shipped_path(target)
+    feeds = _feeds(job, clock)
+    clock.begin(REST)
+    entries = hooks.Entries()
+    with hooks.announced(clock), entries:
+        programs = ModelPrograms(job["model"], options, cache=False)
+        found = programs.for_all_sizes(None, None)
+        if isinstance(found, OpenSession):
+            shapes = {name: array.shape for name, array in feeds.items()}
+            parameters = found.parameters
+            try:
+                programs.for_sizes(shapes, {name: feeds[name] for name in parameters})
+            except InputValueError as error:  # as sessions, which learn of parameters so
+                parameters = (*parameters, *error.inputs)
+                programs.for_sizes(shapes, {name: feeds[name] for name in parameters})
+    clock.counts.update(entries.counts())
+    clock.end(one_program=not isinstance(found, OpenSession))
+
+
+def _onnxruntime(job: dict[str, Any], clock: StageClock) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = job["threads"]
+    options.log_severity_level = 3
+    clock.begin(REST)
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(job["model"], options, providers=providers)
+    _first_run(session.run, job, clock)
+    clock.end()
+
+
+def _openvino(job: dict[str, Any], clock: StageClock) -> None:
+    import openvino
+
+    clock.begin(REST)
+    core = openvino.Core()
+    options = {"INFERENCE_NUM_THREADS": job["threads"], "PERFORMANCE_HINT": "LATENCY"}
+    compiled = core.compile_model(core.read_model(job["model"]), "CPU", options)
+    _first_run(lambda _, feeds: compiled(feeds), job, clock)
+    clock.end()
+
+
+def _feeds(job: dict[str, Any], clock: StageClock) -> Feeds:
+    """The inputs."""
+    with clock.stage(MEASURING):
+        import numpy as np
+
+        with np.load(job["feeds"]) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+
+def _first_run(
+    run: Callable[[None, Feeds], object], job: dict[str, Any], clock: StageClock
+) -> None:
+    feeds = _feeds(job, clock)
+    clock.begin(FIRST_RUN)
+    run(None, feeds)
+
+
+ENGINES = {
+    "tvm_hybrid": _ours,
+    "loading": _loading,
+    "counting": _counting,
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+}
+
+if __name__ == "__main__":
+    main()

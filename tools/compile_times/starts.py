@@ -1,0 +1,175 @@
+"""Starts engines in fresh processes, and reads what they report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .stage_clock import Seconds
+from .start import FIRST_RUN, MEASURING, MODULES
+
+ROOT = Path(__file__).resolve().parents[2]
+WALL = 5
+"""How many times its limit of CPU seconds a start may last by the clock."""
+
+
+@dataclass
+class Start:
+    """What one start took.
+
+    Attributes
+    ----------
+    stages : dict
+        CPU and wall seconds by stage, in the order in which they first ended.
+    parts : dict
+        CPU seconds of parts of stages.
+    counts : dict
+    peak_mb : float
+        Of memory.
+    one_program : bool
+        Whether one program runs all sizes, where they are open.
+    fault : str
+        Why there is no answer; empty if there is one.
+    """
+
+    stages: dict[str, list[float]] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    peak_mb: float = 0.0
+    one_program: bool = True
+    fault: str = ""
+
+    def seconds(self, first_run: bool = True) -> Seconds:
+        """Until the first answer or until the session, without what Python takes for modules."""
+        left_out = {MODULES} if first_run else {MODULES, FIRST_RUN}
+        rows = [row for title, row in self.stages.items() if title not in left_out]
+        return Seconds(sum(row[0] for row in rows), sum(row[1] for row in rows))
+
+
+@dataclass(frozen=True)
+class Files:
+    """A model and the inputs of its first run."""
+
+    model: Path
+    feeds: Path
+
+
+def written(name: str, folder: Path, relative: str = "") -> Files:
+    """Writes a model of the corpus, in a process of its own, which takes its memory along.
+
+    Parameters
+    ----------
+    relative : str
+        Which other model of its family instead.
+    """
+    folder.mkdir()
+    files = Files(folder / "model.onnx", folder / "feeds.npz")
+    program = [sys.executable, "-m", "tools.compile_times.write"]
+    subprocess.run([*program, name, str(folder), "--relative", relative], check=True, cwd=ROOT)
+    return files
+
+
+def start(
+    engine: str,
+    files: Files,
+    threads: int,
+    limit: float,
+    cache: Path | None = None,
+    python: str = sys.executable,
+    target: str | None = None,
+) -> Start:
+    """Starts an engine until its first answer, or until it has taken `limit` CPU seconds.
+
+    Parameters
+    ----------
+    engine : str
+        One of `start.ENGINES`.
+    cache : Path or None
+        The folder of programs; None for none.
+    python : str
+        Which Python has the engine.
+    target : str or None
+        For which CPU "counting" compiles, without records; None for this one.
+    """
+    environment = {**os.environ, "TVM_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )
+    if target is not None:
+        environment["TVM_HYBRID_RECORDS"] = "none"
+    if cache is None:
+        environment["TVM_HYBRID_CACHE"] = "0"
+    else:
+        environment.pop("TVM_HYBRID_CACHE", None)
+        environment["TVM_HYBRID_CACHE_DIR"] = str(cache)
+    with TemporaryDirectory(prefix="compile_times-") as folder:
+        report = Path(folder) / "report"
+        report.touch()
+        errors = Path(folder) / "errors"
+        job = {
+            "engine": engine,
+            "model": str(files.model),
+            "feeds": str(files.feeds),
+            "report": str(report),
+            "threads": threads,
+            "limit": limit,
+            "target": target,
+            "began": time.perf_counter(),
+        }
+        command = [python, "-m", "tools.compile_times.start", json.dumps(job)]
+        with errors.open("w") as sink:
+            process = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdout=sink, stderr=sink, start_new_session=True
+            )
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(WALL * limit)
+            finally:
+                _kill(process)
+        found = _read(report)
+        if found.fault:
+            found.fault = _fault(process.returncode, found.fault, limit, errors)
+        return found
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process that runs, and what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(report: Path) -> Start:
+    """What a start said; its fault is the stage in which it ended before it was done."""
+    found = Start(fault="the start")
+    *lines, _unfinished = report.read_text().split("\n")
+    for line in lines:
+        said: dict[str, Any] = json.loads(line)
+        if "begins" in said:
+            found.fault = said["begins"]
+        elif "stage" in said and said["stage"] != MEASURING:
+            row = found.stages.setdefault(said["stage"], [0.0, 0.0])
+            row[0] += said["cpu"]
+            row[1] += said["wall"]
+        elif "done" in said:
+            found.parts, found.counts = said["parts"], said["counts"]
+            found.peak_mb = said["peak_mb"]
+            found.one_program = said.get("one_program", True)
+            found.fault = ""
+    return found
+
+
+def _fault(code: int, stage: str, limit: float, errors: Path) -> str:
+    if code in (-signal.SIGKILL, -signal.SIGXCPU):
+        return f"not done after {limit:.0f} CPU s, in {stage!r}"
+    lines = errors.read_text().strip().splitlines() or ["no message"]
+    return f"ended in {stage!r}: {lines[-1][:300]}"
