@@ -37,7 +37,12 @@ OPAQUE = 8
 FUSED = "Primitive"
 """Attribute of the functions that FuseOps makes: FuseTIR turns them into kernels."""
 
-SLOW_PASSES = ("s_tir.HoistIfThenElse", "s_tir.InsertHoistIfThenElse", "tirx.RemoveNoOp")
+SLOW_PASSES = (
+    "s_tir.HoistIfThenElse",
+    "s_tir.InsertHoistIfThenElse",
+    "s_tir.RenormalizeSplitPattern",
+    "tirx.RemoveNoOp",
+)
 """Passes of TVM's lowering, by name: LLVM does their work as well."""
 
 GPU_PASSES = (

@@ -1,8 +1,8 @@
 """Kernel context: which of TVM's passes are skipped when our kernels are compiled.
 
 TVM's passes that find common subexpressions and hoist conditions take up to a quarter of the
-compile time on unrolled register tiles and long epilogues; that which removes what does nothing
-takes a tenth of what TVM's passes take. LLVM does the same work, and the machine code is the same
+compile time on unrolled register tiles and long epilogues; those that remove what does nothing and
+that rewrite divisions take a tenth each of what TVM's passes take. LLVM does the same work, and the machine code is the same
 without them. Passes for GPUs visit every statement and change nothing. Where a kernel's sizes are
 expressions, TVM's analyzer takes minutes to shrink buffers; such kernels say that theirs are exact.
 """
