@@ -168,8 +168,8 @@ class ModelPrograms:
     ) -> Executable:
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
-        given = {"shapes": shapes, "values": values, "cache": self._cache}
-        found = compile_model(self._model, **given, **self._options, **how)
+        options = {**self._options, "cache": self._cache, **how}
+        found = compile_model(self._model, shapes=shapes, values=values, **options)
         if key is not None:
             if key.holds():
                 program_cache.keep(key.text, found)

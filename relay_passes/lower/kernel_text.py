@@ -42,7 +42,7 @@ from tvm.ir.transform import PassContext
 from tvm.runtime import Module
 from tvm.target import Target
 
-from relay_passes.tvm_compat import SYMBOL_PREFIX, load_llvm, to_json
+from relay_passes.tvm_compat import SYMBOL_PREFIX, llvm_version, load_llvm, to_json
 
 PLACEHOLDER = "tvm_hybrid_any_kernel"
 GLOBAL_SYMBOL = "global_symbol"
@@ -121,7 +121,7 @@ def kernel_key(
     if '"ir.GlobalVar"' in text or not _NAME.fullmatch(str(kernel.attrs[GLOBAL_SYMBOL])):
         return None
     how = [
-        tvm.target.codegen.llvm_version_major(),
+        llvm_version(),
         str(target),
         pipeline,
         context.opt_level,
