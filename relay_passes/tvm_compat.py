@@ -215,6 +215,11 @@ def load_llvm(text: str) -> Module:
         return load(f"/proc/self/fd/{file.fileno()}", "ll")
 
 
+def llvm_version() -> int:
+    """The major version of TVM's LLVM."""
+    return int(tvm_ffi.get_global_func("target.llvm_version_major")())
+
+
 def to_json(node: Any) -> str:
     """All of an object of TVM, as the same text in every process."""
     return to_json_graph_str(node)

@@ -32,12 +32,12 @@ class KernelCache:
 
     Attributes
     ----------
-    found, kept : int
-        How many kernels came from the folder, and how many were written there.
+    asked, found, kept : int
+        How many kernels were looked for, came from the folder, and were written there.
     """
 
     def __init__(self) -> None:
-        self.found = self.kept = 0
+        self.asked = self.found = self.kept = 0
         self._versions = msgspec.json.encode([package_versions(), stamp()])
         self._refused = ""
         self._lock = threading.Lock()
@@ -45,6 +45,8 @@ class KernelCache:
     def find(self, key: str) -> KernelCode | None:
         """The code that was kept under this key; what is damaged goes."""
         path = self._path(key)
+        with self._lock:
+            self.asked += 1
         try:
             with path.open("rb") as file:
                 if not belongs_to_us(file.fileno()):
@@ -85,14 +87,16 @@ class KernelCache:
         except OSError as error:
             self._refuse(f"kernels are not kept for other programs: {error}")
             if draft is not None:
-                Path(draft).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    Path(draft).unlink()
             return
         with self._lock:
             self.kept += 1
 
     def finish(self) -> None:
         """Says what was found, and removes what was used longest ago if there is too much."""
-        logger.info("kernels: %d from the cache, %d compiled and kept", self.found, self.kept)
+        made = self.asked - self.found
+        logger.info("kernels: %d from the cache, %d compiled, %d kept", self.found, made, self.kept)
         if self._refused:
             logger.info("%s", self._refused)
         if self.kept:

@@ -193,9 +193,9 @@ class ModelPrograms:
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
         not_kept = self._not_kept if key is None else ""
-        given = {"shapes": shapes, "values": values, "cache": self._cache}
+        options = {**self._options, "cache": self._cache, **how}
         with self._progress.shown(_which(shapes, values), not_kept) as outcome:
-            found = compile_model(self._model, **given, **self._options, **how)
+            found = compile_model(self._model, shapes=shapes, values=values, **options)
             if key is not None:
                 if key.holds():
                     outcome.not_kept = program_cache.keep(key.text, found)

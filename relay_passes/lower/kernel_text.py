@@ -42,7 +42,7 @@ from tvm.ir.transform import PassContext
 from tvm.runtime import Module
 from tvm.target import Target
 
-from relay_passes.tvm_compat import SYMBOL_PREFIX, load_llvm, to_json
+from relay_passes.tvm_compat import SYMBOL_PREFIX, llvm_version, load_llvm, to_json
 
 PLACEHOLDER = "tvm_hybrid_any_kernel"
 GLOBAL_SYMBOL = "global_symbol"
@@ -65,13 +65,13 @@ _HELPER = re.compile(
 _OWN = re.compile(rf"^\.globl\s+\w*{PLACEHOLDER}\w*\n", re.MULTILINE)
 _HIDDEN = re.compile(r"^\.hidden\s+(\w+)\n", re.MULTILINE)
 _SHARED = re.compile(r"^\.(?:hidden|weak)\s+(\w+)\n", re.MULTILINE)
-_DEFINED = re.compile(r"^([A-Za-z_][\w.$]*):", re.MULTILINE)
+_DEFINED = re.compile(r"^([A-Za-z_][\w.]*):", re.MULTILINE)
 _FORBIDDEN = re.compile(
-    r'^(\.(globl|weak|hidden|protected|internal|comm|lcomm|symver)\b|"|\.section.*(_array|,comdat))',
+    r"^(\.(globl|weak|hidden|protected|internal|comm|lcomm|symver)\b|\.section.*(_array|,comdat)"
+    r'|"|\S*\$\S*:)',
     re.MULTILINE,
 )
-_LOCAL = re.compile(r"(?<![\w$])\.L(?=[\w.])")
-_STRINGS = (".ascii", ".asciz", ".string")
+_STRINGS = re.compile(r"^(\.(?:ascii|asciz|string)\b.*\n)", re.MULTILINE)
 
 
 class KernelCode(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ def kernel_key(
     if '"ir.GlobalVar"' in text or not _NAME.fullmatch(str(kernel.attrs[GLOBAL_SYMBOL])):
         return None
     how = [
-        tvm.target.codegen.llvm_version_major(),
+        llvm_version(),
         str(target),
         pipeline,
         context.opt_level,
@@ -164,7 +164,7 @@ def code_of(assembly: str) -> KernelCode | None:
     text = _SHARED.sub(lambda found: "" if found[1] in hidden else found[0], text)
     for helper in list(_HELPER.finditer(text)):
         rest = text.replace(helper[0], "")
-        called = re.search(rf"(?<![\w.$]){helper[1]}(?![\w.$])", rest)
+        called = _symbol(helper[1]).search(rest)
         text = text.replace(helper[0], helper[2]) if called else rest
     entry = SYMBOL_PREFIX + PLACEHOLDER
     text = _OWN.sub("", text)
@@ -192,14 +192,19 @@ def _without_debug(assembly: str) -> str:
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
     """The text with other names, and the placeholder in those of labels; strings stay."""
-    symbols = re.compile(rf"(?<![\w.$])({'|'.join(map(re.escape, names))})(?![\w.$])")
-    lines = []
-    for line in text.split("\n"):
-        if not line.startswith(_STRINGS):
-            line = symbols.sub(lambda found: names[found[1]], line)
-            line = _LOCAL.sub(f".L{PLACEHOLDER}.", line)
-        lines.append(line)
-    return "\n".join(lines)
+    parts = _STRINGS.split(text)
+    for place in range(0, len(parts), 2):
+        part = parts[place]
+        for name, other in names.items():
+            part = _symbol(name).sub(other, part)
+        parts[place] = part.replace(".L", f".L{PLACEHOLDER}.")
+    return "".join(parts)
+
+
+def _symbol(name: str) -> re.Pattern[str]:
+    """Finds a name that is not part of another; what it begins with makes it fast."""
+    text = re.escape(name)
+    return re.compile(rf"{text}(?<![\w.]{text})(?![\w.])")
 
 
 def assembled(kernels: Mapping[str, KernelCode], target: Target) -> Module:

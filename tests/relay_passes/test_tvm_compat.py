@@ -192,6 +192,25 @@ def test_looking_for_a_function_makes_the_machine_code() -> None:
     tvm_compat.emit_machine_code(built)
 
 
+def test_a_text_of_llvm_is_a_module() -> None:
+    """Its functions are found in its text, as TVM has no list of their names."""
+    built = tvm.compile(doubled().with_attr("global_symbol", "doubled"), target=TARGET).mod
+    loaded = tvm_compat.load_llvm(built.inspect_source("ll"))
+    assert loaded.kind == "llvm" and not len(loaded.get_function("get_func_names")())
+    tvm_compat.emit_machine_code(loaded)
+    assert loaded.get_function("doubled") is not None
+    assert tvm_compat.llvm_version() >= 18
+
+
+def test_the_text_of_an_object_has_all_of_its_numbers() -> None:
+    """Kernels that differ in the last bit of a number have different keys."""
+    third = np.float64(1) / 3
+    numbers = [third, np.nextafter(third, 1), 0.0, -0.0, np.inf, -np.inf]
+    texts = {tvm_compat.to_json(tirx.FloatImm("float64", float(each))) for each in numbers}
+    assert len(texts) == len(numbers)
+    assert tvm_compat.to_json(doubled()) == tvm_compat.to_json(doubled())
+
+
 def test_the_pool_says_how_many_threads_it_has() -> None:
     """A thread that asks first starts a pool of its own, and is bound to one CPU from then on."""
     with ThreadPoolExecutor(1) as asking:
