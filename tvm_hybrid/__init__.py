@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from . import logs, version_check
 
 if TYPE_CHECKING:
+    from relay_passes.stages import Stage
+
     from . import dlight, errors, metaschedule
     from .api import compile
     from .byoc import partition_for_tvm_hybrid
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from .onnxruntime_api.providers import get_all_providers, get_available_providers, get_device
     from .onnxruntime_api.run_options import RunOptions
     from .onnxruntime_api.session_options import SessionOptions
-    from .progress import Stage
     from .pytorch.programs import torch_programs
     from .quantization import quantize
     from .session import InferenceSession
