@@ -173,8 +173,12 @@ def one_image(region: Region) -> Region:
     """
     if not region.is_open:
         return region
-    x = region.inputs[0]
-    extents = tuple(SAMPLE_EXTENT if is_open((size,)) else size for size in x.shape[1:-1])
+    x, geometry = region.inputs[0], ConvGeometry.of(region)
+    windows = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
+    extents = tuple(
+        _usual_extent((taps - 1) * dilation + 1, stride) if is_open((size,)) else size
+        for size, taps, dilation, stride in windows
+    )
     first = 1 if is_open(x.shape[:1]) else x.shape[0]
     image = Tensor((first, *extents, x.shape[-1]), x.dtype)
     single = region.replace(inputs=(image, *region.inputs[1:]))
@@ -187,6 +191,11 @@ def one_image(region: Region) -> Region:
         return Tensor(shape, tensor.dtype, tensor.constant)
 
     return single.replace(operands=tuple(map(known, region.operands)), output=known(region.output))
+
+
+def _usual_extent(span: int, stride: int) -> int:
+    """Positions of x along an axis; of windows that are larger themselves, for so many results."""
+    return SAMPLE_EXTENT if span <= SAMPLE_EXTENT else (SAMPLE_EXTENT - 1) * stride + span
 
 
 def opens(region: Region, isa: Isa) -> str | None:

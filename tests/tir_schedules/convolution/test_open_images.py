@@ -195,3 +195,12 @@ def test_configurations_are_those_of_an_image_of_a_usual_size() -> None:
     assert not single.is_open
     assert single.inputs[0].shape == (1, 64, 64, 3)
     assert single.output.shape == (1, 32, 32, 40)
+
+
+def test_windows_larger_than_an_image_of_a_usual_size() -> None:
+    long = convolution((1, 100), channels=2, strides=(1, 20), padding=(0, 9, 0, 0))
+    example = (1, 1, 300)
+    single = one_image(opened(long, COLUMNS, example))
+    assert single.inputs[0].shape == (1, 1, 63 * 20 + 100, 2)
+    sizes = [(1, 1, width) for width in (91, 100, 300, 777)]
+    check(long, COLUMNS, highest_native(ISAS), sizes, example=example)
