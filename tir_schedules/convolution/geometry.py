@@ -174,10 +174,10 @@ def one_image(region: Region) -> Region:
     if not region.is_open:
         return region
     x, geometry = region.inputs[0], ConvGeometry.of(region)
-    steps = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
+    windows = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
     extents = tuple(
-        _usual_extent((taps - 1) * step + 1, stride) if is_open((size,)) else size
-        for size, taps, step, stride in steps
+        _usual_extent((taps - 1) * dilation + 1, stride) if is_open((size,)) else size
+        for size, taps, dilation, stride in windows
     )
     first = 1 if is_open(x.shape[:1]) else x.shape[0]
     image = Tensor((first, *extents, x.shape[-1]), x.dtype)
@@ -194,8 +194,8 @@ def one_image(region: Region) -> Region:
 
 
 def _usual_extent(span: int, stride: int) -> int:
-    """The sample of an extent; of windows that are longer than it, one for as many windows."""
-    return SAMPLE_EXTENT if span <= SAMPLE_EXTENT else span + (SAMPLE_EXTENT - 1) * stride
+    """Positions of x along an axis; of windows that are larger themselves, for so many results."""
+    return SAMPLE_EXTENT if span <= SAMPLE_EXTENT else (SAMPLE_EXTENT - 1) * stride + span
 
 
 def opens(region: Region, isa: Isa) -> str | None:

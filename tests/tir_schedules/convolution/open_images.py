@@ -54,12 +54,13 @@ def check(
     sizes: Sequence[Sizes],
     threads: int = 1,
     config: Config | None = None,
+    example: Sizes = EXAMPLE,
 ) -> None:
     """One kernel is right for all sizes: integers to the bit, floats within a bound.
 
     The bound is that of `conv_regions.check`: K * eps * |x| |w|, and the operands' rounding.
     """
-    region = opened(of_sizes, axes)
+    region = opened(of_sizes, axes, example)
     kernel = OpenKernel(region, isa, threads, config)
     for size in sizes:
         known = of_sizes(size)

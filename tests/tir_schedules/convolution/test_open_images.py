@@ -197,7 +197,10 @@ def test_configurations_are_those_of_an_image_of_a_usual_size() -> None:
     assert single.output.shape == (1, 32, 32, 40)
 
 
-def test_windows_that_are_longer_than_a_usual_image_have_an_image_of_their_own() -> None:
-    kind = convolution((1, 100), strides=(1, 10), channels=1)
-    region = opened(kind, COLUMNS, example=(1, 1, 300))
-    assert one_image(region).output.shape[1:3] == (1, 64)
+def test_windows_larger_than_an_image_of_a_usual_size() -> None:
+    long = convolution((1, 100), channels=2, strides=(1, 20), padding=(0, 9, 0, 0))
+    example = (1, 1, 300)
+    single = one_image(opened(long, COLUMNS, example))
+    assert single.inputs[0].shape == (1, 1, 63 * 20 + 100, 2)
+    sizes = [(1, 1, width) for width in (91, 100, 300, 777)]
+    check(long, COLUMNS, highest_native(ISAS), sizes, example=example)

@@ -107,7 +107,10 @@ def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
     ]
     known = [each for each in (one, other) if isinstance(each, tirx.IntImm)]
     size: Expr = known[0] if known else new_size()
-    shape = builder.emit(relax.ShapeExpr(choices))
+    # By way of a tensor: TVM would put a choice in the place of the size wherever that stands, and
+    # a choice among choices, of each layer behind the last, is twice as long as its own.
+    found = builder.emit(relax.op.shape_to_tensor(builder.emit(relax.ShapeExpr(choices))))
+    shape = builder.emit(relax.op.tensor_to_shape(found))
     builder.match_cast(shape, relax.ShapeType([size, size]))
     return size
 

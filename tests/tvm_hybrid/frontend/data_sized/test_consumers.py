@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
@@ -18,6 +19,7 @@ from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
 )
 from tests.tvm_hybrid.frontend.data_sized.compare import session_of
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
+from tvm_hybrid.frontend.onnx_import import import_onnx
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 W = np.random.default_rng(1).integers(-3, 4, (4, 8)).astype(np.float32)
@@ -175,3 +177,25 @@ def test_parts_that_are_not_known_to_fit_are_refused() -> None:
     model.output(model.node("Concat", *chosen_rows(model), axis=1), ("n", 8))
     with pytest.raises(UnsupportedOperatorError, match="not known to fit"):
         session_of(model)
+
+
+def _layers(count: int) -> onnx.ModelProto:
+    """Each adds to its input the last rows of what is behind a cache, as many as a size says."""
+    g = OnnxBuilder()
+    x = g.input("x", ["t", 4])
+    for number in range(count):
+        cache = g.input(f"cache{number}", ["p", 4])
+        rows = g.node("Slice", g.node("Shape", x), *map(g.constant, ([0], [1], [0])))
+        start, end, axis = g.node("Neg", rows), g.constant([2**62]), g.constant([0])
+        x = g.node("Add", x, g.node("Slice", g.node("Concat", cache, x, axis=0), start, end, axis))
+    g.output(x, None)
+    return g.model()
+
+
+def test_sizes_do_not_grow_from_layer_to_layer() -> None:
+    """TVM would write the size of each layer in terms of that before, twice."""
+    short, long = (
+        len(import_onnx(_layers(count), keep_open=True).mod["main"].script(show_meta=False))
+        for count in (4, 16)
+    )
+    assert long < 6 * short
