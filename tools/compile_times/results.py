@@ -90,7 +90,8 @@ def stages(rows: Iterable[Row]) -> Table:
 
 def budgets(rows: Iterable[Row]) -> list[str]:
     """Lines of the file of budgets: a model's counts, with slack."""
-    lines = [" ".join(["model", *COUNTS])]
+    made = f"# Made by `python -m tools.compile_times --budgets`: counts and {SLACK}% of slack."
+    lines = [made, " ".join(["model", *COUNTS])]
     for row in rows:
         counts = [row.count(kind) for kind in COUNTS]
         if None not in counts:
