@@ -95,7 +95,7 @@ def main(
     """Measures the models, and prints tables."""
     errors = Console(stderr=True)
     if budgets:
-        settings = Settings([COUNTING], threads, timeout, target=BUDGET_TARGET)
+        settings = Settings([COUNTING], limit=timeout, target=BUDGET_TARGET)
         rows = [_row(errors, name, measured(name, settings)) for name in models]
         say(*results.budgets(rows))
         say(*results.notes(rows), to=errors)

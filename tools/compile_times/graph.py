@@ -171,8 +171,6 @@ class Graph:
         """An activation by name; "" for none."""
         if kind == "Swish":
             return self.node("Mul", x, self.node("Sigmoid", x))
-        if kind == "Gelu":
-            return self.gelu(x)
         if kind == "PaddleSwish":  # HardSwish, as Paddle writes it
             ends = self.constant(0.0), self.constant(6.0)
             top = self.node("Clip", self.node("Add", x, self.constant(3.0)), *ends)

@@ -18,6 +18,7 @@ from relay_passes.stages import Stage, listening
 
 from .stage_clock import StageClock
 from .start import FRONT_END, KEEPING, MACHINE_CODE, MEASURING, REST
+from .starts import ROOT
 
 STAGES = {
     "tvm_hybrid.api:import_model": FRONT_END,
@@ -42,7 +43,6 @@ generation of code is TVM's passes."""
 
 EVALUATION = re.compile(r"cycles|cost|estimate")
 """Functions of templates with such a name estimate what a configuration or a form costs."""
-ROOT = Path(__file__).resolve().parents[2]
 _PASSES = Path(ir.transform.__file__)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +49,7 @@ def measured(name: str, settings: Settings) -> Iterator[tuple[str, Start]]:
     with TemporaryDirectory(prefix="compile_times-") as folder:
         files = written(name, Path(folder) / "model")
         relatives = {
-            each: written(name, Path(folder) / each, each)
+            each: functools.partial(written, name, Path(folder) / each, each)
             for each in settings.starts
             if has_relative(name, each)
         }
@@ -68,7 +69,7 @@ def measured_file(
 
 
 def _measured(
-    files: Files, relatives: dict[str, Files], cache: Path, settings: Settings
+    files: Files, relatives: Mapping[str, Callable[[], Files]], cache: Path, settings: Settings
 ) -> Iterator[tuple[str, Start]]:
     threads, limit, wanted = settings.threads, settings.limit, settings.starts
     ends = True
@@ -80,7 +81,7 @@ def _measured(
     if AGAIN in wanted and ends:
         yield AGAIN, start("loading", files, threads, limit, cache)
     for name, second in relatives.items() if ends else ():
-        yield name, start("tvm_hybrid", second, threads, limit, cache)
+        yield name, start("tvm_hybrid", second(), threads, limit, cache)
     if COUNTING in wanted and ends:
         # Counting makes Python's part take up to three times as long.
         yield COUNTING, start("counting", files, threads, 3 * limit, target=settings.target)

@@ -23,8 +23,8 @@ COUNTS = {
     "visits": "pass visits",
     "passes": "TVM's passes",
 }
-SLACK = 1.1
-"""How far counts may rise above what they were."""
+SLACK = 10
+"""Per cent that counts may rise above what they were."""
 
 STAGES = (FRONT_END, *(phase.value for phase in Phase), MACHINE_CODE, KEEPING, REST, FIRST_RUN)
 PARTS = ("configurations", "templates", "TVM's passes", "LLVM IR", "LLVM's emission")
@@ -70,7 +70,7 @@ def overview(rows: Iterable[Row]) -> Table:
         OTHER_BATCH: lambda row: seconds(row, OTHER_BATCH),
         "ONNX Runtime": lambda row: seconds(row, ONNXRUNTIME, digits=2),
         "OpenVINO": lambda row: seconds(row, OPENVINO, digits=2),
-        "MB": lambda row: peak(row),
+        "MB": peak,
         "programs": programs,
         **{title: _counted(kind) for kind, title in COUNTS.items()},
     }
@@ -90,12 +90,13 @@ def stages(rows: Iterable[Row]) -> Table:
 
 def budgets(rows: Iterable[Row]) -> list[str]:
     """Lines of the file of budgets: a model's counts, with slack."""
-    lines = [" ".join(["model", *COUNTS])]
+    made = f"# Made by `python -m tools.compile_times --budgets`: counts and {SLACK}% of slack."
+    lines = [made, " ".join(["model", *COUNTS])]
     for row in rows:
         counts = [row.count(kind) for kind in COUNTS]
         if None not in counts:
-            numbers = (f"{int(SLACK * count + 0.999)}" for count in counts if count is not None)
-            lines.append(" ".join([row.name, *numbers]))
+            most = (count + -(-count * SLACK // 100) for count in counts if count is not None)
+            lines.append(" ".join([row.name, *map(str, most)]))
     return lines
 
 

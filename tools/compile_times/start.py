@@ -29,7 +29,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     limit = int(job["limit"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
     with Path(job["report"]).open("a") as output:
         clock = StageClock(output, job["began"])
         clock.begin(MODULES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -130,22 +129,24 @@ def start(
             process = subprocess.Popen(
                 command, env=environment, cwd=ROOT, stdout=sink, stderr=sink, start_new_session=True
             )
+            late = False
             try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(WALL * limit)
+                process.wait(WALL * limit)
+            except subprocess.TimeoutExpired:
+                late = True
             finally:
-                _kill(process)
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # it and what it has started
+                    process.wait()
         found = _read(report)
-        if found.fault:
-            found.fault = _fault(process.returncode, found.fault, limit, errors)
+        if late:
+            found.fault = f"not done after {WALL * limit:.0f} s by the clock, in {found.fault!r}"
+        elif process.returncode == -signal.SIGXCPU:
+            found.fault = f"not done after {limit:.0f} CPU s, in {found.fault!r}"
+        elif found.fault:
+            lines = errors.read_text().strip().splitlines() or [f"status {process.returncode}"]
+            found.fault = f"ended in {found.fault!r}: {lines[-1][:300]}"
         return found
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process that runs, and what it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _read(report: Path) -> Start:
@@ -166,10 +167,3 @@ def _read(report: Path) -> Start:
             found.one_program = said.get("one_program", True)
             found.fault = ""
     return found
-
-
-def _fault(code: int, stage: str, limit: float, errors: Path) -> str:
-    if code in (-signal.SIGKILL, -signal.SIGXCPU):
-        return f"not done after {limit:.0f} CPU s, in {stage!r}"
-    lines = errors.read_text().strip().splitlines() or ["no message"]
-    return f"ended in {stage!r}: {lines[-1][:300]}"
