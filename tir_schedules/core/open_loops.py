@@ -132,6 +132,40 @@ def smallest_piece(least: int, most: int) -> int:
     return min(total // -(-total // most) for total in totals)
 
 
+def for_even_tiles(
+    total: Expr,
+    most: int,
+    body: Callable[[Expr, int], None],
+    after: Callable[[Expr, Expr], None],
+    least: int = 1,
+) -> None:
+    """As `for_tiles`, with code for even heights, which is half as much.
+
+    A piece that would be odd is one higher, and the last one overlaps the one before: of an odd
+    total one element is computed twice.
+    """
+    one = tirx.const(1, "int32")
+    lonely = tirx.all(I.bitwise_and(total, 1) > 0, total > 1, total < most)
+    count = materialise(ceil_div(total, most) + tirx.Cast("int32", lonely))
+    place = I.sblock_alloc_buffer((1,), "int32")
+    I.buffer_store(place, tirx.const(0, "int32"), [0])
+    with I.serial(count) as number, opaque_block("piece"):
+        left = materialise(total - place[0])
+        size = materialise(ceil_div(left, tirx.Max(count - number, one)))
+        even = tirx.Min(size + I.bitwise_and(size, 1), tirx.const(most, "int32"))
+        size = materialise(tirx.Select(total > 1, even, one))
+        start = materialise(tirx.Min(total - left, total - size))
+        I.buffer_store(place, start + size, [0])
+        choose(size, even_heights(least, most), lambda known: body(start, known))
+        after(start, size)
+
+
+def even_heights(least: int, most: int) -> list[int]:
+    """The heights that `for_even_tiles` makes of totals from `least` on, 0 left out."""
+    single = [1] if least == 1 or most == 1 else []
+    return single + [*range(2, most, 2)] + ([most] if most > 1 else [])
+
+
 def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> None:
     """Runs `body(number)` for the number that a value is, by halving; one branch for each."""
     if len(numbers) == 1:

@@ -2,12 +2,13 @@
 
 pack k and v: panels of whole vectors, the last key repeated behind the last
 for each band of queries, as many as a register tile has
-    scores = q k^T            code for each height of a tile, chosen by a branch
+    scores = q k^T            code for each even height of a tile, chosen by a branch
     scale, mask, maximum      row by row, from L1
     softmax                   as `tiled.softmax`
-    out = scores v            code for each height, then one epilogue for all
+    out = scores v            code for each even height, then one epilogue for all
 
-All keys of a band are in cache at once. Keys behind the last have scores of -inf.
+Of an odd number of queries, one is computed twice. All keys of a band are in cache at once. Keys
+behind the last have scores of -inf.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.open_loops import (
     ceil_div,
     choose,
-    for_tiles,
+    even_heights,
+    for_even_tiles,
     share_of,
-    smallest_piece,
 )
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
@@ -170,6 +171,7 @@ class OpenMany:
             integers,
             band,
             mask,
+            self.height,
         )
         self.product = OpenProduct(
             problem,
@@ -230,11 +232,11 @@ class OpenMany:
                 with I.serial(height) as r, opaque_block("finish"):
                     self.scores.finish(batch, first, r)
             self.softmax.emit(height, self.keys, self.n, lambda r: self._beside(first + r, r))
-            choose(height, range(smallest_piece(least, self.height), self.height + 1), multiply)
+            choose(height, even_heights(least, self.height), multiply)
             with I.serial(height) as r, opaque_block("store"):
                 product.store(batch, out_base, first, r)
 
-        for_tiles(
+        for_even_tiles(
             rows,
             self.height,
             lambda start, height: self.scores.multiply(bind(row + start), height),
