@@ -2,9 +2,10 @@
 
 TVM's passes that find common subexpressions and hoist conditions take up to a quarter of the
 compile time on unrolled register tiles and long epilogues; those that remove what does nothing and
-that rewrite divisions take a tenth each of what TVM's passes take. LLVM does the same work, and the machine code is the same
-without them. Passes for GPUs visit every statement and change nothing. Where a kernel's sizes are
-expressions, TVM's analyzer takes minutes to shrink buffers; such kernels say that theirs are exact.
+that rewrite divisions take a tenth each of what TVM's passes take. LLVM does the same work, and the
+machine code is the same without them. Passes for GPUs visit every statement and change nothing.
+TVM's analyzer takes long to find out that buffers of templates cannot shrink, and minutes where
+sizes are expressions; kernels of templates say that their buffers are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tvm import tirx
 from tvm.ir.transform import PassContext
 
 from relay_passes.tvm_compat import GPU_PASSES, SLOW_PASSES, WITHOUT_CSE
-from tir_schedules.core.extents import EXACT_BUFFERS
+from tir_schedules.core.emission import EXACT_BUFFERS
 
 _SHRINKS_BUFFERS = "s_tir.CompactBufferAllocation"
 

@@ -35,6 +35,7 @@ from tir_schedules.convolution.depthwise.staged import StagedTiles
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.extents import extent, read_extents
+from tir_schedules.core.flat_rows import as_matrix, as_vector, flat_rows, flat_view
 from tir_schedules.core.integer_product import is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
@@ -201,18 +202,23 @@ class _Pair:
         part, config = self.region.parts[0], self.config.depthwise
         buffers = [buffer for buffer in self.given[0] if buffer is not None]
         x, w, further = buffers[0], buffers[1], buffers[2 : len(part.inputs)]
+        flat, operands = flat_rows(part), buffers[len(part.inputs) :]
+        pairs = zip(operands, part.operands, flat.operands, strict=True)
         kernel = dot_kernel(part, self.isa)
         narrow = bfloat16.narrow if kernel is None else kernel.narrow
         results = Results(
-            part,
+            flat,
             self.problem,
             self.isa.f32_lanes if kernel is None else kernel.lanes,
             self.rows,
-            Epilogue(part, buffers[len(part.inputs) :], narrow),
+            Epilogue(flat, [flat_view(*pair) for pair in pairs], narrow),
             lambda at: [at - self.first],
         )
+        image = part.inputs[0]
         if kernel is None:
+            x = flat_view(x, image, as_vector(image))
             return DirectTiles(self.problem, config, self.isa.f32_lanes, x, w, results)
+        x = flat_view(x, image, as_matrix(image))
         named = named_inputs(part, further)
         return StagedTiles(part, self.problem, config, kernel, x, w, named, results)
 

@@ -15,13 +15,18 @@ from microkernels.vector.expressions import Expr, bind, parameter
 from .extents import buffer_shape, extent_scope
 from .region import Region, Tensor
 
+EXACT_BUFFERS = "tvm_hybrid.exact_buffers"
+"""Attribute of a function whose buffers TVM shall leave as they are: templates allocate what they
+need. To find out which part of them is used takes half of the time of TVM's passes on unrolled
+code, and minutes where sizes are expressions."""
+
 
 @contextmanager
 def kernel_function(name: str) -> Iterator[IRBuilder]:
     """The function under construction; `get` of what comes out returns it, after the scope."""
     with IRBuilder() as builder, I.prim_func(s_tir=True), extent_scope():
         I.func_name(name)
-        I.func_attr(NO_ALIAS)
+        I.func_attr({**NO_ALIAS, EXACT_BUFFERS: True})
         yield builder
 
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.errors import CompileError
@@ -38,10 +37,6 @@ class _Scopes(threading.local):
 
 
 _scopes = _Scopes()
-
-# Attribute of a function whose buffers TVM shall leave as they are: to find out which part of them
-# is used takes its analyzer minutes where sizes are expressions.
-EXACT_BUFFERS = "tvm_hybrid.exact_buffers"
 
 
 @contextmanager
@@ -71,7 +66,6 @@ def _dimension(size: int) -> int | Expr:
 def read_extents() -> None:
     """Emits, once all parameters are there, the values of their symbolic sizes as int32."""
     scope = _scopes.open[-1]
-    I.func_attr({EXACT_BUFFERS: True})
     for size, variable in scope.variables.items():
         scope.values[size] = materialise(cast("int32", variable))
 

@@ -133,7 +133,7 @@ class OpenOperand(PackedWords):
         size = self.room * (ceil_div(room[0], self.kr) * self.group)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
 
-    def load(self, panel: Expr, width: int, step: Expr | int, j: int) -> Expr:
+    def load(self, panel: Expr, width: Expr | int, step: Expr | int, j: Expr | int) -> Expr:
         """One vector of columns of a panel that begins with the vector `panel`."""
         return self.buffer[ramp(self._start(panel, width, step, j), self.group)]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from microkernels.isa import isa_named
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.convolution.open_images import (
     OfSizes,
@@ -93,6 +94,25 @@ def test_any_number_of_columns(isa: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_images_of_any_size(isa: str, kind: str) -> None:
     check(fused(ALL[kind]), IMAGE, isa, IMAGES)
+
+
+def test_windows_that_reach_over_the_edges_of_lines() -> None:
+    """Lines as long as a tile, shorter and longer ones; tiles of one row and of two."""
+    for kind in ("depthwise 3x3", "depthwise 5x5"):
+        sizes = [(2, rows, width) for rows, width in ((1, 1), (2, 3), (5, 4), (6, 7), (9, 15))]
+        check(ALL[kind], IMAGE, highest_native(ISAS), sizes)
+
+
+@pytest.mark.parametrize(("kind", "rows", "tiles"), [("5x5", 1, 4), ("3x3", 2, 5)])
+def test_one_code_for_all_edges(kind: str, rows: int, tiles: int) -> None:
+    """Tiles inside, at edges, and two sizes for short lines; with two rows a row alone as well."""
+    region = opened(ALL[f"depthwise {kind}"], IMAGE)
+    template, isa = template_for(region.op), isa_named("avx512")
+    config = DepthwiseConfig(rows=rows, columns=4, blocks=3)
+    text = template.build(region, config, isa).script()
+    taps = 5 if rows == 1 else 3
+    unrolled = [taps] * tiles if rows == 1 else [taps * taps] * 2 + [taps] * (tiles - 2)
+    assert text.count("= W[") == 2 * sum(unrolled)  # whole vectors of channels, and the last one
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -30,8 +30,11 @@ from tir_schedules.epilogue.epilogue import Epilogue
 def few_queries(problem: AttentionProblem, group: int) -> AttentionProblem | None:
     """The attention where its queries are few: one, if their number is not known.
 
-    None if they are not, or too many rows share k and v. `group` attentions share them.
+    None if they are not, or too many rows share k and v, or there are as many keys as queries: a
+    single query has a single key then. `group` attentions share k and v.
     """
+    if isinstance(problem.m, SymbolicSize) and problem.m == problem.n:
+        return None
     few = copy.copy(problem)
     few.m, few.group = (1 if isinstance(problem.m, SymbolicSize) else problem.m), group
     return few if few.m <= MOST_QUERIES and few.m * group <= MOST_ROWS else None

@@ -2,10 +2,10 @@
 
 pack k and v: panels of whole vectors, the last key repeated behind the last
 for each band of queries, as many as a register tile has
-    scores = q k^T            code for each height of a tile, chosen by a branch
+    scores = q k^T            code for some heights of a tile, chosen by a branch
     scale, mask, maximum      row by row, from L1
     softmax                   as `tiled.softmax`
-    out = scores v            code for each height, then one epilogue for all
+    out = scores v            code for these heights, then one epilogue for all
 
 All keys of a band are in cache at once. Keys behind the last have scores of -inf.
 """
@@ -170,6 +170,7 @@ class OpenMany:
             integers,
             band,
             mask,
+            self.height,
         )
         self.product = OpenProduct(
             problem,

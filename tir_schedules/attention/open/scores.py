@@ -58,6 +58,8 @@ class OpenScores:
         Where scores go.
     mask : KeyMask or None
         Added in the register tile; None: the epilogue is computed row by row.
+    most_rows : int
+        Queries of an ordinary band.
     """
 
     problem: AttentionProblem
@@ -72,6 +74,7 @@ class OpenScores:
     integers: OpenIntegers
     band: Band
     mask: KeyMask | None
+    most_rows: int
 
     @property
     def lanes(self) -> int:
@@ -89,7 +92,8 @@ class OpenScores:
         self.q.begin(row, rows)
         start = self.integers.start_of_scores(self.k, self.q)
 
-        def tile(first: Expr, size: int) -> None:
+        def tile(first: Expr, size: int, panel: Expr, j: Expr | int, wide: Expr | int) -> None:
+            """Vectors of keys from `first` on, which are those from `j` on of a panel."""
             with opaque_block("scores"):
 
                 def init(i: Expr | int, j: int) -> Expr:
@@ -101,18 +105,25 @@ class OpenScores:
                     size,
                     (self.k.steps,),
                     lambda i, ks: self.q.load(row + i, ks[0]),
-                    lambda j, ks: self.k.load(first, size, ks[0], j),
+                    lambda number, ks: self.k.load(panel, wide, ks[0], j + number),
                     init if start is not None else None,
                 )
                 for i in range(rows):
                     self._keep(result, i, row, first)
 
-        with I.serial(I.floordiv(self.keys, width)) as panel, opaque_block("panel"):
-            tile(bind(panel * width), width)
-        if width > 1:
-            left = materialise(I.floormod(self.keys, width))
-            with I.If(left > 0), I.Then():
-                choose(left, range(1, width), lambda size: tile(self.keys - left, size))
+        with I.serial(I.floordiv(self.keys, width)) as number, opaque_block("panel"):
+            panel = bind(number * width)
+            tile(panel, width, panel, 0, width)
+        if width == 1:
+            return
+        left = materialise(I.floormod(self.keys, width))
+        panel = materialise(self.keys - left)
+        if rows < self.most_rows:  # bands of few queries, which are not worth more code
+            with I.serial(left) as number, opaque_block("side"):
+                tile(bind(panel + number), 1, panel, number, left)
+            return
+        with I.If(left > 0), I.Then():
+            choose(left, range(1, width), lambda size: tile(panel, size, panel, 0, size))
 
     def _keep(self, result: Tile, i: int, row: Expr, first: Expr) -> None:
         """Stores one row of a tile of scores; with a mask of keys, also their maxima."""

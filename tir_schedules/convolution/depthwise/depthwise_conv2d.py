@@ -11,14 +11,12 @@ of the zero point.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, parameter
+from microkernels.vector.expressions import parameter
 from tir_schedules.convolution.direct.config import reject_operands
 from tir_schedules.convolution.geometry import (
     ConvGeometry,
@@ -34,7 +32,7 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.extents import read_extents
-from tir_schedules.core.flat_rows import as_matrix, flat_rows, flat_view
+from tir_schedules.core.flat_rows import as_matrix, as_vector, flat_rows, flat_view
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -86,22 +84,20 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         y = tensor_parameter("Y", region.output)
         if region.is_open:
             read_extents()
-        leading_of, flat = None, region
-        if problem.opens_image:
-            flat = flat_rows(region)
-            x = flat_view(x, region.inputs[0], as_matrix(region.inputs[0]))
-            y = flat_view(y, region.output, as_matrix(region.output))
-            pairs = zip(operands, region.operands, flat.operands, strict=True)
-            operands = [flat_view(*each) for each in pairs]
-            leading_of = _pixel_itself
+        flat = flat_rows(region)
+        y = flat_view(y, region.output, as_matrix(region.output))
+        pairs = zip(operands, region.operands, flat.operands, strict=True)
+        operands = [flat_view(*each) for each in pairs]
         narrow = bfloat16.narrow if kernel is None else kernel.narrow
         epilogue = Epilogue(flat, operands, narrow)
         lanes = isa.f32_lanes if kernel is None else kernel.lanes
-        results = Results(flat, problem, lanes, y, epilogue, leading_of)
+        results = Results(flat, problem, lanes, y, epilogue)
         tiles: DirectTiles | StagedTiles
         if kernel is None:
+            x = flat_view(x, region.inputs[0], as_vector(region.inputs[0]))
             tiles = DirectTiles(problem, config, lanes, x, w, results)
         else:
+            x = flat_view(x, region.inputs[0], as_matrix(region.inputs[0]))
             inputs = named_inputs(region, further)
             tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
         items = tiles.items
@@ -109,11 +105,6 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         with task_loop(tasks) as task:
             tiles.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
     return builder.get()
-
-
-def _pixel_itself(pixel: Expr) -> Sequence[Expr]:
-    """Leading indices of a result that is seen as a matrix."""
-    return [pixel]
 
 
 def kernel_name(region: Region, config: DepthwiseConfig, isa: Isa) -> str:
@@ -133,7 +124,7 @@ def at_run_time(region: Region, config: DepthwiseConfig) -> str:
         return "how many images"
     text = f"lines in tiles of {config.columns} pixels, of which the last one may overlap"
     if config.rows > 1 and region.inputs[1].dtype == "float32":
-        text += f"; {config.rows} lines at once, unless a tile reaches over both ends of a line"
+        text += f"; {config.rows} lines at once, unless a line is shorter than a tile"
     return text
 
 

@@ -3,7 +3,8 @@
 A tile of pixels and vectors of channels is accumulated in registers. A column of x is loaded once
 for all taps that use it, in all rows of the tile. Nothing is copied, and taps outside of x are left
 out: along the columns at compile time (tiles at the edges have code of their own), along the rows
-by the bounds of a loop.
+by the bounds of a loop. If the number of columns is known at run time only, one code serves all
+edges: columns that may lie outside are loaded with a mask.
 """
 
 from __future__ import annotations
@@ -11,20 +12,72 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
+from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.extents import extent
 from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .config import DepthwiseConfig
 from .problem import DepthwiseProblem
 from .results import Accumulators, Corner, Results
-from .strips import BEGIN, END, MIDDLE, OTHER, Strip, open_strip, strips, used_columns
+from .strips import Margin, Strip, open_sizes, strips, used_columns
+
+
+class Line(NamedTuple):
+    """Rows of results, for all of their columns and channels.
+
+    Places are in memory (`materialise`): written out for every tap and pixel, their arithmetic
+    would be most of what TVM and LLVM see of a tile.
+
+    Attributes
+    ----------
+    sample, row : Expr
+        The first row of results.
+    rows : int
+        How many.
+    taps : Expr or int
+        Rows of the window that lie within x.
+    x : Expr
+        Place in x of the first of them, for the first window and channel.
+    pitch : Expr or int
+        Elements of a row of x.
+    w : Expr
+        Elements of weights before those of the first of them, of each vector of channels.
+    """
+
+    sample: Expr
+    row: Expr
+    rows: int
+    taps: Expr | int
+    x: Expr
+    pitch: Expr | int
+    w: Expr
+
+
+class _Named(NamedTuple):
+    """Values of a tile that have names: accumulators in memory would be most of its code.
+
+    Attributes
+    ----------
+    weights : dict
+        (Row of the window, column of it, vector of channels) -> weights.
+    sums : dict
+        (Row of the tile, column, vector of channels) -> accumulators.
+    """
+
+    weights: dict[tuple[int, int, int], Expr]
+    sums: dict[tuple[int, int, int], Expr]
+
+    def store(self, tile: Accumulators) -> None:
+        """Puts the sums into memory, behind which the next loop finds them."""
+        for place, total in self.sums.items():
+            tile.set(*place, total)
 
 
 @dataclass(frozen=True)
@@ -40,7 +93,7 @@ class DirectTiles:
     lanes : int
         Of a vector.
     x, w : Buffer
-        The image, and the weight as `convolution.depthwise.weight` packs it.
+        The image as a vector, and the weight as `convolution.depthwise.weight` packs it.
     results : Results
         Where they go.
     """
@@ -144,7 +197,7 @@ class DirectTiles:
         end = top + axis.span(rows)
         at_once = tirx.all(left >= rows, top >= 0, end <= extent(axis.extent))
         if self.problem.columns.is_open:
-            at_once = tirx.all(at_once, self._is_long())
+            at_once = tirx.all(at_once, extent(self.problem.columns.outputs) >= self.config.columns)
         with I.If(at_once):
             with I.Then():
                 self._columns(sample, first, rows, chunk)
@@ -157,62 +210,74 @@ class DirectTiles:
         inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
         return tirx.Min(inside, extent(axis.outputs))
 
-    def _is_long(self) -> Expr:
-        """Whether no tile of a line of open length reaches over both ends of x."""
-        axis, size = self.problem.columns, self.config.columns
-        if size * axis.stride < axis.before:
-            return tirx.const(False, "bool")
-        last = as_expr(extent(axis.outputs)) - size
-        return tirx.all(
-            self._inside() >= size, tirx.any(last <= 0, last * axis.stride >= axis.before)
-        )
-
-    def _open_columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
+    def _open_columns(self, line: Line, chunk: Expr) -> None:
         """Columns whose number is known at run time only: whole tiles, of which the last one may
-        overlap the one before.
+        overlap the one before. A line shorter than a tile is cut into smaller ones.
 
-        The first one and the last one have code of their own. Where both are the same, or padding
-        is wider than a tile, code looks at every column of x; tiles of several rows are not used
-        there.
+        Tiles whose windows lie inside have code of their own if they are the ordinary ones. All
+        others look for the columns of x that may lie outside.
         """
-        axis, size = self.problem.columns, self.config.columns
+        axis, sizes = self.problem.columns, open_sizes(self.config.columns)
+        if line.rows > 1:
+            sizes = sizes[:1]
         outputs = extent(axis.outputs)
         inside = materialise(self._inside())
+        fitting = [tirx.Cast("int32", tirx.LT(outputs, size)) for size in sizes[:-1]]
+        kind = materialise(sum(fitting, tirx.const(0, "int32")))
+        size = tirx.const(sizes[-1], "int32")
+        for number, each in reversed(list(enumerate(sizes[:-1]))):
+            size = tirx.Select(kind <= number, tirx.const(each, "int32"), size)
+        size = materialise(size)
         last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
-        sizes = sorted({-(-size // 2), size})
         with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
             first = materialise(tirx.Min(number * size, last))
-            left = materialise(tirx.Min(outputs - first, tirx.const(size, "int32")))
-            begins, ends = first * axis.stride >= axis.before, first + size <= inside
-            middle, at_begin, at_end, other = (
-                tirx.const(kind, "int32") for kind in (MIDDLE, BEGIN, END, OTHER)
-            )
-            if len(sizes) > 1:
-                other = other + tirx.Cast("int32", left > sizes[0])
-            inner = tirx.Select(ends, middle, tirx.Select(left >= size, at_end, other))
-            outer = tirx.Select(tirx.all(first <= 0, ends), at_begin, other)
 
-            def tile(kind: int) -> None:
-                strip = open_strip(axis, kind, sizes, left)
-                self._channels(Corner(sample, row, first), rows, strip, chunk)
+            def at_edge(number: int) -> None:
+                strip = Strip(0, 1, sizes[number], False, self._margins(line, first, sizes[number]))
+                self._channels(line, first, strip, chunk)
 
-            kind = materialise(tirx.Select(begins, inner, outer))
-            choose(kind, range(OTHER + len(sizes) if rows == 1 else OTHER), tile)
+            if line.rows < self.config.rows:  # the first line and the last one, or a few short ones
+                choose(kind, range(len(sizes)), at_edge)
+                return
+            within = tirx.all(first * axis.stride >= axis.before, first + size <= inside, kind <= 0)
+            with I.If(within):
+                with I.Then():
+                    self._channels(line, first, Strip(0, 1, sizes[0], False), chunk)
+                with I.Else():
+                    choose(kind, range(len(sizes)), at_edge)
+
+    def _margins(self, line: Line, column: Expr, size: int) -> dict[int, Margin]:
+        """Columns of x, from the first one of a tile on, that may lie outside."""
+        axis, zero = self.problem.columns, tirx.const(0, "int32")
+        span, found = axis.span(size), {}
+        for offset in used_columns(axis.stride, axis.dilation, axis.taps, size):
+            if axis.before <= offset < span - axis.after:
+                continue
+            position = column * axis.stride + (offset - axis.before)
+            exists = materialise(tirx.all(position >= 0, position < extent(axis.extent)))
+            count = I.sblock_alloc_buffer((1,), "int32")
+            I.buffer_store(count, tirx.Select(exists, tirx.const(self.lanes, "int32"), zero), [0])
+            shift = None
+            if line.rows == 1:
+                apart = tirx.const((axis.before - offset) * self.problem.channels, "int32")
+                shift = materialise(tirx.Select(exists, zero, apart))
+            found[offset] = Margin(I.bind(count[0]), I.bind(count[0]), shift)
+        return found
 
     def _columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
+        line = self._line(sample, row, rows)
         if self.problem.columns.is_open:
-            self._open_columns(sample, row, rows, chunk)
+            self._open_columns(line, chunk)
             return
         for strip in strips(self.problem, self.config.columns):
             if strip.count == 1:
                 column = tirx.const(strip.start, "int32")
-                self._channels(Corner(sample, row, column), rows, strip, chunk)
+                self._channels(line, column, strip, chunk)
                 continue
             with I.serial(strip.count) as number:
-                corner = Corner(sample, row, strip.start + number * strip.size)
-                self._channels(corner, rows, strip, chunk)
+                self._channels(line, strip.start + number * strip.size, strip, chunk)
 
-    def _channels(self, corner: Corner, rows: int, strip: Strip, chunk: Expr) -> None:
+    def _channels(self, line: Line, column: Expr, strip: Strip, chunk: Expr) -> None:
         """All channels of a chunk; the last one has what is left over as well."""
         width, blocks = self._width, self.config.blocks
         whole, rest = divmod(self.problem.channels, width)
@@ -222,35 +287,51 @@ class DirectTiles:
                 most = tirx.Min(most, whole - chunk * blocks)
             with I.serial(most) as number:
                 block = chunk * blocks + number
-                self._tile(corner, rows, strip, block * self.config.vectors, width)
+                self._tile(line, column, strip, block * self.config.vectors, width)
         if rest:
             with I.If(chunk == self._chunks - 1), I.Then():
                 first = tirx.const(whole * self.config.vectors, "int32")
-                self._tile(corner, rows, strip, first, rest)
+                self._tile(line, column, strip, first, rest)
 
-    def _tile(self, corner: Corner, rows: int, strip: Strip, vector: Expr, valid: int) -> None:
+    def _tile(self, line: Line, column: Expr, strip: Strip, vector: Expr, valid: int) -> None:
+        """One register tile, from a column on."""
+        problem, lanes, rows = self.problem, self.lanes, line.rows
         with opaque_block("tile"):
-            vectors = -(-valid // self.lanes)
-            tile = Accumulators(rows, strip.size, vectors, self.lanes, "float32")
-            tile.fill(lambda _vector: constant(0.0, "float32", self.lanes))
-            axis = self.problem.rows
-            top = corner.row * axis.stride - axis.before
+            tile = Accumulators(rows, strip.size, -(-valid // lanes), lanes, "float32")
+            tile.fill(lambda _vector: constant(0.0, "float32", lanes))
+            start = column * (problem.columns.stride * problem.channels) + vector * lanes
+            x = materialise(line.x + start)
+            w = materialise(vector * (problem.taps * lanes) + line.w)
+            steps = problem.columns.taps * lanes
+            named = _Named({}, {})
             if rows == 1:
-                first, count = self._tap_rows(top)
-                with I.serial(count) as number:
-                    tap = first + number
-                    self._row(
-                        tile, corner, strip, vector, valid, top + tap * axis.dilation, [(0, tap)]
-                    )
+                with I.serial(line.taps) as number:
+                    at = materialise(x + number * (line.pitch * problem.rows.dilation))
+                    taps = [(0, 0, materialise(w + number * steps))]
+                    self._row(tile, strip, at, taps, valid, named)
+                    named.store(tile)
             else:
+                axis = problem.rows
                 for offset in range(axis.span(rows)):
-                    taps = [
-                        (i, tirx.const(offset - i * axis.stride, "int32"))
-                        for i in range(rows)
-                        if 0 <= offset - i * axis.stride < axis.taps
-                    ]
-                    self._row(tile, corner, strip, vector, valid, top + offset, taps)
-            self.results.store(tile, corner, vector * self.lanes, valid, strip.stored)
+                    users = [(i, offset - i * axis.stride) for i in range(rows)]
+                    taps = [(i, t, w + t * steps) for i, t in users if 0 <= t < axis.taps]
+                    at = materialise(x + line.pitch * offset)
+                    self._row(tile, strip, at, taps, valid, named)
+                named.store(tile)
+            corner = Corner(line.sample, line.row, column)
+            self.results.store(tile, corner, vector * lanes, valid)
+
+    def _line(self, sample: Expr, row: Expr, rows: int) -> Line:
+        """The rows of a tile, for all of its columns and channels."""
+        problem, axis = self.problem, self.problem.rows
+        top = row * axis.stride - axis.before
+        first, taps = self._tap_rows(top) if rows == 1 else (tirx.const(0, "int32"), axis.taps)
+        before = tirx.const(problem.columns.before, "int32")
+        pixel = problem.pixel(sample, top + first * axis.dilation, -before)
+        pitch = extent(problem.columns.extent * problem.channels)
+        x = materialise(pixel * problem.channels)
+        w = first * (problem.columns.taps * self.lanes)
+        return Line(sample, row, rows, taps, x, pitch, w)
 
     def _tap_rows(self, top: Expr) -> tuple[Expr, Expr]:
         """The first of the taps that lie within x, and how many do, for a window from `top` on."""
@@ -262,58 +343,52 @@ class DirectTiles:
         first = tirx.Max(zero, I.floordiv(step - 1 - top, step))
         last = I.floordiv(extent(axis.extent) + step - 1 - top, step)
         last = tirx.Min(tirx.const(axis.taps, "int32"), last)
-        bound = bind(first)
-        return bound, tirx.Max(tirx.const(0, "int32"), last - bound)
+        bound = materialise(first)
+        return bound, materialise(tirx.Max(tirx.const(0, "int32"), last - bound))
 
     def _row(
         self,
         tile: Accumulators,
-        corner: Corner,
         strip: Strip,
-        vector: Expr,
+        x: Expr,
+        taps: Sequence[tuple[int, int, Expr]],
         valid: int,
-        row: Expr,
-        taps: Sequence[tuple[int, Expr]],
+        named: _Named,
     ) -> None:
-        """One row of x: `taps` are (row of the tile, row of the weight)."""
-        axis = self.problem.columns
-        start = strip.start if strip.edge and strip.stored is None else None
-        weights: dict[tuple[int, int, int], Expr] = {}
-
-        def weight(i: int, tap: int, j: int) -> Expr:
-            if (i, tap, j) not in weights:
-                weights[i, tap, j] = bind(self._weight(vector + j, dict(taps)[i], tap))
-            return weights[i, tap, j]
-
+        """One row of x, from a place on: `taps` are (row of the tile, row of the weight, place of
+        that row)."""
+        axis, lanes, channels = self.problem.columns, self.lanes, self.problem.channels
+        weights, sums = named.weights, named.sums
         users = used_columns(axis.stride, axis.dilation, axis.taps, strip.size)
         for offset, uses in users.items():
-            if start is not None:
-                position = start * axis.stride - axis.before + offset
+            if strip.edge:
+                position = strip.start * axis.stride - axis.before + offset
                 if position < 0 or (not axis.is_open and position >= axis.extent):
                     continue
-            column = corner.column * axis.stride - axis.before + offset
-            exists = None
-            if offset in strip.checked:
-                # Columns outside are read at the nearest inside, and count as zeros.
-                width = extent(axis.extent)
-                exists = bind(tirx.all(column >= 0, column < width))
-                column = tirx.Max(tirx.Min(column, width - 1), tirx.const(0, "int32"))
+            at = x + offset * channels
             for j in range(tile.vectors):
-                columns = Columns(
-                    (vector + j) * self.lanes, self.lanes, min(self.lanes, valid - j * self.lanes)
-                )
-                pixel = self.problem.pixel(corner.sample, row, column)
-                value = load_vector(self.x, "float32", pixel, columns)
-                if exists is not None:
-                    zeros = constant(0.0, "float32", self.lanes)
-                    value = tirx.Select(splat(exists, self.lanes), value, zeros)
-                value = bind(value)
-                for i, _tap in taps:
+                exist = min(lanes, valid - j * lanes)
+                margin = strip.margins.get(offset)
+                value = bind(self._load(at + j * lanes if j else at, exist, margin))
+                for i, row, first in taps:
                     for k, tap in uses:
-                        total = tile.get(i, k, j) + value * weight(i, tap, j)
-                        tile.set(i, k, j, total)
+                        if (row, tap, j) not in weights:
+                            place = first + (j * self.problem.taps + tap) * lanes
+                            weights[row, tap, j] = bind(self.w[ramp(place, lanes)])
+                        total = sums.get((i, k, j), tile.get(i, k, j))
+                        sums[i, k, j] = bind(total + value * weights[row, tap, j])
 
-    def _weight(self, vector: Expr, row: Expr, column: int) -> Expr:
-        problem = self.problem
-        tap = vector * problem.taps + row * problem.columns.taps + column
-        return self.w[ramp(tap * self.lanes, self.lanes)]
+    def _load(self, at: Expr, exist: int, margin: Margin | None) -> Expr:
+        """A vector of x, of which so many lanes exist, and those of a margin; zeros beside it."""
+        lanes = self.lanes
+        if margin is None:
+            return load_vector(self.x, "float32", (), Columns(at, lanes, exist))
+        zeros = constant(0.0, "float32", lanes)
+        if lanes == 1:
+            return I.if_then_else(margin.loaded > 0, self.x[at], zeros)
+        most = tirx.const(exist, "int32")
+        loaded, kept = tirx.Min(margin.loaded, most), tirx.Min(margin.kept, most)
+        at = at if margin.shift is None else at + margin.shift
+        columns = Columns(at, lanes, loaded)
+        value = load_vector(self.x, "float32", (), columns)
+        return tirx.Select(Columns(0, lanes, kept).mask, value, zeros)

@@ -9,7 +9,6 @@ those of a row are unrolled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -122,15 +121,13 @@ class DepthwiseProblem:
         """Whether rows or columns are known at run time only."""
         return self.rows.is_open or self.columns.is_open
 
-    def pixel(self, sample: Expr, row: Expr, column: Expr) -> Sequence[Expr]:
-        """Leading indices of x, which is a matrix of pixels where their number is open."""
-        if self.opens_image:
-            # With one of the axes swapped the other has a single position.
-            row = sample * extent(self.rows.extent) + row
-            return [row * extent(self.columns.extent) + column]
-        if self.rank == 1:
-            return [sample, row]
-        return [sample, column, row] if self.swapped else [sample, row, column]
+    def pixel(self, sample: Expr, row: Expr, column: Expr) -> Expr:
+        """Flat index of a pixel of x.
+
+        With the axes swapped, the columns have a single position.
+        """
+        row = sample * _const(self.rows.extent) + row
+        return row * _const(self.columns.extent) + column
 
     def output_row(self, sample: Expr, row: Expr, column: Expr) -> Expr:
         """Flat index of a pixel of the result, as the epilogue counts rows."""

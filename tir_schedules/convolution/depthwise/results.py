@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.vector.expressions import Expr, ramp
+from microkernels.vector.expressions import Expr, materialise, ramp
+from tir_schedules.core.flat_rows import row_itself
 from tir_schedules.core.region import Region
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.packed_bytes import wide_bytes
 from tir_schedules.product.tile_stores import LONG_EPILOGUE
 
@@ -67,11 +68,11 @@ class Results:
     lanes : int
         Of the accumulators.
     out : Buffer
-        The result.
+        The result, as a matrix of pixels.
     epilogue : Epilogue
         What becomes of accumulators first.
-    leading_of : callable or None
-        Flat index of a pixel -> leading indices of `out`; without it, those of the output.
+    leading_of : callable
+        Flat index of a pixel -> leading indices of `out`.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class Results:
         lanes: int,
         out: Expr,
         epilogue: Epilogue,
-        leading_of: Callable[[Expr], Sequence[Expr]] | None = None,
+        leading_of: Callable[[Expr], Sequence[Expr]] = row_itself,
     ) -> None:
         self.region, self.problem, self.lanes = region, problem, lanes
         self.out, self.epilogue = out, epilogue
-        self.leading_of = leading_of or (lambda at: unflatten(at, region.output.shape[:-1]))
+        self.leading_of = leading_of
         self._bytes = wide_bytes(region, lanes, epilogue)
 
     def store(
@@ -101,14 +102,16 @@ class Results:
         With `stored`, so many of its columns exist.
         """
         pixels = tile.rows * tile.columns
+        channel = materialise(channel)
         if stored is not None:
             self._through_memory(tile, corner, channel, valid, stored)
             return
         if self.epilogue.cost <= LONG_EPILOGUE or pixels == 1:
             for i in range(tile.rows):
+                line = self._line(corner, i)
                 for k in range(tile.columns):
                     values = [tile.get(i, k, j) for j in range(tile.vectors)]
-                    self._pixel(corner, i, k, channel, values, valid)
+                    self._pixel(line + k if k else line, channel, values, valid)
             return
         # A long epilogue is not repeated for every pixel, which would cost LLVM seconds.
         self._through_memory(tile, corner, channel, valid, tile.columns)
@@ -126,21 +129,20 @@ class Results:
                     place: list[Expr | int] = [i * tile.columns + k, ramp(j * lanes, lanes)]
                     I.buffer_store(passing, tile.get(i, k, j), place)
         for i in range(tile.rows):
+            line = self._line(corner, i)
             with I.serial(columns) as column:
                 number = column + i * tile.columns
                 values = [passing[number, ramp(j * lanes, lanes)] for j in range(tile.vectors)]
-                self._pixel(corner, i, column, channel, values, valid)
+                self._pixel(line + column, channel, values, valid)
 
-    def _pixel(
-        self,
-        corner: Corner,
-        row: int,
-        column: int | Expr,
-        channel: Expr,
-        values: Sequence[Expr],
-        valid: int,
-    ) -> None:
-        at = self.problem.output_row(corner.sample, corner.row + row, corner.column + column)
+    def _line(self, corner: Corner, row: int) -> Expr:
+        """Flat index of the first pixel of one row of a tile.
+
+        It is in memory: written out for every pixel it would be most of what LLVM sees.
+        """
+        return materialise(self.problem.output_row(corner.sample, corner.row + row, corner.column))
+
+    def _pixel(self, at: Expr, channel: Expr, values: Sequence[Expr], valid: int) -> None:
         leading = self.leading_of(at)
         lanes, packed = self.lanes, []
         for j, value in enumerate(values):

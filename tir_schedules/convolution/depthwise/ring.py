@@ -41,7 +41,7 @@ class Ring:
     kernel : Microkernel
         Its multiply-add.
     x : Buffer
-        The image.
+        The image, as a matrix of pixels.
     inputs : dict
         The inputs after image and weight, by `zero_point_inputs`.
     start : Start or None
@@ -152,7 +152,7 @@ class Ring:
             taken = load_vector(
                 self.x,
                 self.region.inputs[0].dtype,
-                pixel,
+                [pixel],
                 Columns(block * self.block, self.block, valid),
             )
             operand = as_operand(taken, self.region.inputs[0].dtype, self.kernel, quantize)

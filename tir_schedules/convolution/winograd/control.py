@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, materialise
 
 
 def all_of(conditions: Sequence[Expr]) -> Expr | None:
@@ -31,6 +31,15 @@ def either(
             then()
         with I.Else():
             otherwise()
+
+
+def in_memory(values: Sequence[Expr]) -> list[Expr]:
+    """The values, each computed once.
+
+    TVM writes a sum of names out anew for every use of its own name: of the transform along one
+    axis in that along the other, ten times as many instructions as there are.
+    """
+    return [materialise(value) for value in values]
 
 
 def part_of(count: Expr | int, members: int, member: Expr) -> tuple[Expr | int, Expr | int]:

@@ -15,11 +15,20 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, like, ramp, splat, vector_type
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    constant,
+    like,
+    materialise,
+    ramp,
+    splat,
+    vector_type,
+)
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
 
-from .control import all_of, either, part_of
+from .control import all_of, either, in_memory, part_of
 from .problem import WinogradProblem
 
 
@@ -104,12 +113,14 @@ class InputTransform:
         """One vector of channels of one tile."""
         transform, reach = self.problem.algorithm.input_transform, self.problem.algorithm.reach
         columns = [
-            transform([bind(load(vector, i, j)) for i in range(reach)]) for j in range(reach)
+            in_memory(transform([bind(load(vector, i, j)) for i in range(reach)]))
+            for j in range(reach)
         ]
+        at = materialise(start + vector * self.lanes)
         for i in range(reach):
             for j, value in enumerate(transform([column[i] for column in columns])):
-                at = start + (i * reach + j) * self.pitches[0] + vector * self.lanes
-                I.buffer_store(self.v, value, [ramp(at, self.lanes)])
+                place = at + (i * reach + j) * self.pitches[0]
+                I.buffer_store(self.v, value, [ramp(place, self.lanes)])
 
     def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
         """A position of a tile; at an edge it may lie outside."""

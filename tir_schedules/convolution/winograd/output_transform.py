@@ -16,7 +16,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, bind, ramp
+from microkernels.vector.expressions import Expr, bind, materialise, ramp
 from tir_schedules.core.collapse import item_operands
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
@@ -27,7 +27,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.tile_stores import LONG_EPILOGUE, store_columns
 from tir_schedules.rows.normalize_view import reshaped
 
-from .control import either
+from .control import either, in_memory
 from .problem import WinogradProblem
 
 
@@ -114,18 +114,22 @@ class OutputTransform:
             sample, row, column = self.problem.place(first + tile)
             y, x = bind(row * size), bind(column * size)
             with I.serial(width) as vector, opaque_block("vector"):
-                at = start + tile * tile_pitch + vector * self.lanes
+                at = materialise(start + tile * tile_pitch + vector * self.lanes)
                 halves = [
-                    transform(
-                        [
-                            bind(self.m[ramp(at + (i * reach + j) * matrix, self.lanes)])
-                            for i in range(reach)
-                        ]
+                    in_memory(
+                        transform(
+                            [
+                                bind(self.m[ramp(at + (i * reach + j) * matrix, self.lanes)])
+                                for i in range(reach)
+                            ]
+                        )
                     )
                     for j in range(reach)
                 ]
                 results = [
-                    [algorithm.given(each) for each in transform([half[p] for half in halves])]
+                    in_memory(
+                        [algorithm.given(each) for each in transform([half[p] for half in halves])]
+                    )
                     for p in range(size)
                 ]
 

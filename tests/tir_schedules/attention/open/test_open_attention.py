@@ -17,10 +17,11 @@ from tir_schedules.attention.config import kernels_of
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
+from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.core.template import template_for
 
 KEYS, PAST = SymbolicSize.of("keys"), SymbolicSize.of("past")
-SIZES = [(1, 1), (1, 2), (2, 7), (1, 16), (1, 33), (2, 50)]
+SIZES = [(1, 1), (1, 2), (1, 3), (1, 5), (2, 7), (1, 9), (1, 16), (1, 33), (2, 50)]
 
 
 def f32(*shape: int) -> Tensor:
@@ -104,17 +105,21 @@ def test_any_length(isa: str) -> None:
         check(region, kernel, *sizes)
 
 
-def test_there_is_no_code_for_tiles_of_a_single_query_among_many() -> None:
-    """One query has code of its own, and bands of more are at least two high."""
-    region, isa = attention(), highest_native(ISAS)
+def test_there_is_code_for_bands_of_some_heights() -> None:
+    """One query of many keys has code of its own."""
+    isa = highest_native(ISAS)
     machine = machine_for(isa)
-    template = template_for(region.op)
-    config = template.default_config(region, machine)
-    height = min(kernel.mr for kernel in kernels_of(config))
-    text = template.build(region, config, machine.isa).script()
-    many = text[text.rindex("else:", 0, text.index('T.sblock("piece")')) :]
-    panels = len(balanced(32 // machine.isa.f32_lanes, config.product_vectors))
-    assert many.count('T.sblock("product")') == (height - 1) * panels
+    for keys, single in ((KEYS, False), (LENGTH, True)):
+        region = attention(keys=keys)
+        template = template_for(region.op)
+        config = template.default_config(region, machine)
+        height = min(kernel.mr for kernel in kernels_of(config))
+        text = template.build(region, config, machine.isa).script()
+        assert ('T.sblock("few")' in text) == (not single)
+        panels = len(balanced(32 // machine.isa.f32_lanes, config.product_vectors))
+        heights = tail_heights(height, config.score_vectors, 1 if single else 2).heights
+        assert text[text.index('T.sblock("piece")') :].count('"product"') == len(heights) * panels
+        assert len(heights) < height
 
 
 @pytest.mark.sampled
