@@ -54,6 +54,8 @@ class OpenSizes:
         Sizes, and the largest numbers that they may be.
     found : int
         How many sizes depend on data so far.
+    lengths : dict
+        Name of a size that is a choice -> how many sizes the choice has, choices in it written out.
     """
 
     inputs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class OpenSizes:
     relations: dict[str, str] = field(default_factory=dict)
     limits: list[tuple[Expr, int]] = field(default_factory=list)
     found: int = 0
+    lengths: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, inputs: dict[str, tuple[Size, ...]]) -> OpenSizes:
@@ -83,6 +86,7 @@ class OpenSizes:
         for key, sizes in self.inputs.items():
             self.inputs[key] = tuple(_replaced(size, name, text) for size in sizes)
         self.limits.clear()
+        self.lengths.clear()
         self.found = 0
 
     def unite(self, one: Expr, other: Expr) -> None:
@@ -142,17 +146,24 @@ def current_sizes() -> OpenSizes | None:
     return _current.get()
 
 
-def new_size() -> tirx.Var:
-    """A size that depends on data; no other size of the model has its name.
+def new_size(length: int = 1) -> tirx.Var:
+    """A size that depends on data, or is a choice; no other size of the model has its name.
 
-    Passes take sizes of one name for one size.
+    Passes take sizes of one name for one size. `length` is as of `OpenSizes.lengths`.
     """
     sizes = current_sizes() or OpenSizes()
     while True:
         sizes.found += 1
         name = f"found_{sizes.found}"
         if name not in sizes.symbols:
+            sizes.lengths[name] = length
             return tirx.Var(name, "int64")
+
+
+def length_of(*sizes: Expr) -> int:
+    """How many sizes some are, choices in them written out."""
+    known = current_sizes() or OpenSizes()
+    return sum(known.lengths.get(var.name, 1) for size in sizes for var in _variables(size))
 
 
 def _variables(size: Expr) -> set[tirx.Var]:

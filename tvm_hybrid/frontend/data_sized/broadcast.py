@@ -13,7 +13,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from ..expressions import Expr
-from ..open_sizes import new_size
+from ..open_sizes import length_of, new_size
 from .kernels import index
 from .requests import check_equal, unite
 from .sizes import dims_of, is_open, same_size
@@ -26,6 +26,9 @@ BROADCASTING = frozenset(
         *("Or", "Pow", "Sub", "Sum", "Where", "Xor"),
     }
 )
+
+
+MOST_CHOSEN = 64  # sizes in a choice that is written out; layouts and fusion pass through it
 
 
 # What sums over an axis that both factors have.
@@ -106,11 +109,16 @@ def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
         tirx.Select(tirx.EQ(other, index(1)), one, other),
     ]
     known = [each for each in (one, other) if isinstance(each, tirx.IntImm)]
-    size: Expr = known[0] if known else new_size()
-    # By way of a tensor: TVM would put a choice in the place of the size wherever that stands, and
-    # a choice among choices, of each layer behind the last, is twice as long as its own.
-    found = builder.emit(relax.op.shape_to_tensor(builder.emit(relax.ShapeExpr(choices))))
-    shape = builder.emit(relax.op.tensor_to_shape(found))
+    length = 2 * length_of(one, other)
+    shape = builder.emit(relax.ShapeExpr(choices))
+    if length > MOST_CHOSEN:
+        # By way of a tensor: TVM puts a choice in the place of the size wherever that stands, and a
+        # choice among choices, of each layer behind the last, is twice as long as its own.
+        length = 1
+        shape = builder.emit(
+            relax.op.tensor_to_shape(builder.emit(relax.op.shape_to_tensor(shape)))
+        )
+    size: Expr = known[0] if known else new_size(length)
     builder.match_cast(shape, relax.ShapeType([size, size]))
     return size
 
