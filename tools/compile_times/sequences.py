@@ -106,40 +106,59 @@ def voice_embedder(form: Form) -> Model:
 
 
 def atoms(form: Form) -> Model:
-    """Kinds and places of atoms, and edges between them -> energy and forces' features.
+    """Kinds and places of atoms, edges between them and angles between edges -> energy, features.
 
-    Four layers: a message of each edge by a perceptron of its distance, added to its atom.
+    Three layers: an edge hears from those that it has an angle with, an atom from its edges.
     """
     g, width, bases = Graph(form), 64, 20
-    count, edges = g.size("atoms", 48), g.size("edges", 400)
+    count, edges, angles = g.size("atoms", 48), g.size("edges", 400), g.size("angles", 900)
     kinds = g.input("kinds", (count,), np.int64)
     places = g.input("places", (count, 3))
-    ends = g.input("edges", (2, edges), np.int64)
-    source, target = (g.node("Squeeze", g.slice(ends, 0, at, at + 1), g.ints(0)) for at in (0, 1))
+    source, target = _halves(g, g.input("edges", (2, edges), np.int64))
+    first, second = _halves(g, g.input("angles", (2, angles), np.int64))
     apart = g.node("Sub", g.node("Gather", places, source), g.node("Gather", places, target))
     squares = g.node("ReduceSum", g.node("Mul", apart, apart), g.ints(-1), keepdims=1)
     distance = g.node("Sqrt", g.node("Add", squares, g.constant(1e-6)))
     from_centre = g.node("Sub", distance, g.constant(np.linspace(0, 6, bases)))
     power = g.node("Mul", g.node("Mul", from_centre, from_centre), g.constant(-5.0))
-    basis = g.node("Exp", power)
     turn = g.node("Cos", g.node("Mul", distance, g.constant(np.pi / 6)))
     cut = g.node("Mul", g.node("Add", turn, g.constant(1.0)), g.constant(0.5))
+    ways = g.node("Div", apart, distance)
+    both = g.node("Mul", g.node("Gather", ways, first), g.node("Gather", ways, second))
+    cosine = g.node("ReduceSum", both, g.ints(-1), keepdims=1)
+    around = g.node("Cos", g.node("Mul", cosine, g.constant(np.arange(8))))
     x = g.node("Gather", g.random(100, width), kinds)
-    place: Part = g.same(x, 0, count)
-    for _ in range(4):
-        y = _shifted_softplus(g, g.linear(basis, bases, width))
-        weight = g.node("Mul", g.linear(y, width, width), cut)
-        message = g.node("Mul", g.node("Gather", g.linear(x, width, width), source), weight)
-        nothing = g.node("Expand", g.constant([[0.0]]), g.shape(place, width))
-        rows = g.node("Expand", g.node("Unsqueeze", target, g.ints(1)), g.node("Shape", message))
-        sums = g.node("ScatterElements", nothing, rows, message, axis=0, reduction="add")
-        y = _shifted_softplus(g, g.linear(sums, width, width))
-        x = g.node("Add", x, g.linear(y, width, width))
-    y = _shifted_softplus(g, g.linear(x, width, 32))
-    each = g.linear(y, 32, 1 + form.head)
+    of_edges = g.linear(g.node("Exp", power), bases, width)
+    for _ in range(3):
+        ends = (g.node("Gather", of_edges, each) for each in (first, second))
+        triple = g.node("Concat", *ends, around, axis=1)
+        gate = g.node("Sigmoid", g.linear(triple, 2 * width + 8, width))
+        y = g.node("Mul", gate, _shifted_softplus(g, g.linear(triple, 2 * width + 8, width)))
+        of_edges = g.node("Add", of_edges, _sums(g, y, first, g.same(source, 0, edges), width))
+        weight = g.node("Mul", _mlp(g, of_edges, width, width), cut)
+        y = g.node("Mul", g.node("Gather", g.linear(x, width, width), source), weight)
+        sums = _sums(g, y, target, g.same(x, 0, count), width)
+        x = g.node("Add", x, _mlp(g, sums, width, width))
+    each = _mlp(g, x, width, 1 + form.head)
     g.output(g.node("ReduceSum", each, g.ints(0), keepdims=0), "energy")
     g.output(x, "features")
     return g.model()
+
+
+def _halves(g: Graph, pairs: str) -> list[str]:
+    """Both rows of a [2, count]."""
+    return [g.node("Squeeze", g.slice(pairs, 0, at, at + 1), g.ints(0)) for at in (0, 1)]
+
+
+def _sums(g: Graph, rows: str, owners: str, count: Part, width: int) -> str:
+    """[count, width]: the sum of the rows of each owner."""
+    nothing = g.node("Expand", g.constant([[0.0]]), g.shape(count, width))
+    places = g.node("Expand", g.node("Unsqueeze", owners, g.ints(1)), g.node("Shape", rows))
+    return g.node("ScatterElements", nothing, places, rows, axis=0, reduction="add")
+
+
+def _mlp(g: Graph, x: str, width: int, outer: int) -> str:
+    return g.linear(_shifted_softplus(g, g.linear(x, width, width)), width, outer)
 
 
 def _shifted_softplus(g: Graph, x: str) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from microkernels.isa import CAP_VARIABLE
+
 from .stage_clock import Seconds
 from .start import FIRST_RUN, MEASURING, MODULES
 
@@ -105,6 +107,7 @@ def start(
     )
     if target is not None:
         environment["TVM_HYBRID_RECORDS"] = "none"
+        environment.pop(CAP_VARIABLE, None)
     if cache is None:
         environment["TVM_HYBRID_CACHE"] = "0"
     else:
