@@ -28,6 +28,9 @@ from .problem import DepthwiseProblem
 from .results import Accumulators, Corner, Results
 from .strips import Margin, Strip, open_sizes, strips, used_columns
 
+Weights = dict[tuple[int, int, int], Expr]
+"""(Row of the window, column of it, vector of channels) -> weights that have a name."""
+
 
 class Line(NamedTuple):
     """Rows of results, for all of their columns and channels.
@@ -58,26 +61,6 @@ class Line(NamedTuple):
     x: Expr
     pitch: Expr | int
     w: Expr
-
-
-class _Named(NamedTuple):
-    """Values of a tile that have names: accumulators in memory would be most of its code.
-
-    Attributes
-    ----------
-    weights : dict
-        (Row of the window, column of it, vector of channels) -> weights.
-    sums : dict
-        (Row of the tile, column, vector of channels) -> accumulators.
-    """
-
-    weights: dict[tuple[int, int, int], Expr]
-    sums: dict[tuple[int, int, int], Expr]
-
-    def store(self, tile: Accumulators) -> None:
-        """Puts the sums into memory, behind which the next loop finds them."""
-        for place, total in self.sums.items():
-            tile.set(*place, total)
 
 
 @dataclass(frozen=True)
@@ -303,21 +286,19 @@ class DirectTiles:
             x = materialise(line.x + start)
             w = materialise(vector * (problem.taps * lanes) + line.w)
             steps = problem.columns.taps * lanes
-            named = _Named({}, {})
+            weights: Weights = {}
             if rows == 1:
                 with I.serial(line.taps) as number:
                     at = materialise(x + number * (line.pitch * problem.rows.dilation))
                     taps = [(0, 0, materialise(w + number * steps))]
-                    self._row(tile, strip, at, taps, valid, named)
-                    named.store(tile)
+                    self._row(tile, strip, at, taps, valid, weights)
             else:
                 axis = problem.rows
                 for offset in range(axis.span(rows)):
                     users = [(i, offset - i * axis.stride) for i in range(rows)]
                     taps = [(i, t, w + t * steps) for i, t in users if 0 <= t < axis.taps]
                     at = materialise(x + line.pitch * offset)
-                    self._row(tile, strip, at, taps, valid, named)
-                named.store(tile)
+                    self._row(tile, strip, at, taps, valid, weights)
             corner = Corner(line.sample, line.row, column)
             self.results.store(tile, corner, vector * lanes, valid)
 
@@ -353,12 +334,11 @@ class DirectTiles:
         x: Expr,
         taps: Sequence[tuple[int, int, Expr]],
         valid: int,
-        named: _Named,
+        weights: Weights,
     ) -> None:
         """One row of x, from a place on: `taps` are (row of the tile, row of the weight, place of
         that row)."""
         axis, lanes, channels = self.problem.columns, self.lanes, self.problem.channels
-        weights, sums = named.weights, named.sums
         users = used_columns(axis.stride, axis.dilation, axis.taps, strip.size)
         for offset, uses in users.items():
             if strip.edge:
@@ -375,8 +355,7 @@ class DirectTiles:
                         if (row, tap, j) not in weights:
                             place = first + (j * self.problem.taps + tap) * lanes
                             weights[row, tap, j] = bind(self.w[ramp(place, lanes)])
-                        total = sums.get((i, k, j), tile.get(i, k, j))
-                        sums[i, k, j] = bind(total + value * weights[row, tap, j])
+                        tile.set(i, k, j, tile.get(i, k, j) + value * weights[row, tap, j])
 
     def _load(self, at: Expr, exist: int, margin: Margin | None) -> Expr:
         """A vector of x, of which so many lanes exist, and those of a margin; zeros beside it."""
