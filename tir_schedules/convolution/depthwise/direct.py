@@ -17,9 +17,9 @@ from typing import NamedTuple
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp
+from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
@@ -180,7 +180,8 @@ class DirectTiles:
         end = top + axis.span(rows)
         at_once = tirx.all(left >= rows, top >= 0, end <= extent(axis.extent))
         if self.problem.columns.is_open:
-            at_once = tirx.all(at_once, extent(self.problem.columns.outputs) >= self.config.columns)
+            outputs = as_expr(extent(self.problem.columns.outputs))
+            at_once = tirx.all(at_once, outputs >= self.config.columns)
         with I.If(at_once):
             with I.Then():
                 self._columns(sample, first, rows, chunk)
@@ -208,15 +209,15 @@ class DirectTiles:
         fitting = [tirx.Cast("int32", tirx.LT(outputs, size)) for size in sizes[:-1]]
         kind = materialise(sum(fitting, tirx.const(0, "int32")))
         size = tirx.const(sizes[-1], "int32")
-        for number, each in reversed(list(enumerate(sizes[:-1]))):
-            size = tirx.Select(kind <= number, tirx.const(each, "int32"), size)
+        for which, each in reversed(list(enumerate(sizes[:-1]))):
+            size = tirx.Select(kind <= which, tirx.const(each, "int32"), size)
         size = materialise(size)
         last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
         with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
             first = materialise(tirx.Min(number * size, last))
 
-            def at_edge(number: int) -> None:
-                strip = Strip(0, 1, sizes[number], False, self._margins(line, first, sizes[number]))
+            def at_edge(which: int) -> None:
+                strip = Strip(0, 1, sizes[which], False, self._margins(line, first, sizes[which]))
                 self._channels(line, first, strip, chunk)
 
             if line.rows < self.config.rows:  # the first line and the last one, or a few short ones
@@ -364,10 +365,10 @@ class DirectTiles:
             return load_vector(self.x, "float32", (), Columns(at, lanes, exist))
         zeros = constant(0.0, "float32", lanes)
         if lanes == 1:
-            return I.if_then_else(margin.loaded > 0, self.x[at], zeros)
+            return tirx.if_then_else(margin.loaded > 0, self.x[at], zeros)
         most = tirx.const(exist, "int32")
         loaded, kept = tirx.Min(margin.loaded, most), tirx.Min(margin.kept, most)
         at = at if margin.shift is None else at + margin.shift
         columns = Columns(at, lanes, loaded)
         value = load_vector(self.x, "float32", (), columns)
-        return tirx.Select(Columns(0, lanes, kept).mask, value, zeros)
+        return tirx.Select(tirx.LT(ramp(0, lanes), splat(kept, lanes)), value, zeros)
