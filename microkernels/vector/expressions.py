@@ -167,7 +167,9 @@ def bind(value: Expr | int) -> Expr:
 
 
 def materialise(value: Expr) -> Expr:
-    """Names a value in a way that TVM cannot look through."""
+    """Names a value in a way that TVM cannot look through; inside `let_scope` as `bind` does."""
+    if _names.scopes:
+        return bind(value)
     buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
     index = ramp(0, lanes_of(value))
     I.buffer_store(buffer, value, [index])

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp
+from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
@@ -27,6 +27,9 @@ from .config import DepthwiseConfig
 from .problem import DepthwiseProblem
 from .results import Accumulators, Corner, Results
 from .strips import Margin, Strip, open_sizes, strips, used_columns
+
+Weights = dict[tuple[int, int, int], Expr]
+"""(Row of the window, column of it, vector of channels) -> weights that have a name."""
 
 
 class Line(NamedTuple):
@@ -58,26 +61,6 @@ class Line(NamedTuple):
     x: Expr
     pitch: Expr | int
     w: Expr
-
-
-class _Named(NamedTuple):
-    """Values of a tile that have names: accumulators in memory would be most of its code.
-
-    Attributes
-    ----------
-    weights : dict
-        (Row of the window, column of it, vector of channels) -> weights.
-    sums : dict
-        (Row of the tile, column, vector of channels) -> accumulators.
-    """
-
-    weights: dict[tuple[int, int, int], Expr]
-    sums: dict[tuple[int, int, int], Expr]
-
-    def store(self, tile: Accumulators) -> None:
-        """Puts the sums into memory, behind which the next loop finds them."""
-        for place, total in self.sums.items():
-            tile.set(*place, total)
 
 
 @dataclass(frozen=True)
@@ -197,7 +180,8 @@ class DirectTiles:
         end = top + axis.span(rows)
         at_once = tirx.all(left >= rows, top >= 0, end <= extent(axis.extent))
         if self.problem.columns.is_open:
-            at_once = tirx.all(at_once, extent(self.problem.columns.outputs) >= self.config.columns)
+            outputs = as_expr(extent(self.problem.columns.outputs))
+            at_once = tirx.all(at_once, outputs >= self.config.columns)
         with I.If(at_once):
             with I.Then():
                 self._columns(sample, first, rows, chunk)
@@ -225,15 +209,15 @@ class DirectTiles:
         fitting = [tirx.Cast("int32", tirx.LT(outputs, size)) for size in sizes[:-1]]
         kind = materialise(sum(fitting, tirx.const(0, "int32")))
         size = tirx.const(sizes[-1], "int32")
-        for number, each in reversed(list(enumerate(sizes[:-1]))):
-            size = tirx.Select(kind <= number, tirx.const(each, "int32"), size)
+        for which, each in reversed(list(enumerate(sizes[:-1]))):
+            size = tirx.Select(kind <= which, tirx.const(each, "int32"), size)
         size = materialise(size)
         last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
         with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
             first = materialise(tirx.Min(number * size, last))
 
-            def at_edge(number: int) -> None:
-                strip = Strip(0, 1, sizes[number], False, self._margins(line, first, sizes[number]))
+            def at_edge(which: int) -> None:
+                strip = Strip(0, 1, sizes[which], False, self._margins(line, first, sizes[which]))
                 self._channels(line, first, strip, chunk)
 
             if line.rows < self.config.rows:  # the first line and the last one, or a few short ones
@@ -303,21 +287,19 @@ class DirectTiles:
             x = materialise(line.x + start)
             w = materialise(vector * (problem.taps * lanes) + line.w)
             steps = problem.columns.taps * lanes
-            named = _Named({}, {})
+            weights: Weights = {}
             if rows == 1:
                 with I.serial(line.taps) as number:
                     at = materialise(x + number * (line.pitch * problem.rows.dilation))
                     taps = [(0, 0, materialise(w + number * steps))]
-                    self._row(tile, strip, at, taps, valid, named)
-                    named.store(tile)
+                    self._row(tile, strip, at, taps, valid, weights)
             else:
                 axis = problem.rows
                 for offset in range(axis.span(rows)):
                     users = [(i, offset - i * axis.stride) for i in range(rows)]
                     taps = [(i, t, w + t * steps) for i, t in users if 0 <= t < axis.taps]
                     at = materialise(x + line.pitch * offset)
-                    self._row(tile, strip, at, taps, valid, named)
-                named.store(tile)
+                    self._row(tile, strip, at, taps, valid, weights)
             corner = Corner(line.sample, line.row, column)
             self.results.store(tile, corner, vector * lanes, valid)
 
@@ -353,12 +335,11 @@ class DirectTiles:
         x: Expr,
         taps: Sequence[tuple[int, int, Expr]],
         valid: int,
-        named: _Named,
+        weights: Weights,
     ) -> None:
         """One row of x, from a place on: `taps` are (row of the tile, row of the weight, place of
         that row)."""
         axis, lanes, channels = self.problem.columns, self.lanes, self.problem.channels
-        weights, sums = named.weights, named.sums
         users = used_columns(axis.stride, axis.dilation, axis.taps, strip.size)
         for offset, uses in users.items():
             if strip.edge:
@@ -375,8 +356,7 @@ class DirectTiles:
                         if (row, tap, j) not in weights:
                             place = first + (j * self.problem.taps + tap) * lanes
                             weights[row, tap, j] = bind(self.w[ramp(place, lanes)])
-                        total = sums.get((i, k, j), tile.get(i, k, j))
-                        sums[i, k, j] = bind(total + value * weights[row, tap, j])
+                        tile.set(i, k, j, tile.get(i, k, j) + value * weights[row, tap, j])
 
     def _load(self, at: Expr, exist: int, margin: Margin | None) -> Expr:
         """A vector of x, of which so many lanes exist, and those of a margin; zeros beside it."""
@@ -385,10 +365,10 @@ class DirectTiles:
             return load_vector(self.x, "float32", (), Columns(at, lanes, exist))
         zeros = constant(0.0, "float32", lanes)
         if lanes == 1:
-            return I.if_then_else(margin.loaded > 0, self.x[at], zeros)
+            return tirx.if_then_else(margin.loaded > 0, self.x[at], zeros)
         most = tirx.const(exist, "int32")
         loaded, kept = tirx.Min(margin.loaded, most), tirx.Min(margin.kept, most)
         at = at if margin.shift is None else at + margin.shift
         columns = Columns(at, lanes, loaded)
         value = load_vector(self.x, "float32", (), columns)
-        return tirx.Select(Columns(0, lanes, kept).mask, value, zeros)
+        return tirx.Select(tirx.LT(ramp(0, lanes), splat(kept, lanes)), value, zeros)
