@@ -138,8 +138,8 @@ def lookup(values: Sequence[int], at: Expr) -> Expr:
         found = tirx.Select(at < begin, found, word)
         first = tirx.Select(at < begin, first, begin)
     shift = tirx.Cast("int64", (at - first) * bits)
-    number = tirx.bitwise_and(tirx.shift_right(found, shift), tirx.const((1 << bits) - 1, "int64"))
-    return tirx.Cast("int32", number)
+    mask = tirx.const((1 << bits) - 1, "int64")
+    return tirx.Cast("int32", tirx.bitwise_and(tirx.shift_right(found, shift), mask))
 
 
 def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> None:

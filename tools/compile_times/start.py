@@ -67,6 +67,7 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
     from tools.compile_times import hooks
     from tvm_hybrid.errors import InputValueError
     from tvm_hybrid.model_programs import ModelPrograms, OpenSession
+    from tvm_hybrid.progress import Progress
 
     hooks.install(clock)
     target = job["target"]
@@ -77,7 +78,8 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
     clock.begin(REST)
     entries = hooks.Entries()
     with hooks.announced(clock), entries:
-        programs = ModelPrograms(job["model"], options, cache=False)
+        silent = Progress(False, job["model"], True)
+        programs = ModelPrograms(job["model"], options, False, silent)
         found = programs.for_all_sizes(None, None)
         if isinstance(found, OpenSession):
             shapes = {name: array.shape for name, array in feeds.items()}
