@@ -169,3 +169,39 @@ def test_long_windows_over_a_signal_of_any_length() -> None:
         # 80 products of numbers of a normal distribution: a sum of magnitudes below 200.
         error = 200 * 80 * np.finfo(np.float32).eps
         np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=0, atol=error)
+
+
+def same_windows(mode: str) -> onnx.ModelProto:
+    """Windows that overlap, and such with gaps, in strides over dynamic extents."""
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 2, "height", "width"])
+    y = build.node("Conv", x, build.constant(random(4, 2, 3, 1)), auto_pad=mode, strides=[2, 3])
+    window: dict[str, Any] = {"auto_pad": mode, "kernel_shape": [3, 1]}
+    build.output(build.node("MaxPool", y, strides=[2, 2], **window), None)
+    build.output(build.node("MaxPool", x, strides=[1, 1], **window), None)
+    return build.model()
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_padding_that_follows_from_dynamic_extents(mode: str) -> None:
+    model = same_windows(mode)
+    session, literal = one_program(model), literal_session(model)
+    for n, height, width in ((1, 1, 1), (2, 6, 7), (1, 13, 8), (1, 16, 9)):
+        feeds = {"x": random(n, 2, height, width, seed=height) - 2}  # padding with 0 would show
+        wanted = literal.run(None, feeds)
+        # Sums of 6 products of numbers below 8.
+        error = 6 * 64 * np.finfo(np.float32).eps
+        for mine, theirs in zip(session.run(None, feeds), wanted, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=error)
+
+
+def test_means_over_padding_of_dynamic_extents_are_refused() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 2, "t"])
+    window = {"auto_pad": "SAME_UPPER", "kernel_shape": [3], "strides": [2]}
+    build.output(build.node("AveragePool", x, **window), None)
+    with pytest.raises(UnsupportedOperatorError, match="its padding depends on an extent"):
+        import_onnx(build.model(), keep_open=True)
+    session = InferenceSession(build.model(), num_threads=1)
+    assert session.run(None, {"x": np.ones((1, 2, 5), np.float32)})[0].shape == (1, 2, 3)
+    assert "because AveragePool node" in session.explain().summary()

@@ -26,14 +26,15 @@ def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """As auto_pad.py has it; the places apart, if they are asked for."""
     if not any(node.output[1:]):
         return auto_pad(node, graph)
+    same = attributes_of(node).get("auto_pad", "NOTSET").startswith("SAME")
     padded, *behind = auto_pad(node, graph) or [node]
     attributes = attributes_of(padded)
-    if behind:
+    if behind and not same:
         raise UnsupportedOperatorError(
             f"{describe(node)}: with ceil_mode and places, windows of a dynamic extent are not "
             "counted; give shapes that fix it, or leave out ceil_mode"
         )
-    if attributes.get("auto_pad", "NOTSET").startswith("SAME"):
+    if same and (behind or attributes.get("auto_pad", "NOTSET").startswith("SAME")):
         raise UnsupportedOperatorError(
             f"{describe(node)}: the padding of an open extent is not known where places are asked "
             "for; give shapes that fix it, or write the padding as a Pad before it"
