@@ -24,17 +24,11 @@ LIMIT = 400
 """CPU seconds of a start that counts, after which something is wrong."""
 CHEAP = ("minilm", "squeezenet", "voice_activity", "atoms_dynamic")
 """Models that take a few seconds each."""
-ENDLESS = {"notes_dynamic", "conv_halving_dynamic"}
-"""Models without a budget: choosing the configuration of a convolution of one row takes minutes."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in CHEAP else [pytest.mark.slow])
-        for name in NAMES
-        if name not in ENDLESS
-    ],
+    [pytest.param(name, marks=[] if name in CHEAP else [pytest.mark.slow]) for name in NAMES],
 )
 def test_no_model_takes_more_than_its_budget(name: str, tmp_path: Path) -> None:
     allowed = read_budgets(BUDGETS.read_text())[name]
@@ -49,7 +43,7 @@ def test_no_model_takes_more_than_its_budget(name: str, tmp_path: Path) -> None:
 
 def test_every_model_has_a_budget() -> None:
     allowed = read_budgets(BUDGETS.read_text())
-    assert list(allowed) == [name for name in NAMES if name not in ENDLESS]
+    assert list(allowed) == list(NAMES)
     assert all(list(counts) == list(COUNTS) for counts in allowed.values())
 
 
