@@ -25,10 +25,23 @@ from .isa import Isa, isa_named
 from .tile import Address, Between, Columns, LoadA, LoadB, MultiplyAdd, Place, Start, Tile
 from .vector import bfloat16
 from .vector.expressions import Expr, bind, cast, constant, element_of, lanes_of, ramp, splat
-from .vector.whole_loop import WHOLE_LOOP_LLVM_IR, mark_whole_loop
 
 HEAP_ELEMENTS = 256  # of 32 bits: TVM allocates as many on the heap
 WHOLE_LOOP_PRODUCTS = 8  # of a step of K: with as many, the loop around them costs nothing
+
+# The body of a register tile is unrolled already. For CPUs with long loop buffers LLVM would write
+# it out two to eight times more, which makes nothing faster and compiling a third slower. It leaves
+# loops with a call alone, so this calls assembly without instructions. Were the call without
+# effects, LLVM would move it out of the loop.
+_WHOLE_LOOP = "tvm_hybrid_whole_loop"
+_WHOLE_LOOP_LLVM_IR = f"""
+define linkonce_odr i32 @{_WHOLE_LOOP}() #0 {{
+  call void asm sideeffect "", ""() #1
+  ret i32 0
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+attributes #1 = {{ nounwind memory(inaccessiblemem: readwrite) }}
+"""
 
 
 @dataclass(frozen=True)
@@ -248,11 +261,11 @@ class Microkernel:
             # Accumulators in a heap allocation get registers only where nothing is called.
             held = tile.vectors * tile.lanes < HEAP_ELEMENTS
             whole = reduction and held and len(rows) * tile.vectors >= WHOLE_LOOP_PRODUCTS
-            texts = (self.llvm_ir, WHOLE_LOOP_LLVM_IR if whole else "")
+            texts = (self.llvm_ir, _WHOLE_LOOP_LLVM_IR if whole else "")
             stack.enter_context(llvm_functions(*texts))
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
             if whole:
-                mark_whole_loop()
+                I.evaluate(I.call_extern("int32", _WHOLE_LOOP))
             # The operand with fewer vectors stays in registers, the other passes through one.
             if len(rows) <= tile.vectors:
                 a = [_named(load_a(i, loops)) for i in rows]

@@ -41,6 +41,7 @@ from relay_passes.stages import advance
 
 from .kernel_context import has_exact_buffers, kernel_context
 from .kernel_text import (
+    GLOBAL_SYMBOL,
     KernelCode,
     KernelStore,
     assembled,
@@ -180,7 +181,7 @@ def _nothing(name: str) -> tirx.PrimFunc:
     a C compiler would have to compile before it runs.
     """
     nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
-    return nothing.with_attr("global_symbol", name)
+    return nothing.with_attr(GLOBAL_SYMBOL, name)
 
 
 def emit_machine_code(executable: tvm.runtime.Module) -> None:
@@ -276,7 +277,7 @@ def _stored_libraries(
         if code is None:
             alone[gvar] = kernel
         else:
-            codes[str(kernel.attrs["global_symbol"])] = code
+            codes[str(kernel.attrs[GLOBAL_SYMBOL])] = code
     modules = [assembled(codes, target)] if codes else []
     return modules + (_libraries(alone, target, pipeline, context) if alone else [])
 
@@ -284,7 +285,7 @@ def _stored_libraries(
 def _calls_outside(function: ir.BaseFunc, groups: Iterable[Kernels]) -> ir.BaseFunc:
     """A function that calls the kernels of groups by their names."""
     names: dict[relax.Expr, relax.ExternFunc] = {
-        gvar: relax.ExternFunc(str(kernel.attrs["global_symbol"]))
+        gvar: relax.ExternFunc(str(kernel.attrs[GLOBAL_SYMBOL]))
         for group in groups
         for gvar, kernel in group.items()
     }

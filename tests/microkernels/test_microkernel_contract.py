@@ -118,7 +118,7 @@ def test_accumulators_start_with_what_is_there(kernel: Microkernel) -> None:
 
 
 def test_the_loop_of_a_tile_is_not_unrolled_again() -> None:
-    """LLVM would, for CPUs whose loops may be long; `mark_whole_loop` keeps it from that."""
+    """LLVM would, for CPUs with long loop buffers, but for the empty assembly in the loop."""
     kernel = microkernel_named("avx512_f32_8x48")
     function = tile_function(kernel, kernel.mr, kernel.vectors, 1, 64, "zero")
     built = tvm.compile(function, target=tvm.target.Target({"kind": "llvm", "mcpu": "znver5"}))

@@ -12,7 +12,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,17 +38,9 @@ FIRST, HEAD = (16, 24, 40, 8), (16, 24, 40, 9)  # the second has another last la
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> Path:
-    """The folder of kernels, which does not exist yet; the log is open."""
-    monkeypatch.setenv("TVM_HYBRID_CACHE", "1")
-    monkeypatch.setenv("TVM_HYBRID_CACHE_DIR", str(tmp_path / "cache"))
-    # Sources may be newer than this process where somebody works on them.
-    monkeypatch.setattr(program_key, "_IMPORTED", time.time_ns())
-    program_key._first_sources.cache_clear()
-    caplog.set_level(logging.INFO, "tvm_hybrid")
-    return tmp_path / "cache" / "kernels"
+def folder(caches: Path) -> Path:
+    """The folder of kernels, which does not exist yet."""
+    return caches / "kernels"
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,18 +58,10 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> Path:
-    """The folder of programs, which does not exist yet; the log is open."""
-    monkeypatch.setenv("TVM_HYBRID_CACHE", "1")
-    monkeypatch.setenv("TVM_HYBRID_CACHE_DIR", str(tmp_path / "cache"))
-    # Sources may be newer than this process where somebody works on them.
-    monkeypatch.setattr(program_key, "_IMPORTED", time.time_ns())
-    program_key._first_sources.cache_clear()
+def folder(caches: Path) -> Path:
+    """The folder of programs, which does not exist yet."""
     model_programs.program_cache.say_once.cache_clear()
-    caplog.set_level(logging.INFO, "tvm_hybrid")
-    return tmp_path / "cache" / "programs"
+    return caches / "programs"
 
 
 def session_of(model: Any, **options: Any) -> InferenceSession:

@@ -100,7 +100,7 @@ class OpenFetch:
             return None
         zero = tirx.const(0, "int32")
         lines = materialise(tirx.Select(self.lines <= most, self.lines, zero))
-        # Whole for the pieces of `for_tiles`, of which the larger ones come first.
+        # Whole tiles come first; a piece of the tail may fetch lines that another one fetches, too.
         number = tirx.floordiv(at * self.tiles, tirx.Max(self.rows, tirx.const(1, "int32")))
         width, steps = tirx.const(self.width, "int32"), plan.steps
         next_panel = self.width * steps + (number * steps + first) * lines
