@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from .program_key import ProgramKey, program_key
 from .program_note import Note
 from .progress import Progress
 from .tensors import DeclaredInterface
+
+if TYPE_CHECKING:
+    from .frontend.open_model import OpenModel
 
 Given = Mapping[str, Any] | None
 MOST_SHOWN = 40  # characters of a shape or value in the line about progress
@@ -90,6 +93,18 @@ class ModelPrograms:
                 self._not_kept = str(error)
                 program_cache.say_once(f"programs of this model are not kept: {error}")
 
+    def kept_for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession | None:
+        """What `for_all_sizes` returns if nothing has to be compiled for that; else None."""
+        key = self._key(shapes, values, _FOR_ALL_SIZES)
+        if key is None:
+            return None
+        if (found := self._find(key)) is not None:
+            return found
+        note = program_cache.find_refusal(key.text)
+        if note is not None and note.declared is not None and self._take_snapshot():
+            return OpenSession(note.declared, note.refusal, note.inputs)
+        return None
+
     def for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession:
         """One program; or, where a program for each combination of inputs is better, why.
 
@@ -98,12 +113,9 @@ class ModelPrograms:
         TvmHybridError
             As `tvm_hybrid.compile`, if both are out of the question.
         """
+        if (kept := self.kept_for_all_sizes(shapes, values)) is not None:
+            return kept
         key = self._key(shapes, values, _FOR_ALL_SIZES)
-        if key is not None and (found := self._find(key)) is not None:
-            return found
-        note = None if key is None else program_cache.find_refusal(key.text)
-        if note is not None and note.declared is not None and self._take_snapshot():
-            return OpenSession(note.declared, note.refusal, note.inputs)
         try:
             # One program for all sizes only if all of it is as fast as with known ones.
             return self._compile(key, shapes, values, _FOR_ALL_SIZES)
@@ -140,20 +152,29 @@ class ModelPrograms:
                 program_cache.keep_refusal(key.text, note)
             raise
 
+    def open(self, shapes: Given) -> OpenModel:
+        """The model, read and checked; what the caller does to his own changes nothing any more.
+
+        Raises
+        ------
+        ModelError
+            If it cannot be read or is not valid, or the shapes do not fit it.
+        """
+        from .frontend import open_model
+
+        opened = open_model(self._model, shapes)
+        if self._bytes is None or opened.proto is not self._model or not self._take_snapshot():
+            self._model = opened.proto
+        return opened
+
     def _opened(self, shapes: Given, error: CompileError | ModelError) -> OpenSession | None:
         """What a session is after this error; None if the error is one of the model's."""
         if not is_onnx(self._model):
             return None
-        from .frontend import open_model
-
-        opened = open_model(self._model, shapes)
+        opened = self.open(shapes)
         parameters = error.inputs if isinstance(error, InputValueError) else ()
         if not parameters and not any(info.is_open for info in opened.inputs):
             return None
-        if self._bytes is not None and opened.proto is self._model:
-            self._take_snapshot()  # the caller may change what is his
-        else:
-            self._model = opened.proto
         declared = DeclaredInterface(opened.inputs, opened.outputs)
         return OpenSession(declared, str(error), parameters)
 

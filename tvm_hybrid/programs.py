@@ -155,7 +155,7 @@ class Programs:
         while True:
             values = self._values(shapes, feeds)
             with self._lock:
-                key = (tuple(shapes.values()) if self._is_by_shape(values) else None, values)
+                key = self._key(shapes, values)
                 session = self._sessions.get(key)
                 if session is not None:
                     self._sessions.move_to_end(key)
@@ -174,6 +174,20 @@ class Programs:
                 done.set()
             if session is not None:
                 return session
+
+    def missing(self, feeds: Mapping[str, Any]) -> Key | None:
+        """What `session_for` would have to compile for these inputs; None if that is there.
+
+        Raises
+        ------
+        FeedError
+            If an input is missing or does not fit the model.
+        """
+        shapes = {info.name: self._shape(info, feeds) for info in self._inputs}
+        values = self._values(shapes, feeds)
+        with self._lock:
+            key = self._key(shapes, values)
+            return None if key in self._sessions else key
 
     def without_parameters(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The feeds of the session that `session_for` found: it was made for the other values."""
@@ -208,6 +222,9 @@ class Programs:
                 if len(self._dropped) < MOST_REMEMBERED:
                     self._dropped.add(oldest)
         return found
+
+    def _key(self, shapes: dict[str, Shape], values: Values) -> Key:
+        return (tuple(shapes.values()) if self._is_by_shape(values) else None, values)
 
     def _need_values(self, names: tuple[str, ...], reason: str) -> None:
         """Makes the values of these inputs part of every key."""

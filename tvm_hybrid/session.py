@@ -24,8 +24,9 @@ from .bound_run import Bound, BoundRun, copy_to_bound
 from .dlpack import BFLOAT16
 from .executable import Executable
 from .explanation import Explanation
+from .fast_start.session_start import SessionStart
 from .feeds import to_array
-from .input_values import without_values
+from .input_values import named_feeds
 from .io_binding import IOBinding
 from .load_executable import load
 from .logs import logger
@@ -40,10 +41,8 @@ from .programs import Program, Programs
 from .progress import ProgressLike
 from .refuse_copies import refuse_copies
 from .size_errors import raise_size_error
-from .streams.async_runs import AsyncRuns
 from .targets import MachineLike, TargetLike, threads_of
 from .tensors import (
-    DeclaredInterface,
     OpenTensorInfo,
     OutputInfo,
     TensorInfo,
@@ -55,10 +54,9 @@ from .threads import ThreadsLike, current, resolve_setting, use_setting
 
 from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
-_EXPORT = "export the Executable to keep it"
 
 
-class InferenceSession(SessionMethods, AsyncRuns):
+class InferenceSession(SessionMethods, SessionStart):
     """A model ready to run on NumPy arrays; the first four arguments are those of ONNX Runtime.
 
     Parameters
@@ -104,6 +102,13 @@ class InferenceSession(SessionMethods, AsyncRuns):
         the `log_severity_level` of `sess_options` or of the logger is 3 or more. True: in any case;
         False: nothing does.
 
+    start : str
+        "fast": the session of an ONNX model whose program is in no cache answers at once, by NumPy,
+        while the program is compiled in a thread; calls of `run` change to the program when it is
+        there. Results differ as floats do that are added in another order; errors of compiling are
+        raised by `ready` and the next `run`. Whatever needs the program waits for it. "compiled":
+        the program is compiled first.
+
     Raises
     ------
     TvmHybridError
@@ -148,14 +153,14 @@ class InferenceSession(SessionMethods, AsyncRuns):
         streams: int | None = None,
         queue_size: int | None = None,
         progress: ProgressLike = None,
+        start: str = "compiled",
     ) -> None:
+        self._check_start(start)
         self._make_streams(streams, queue_size, threads)
         model = path_or_bytes
         self._face = face = SessionFace(model, sess_options, providers, provider_options, progress)
         shapes = face.shapes(shapes)
         num_threads = face.num_threads(num_threads, threads)
-        self._programs: Programs | None = None
-        declared: DeclaredInterface | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
             defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
             targets = (target, machine, fallback) != (None, None, None)
@@ -183,12 +188,13 @@ class InferenceSession(SessionMethods, AsyncRuns):
                     "to; give threads, weights and spin there"
                 )
             self._require_unbound(model.setting.cpus)
-            self.executable = model.for_host()
             with (
                 contextlib.suppress(IsaError),
                 face.progress.shown(not_kept="it was compiled apart"),
             ):
-                self.executable.make_code()
+                model.for_host().make_code()
+            self._use(model)
+            self._finish()
         else:
             asked = threads_of(target, num_threads, threads)
             setting = resolve_setting(threads, asked, here=True, spin=spin)
@@ -209,16 +215,34 @@ class InferenceSession(SessionMethods, AsyncRuns):
                 "fallback": fallback,
             }
             programs = ModelPrograms(model, options, cache, face.progress)
-            found = programs.for_all_sizes(shapes, values)
-            if isinstance(found, OpenSession):
-                logger.info("a program for each combination of inputs: %s", found.reason)
-                self._leave_open(found, programs, shapes or {}, values or {})
-                face.finish(self)
-                self._limit_runs()
-                return
-            self.executable = found.for_host()
-            if self.executable.is_open:
-                declared = found.declared
+            if start != "fast" or not self._begin_fast(programs, shapes, values):
+                self._compile(programs, shapes, values)
+                self._finish()
+
+    def _compile(
+        self,
+        programs: ModelPrograms,
+        shapes: Mapping[str, Any] | None,
+        values: Mapping[str, Any] | None,
+    ) -> None:
+        """Has the program for all sizes, or leaves them open."""
+        found = programs.for_all_sizes(shapes, values)
+        if isinstance(found, Executable):
+            self._use(found)
+            return
+        logger.info("a program for each combination of inputs: %s", found.reason)
+        self._leave_open(found, programs, shapes or {}, values or {})
+
+    def _finish(self) -> None:
+        """Does what is left once there is a program, or a program for each combination."""
+        self._face.finish(self)
+        self._limit_runs()
+
+    def _use(self, found: Executable) -> None:
+        """Runs this program, or its fallback."""
+        self._programs: Programs | None = None
+        self.executable = found.for_host()
+        declared = found.declared if self.executable.is_open else None
         known = {value.name for value in self.executable.values}
         inputs: Iterable[Described] = self.executable.inputs
         outputs: Iterable[Described] = self.executable.outputs
@@ -240,9 +264,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         self._local = threading.local()
         with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
             self.executable.make_code()
-        self._runner = face.watched(self.executable)
-        face.finish(self)
-        self._limit_runs()
+        self._runner = self._face.watched(self.executable)
 
     def _leave_open(
         self,
@@ -273,7 +295,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
             session._runner = watched(session.executable)
             return session
 
-        programs = self._programs = Programs(inputs, opened, program_for)
+        programs = Programs(inputs, opened, program_for)
         programs.make_for_flag()
 
         def run(
@@ -285,16 +307,20 @@ class InferenceSession(SessionMethods, AsyncRuns):
             self.executable = session.executable
             return session.run(output_names, programs.without_parameters(input_feed), run_options)
 
+        self._programs = programs
         self.__dict__["run"] = run
 
     def __getattr__(self, name: str) -> Any:
-        if name == "executable" and self._programs is not None:
+        if self._waited_for(name):
+            return getattr(self, name)
+        programs = vars(self).get("_programs")
+        if name == "executable" and programs is not None:
             raise ShapeError(
                 f"{', '.join(map(repr, self._inputs))}: the session has a program for each "
                 "combination of parameters or sizes, and no program has run yet; run the session, "
                 'or make it with shapes, such as shapes={"batch": 1}, and values, such as '
                 f'values={{"axes": [1]}} (there is no single program because '
-                f"{self._programs.reason})"
+                f"{programs.reason})"
             )
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
@@ -323,12 +349,18 @@ class InferenceSession(SessionMethods, AsyncRuns):
         return list(self._outputs)
 
     def explain(self) -> Explanation:
-        """As `Executable.explain`, of what ran last if shapes or parameters were open; streams."""
+        """As `Executable.explain`, of what ran last if shapes or parameters were open; streams.
+
+        While the program is compiled it says that NumPy runs every node.
+        """
+        if (by_numpy := self._explain_start()) is not None:
+            return by_numpy
         executable = self.executable
         explained = executable.explain()
         if self._programs is not None:
             explained = explained.noting(self._programs.why_several(executable))
-        return explained.noting(self._stream_note(self.executable.num_threads))
+        explained = explained.noting(self._stream_note(self.executable.num_threads))
+        return explained.noting(self._start_note)
 
     def run(
         self,
@@ -492,20 +524,7 @@ class InferenceSession(SessionMethods, AsyncRuns):
         if type(feeds) is dict and feeds.keys() == self._names:
             return feeds
         names = [info.name for info in self.executable.inputs]
-        if not isinstance(feeds, Mapping):
-            raise FeedError(
-                f"the feeds must be a dictionary from input names ({', '.join(names)}) to arrays, "
-                f"not {type(feeds).__name__}"
-            )
-        feeds = without_values(feeds, self.executable.values)
-        if missing := [name for name in names if name not in feeds]:
-            raise FeedError(f"no value for input {', '.join(map(repr, missing))}")
-        if extra := [name for name in feeds if name not in names]:
-            raise FeedError(
-                f"the model has no input {', '.join(map(repr, extra))}; "
-                f"its inputs are {', '.join(map(repr, names))}"
-            )
-        return feeds
+        return named_feeds(feeds, names, self.executable.values)
 
     def _find(self, names: Sequence[str]) -> list[int]:
         known = ", ".join(map(repr, self._places))

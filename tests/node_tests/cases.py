@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,16 @@ def run(case: TestCase) -> None:
     assert case.data_sets
     # One thread: a case is too small for more, and compiles faster.
     session = tvm_hybrid.InferenceSession(case.model, num_threads=1)
+    hold(case, lambda feeds: session.run(None, feeds))
+
+
+def hold(case: TestCase, run_model: Callable[[dict[str, Any]], list[Any]]) -> None:
+    """Holds what a function gives for the inputs of a case against what the case expects."""
     names = [item.name for item in case.model.graph.input]
     random = any(node.op_type in RANDOM for node in case.model.graph.node)
     for inputs, outputs in case.data_sets:
         feeds = dict(zip(names, map(value_of, inputs), strict=True))
-        results = session.run(None, feeds)
+        results = run_model(feeds)
         assert len(results) == len(outputs)
         for result, output in zip(results, outputs, strict=True):
             expected = value_of(output)

@@ -3,14 +3,18 @@
 import onnx
 import pytest
 
-from tvm_hybrid.errors import TvmHybridError
+from tvm_hybrid.errors import CompileError, TvmHybridError
+from tvm_hybrid.fast_start.numpy_model import NumpyModel
+from tvm_hybrid.frontend import open_model
 
-from .cases import all_cases, passing, run
+from .cases import all_cases, hold, passing, run
 from .survey import REFUSED, refused
 
 VERSION, PASSING = passing()
 # Cases of operators that are written as the nodes which define them.
 EXPANDED = [name for name in PASSING if name.endswith("_expanded")]
+
+NOT_BY_NUMPY = {"Loop", "Scan", "Scatter"}
 
 
 def skip_unless_known(name: str) -> None:
@@ -39,6 +43,20 @@ def test_is_refused(name: str) -> None:
     skip_unless_known(name)
     with pytest.raises(TvmHybridError):
         run(all_cases()[name])
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", PASSING)
+def test_numpy_answers(name: str) -> None:
+    """What a session answers by while its program is compiled; a typed error where it cannot."""
+    skip_unless_known(name)
+    case = all_cases()[name]
+    try:
+        model = NumpyModel(open_model(case.model))
+    except CompileError:
+        assert NOT_BY_NUMPY & {node.op_type for node in case.model.graph.node}
+        return
+    hold(case, lambda feeds: model.run(feeds, lambda: True))
 
 
 @pytest.mark.slow

@@ -56,6 +56,11 @@ class StreamThreads:
         self._closed = False
         self._process = os.getpid()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed
+
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Calls a function for a caller who waits, when it is his turn; returns its result.
 
