@@ -6,10 +6,10 @@
     python -m tools.compile_times --budgets > tests/compile_budgets.txt
 
 The corpus is made here, with seeded weights. Every start is a process of its own: "cold" with an
-empty cache of programs, "again" with what the first one kept, "other head" and "other batch" are
-models of the same family with that cache, "counting" compiles once more under a profiler. CPU
-seconds are those of all threads, and of compilers and linkers that are called. They are without
-Python's import of modules, and with the first run.
+empty cache of programs, "fast start" lets NumPy answer first, "again" with what the first one kept,
+"other head" and "other batch" are models of the same family with that cache, "counting" compiles
+once more under a profiler. CPU seconds are those of all threads, and of compilers and linkers that
+are called. They are without Python's import of modules, and with the first run.
 """
 
 from __future__ import annotations

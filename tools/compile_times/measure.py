@@ -15,7 +15,7 @@ import onnx
 from .corpus import has_relative
 from .feeds import feeds_of
 from .graph import Model
-from .results import AGAIN, COLD, COUNTING, ONNXRUNTIME, OPENVINO
+from .results import AGAIN, COLD, COUNTING, FAST, ONNXRUNTIME, OPENVINO
 from .starts import Files, Start, start, written
 
 
@@ -78,6 +78,8 @@ def _measured(
         cold = start("tvm_hybrid", files, threads, limit, cache)
         ends = not cold.fault
         yield COLD, cold
+    if FAST in wanted:
+        yield FAST, start("early", files, threads, limit)
     if AGAIN in wanted and ends:
         yield AGAIN, start("loading", files, threads, limit, cache)
     for name, second in relatives.items() if ends else ():

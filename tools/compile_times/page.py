@@ -22,6 +22,7 @@ What Python takes to import modules is not among them: {modules:.1f} CPU s of ou
 where nothing is compiled, {theirs:.1f} of ONNX Runtime.
 
 - CPU s, wall s: an empty cache of programs. A start ends after {limit:.0f} CPU seconds.
+- fast start: `InferenceSession(..., start="fast")`, where NumPy answers first.
 - again: the same model in a new process, its program being in the cache.
 - other head, other batch: a model that differs in its last layer, or in its known batch, in a new
   process with the same cache.

@@ -13,9 +13,9 @@ from .corpus import OTHER_BATCH, OTHER_HEAD, RELATIVES
 from .start import FIRST_RUN, FRONT_END, KEEPING, MACHINE_CODE, MODULES, REST
 from .starts import Start
 
-COLD, AGAIN, COUNTING = "cold", "again", "counting"
+COLD, FAST, AGAIN, COUNTING = "cold", "fast start", "again", "counting"
 ONNXRUNTIME, OPENVINO = "ONNX Runtime", "OpenVINO"
-STARTS = (COLD, AGAIN, *RELATIVES, COUNTING, ONNXRUNTIME, OPENVINO)
+STARTS = (COLD, FAST, AGAIN, *RELATIVES, COUNTING, ONNXRUNTIME, OPENVINO)
 COUNTS = {
     "kernels": "kernels",
     "lines": "lines of LLVM IR",
@@ -65,6 +65,7 @@ def overview(rows: Iterable[Row]) -> Table:
         "model": lambda row: row.name,
         "CPU s": lambda row: seconds(row, COLD),
         "wall s": lambda row: seconds(row, COLD, wall=True),
+        "fast start, wall s": lambda row: seconds(row, FAST, wall=True, digits=2),
         "again": lambda row: seconds(row, AGAIN, digits=2),
         OTHER_HEAD: lambda row: seconds(row, OTHER_HEAD),
         OTHER_BATCH: lambda row: seconds(row, OTHER_BATCH),
