@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  # it registers before us
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from itertools import starmap
@@ -25,6 +26,9 @@ from ..open_feeds import check_sizes
 from ..size_text import is_relation
 from ..tensors import OpenTensorInfo, TensorInfo
 from .numpy_model import NotNeededError, NumpyModel
+
+PATIENCE = 8.0
+"""Seconds after which NumPy gives a run up: it takes the time that compiling needs."""
 
 
 class Compilation:
@@ -107,6 +111,7 @@ class NumpyAnswers:
 
     def __init__(self, opened: OpenModel, values: Mapping[str, Any]) -> None:
         self._model = NumpyModel(opened)
+        self._is_slow = False
         known = read_values(load_graph(opened.proto), values) if values else {}
         self._values = list(starmap(InputValue.of, known.items()))
         self.inputs = [info for info in opened.inputs if info.name not in known]
@@ -129,11 +134,22 @@ class NumpyAnswers:
     def answer(
         self, arrays: Mapping[str, np.ndarray], compilation: Compilation
     ) -> list[np.ndarray] | None:
-        """All outputs; None if the program was there first, or NumPy fails, which the log says."""
+        """All outputs; None if the program is to be waited for, which the log says.
+
+        That is so if it is there first, if NumPy fails, or has taken too long.
+        """
+        if self._is_slow:
+            return None
         known = {value.name: value.array for value in self._values}
+        end = time.monotonic() + PATIENCE
         try:
-            return self._model.run({**arrays, **known}, lambda: not compilation.is_done)
+            return self._model.run(
+                {**arrays, **known}, lambda: not compilation.is_done and time.monotonic() < end
+            )
         except NotNeededError:
+            self._is_slow = not compilation.is_done
+            if self._is_slow:
+                logger.info("NumPy has no answer after %.0f s: no more is tried", PATIENCE)
             return None
         except Exception as error:  # NumPy's, of an operator that cannot take these inputs
             logger.info("NumPy cannot answer, the program has to be waited for: %s", error)

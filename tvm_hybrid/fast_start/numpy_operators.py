@@ -5,6 +5,7 @@ Functions take the inputs of an operator, and its attributes by name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,6 +93,25 @@ def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> np
     return np.asarray(left @ right).astype(np.int64).astype(np.int32)
 
 
+def erf(x: np.ndarray) -> np.ndarray:
+    """Erf with a relative error of erfc below 1.2e-7.
+
+    Press et al., "Numerical Recipes in C", second edition, section 6.2, `erfcc`.
+    """
+    value = np.abs(x).astype(np.float64)
+    t = 1 / (1 + 0.5 * value)
+    polynomial = functools.reduce(lambda total, factor: total * t + factor, _ERFC)
+    rest = t * np.exp(polynomial - value * value)
+    return np.asarray(np.copysign(1 - rest, x), x.dtype)
+
+
+# From the highest power down.
+_ERFC = (
+    *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
+    *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
+)
+
+
 def resize(
     x: np.ndarray, scales: Any, sizes: Any, how: Resizing, axes: Sequence[int]
 ) -> np.ndarray:
@@ -173,6 +193,7 @@ OPERATORS: list[type] = [
     _class("Conv", conv),
     _class("ConvInteger", conv_integer),
     _class("ConvTranspose", conv_transpose),
+    _class("Erf", erf),
     _class("Gemm", gemm),
     _class("MatMul", matmul),
     _class("MatMulInteger", matmul_integer),

@@ -14,6 +14,7 @@ import pytest
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid import InferenceSession, Stage
 from tvm_hybrid.errors import CompileError, FeedError, OptionError, SessionClosedError
+from tvm_hybrid.fast_start import background
 from tvm_hybrid.fast_start.background import Compilation, NumpyAnswers
 from tvm_hybrid.frontend import open_model
 
@@ -155,6 +156,16 @@ def test_a_run_is_given_up_when_the_program_is_there() -> None:
     compilation = Compilation(lambda: None)
     assert compilation.wait(LONG)
     assert answers.answer({"x": X}, compilation) is None
+
+
+def test_numpy_gives_up_what_takes_long(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = held(gate, layer())
+    answers = session._answers
+    assert answers is not None
+    monkeypatch.setattr(background, "PATIENCE", -1.0)
+    threading.Timer(0.05, gate.open).start()
+    session.run(None, {"x": X})
+    assert session.ready(0) and answers._is_slow
 
 
 def test_what_needs_the_program_waits(gate: Gate) -> None:
