@@ -15,7 +15,7 @@ from relay_passes.decisions import Decision
 
 from ..frontend.open_model import OpenModel
 from ..tensors import numpy_dtype
-from .numpy_operators import OPERATORS, SINCE_11
+from .numpy_operators import operators
 
 KERNEL = "NumPy"
 
@@ -53,9 +53,8 @@ class NumpyModel:
         self._graph = opened.proto.graph
         self._dtypes = [each.dtype for each in opened.outputs]
         versions = {each.domain: each.version for each in opened.proto.opset_import}
-        operators = OPERATORS + (SINCE_11 if versions.get("", 0) >= 11 else [])
         try:
-            self._evaluator = _Evaluator(opened.proto, new_ops=operators)
+            self._evaluator = _Evaluator(opened.proto, new_ops=operators(versions.get("", 1)))
         except Exception as error:  # it raises whatever its operators do
             first = str(error).strip().partition("\n")[0]
             raise CompileError(f"NumPy cannot run this model: {first}") from error

@@ -15,6 +15,8 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from ..frontend.resize_taps import Resizing, axis_taps
+from ..frontend.rewrites.matmul_nbits import unpack
+from ..frontend.rewrites.quantized import MICROSOFT
 from .windows import average_pool, conv, conv_transpose, convolved, max_pool, per_channel, wide_type
 
 
@@ -93,6 +95,35 @@ def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> np
     return np.asarray(left @ right).astype(np.int64).astype(np.int32)
 
 
+def matmul_nbits(
+    x: Any,
+    packed: Any,
+    scales: Any,
+    zeros: Any = None,
+    order: Any = None,
+    bias: Any = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    bits: int = 4,
+    **_: Any,
+) -> np.ndarray:
+    """MatMulNBits, whatever accuracy_level permits: float32."""
+    if order is not None:
+        raise NotImplementedError("rows in another order (g_idx)")
+    blocks = -(-K // block_size)
+    middle: Any = np.float32(1 << (bits - 1))
+    if zeros is not None and zeros.dtype == np.uint8:
+        middle = unpack(zeros.reshape(N, -1), bits)[:, :blocks, None].astype(np.float32)
+    elif zeros is not None:
+        middle = zeros.reshape(N, blocks, 1).astype(np.float32)
+    numbers = unpack(packed, bits).reshape(N, blocks, block_size).astype(np.float32)
+    weight = (numbers - middle) * scales.reshape(N, blocks, 1).astype(np.float32)
+    result = x.astype(np.float32, copy=False) @ weight.reshape(N, -1)[:, :K].T
+    return np.asarray(result if bias is None else result + bias, x.dtype)
+
+
 def erf(x: np.ndarray) -> np.ndarray:
     """Erf with a relative error of erfc below 1.2e-7.
 
@@ -136,9 +167,13 @@ def resize(
     return np.clip(np.rint(result), limits.min, limits.max).astype(x.dtype)
 
 
-def _class(name: str, run: Callable[..., np.ndarray]) -> type:
+def _class(name: str, run: Callable[..., np.ndarray], domain: str = "") -> type:
     """The class that the evaluator finds by the operator's name."""
-    return type(name, (OpRun,), {"_run": lambda _, *inputs, **form: (run(*inputs, **form),)})
+
+    def _run(_: Any, *inputs: Any, **form: Any) -> tuple[np.ndarray, ...]:
+        return (run(*inputs, **form),)
+
+    return type(name, (OpRun,), {"op_domain": domain, "_run": _run})
 
 
 def _max_pool_class() -> type:
@@ -152,10 +187,10 @@ def _max_pool_class() -> type:
     return type("MaxPool", (plain,), {"_run": run})
 
 
-def _resize_class() -> type:
+def _resize_class(version: int) -> type:
     plain: Any = load_op("", "Resize")
 
-    def run(
+    def since_11(
         self: Any, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None, **form: Any
     ) -> tuple[np.ndarray, ...]:
         coordinates = form["coordinate_transformation_mode"]
@@ -173,7 +208,11 @@ def _resize_class() -> type:
         axes = [axis % x.ndim for axis in form.get("axes") or range(x.ndim)]
         return (resize(x, scales, sizes, how, axes),)
 
-    return type("Resize", (plain,), {"_run": run})
+    def before(_: Any, x: Any, scales: Any, **form: Any) -> tuple[np.ndarray, ...]:
+        how = Resizing(form["mode"], "asymmetric", "simple")
+        return (resize(x, scales, None, how, range(x.ndim)),)
+
+    return type("Resize", (plain,), {"_run": since_11 if version >= 11 else before})
 
 
 def _refusing(name: str, refuses: Callable[[onnx.NodeProto], bool]) -> type:
@@ -188,7 +227,12 @@ def _refusing(name: str, refuses: Callable[[onnx.NodeProto], bool]) -> type:
     return type(name, (plain,), {"__init__": __init__})
 
 
-OPERATORS: list[type] = [
+def operators(version: int) -> list[type]:
+    """All operators, for a version of ONNX's."""
+    return [*_OPERATORS, _resize_class(version)]
+
+
+_OPERATORS: list[type] = [
     _class("AveragePool", average_pool),
     _class("Conv", conv),
     _class("ConvInteger", conv_integer),
@@ -197,6 +241,7 @@ OPERATORS: list[type] = [
     _class("Gemm", gemm),
     _class("MatMul", matmul),
     _class("MatMulInteger", matmul_integer),
+    _class("MatMulNBits", matmul_nbits, MICROSOFT),
     _class("QLinearConv", qlinear_conv),
     _max_pool_class(),
     _refusing("Loop", lambda node: len(node.output) > len(node.input) - 2),
@@ -205,5 +250,3 @@ OPERATORS: list[type] = [
     type("DequantizeLinear", (load_op("", "DequantizeLinear"),), {}),
     type("QuantizeLinear", (load_op("", "QuantizeLinear"),), {}),
 ]
-SINCE_11: list[type] = [_resize_class()]
-"""Operators that had other inputs before."""
