@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -152,8 +153,10 @@ class ModelPrograms:
                 program_cache.keep_refusal(key.text, note)
             raise
 
-    def open(self, shapes: Given) -> OpenModel:
+    def open(self, shapes: Given, from_now_on: bool) -> OpenModel:
         """The model, read and checked; what the caller does to his own changes nothing any more.
+
+        If `from_now_on`, a model in a file is not read again, which takes more memory.
 
         Raises
         ------
@@ -163,6 +166,9 @@ class ModelPrograms:
         from .frontend import open_model
 
         opened = open_model(self._model, shapes)
+        in_file = isinstance(self._model, (str, os.PathLike))
+        if in_file and not from_now_on:
+            return opened
         if self._bytes is None or opened.proto is not self._model or not self._take_snapshot():
             self._model = opened.proto
         return opened
@@ -171,7 +177,7 @@ class ModelPrograms:
         """What a session is after this error; None if the error is one of the model's."""
         if not is_onnx(self._model):
             return None
-        opened = self.open(shapes)
+        opened = self.open(shapes, from_now_on=True)
         parameters = error.inputs if isinstance(error, InputValueError) else ()
         if not parameters and not any(info.is_open for info in opened.inputs):
             return None

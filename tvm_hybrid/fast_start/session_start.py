@@ -82,7 +82,9 @@ class SessionStart(AsyncRuns):
         if programs.kept_for_all_sizes(shapes, values) is not None:
             return False
         try:
-            answers = self._answers = NumpyAnswers(programs.open(shapes), values or {})
+            answers = self._answers = NumpyAnswers(
+                programs.open(shapes, from_now_on=False), values or {}
+            )
         except CompileError as error:
             self._start_note = f"no fast start: {error}"
             logger.info("%s", self._start_note)
