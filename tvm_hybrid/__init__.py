@@ -136,7 +136,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module("._autoload", __name__).register()
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    with import_module(".tvm_compat.first_import", __name__).without_collections():
+        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .tvm_compat.first_import import import_tvm
 from .tvm_compat.runtime import only_runtime
 
 PIPELINE = "tvm_hybrid"
@@ -23,7 +24,8 @@ def register() -> None:
     Where TVM has only its runtime loaded there is no compiler to register with.
     """
     global _registered
-    import tvm  # if we are installed, it calls this function
+    import_tvm()  # if we are installed, it calls this function
+    import tvm
 
     if _registered or only_runtime():
         return

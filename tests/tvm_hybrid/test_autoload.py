@@ -52,6 +52,9 @@ print([name for name in heavy if name in sys.modules])
 registries = [tvm.target.list_tags(), PIPELINE_MAP, tvm_ffi.registry.list_global_func_names()]
 print([sorted(name for name in names if "tvm_hybrid" in name) for names in registries])
 print([sorted(name for name in names if "tvm_hybrid" not in name) for names in registries])
+known = tvm.ir.Op.list_op_names()
+print({name: tvm.ir.Op.get(name).get_attr("TScriptPrinterName") for name in sorted(known)})
+print(sorted(module for module in sys.modules if module.startswith("tvm.backend")))
 print(TensorIntrin.get("dot_16x4_vnni", allow_missing=True))
 modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "tvm"]
 classes = [value for each in modules for value in vars(each).values() if inspect.isclass(value)]
@@ -78,6 +81,52 @@ def test_importing_tvm_registers_names_of_ours_and_changes_nothing_else(installe
     assert before[:2] == ["[]", "[[], [], []]"]
     assert any(line.startswith("TensorIntrin register ") for line in theirs)
     assert sorted(theirs) == sorted(before[2:])
+
+
+QUICK = """
+import gc, os, sys
+from tvm_hybrid.tvm_compat.first_import import import_tvm
+before = {**os.environ}
+import_tvm()
+assert gc.isenabled() and {**os.environ} == before
+"""
+
+
+def test_our_own_import_of_tvm_leaves_the_same_state(installed: Path) -> None:
+    stock = run_python(STATE, path=installed)
+    quick = run_python(QUICK + STATE, path=installed)
+    assert stock.returncode == quick.returncode == 0, stock.stderr + quick.stderr
+    assert "tirx.s_tir.ldg32" in quick.stdout
+    # TVM tries to import tvm.runtime.disco, and fails until its last step has loaded a library.
+    expected = stock.stdout.replace("'runtime.disco.create_process_pool', ", "").splitlines()
+    expected = [line for line in expected if not line.startswith(("tvm.runtime.disco", "Disco"))]
+    assert sorted(quick.stdout.splitlines()) == sorted(expected)
+
+
+def test_our_own_import_of_tvm_raises_no_error_of_c(installed: Path) -> None:
+    """The first one takes 0.3 s, for its backtrace."""
+    code = """
+import sys
+found = []
+def noting(frame, event, argument):
+    if event == "exception" and argument[0].__module__.startswith("tvm"):
+        found.append(str(argument[1]))
+    return noting
+sys.settrace(noting)
+from tvm_hybrid.tvm_compat.first_import import import_tvm
+import_tvm()
+sys.settrace(None)
+print(found)
+"""
+    done = run_python(code, path=installed)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_our_own_import_leaves_backends_out_where_tvm_does(installed: Path) -> None:
+    off = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
+    code = "from tvm.backend.loader import is_loaded; print(is_loaded('cuda'))"
+    done = run_python(QUICK + code, path=installed, **off)
+    assert done.stdout.split() == ["False"], done.stderr
 
 
 def test_the_hook_can_be_turned_off(installed: Path) -> None:
