@@ -12,7 +12,8 @@ from tvm.ir.transform import Pass
 
 from microkernels.errors import CompileError, TvmHybridError
 
-from .ir.rewrite import MAIN, is_relax, with_body
+from .entries import MAIN
+from .ir.rewrite import is_relax, with_body
 from .tvm_compat import set_type
 
 

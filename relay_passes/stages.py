@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 
 from tvm import IRModule, relax, tirx
 
-from relay_passes.ir.region_functions import is_region_function
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -94,6 +92,8 @@ def advance(done: int, parts: int) -> None:
 
 def size_of(mod: IRModule) -> str:
     """How many operators, regions and kernels a module has, as far as there are any."""
+    from relay_passes.ir.region_functions import is_region_function  # of the compiler
+
     functions = [function for _, function in mod.functions_items()]
     regions = sum(map(is_region_function, functions))
     kernels = sum(isinstance(function, tirx.PrimFunc) for function in functions)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tvm import IRModule
 
-from relay_passes.lower.into_entry import INTO_ENTRY, INTO_OUTPUTS
+from relay_passes.entries import INTO_ENTRY
+from relay_passes.lower.into_entry import INTO_OUTPUTS
 
 from .manifest import BoundOutput
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from tvm import IRModule, ir, relax
 
-from relay_passes.ir.rewrite import MAIN, with_values
+from relay_passes.entries import MAIN
+from relay_passes.ir.rewrite import with_values
 
 
 def with_single_parameters(mod: IRModule) -> IRModule:

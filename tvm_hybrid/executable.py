@@ -17,10 +17,15 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
+from relay_passes.entries import (
+    BITS_ENTRY,
+    INTO_ENTRY,
+    MAIN,
+    SHAPES_ENTRY,
+    WEIGHTS_ENTRY,
+    weights_in,
+)
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.rewrite import BITS_ENTRY, MAIN
-from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
-from relay_passes.lower.weights_entry import WEIGHTS_ENTRY, weights_in
 
 from .affinity.pool_setting import PoolSetting
 from .artifact import complete_library, copy_atomically, read_manifest
@@ -28,7 +33,6 @@ from .explanation import Explanation
 from .fallback import description, report_fallback, takes_fallback
 from .feeds import to_array, to_tensor
 from .input_values import InputValue, without_values
-from .library import Program, link_library
 from .machine_code import MachineCode
 from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
@@ -43,6 +47,7 @@ from .thread_pool.users import note_user
 from .threads import current, use_setting
 
 if TYPE_CHECKING:
+    from .library import Program
     from .single_kernel import SingleKernel
 
 
@@ -349,6 +354,8 @@ class Executable:
         ArtifactError
             If the file cannot be written.
         """
+        from .library import link_library
+
         target = Path(path)
         if self._first is not None:
             return self._first.export(target)
@@ -379,6 +386,8 @@ class Executable:
 
     def program(self) -> Program:
         """What is linked when it is exported; not of one that comes from a library."""
+        from .library import Program
+
         assert self._linkable is not None
         module, code = self._linkable
         return Program(module, code, self.manifest.cpu, self.manifest.features)

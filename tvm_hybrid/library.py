@@ -15,10 +15,10 @@ from tvm import IRModule
 from tvm_ffi import libinfo
 
 from microkernels.errors import CompileError
-from relay_passes.lower.native_code import workers
 from relay_passes.lower.outside_weights import with_outside_weights
 from relay_passes.stages import advance, announce_machine_code
 from relay_passes.tvm_compat import virtual_machine_code
+from relay_passes.workers import workers
 
 from .cxx_compiler import find_compiler, run_compiler
 from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source

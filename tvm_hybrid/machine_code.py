@@ -15,8 +15,8 @@ import tvm
 from tvm import relax
 
 from relay_passes.freed_memory import return_what_compiling_took
-from relay_passes.lower.native_code import emit_machine_code
 from relay_passes.stages import announce_machine_code
+from relay_passes.workers import emit_machine_code
 
 from .cpu_features import require_host
 from .manifest import Manifest

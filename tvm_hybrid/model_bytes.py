@@ -20,6 +20,14 @@ _COARSE = 2_000_000_000
 FileState = tuple[str, int, int, int, int]  # path, bytes, changed, changed or renamed, inode
 
 
+def is_onnx(model: Any) -> bool:
+    """Whether a model is given in ONNX: by path, as bytes, or as a ModelProto."""
+    in_memory = (bytes, bytearray, memoryview)
+    return isinstance(model, (str, os.PathLike, *in_memory)) or (
+        type(model).__name__ == "ModelProto"
+    )
+
+
 @dataclass(frozen=True)
 class ModelBytes:
     """A model at one moment.

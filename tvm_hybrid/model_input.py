@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from relay_passes.tvm_compat import set_type
 
 from .bundled_parameters import with_single_parameters
 from .input_values import InputValue
+from .model_bytes import is_onnx
 from .model_nodes import NO_NODES, ModelNodes
 from .output_types import output_info, returned_types
 from .size_text import text_of
@@ -106,14 +106,6 @@ def import_model(
         imported.limits,
         imported.declared,
         imported.nodes,
-    )
-
-
-def is_onnx(model: Any) -> bool:
-    """Whether a model is given in ONNX: by path, as bytes, or as a ModelProto."""
-    in_memory = (bytes, bytearray, memoryview)
-    return isinstance(model, (str, os.PathLike, *in_memory)) or (
-        type(model).__name__ == "ModelProto"
     )
 
 

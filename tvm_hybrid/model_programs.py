@@ -19,14 +19,11 @@ from microkernels.errors import (
 from relay_passes.freed_memory import return_what_compiling_took
 
 from . import program_cache
-from .api import compile as compile_model
-from .api import warn_if_slow
 from .cache_folder import CACHE_VARIABLE, is_enabled
 from .executable import Executable
 from .logs import logger
-from .model_bytes import ModelBytes
+from .model_bytes import ModelBytes, is_onnx
 from .model_digest import model_bytes
-from .model_input import is_onnx
 from .program_key import ProgramKey, program_key
 from .program_note import Note
 from .progress import Progress
@@ -211,12 +208,16 @@ class ModelPrograms:
             return found
         logger.info("not compiled: the program is in the cache, %s", key.text)
         if self._options["precision"] == "bf16":
+            from .api import warn_if_slow
+
             warn_if_slow(found.manifest.cpu, found.manifest.isa)
         return found
 
     def _compile(
         self, key: ProgramKey | None, shapes: Given, values: Given, how: Mapping[str, Any]
     ) -> Executable:
+        from .api import compile as compile_model  # a program from the cache needs no compiler
+
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
         not_kept = self._not_kept if key is None else ""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tvm import DataType, IRModule, ir, relax
 
-from relay_passes.ir.rewrite import MAIN
+from relay_passes.entries import MAIN
 
 INPUT, WEIGHT, VALUE = "input", "weight", "value"
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")

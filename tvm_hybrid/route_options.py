@@ -13,7 +13,8 @@ from microkernels.errors import CompileError
 from microkernels.isa import target_isa
 from relay_passes.decisions import DecisionLog, uses_half_tiles, uses_tiles
 from relay_passes.dump_ir import require_folder
-from relay_passes.ir.rewrite import MAIN, is_relax
+from relay_passes.entries import MAIN
+from relay_passes.ir.rewrite import is_relax
 from relay_passes.pipeline_options import PipelineOptions, check_fusion, check_precision
 from relay_passes.regions.select_winograd import check_fast_math
 

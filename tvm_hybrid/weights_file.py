@@ -21,7 +21,7 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError
 from relay_passes.ir.constants import bytes_of, memory_of
-from relay_passes.lower.native_code import workers
+from relay_passes.workers import workers
 
 PAGE = 4096
 MAGIC = b"TVMHYBRD weights"

@@ -27,12 +27,6 @@ from .graph import AnyBinding, DataflowGraph
 from .region_functions import is_region_function
 from .tidy import tidied, used_bindings
 
-MAIN = "main"
-"""The function that a model is."""
-
-BITS_ENTRY = "main_bits"
-"""The same with uint16 in place of bfloat16, of a model that has such inputs or outputs."""
-
 Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
 Replacements = dict[int, relax.Expr]  # by the position of the binding
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]

@@ -30,14 +30,13 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.analysis import tir_vars_in_type, used_vars
 from tvm.relax.utils import copy_with_new_vars
 
-from relay_passes.ir.rewrite import MAIN, with_values
+from relay_passes.entries import INTO_ENTRY, MAIN, SHAPES_ENTRY
+from relay_passes.ir.rewrite import with_values
 from relay_passes.ir.told_sizes import ToldSizes
 
 from .lower_regions import IN_PLACE, UNALIGNED
 from .written_outputs import Written, may_have_room, types_of, written_outputs
 
-INTO_ENTRY = "main_into"
-SHAPES_ENTRY = "main_shapes"
 INTO_OUTPUTS = "tvm_hybrid.into_outputs"
 
 

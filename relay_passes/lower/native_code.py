@@ -21,10 +21,7 @@ machine code, which TVM's executable imports. TVM's passes never see our unrolle
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -34,10 +31,10 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from relay_passes import tvm_compat
+from relay_passes.entries import WEIGHTS_ENTRY
 from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
-from relay_passes.stages import advance
+from relay_passes.workers import wait_for, workers
 
 from .kernel_context import has_exact_buffers, kernel_context
 from .kernel_text import (
@@ -52,7 +49,6 @@ from .kernel_text import (
 )
 from .launch_few import for_threads, pipeline_for
 from .skip_checks import pipeline_of_trusting, trusting
-from .weights_entry import WEIGHTS_ENTRY
 
 EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
 SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
@@ -182,43 +178,6 @@ def _nothing(name: str) -> tirx.PrimFunc:
     """
     nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
     return nothing.with_attr(GLOBAL_SYMBOL, name)
-
-
-def emit_machine_code(executable: tvm.runtime.Module) -> None:
-    """Makes the machine code of an executable's LLVM modules now, several at once.
-
-    Otherwise TVM makes it when it looks for a module's first kernel, one module after the other.
-    """
-    modules = [each for each in executable.imports if each.kind == "llvm"]
-    if threads_for(len(modules)) == 1:
-        for done, module in enumerate(modules, 1):
-            tvm_compat.emit_machine_code(module)
-            advance(done, len(modules))
-        return
-    with workers(len(modules)) as pool:
-        wait_for([pool.submit(tvm_compat.emit_machine_code, module) for module in modules])
-
-
-def wait_for(tasks: Sequence[Future[Any]]) -> None:
-    """Waits for all tasks, and tells listeners how many are done; raises the first error."""
-    for done, task in enumerate(as_completed(tasks), 1):
-        task.result()
-        advance(done, len(tasks))
-
-
-@contextmanager
-def workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads for some tasks; those that have not begun when one fails, or on Ctrl-C, never do."""
-    pool = ThreadPoolExecutor(threads_for(tasks))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def threads_for(tasks: int) -> int:
-    """How many threads share some tasks: no more than the CPUs that the process may use."""
-    return max(1, min(tasks, len(os.sched_getaffinity(0))))
 
 
 Kernels = dict[ir.GlobalVar, tirx.PrimFunc]

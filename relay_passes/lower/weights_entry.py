@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
-from tvm.runtime import Tensor
 
-from relay_passes.ir.constants import bytes_of, constants_in, constants_of
+from relay_passes.entries import WEIGHTS_ENTRY
+from relay_passes.ir.constants import bytes_of, constants_of
 
-WEIGHTS_ENTRY = "tvm_hybrid_weights"
 LEAST_BYTES = 1 << 14  # a few pages: less is not worth placing
 
 
@@ -37,10 +36,3 @@ def weights_entry() -> ir.transform.Pass:
         return builder.get()
 
     return run
-
-
-def weights_in(mod: IRModule) -> list[Tensor]:
-    """What the entry of a module that has it returns; nothing if there is none."""
-    if WEIGHTS_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]:
-        return []
-    return [each.value for each in constants_in(mod[WEIGHTS_ENTRY])]

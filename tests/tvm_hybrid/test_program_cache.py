@@ -26,7 +26,7 @@ from tvm.ir.transform import PassContext
 import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import saved, two_layers
 from tests.tvm_hybrid.small_models import ROOT, mlp_module
-from tvm_hybrid import artifact, model_programs, program_key
+from tvm_hybrid import api, artifact, model_programs, program_key
 from tvm_hybrid.api import compile as compile_model
 from tvm_hybrid.cache_folder import PROGRAMS
 from tvm_hybrid.errors import FeedError, ShapeError
@@ -53,7 +53,7 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     found = Compiler()
-    monkeypatch.setattr(model_programs, "compile_model", found)
+    monkeypatch.setattr(api, "compile", found)
     return found
 
 
@@ -159,7 +159,7 @@ def test_a_file_that_changes_while_it_is_compiled_is_not_kept(
         os.utime(path)
         return found
 
-    monkeypatch.setattr(model_programs, "compile_model", compile_and_touch)
+    monkeypatch.setattr(api, "compile", compile_and_touch)
     session_of(path)
     assert not libraries(folder)
     assert "have changed since they were read" in caplog.text

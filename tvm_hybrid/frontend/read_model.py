@@ -15,8 +15,8 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from microkernels.errors import ModelError
 
+from ..wire_format import WireError
 from .left_data import LARGE_BYTES, LeftData, without_large_data
-from .wire_format import WireError
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
 

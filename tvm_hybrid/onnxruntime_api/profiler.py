@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from microkernels.output_file import require_writable, write_whole
 from relay_passes.decisions import Decision
-from relay_passes.ir.rewrite import BITS_ENTRY, MAIN
-from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
+from relay_passes.entries import BITS_ENTRY, INTO_ENTRY, MAIN, SHAPES_ENTRY
 
 from ..call_decisions import by_function, origins_in_run
 from ..executable import Executable

@@ -13,7 +13,8 @@ import tvm
 from tvm import relax
 
 import tvm_hybrid
-from relay_passes.lower.native_code import FEW, GROUP, threads_for
+from relay_passes.lower.native_code import FEW, GROUP
+from relay_passes.workers import threads_for
 from tests.onnx_builder import OnnxBuilder
 
 ROWS = 3

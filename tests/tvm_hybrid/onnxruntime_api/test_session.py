@@ -262,6 +262,30 @@ def test_metadata_of_every_form(form: str, path: str) -> None:
     assert ModelSurface.of(b"no model").metadata.graph_name == ""
 
 
+def test_a_model_in_a_file_says_what_it_says_in_memory() -> None:
+    model = talkative()
+    model.model_version = -3
+    x = model.graph.input[0]
+    x.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    model.graph.input.append(x)  # one more: they are told in order
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "wid\u00fct"
+    model.graph.input.add().type.sequence_type.elem_type.tensor_type.shape.dim.add().dim_param = (
+        "no"
+    )
+    known, read = ModelSurface.of(model), ModelSurface.of(model.SerializeToString())
+    assert vars(read.metadata) == vars(known.metadata) and read.metadata.version == -3
+    batch = ("batch", "DATA_BATCH")
+    assert read.dimensions == known.dimensions == (batch, batch, ("wid\u00fct", ""))
+    # Protobuf puts pieces of a message together, and takes the last of two texts.
+    piece = onnx.ModelProto(producer_name="another")
+    piece.graph.doc_string = "another"
+    bytes_of_both = model.SerializeToString() + piece.SerializeToString()
+    known = ModelSurface.of(onnx.ModelProto.FromString(bytes_of_both))
+    read = ModelSurface.of(bytes_of_both)
+    assert vars(read.metadata) == vars(known.metadata) and read.dimensions == known.dimensions
+    assert read.metadata.graph_description == "another"
+
+
 def test_severity_is_the_level_of_the_logger() -> None:
     logger = logging.getLogger("tvm_hybrid")
     before = logger.level

@@ -18,7 +18,8 @@ from microkernels.errors import ConfigError, ModelError
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region
 
-from ...model_input import import_model, is_onnx
+from ...model_bytes import is_onnx
+from ...model_input import import_model
 from .recognize import region_of
 from .workload import legalized, normalized
 
