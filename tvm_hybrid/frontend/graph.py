@@ -38,6 +38,9 @@ class Graph:
         Known types, of inputs and constants at first and of every value after propagation.
     makers
         Which node makes a value: one of the model, or what propagation has put in its place.
+    sources
+        The small inputs that a value comes from, as far as propagation has come; None if it comes
+        from data, whose values nobody asks for.
     narrow
         Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
         8 bits here (narrow_types.py).
@@ -64,6 +67,7 @@ class Graph:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    sources: dict[str, set[str] | None] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
     bodies: dict[str, Graph] = field(default_factory=dict)
     choices: list[tuple[str, str, str]] = field(default_factory=list)

@@ -111,17 +111,44 @@ def _parameters(node: onnx.NodeProto) -> list[str]:
     return [node.input[position] for position in positions if position < len(node.input)]
 
 
+def note_inputs(graph: Graph) -> None:
+    """Notes which inputs of a graph may be asked for; `note_node` goes on from there."""
+    for item in graph.inputs:
+        graph.sources[item.name] = {item.name} if _is_small(item.name, graph) else None
+
+
+def note_node(node: onnx.NodeProto, graph: Graph) -> None:
+    """Notes what the values of a node come from that stays as it is.
+
+    Otherwise every shape of a dynamic model would be followed back through the whole graph.
+    """
+    found: set[str] | None = None if node.op_type in _SIZED_BY_DATA else set()
+    for name in (*node.input, *captured_names(node)):
+        known = set() if name in graph.constants else graph.sources.get(name, set())
+        found = None if found is None or known is None else found | known
+    for name in node.output:
+        will_be_folded = node.op_type in _SHAPES and name not in graph.types
+        graph.sources[name] = set() if will_be_folded else found
+
+
 def _sources(name: str, graph: Graph) -> list[str]:
     """The graph inputs that a value is computed from; none if one of them is too large, or if they
     are those of a loop's body."""
     if graph.is_body:
         return []
     waiting, seen = [name], {""}
+    found: set[str] = set()
     while waiting:
         value = waiting.pop()
         if value in seen or value in graph.constants:
             continue
         seen.add(value)
+        if value in graph.sources:
+            known = graph.sources[value]
+            if known is None:
+                return []
+            found |= known
+            continue
         maker = graph.makers.get(value)
         if maker is not None:
             if maker.op_type in _SIZED_BY_DATA:
@@ -129,8 +156,7 @@ def _sources(name: str, graph: Graph) -> list[str]:
             if maker.op_type in _SHAPES and value not in graph.types:
                 continue  # it will be folded
             waiting += [*maker.input, *captured_names(maker)]
-    found = [item.name for item in graph.inputs if item.name in seen]
-    return found if all(_is_small(name, graph) for name in found) else []
+    return [item.name for item in graph.inputs if item.name in found]
 
 
 def _is_small(name: str, graph: Graph) -> bool:

@@ -39,7 +39,7 @@ from .narrow_types import FLOATS, MOVING
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
 from .old_forms import renewed
-from .parameters import require_choice, require_parameters
+from .parameters import note_inputs, note_node, require_choice, require_parameters
 from .partial_shapes import complete_types
 from .rewrites import rewrite
 
@@ -88,6 +88,7 @@ class _Propagation:
         self.opsets = [helper.make_opsetid("", graph.opset)]
         drop_unused_outputs(graph)
         graph.makers = {name: node for node in graph.nodes for name in node.output if name}
+        note_inputs(graph)
         for item in graph.inputs:
             if graph.shape(item.name) == (0,):
                 self.aliases[item.name] = self.known_input(item)
@@ -160,6 +161,7 @@ class _Propagation:
             return
         self.done.append(node)
         self.graph.makers.update(dict.fromkeys(node.output, node))
+        note_node(node, self.graph)
 
     def shape_values(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
         """The value of Shape and Size of anything whose shape is known."""
