@@ -20,6 +20,8 @@ tidied here, and others by TVM.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
@@ -97,15 +99,43 @@ def _tidied(mod: IRModule) -> IRModule:
     function = _only_function(mod)
     block = None if function is None else _only_block(function)
     if function is not None and block is not None and _binds(block, (relax.Call, relax.Var)):
-        body = relax.SeqExpr([_without_names(block)], function.body.body)
-        set_type(body, function.body.ty)
-        ty, is_pure, attrs = function.ret_ty, function.is_pure, function.attrs
         (gvar,) = mod.functions
-        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        updated.update_func(gvar, relax.Function(function.params, body, ty, is_pure, attrs))
+        updated = _updated(mod, {gvar: _with_blocks(function, [_without_names(block)])})
         if is_tidy(updated):
             return updated
-    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
+    used = _of_used_bindings(mod)
+    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(used))
+
+
+def _of_used_bindings(mod: IRModule) -> IRModule:
+    """A module without most of what is unused, as TVM takes the longer the more of it there is."""
+    changed = {}
+    for gvar, function in mod.functions_items():
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
+            blocks = [_of_used(block) for block in function.body.blocks]
+            if any(map(_differ, blocks, function.body.blocks)):
+                changed[gvar] = _with_blocks(function, blocks)
+    return _updated(mod, changed) if changed else mod
+
+
+def _of_used(block: relax.BindingBlock) -> relax.BindingBlock:
+    is_pure = isinstance(block, relax.DataflowBlock)
+    return relax.DataflowBlock(used_bindings(list(block.bindings[:]))) if is_pure else block
+
+
+def _differ(one: relax.BindingBlock, other: relax.BindingBlock) -> bool:
+    return len(one.bindings) != len(other.bindings)
+
+
+def _with_blocks(function: relax.Function, blocks: Sequence[relax.BindingBlock]) -> relax.Function:
+    body = relax.SeqExpr(list(blocks), function.body.body)
+    set_type(body, function.body.ty)
+    ty, is_pure, attrs = function.ret_ty, function.is_pure, function.attrs
+    return relax.Function(function.params, body, ty, is_pure, attrs)
+
+
+def _updated(mod: IRModule, functions: Mapping[ir.GlobalVar, relax.Function]) -> IRModule:
+    return IRModule({**dict(mod.functions_items()), **functions}, mod.attrs, mod.global_infos)
 
 
 def _without_names(block: relax.DataflowBlock) -> relax.DataflowBlock:

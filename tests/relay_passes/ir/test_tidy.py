@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from tvm import IRModule, ir, relax
@@ -84,6 +85,26 @@ def test_a_result_that_is_another_name_is_tidied_by_tvm() -> None:
     found = tidy()(mod)
     assert_structural_equal(found, by_tvm(mod))
     assert len(found["main"].body.blocks[0].bindings) == 1
+
+
+def test_tvm_gets_no_chain_of_unused_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It visits the function anew for every link."""
+
+    def with_chain(x: relax.Var, result: relax.Var) -> list[relax.Binding]:
+        links = [x, *(var(f"lv{i}") for i in range(9))]
+        chain = [bound(to, op.exp(of)) for of, to in pairwise(links)]
+        pair = relax.DataflowVar("lv9", relax.TupleType([TYPE, TYPE]))  # no call: left to TVM
+        return [*chain, bound(pair, relax.Tuple([links[1], x])), bound(result, op.add(*links[:2]))]
+
+    mod, seen = of_bindings(with_chain), []
+    expected, canonical = by_tvm(mod), relax.transform.CanonicalizeBindings
+
+    def noting() -> Callable[[IRModule], IRModule]:
+        return lambda given: seen.append(given) or canonical()(given)
+
+    monkeypatch.setattr(relax.transform, "CanonicalizeBindings", noting)
+    assert_structural_equal(tidy()(mod), expected)
+    assert len(seen[0]["main"].body.blocks[0].bindings) == 2
 
 
 def test_unused_results_go() -> None:
