@@ -23,6 +23,10 @@ from .epilogue_steps import ACC, EpilogueSteps
 from .fusible_calls import CAST_DTYPES, VALUE_DTYPES, steps_for
 
 MAX_OPERANDS = 12
+MAY_BE_INLINED = {  # what `fusible_calls` computes anew in the regions that read it
+    *("relax.dequantize", "relax.astype", "relax.multiply"),
+    *("relax.strided_slice", "relax.reshape"),
+}
 FLAT_ROWS = ("matmul", "weight_only_matmul")  # templates that see rows and columns only
 
 
@@ -102,12 +106,15 @@ def grow(
     seen: set[int] = set()
     while queue:
         position = heapq.heappop(queue)
-        if position in seen or position in graph.taken:
+        if position in seen:
             continue
         seen.add(position)
         trial = growth.copy()
-        if not _absorb(graph, trial, position) or not accepts(trial.region()):
-            continue
+        taken = position in graph.taken
+        if taken or not _absorb(graph, trial, position) or not accepts(trial.region()):
+            if op_name(graph.value(position)) in MAY_BE_INLINED:
+                continue
+            break  # it needs a value of the region, so no later value will be the only one needed
         growth = trial
         var = graph.bindings[position].var
         for user in graph.users.get(var, ()):
