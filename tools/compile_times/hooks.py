@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import IRModule, ir, tirx
 
@@ -96,17 +96,37 @@ class Entries(cProfile.Profile):
     def counts(self) -> Counter[str]:
         """Evaluations of costs, and visits: entries of functions of passes and of the front end."""
         found: Counter[str] = Counter(evaluations=0, visits=0, passes=0)
-        for entry in self.getstats():
-            if isinstance(entry.code, str):
-                continue
-            path, name = Path(entry.code.co_filename), entry.code.co_name
-            if path == _PASSES and name == "__call__":
-                found["passes"] += entry.callcount
-            if not path.is_relative_to(ROOT):
-                continue
-            package = path.relative_to(ROOT).parts[0]
-            if package == "tir_schedules" and EVALUATION.search(name):
-                found["evaluations"] += entry.callcount
-            if package == "relay_passes" or (package == "tvm_hybrid" and "frontend" in path.parts):
-                found["visits"] += entry.callcount
+        for function, count in self.by_function().items():
+            found[function.kind] += count
         return found
+
+    def by_function(self) -> Counter[Function]:
+        """How often each function was entered that is counted."""
+        found: Counter[Function] = Counter()
+        for entry in self.getstats():
+            code = entry.code
+            if not isinstance(code, str) and (kind := _kind(Path(code.co_filename), code.co_name)):
+                place = f"{code.co_filename}:{code.co_firstlineno}"
+                found[Function(kind, place, code.co_name)] += entry.callcount
+        return found
+
+
+class Function(NamedTuple):
+    """A function that is counted, where it is, and as what."""
+
+    kind: str
+    place: str
+    name: str
+
+
+def _kind(path: Path, name: str) -> str:
+    """What entries of a function count as; "" if they do not count."""
+    if path == _PASSES and name == "__call__":
+        return "passes"
+    if not path.is_relative_to(ROOT):
+        return ""
+    package = path.relative_to(ROOT).parts[0]
+    if package == "tir_schedules" and EVALUATION.search(name):
+        return "evaluations"
+    front_end = package == "tvm_hybrid" and "frontend" in path.parts
+    return "visits" if package == "relay_passes" or front_end else ""
