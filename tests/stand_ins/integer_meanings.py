@@ -56,6 +56,26 @@ def pmaddwd() -> str:
     return function(words, "llvm.x86.avx512.pmaddw.d.512", f"{half} %a, {half} %b", body)
 
 
+def pmaddubsw() -> str:
+    """Sums of two products of u8 and s8, saturated to 16 bits; a product fits them."""
+    half = "<32 x i16>"
+    body = f"""
+  %a16 = bitcast <64 x i8> %a to {half}
+  %b16 = bitcast <64 x i8> %b to {half}
+  %a_even = and {half} %a16, splat (i16 255)
+  %a_odd = lshr {half} %a16, splat (i16 8)
+  %b_up = shl {half} %b16, splat (i16 8)
+  %b_even = ashr {half} %b_up, splat (i16 8)
+  %b_odd = ashr {half} %b16, splat (i16 8)
+  %even = mul {half} %a_even, %b_even
+  %odd = mul {half} %a_odd, %b_odd
+  %sum = call {half} @llvm.sadd.sat.v32i16({half} %even, {half} %odd)
+  ret {half} %sum
+"""
+    text = function(half, "llvm.x86.avx512.pmaddubs.w.512", "<64 x i8> %a, <64 x i8> %b", body)
+    return text + f"declare {half} @llvm.sadd.sat.v32i16({half}, {half})\n"
+
+
 def pack(name: str, lanes: int, bits: int, least: int, most: int) -> str:
     """Saturates two vectors to half the width; 128 bits of each follow each other by turns."""
     wide, narrow = f"<{lanes} x i{bits}>", f"<{lanes} x i{bits // 2}>"

@@ -25,6 +25,12 @@ def pmaddwd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return products.reshape(-1, 2).sum(1).astype(np.int32)
 
 
+def pmaddubsw(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """VPMADDUBSW: sums of two u8 * s8, saturated."""
+    products = a.view(np.uint8).astype(np.int64) * b.view(np.int8)
+    return np.clip(products.reshape(-1, 2).sum(1), -(2**15), 2**15 - 1).astype(np.int16)
+
+
 def pack(a: np.ndarray, b: np.ndarray, dtype: str) -> np.ndarray:
     """VPACKSSDW, VPACKSSWB, VPACKUSWB: 128 bits of a, then of b, saturated, and so on."""
     group = 16 // a.itemsize

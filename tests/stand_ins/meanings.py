@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .bfloat16_meanings import CVTNE2PS2BF16, CVTNEPS2BF16, DPBF16PS
 from .float_meanings import CVTPS2DQ, SCALEF
-from .integer_meanings import pack, permute, pmaddwd, vpdpbusd
+from .integer_meanings import pack, permute, pmaddubsw, pmaddwd, vpdpbusd
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ MEANINGS: dict[str, Meaning] = {
     "llvm.x86.avx512.vpdpbusd.512": Meaning(_VNNI, vpdpbusd(16)),
     "llvm.x86.avx512.vpdpbusd.256": Meaning(("avxvnni",), vpdpbusd(8)),
     "llvm.x86.avx512.pmaddw.d.512": Meaning(_BW, pmaddwd()),
+    "llvm.x86.avx512.pmaddubs.w.512": Meaning(_BW, pmaddubsw()),
     "llvm.x86.avx512.packssdw.512": Meaning(_BW, pack("packssdw", 16, 32, -(2**15), 2**15 - 1)),
     "llvm.x86.avx512.packsswb.512": Meaning(_BW, pack("packsswb", 32, 16, -(2**7), 2**7 - 1)),
     "llvm.x86.avx512.packuswb.512": Meaning(_BW, pack("packuswb", 32, 16, 0, 2**8 - 1)),

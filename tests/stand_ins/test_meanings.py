@@ -62,6 +62,7 @@ def cases_of(name: str) -> list[Case]:
         "vpdpbusd.512": [Case(intel.vpdpbusd, (I32, U8, I8), I32)],
         "vpdpbusd.256": [Case(intel.vpdpbusd, HALF, HALF[0])],
         "pmaddw.d.512": [Case(intel.pmaddwd, (I16, I16), I32)],
+        "pmaddubs.w.512": [Case(intel.pmaddubsw, (U8, I8), I16)],
         "packssdw.512": [Case(functools.partial(intel.pack, dtype="int16"), (I32, I32), I16)],
         "packsswb.512": [Case(functools.partial(intel.pack, dtype="int8"), (I16, I16), I8)],
         "packuswb.512": [Case(functools.partial(intel.pack, dtype="uint8"), (I16, I16), U8)],
