@@ -22,6 +22,7 @@ from relay_passes.dump_ir import require_folder
 from relay_passes.failing_binding import first_line
 from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
+from relay_passes.lower.native_code import with_weights
 from relay_passes.pipeline_options import PipelineOptions, check_fusion, check_precision
 from relay_passes.regions.select_winograd import check_fast_math
 
@@ -285,12 +286,12 @@ def _compiled(
         manifest.precision,
         manifest.fusion,
     )
-    executable = compiled.executable
+    native, code = compiled.native, compiled.code
     place_weights([constant.value for constant in constants_of(compiled.mod)], nodes)
     return Executable(
         manifest,
-        executable.jit(),
-        (executable.mod, compiled.code),
+        lambda: with_weights(native, code).jit(),
+        (native.mod, code),
         kernel=single_kernel(compiled.mod),
         graph=graph,
         fallback=fallback,

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
@@ -62,11 +62,11 @@ class Executable:
     ----------
     manifest : Manifest
         What it is.
-    module : tvm.runtime.Module
-        The module that has `vm_load_executable`.
+    module : callable
+        Returns the module that has `vm_load_executable`.
     linkable : tuple of tvm.runtime.Module and IRModule, or None
-        The relax.VMExecutable to link when it is exported, and what its code is made of; None if it
-        comes from a library.
+        What imports the machine code to link when it is exported, and what the virtual machine's
+        code is made of; None if it comes from a library.
     library : Path or None
         The library it comes from.
     kernel : SingleKernel or None
@@ -86,7 +86,7 @@ class Executable:
     def __init__(
         self,
         manifest: Manifest,
-        module: Any,
+        module: Callable[[], Any],
         linkable: tuple[Any, IRModule] | None = None,
         *,
         library: Path | None = None,

@@ -15,7 +15,7 @@ from tvm import IRModule
 from tvm_ffi import libinfo
 
 from microkernels.errors import CompileError
-from relay_passes.lower.outside_weights import with_outside_weights
+from relay_passes.lower.outside_weights import OUTSIDE_BYTES, with_outside_weights
 from relay_passes.stages import advance, announce_machine_code
 from relay_passes.tvm_compat import virtual_machine_code
 from relay_passes.workers import workers
@@ -28,9 +28,6 @@ from .tvm_compat.vm_file import tensor_places
 from .vm_code import write_code
 from .weights_file import WeightsFile
 
-# Constants of at least this size lie behind the library. A program asks for each in every run; that
-# takes 0.07 us on a Zen 3, where a kernel reads so many bytes in 7 us.
-OUTSIDE_BYTES = 1 << 18
 # Smaller ones of at least this size are stored once if two programs have them.
 SHARED_BYTES = 1 << 12
 

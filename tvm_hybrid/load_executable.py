@@ -106,11 +106,15 @@ def load_library(
         manifest.fallback is None
         or tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)() == 0
     ):
-        executable = Executable(manifest, module, library=library, setting=setting)
+        executable = Executable(manifest, lambda: module, library=library, setting=setting)
     else:
         report_fallback(manifest, str(library))
         executable = Executable(
-            manifest.fallback, module, library=library, whole=manifest, setting=setting
+            manifest.fallback,
+            lambda: module,
+            library=library,
+            whole=manifest,
+            setting=setting,
         )
     if own_weights:
         weakref.finalize(executable, tvm_ffi.registry.remove_global_func, own_weights)

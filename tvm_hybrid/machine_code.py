@@ -8,6 +8,7 @@ both happen here alone, where the pool of this process is installed first.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ class MachineCode:
 
     Parameters
     ----------
-    module : tvm.runtime.Module
-        The module that has `vm_load_executable`; one of a library comes from `open_code`.
+    module : callable
+        Returns the module that has `vm_load_executable`; one of a library comes from `open_code`.
+        It is called once, when somebody wants to run: most programs of a cache never do.
     manifest : Manifest
         What the program is.
     threads : int
@@ -47,14 +49,18 @@ class MachineCode:
     """
 
     def __init__(
-        self, module: Any, manifest: Manifest, threads: int, library: Path | None = None
+        self,
+        module: Callable[[], Any],
+        manifest: Manifest,
+        threads: int,
+        library: Path | None = None,
     ) -> None:
-        self._module = module
+        self._open = module
+        self._module: Any = None
         self._manifest = manifest
         self._threads = threads
         self._library = library
         self._lock = threading.Lock()
-        self._made = False
 
     def make(self) -> None:
         """Makes the machine code, once; `function` and `machine` do it otherwise.
@@ -71,11 +77,12 @@ class MachineCode:
         require_runnable(self._threads, what)
         _install_pool(self._threads)
         with self._lock:
-            if not self._made:
+            if self._module is None:
                 if self._library is None:
                     announce_machine_code()
-                emit_machine_code(self._module)
-                self._made = True
+                module = self._open()
+                emit_machine_code(module)
+                self._module = module
                 if self._library is None:  # LLVM has been at work
                     return_what_compiling_took()
 

@@ -15,6 +15,9 @@ groups depend only on the model, so that any number of CPUs makes the same libra
 
 With a store of kernels (`kernel_text`), code that it has is not compiled again.
 
+TVM hashes all constants of an executable, for each function that has them. So large ones stay
+outside of it (`outside_weights`) until it is to run in this process: `with_weights`.
+
 `with_native_code` does the same for a module that TVM compiles: its kernels become modules of
 machine code, which TVM's executable imports. TVM's passes never see our unrolled loops then.
 """
@@ -31,7 +34,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from relay_passes import tvm_compat
 from relay_passes.entries import WEIGHTS_ENTRY
+from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
 from relay_passes.workers import wait_for, workers
@@ -48,12 +53,14 @@ from .kernel_text import (
     kernel_key,
 )
 from .launch_few import for_threads, pipeline_for
+from .outside_weights import OUTSIDE_BYTES, with_outside_weights
 from .skip_checks import pipeline_of_trusting, trusting
 
 EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
 SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
 HOST_FUNCTION = "tirx.is_host_func"  # TVM's attribute of kernels that compute sizes
 NOTHING = "tvm_hybrid_nothing"
+OUTSIDE_WEIGHT = "tvm_hybrid_outside_weight"  # nobody calls it
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
 
@@ -78,9 +85,9 @@ def compile_native(
     Returns
     -------
     tuple of tvm.relax.VMExecutable and IRModule
-        It imports one LLVM module for each group of kernels. The module is what the virtual
-        machine's code was made of: what is in other LLVM modules is called by name. It also has
-        the entry of weights, which the executable has not: TVM hashes them for every function.
+        It imports one LLVM module for each group of kernels; large weights are not in it. The
+        module is what the virtual machine's code is made of: what is in LLVM modules is called by
+        name. It has the weights, and their entry, which no executable here has.
     """
     kernels = _kernels(trusting(for_threads(mod, threads)))
     pipeline = pipeline_of_trusting(pipeline_for(threads))
@@ -97,10 +104,7 @@ def compile_native(
     inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}
     calling = {gvar: _calls_outside(function, others) for gvar, function in inside.items()}
     rest = IRModule({**calling, **first}, attrs=mod.attrs, global_infos=mod.global_infos)
-    inner = copy_module(rest)
-    for gvar in rest.get_global_vars():
-        if gvar.name_hint == WEIGHTS_ENTRY:
-            del inner[gvar]
+    inner, _ = with_outside_weights(_without_entry(rest), OUTSIDE_WEIGHT, OUTSIDE_BYTES)
 
     def executable() -> Any:
         with context:
@@ -123,6 +127,34 @@ def compile_native(
         for module in chain.from_iterable(each.result() for each in modules):
             result.mod.import_module(module)
     return result, rest
+
+
+def with_weights(executable: Any, code: IRModule) -> Any:
+    """An executable of `compile_native` that can run: one with all weights, over the same code.
+
+    Parameters
+    ----------
+    executable : tvm.relax.VMExecutable
+        It stays as it is.
+    code : IRModule
+        What `compile_native` returned with it.
+    """
+    inner = _without_entry(code)
+    if not any(bytes_of(each.value) >= OUTSIDE_BYTES for each in constants_of(inner)):
+        return executable
+    module = tvm_compat.virtual_machine_code(inner)
+    for imported in executable.mod.imports:
+        module.import_module(imported)
+    return relax.VMExecutable(module)
+
+
+def _without_entry(mod: IRModule) -> IRModule:
+    """A module without the entry of weights; it stays as it is."""
+    inner = copy_module(mod)
+    for gvar in mod.get_global_vars():
+        if gvar.name_hint == WEIGHTS_ENTRY:
+            del inner[gvar]
+    return inner
 
 
 def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:

@@ -38,4 +38,5 @@ from .type import AnyType as AnyType
 from .type import FuncType as FuncType
 from .type import ShapeType as ShapeType
 from .type import TensorType as TensorType
+from .vm_build import VMExecutable as VMExecutable
 from .vm_build import build as build

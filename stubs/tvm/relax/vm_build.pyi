@@ -6,6 +6,8 @@ from ..ir.transform import Pass
 from ..runtime import Executable
 from ..target import Target
 
+class VMExecutable(Executable): ...
+
 def build(
     mod: IRModule,
     target: str | Target | None = None,

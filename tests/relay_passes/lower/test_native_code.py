@@ -13,9 +13,13 @@ import tvm
 from tvm import relax
 
 import tvm_hybrid
+from relay_passes.compile_module import compile_module
 from relay_passes.lower.native_code import FEW, GROUP
+from relay_passes.lower.outside_weights import OUTSIDE_BYTES
+from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.workers import threads_for
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.targets import resolve_target
 
 ROWS = 3
 SIZES = (16, 17, 18, 19, 20, 21, 22, 23, 24, 25)  # every product has a kernel of its own
@@ -106,3 +110,21 @@ def test_a_failure_in_a_group_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tvm.tirx, "build", fail)
     with pytest.raises(tvm_hybrid.errors.CompileError, match="no code for this group"):
         tvm_hybrid.compile(_model(), num_threads=1, fusion="fine")
+
+
+def test_large_weights_are_only_in_what_runs() -> None:
+    """TVM hashes what is in an executable, which a program that is kept never needs."""
+    weight = np.eye(256, dtype=np.float32)
+    assert weight.nbytes >= OUTSIDE_BYTES
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((ROWS, 256), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            output = builder.emit_output(relax.op.matmul(x, relax.const(weight)))
+        builder.emit_func_output(output)
+    compiled = compile_module(builder.get(), PipelineOptions(resolve_target(None)))
+    assert "[65536]" not in relax.VMExecutable(compiled.native.mod).stats()
+    assert "[65536]" in compiled.executable.stats()
+    given = np.arange(ROWS * 256, dtype=np.float32).reshape(ROWS, 256)
+    result = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](tvm.runtime.tensor(given))
+    np.testing.assert_array_equal(result.numpy(), given)
