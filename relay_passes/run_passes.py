@@ -18,13 +18,14 @@ from .ir.move_functions import copy_module, move_functions
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
 from .stages import announce
-from .tvm_compat import separate_builders, separate_tags
+from .tvm_compat import quick_arrays, separate_builders, separate_tags
 
 STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 
 # Sessions compile in the threads that call them.
 separate_builders()
 separate_tags()
+quick_arrays()
 
 
 def passes_through(

@@ -9,6 +9,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
 from tvm.ir.instrument import pass_instrument
 from tvm.tirx.compilation_pipeline import get_tir_pipeline
@@ -40,6 +41,24 @@ def test_an_object_has_one_address() -> None:
     address = tvm_compat.object_address(var.ty)
     assert address == tvm_compat.object_address(var.ty)
     assert address != tvm_compat.object_address(relax.TensorType((2,), "float32"))
+
+
+def test_arrays_are_read_without_the_checks_of_tvm() -> None:
+    tvm_compat.quick_arrays()
+    getitem = tvm_ffi.Array.__getitem__
+    tvm_compat.quick_arrays()  # once more does nothing
+    assert tvm_ffi.Array.__getitem__ is getitem
+    array = tvm_ffi.convert([3, "a", None])
+    assert isinstance(array, tvm_ffi.Array)
+    assert list(array) == [array[place] for place in range(3)] == [3, "a", None]
+    assert array[-1] is None and array[1:] == ["a", None]
+    assert list(zip(array, array, strict=True)) == [(3, 3), ("a", "a"), (None, None)]
+    for place in (3, -4):
+        with pytest.raises(IndexError, match="out of range"):
+            array[place]
+    with pytest.raises(TypeError, match="indices must be integers"):
+        array["a"]
+    assert list(tvm_ffi.convert([])) == []
 
 
 def test_the_compiler_is_a_mapped_file() -> None:

@@ -18,6 +18,8 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 import tvm_hybrid
+from relay_passes.lower import native_code
+from relay_passes.lower.outside_weights import OUTSIDE_BYTES
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import run_python
 from tvm_hybrid import api, weights_file
@@ -25,7 +27,6 @@ from tvm_hybrid.artifact import read_manifest
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError
 from tvm_hybrid.executable import Executable
-from tvm_hybrid.library import OUTSIDE_BYTES
 from tvm_hybrid.library_weights import weights_function
 from tvm_hybrid.own_weights import with_own_weights
 from tvm_hybrid.weights_file import HEAD_BYTES
@@ -258,7 +259,7 @@ def test_a_fallback_shares_weights(tmp_path: Path) -> None:
 def test_a_program_can_have_weights_of_its_own(library: Path) -> None:
     shared = tvm_hybrid.load(library)
     found, name = with_own_weights(shared._code._open(), shared.manifest.model_sha256)
-    own = Executable(shared.manifest, lambda module=found: module)
+    own = Executable(shared.manifest, functools.partial(lambda module: module, found))
     np.testing.assert_array_equal(own.run(X)[0].numpy(), shared.run(X)[0].numpy())
     pairs = zip(own.weights(), shared.weights(), strict=True)
     assert all(one.data_ptr() != two.data_ptr() for one, two in pairs)
@@ -304,9 +305,13 @@ def test_a_program_that_is_only_exported_never_hashes_its_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As a session with a cache does; TVM takes as long for it as for a run of the model."""
-    made = []
-    with_weights = api.with_weights
-    monkeypatch.setattr(api, "with_weights", lambda *a: made.append(a) or with_weights(*a))
+    made: list[IRModule] = []
+
+    def with_weights(native: object, code: IRModule) -> object:
+        made.append(code)
+        return native_code.with_weights(native, code)
+
+    monkeypatch.setattr(api, "with_weights", with_weights)
     executable = tvm_hybrid.compile(module(), num_threads=1)
     loaded = tvm_hybrid.load(executable.export(tmp_path / "m.so"))
     result = loaded.run(X)[0].numpy()

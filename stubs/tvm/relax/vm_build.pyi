@@ -6,7 +6,8 @@ from ..ir.transform import Pass
 from ..runtime import Executable
 from ..target import Target
 
-class VMExecutable(Executable): ...
+class VMExecutable(Executable):
+    def stats(self) -> str: ...
 
 def build(
     mod: IRModule,
