@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microkernels.errors import ModelError
+
+from .wire_format import BYTES, WireError, fields
 
 if TYPE_CHECKING:
     import onnx
 
 _PIECE = 1 << 18  # stays in a core's cache
 _COARSE = 2_000_000_000
+_LARGE = 1 << 18  # bytes of data that are passed over
+_WEIGHT = (7, 5, 9)  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 
 FileState = tuple[str, int, int, int, int]  # path, bytes, changed, changed or renamed, inode
 
@@ -64,8 +69,9 @@ class ModelBytes:
         path = Path(model)
         files = [file_state(path)]
         digest = hashlib.sha256()
+        _add_file(digest, path)
         # A tensor in another file has this key; models are not parsed for nothing.
-        others = _other_files(path) if _add_file(digest, path, b"location") else []
+        others = _other_files(path) if _mentions(path, b"location") else []
         for other in others:
             files.append(file_state(other))
             digest.update(f"\n{other.name} {files[-1][1]}\n".encode())
@@ -138,15 +144,46 @@ def _serialized(model: onnx.ModelProto) -> bytes:
         raise ValueError(f"the model cannot be serialized: {error}") from error
 
 
-def _add_file(digest: hashlib._Hash, path: Path, word: bytes = b"") -> bool:
-    """Hashes a file, a piece at a time; whether a word is in it."""
-    found, end = False, b""
-    with path.open("rb") as file:
+def _add_file(digest: hashlib._Hash, path: Path) -> None:
+    """Hashes a file, a piece at a time."""
+    with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
-            found = found or (bool(word) and (word in piece or word in end + piece[: len(word)]))
-            end = piece[-len(word) :]
-    return found
+
+
+def _mentions(path: Path, word: bytes) -> bool:
+    """Whether a word is in a model's file, elsewhere than in the data of large initializers."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            data = list(_large_data(file, 0, size)) if size >= _LARGE else []
+        except WireError:
+            data = []  # it is no model, or of a form that is not read here
+        starts, ends = [0, *(end for _, end in data)], [*(start for start, _ in data), size]
+        return any(_is_in(file, *place, word) for place in zip(starts, ends, strict=True))
+
+
+def _large_data(
+    file: BufferedIOBase, start: int, end: int, numbers: Sequence[int] = _WEIGHT
+) -> Iterator[tuple[int, int]]:
+    """Where the large fields of these numbers are, each in one of the number before it."""
+    for field in fields(file, start, end):
+        if (field.number, field.kind) == (numbers[0], BYTES) and field.end - field.start >= _LARGE:
+            if numbers[1:]:
+                yield from _large_data(file, field.start, field.end, numbers[1:])
+            else:
+                yield field.start, field.end
+
+
+def _is_in(file: BufferedIOBase, start: int, end: int, word: bytes) -> bool:
+    """Whether a word is between two places of a file."""
+    file.seek(start)
+    before, left = b"", end - start
+    while left > 0 and (piece := file.read(min(left, _PIECE))):
+        if word in before + piece:
+            return True
+        before, left = piece[-len(word) :], left - len(piece)
+    return False
 
 
 def _other_files(path: Path) -> list[Path]:

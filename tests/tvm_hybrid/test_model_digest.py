@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from tests.tvm_hybrid.onnx_models import saved
+from tvm_hybrid import model_bytes as model_bytes_module
 from tvm_hybrid import model_digest
 from tvm_hybrid.model_bytes import ModelBytes, are_older, file_state
 from tvm_hybrid.model_digest import model_bytes
@@ -115,3 +119,33 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TVM_HYBRID_CACHE_DIR", str(tmp_path / "file"))
     assert model_bytes(path) == ModelBytes.of(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [("nowhere", False), ("large data", False), ("small data", True), ("the end", True)],
+)
+def test_large_data_are_not_searched(place: str, found: bool, tmp_path: Path) -> None:
+    """A model is parsed for the names of other files only if such a name may be in it."""
+    weights = {"large": np.zeros(1 << 18, np.uint8), "small": np.zeros(64, np.uint8)}
+    word = np.frombuffer(b"location", np.uint8)
+    if place.endswith(" data"):
+        weights[place.removesuffix(" data")][20:28] = word
+    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph([], "graph", [], [], initializers)
+    model = helper.make_model(graph, doc_string="location" if place == "the end" else "")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert model_bytes_module._mentions(path, b"location") == found
+    assert ModelBytes.of(path).digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_what_is_no_model_is_searched_whole(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    for start in (0, (1 << 18) - 4, (1 << 19) - 8):  # in one piece of the file, and in two
+        data = bytearray(b"\xff" * (1 << 19))
+        data[start : start + 8] = b"location"
+        path.write_bytes(data)
+        assert model_bytes_module._mentions(path, b"location")
+    path.write_bytes(b"\xff" * (1 << 19))
+    assert not model_bytes_module._mentions(path, b"location")
