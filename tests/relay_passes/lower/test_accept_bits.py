@@ -18,6 +18,9 @@ from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module
 from tvm_hybrid.errors import FeedError
+from tvm_hybrid.feeds import aligned_empty
+from tvm_hybrid.targets import host_target
+from tvm_hybrid.tensors import TensorInfo
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 op = relax.op
@@ -111,8 +114,10 @@ def test_integers_of_the_same_size_are_no_bits() -> None:
     y = te.compute((16,), lambda i: x[i].astype("bfloat16"), name="y")
     kernel = te.create_prim_func([x, y]).with_attr({"global_symbol": "cast", TAKES_BITS: True})
     mod = tvm.IRModule({"cast": kernel})
-    cast = tvm.compile(mod, TARGET, tir_pipeline=pipeline_of_trusting("default"))["cast"]
-    numbers, bits = np.arange(16, dtype=np.uint16), np.zeros(16, np.uint16)
+    cast = tvm.compile(mod, host_target(), tir_pipeline=pipeline_of_trusting("default"))["cast"]
+    # As TVM's own kernels want them: aligned.
+    numbers, bits = (aligned_empty(TensorInfo(name, (16,), "uint16")) for name in "xy")
+    numbers[:] = np.arange(16)
     cast(numbers, bits)
     np.testing.assert_array_equal(bits.view(BF16).astype(int), numbers)
     for wrong in (tvm.runtime.empty((16,), "bfloat16"), numbers.view(np.int16)):
