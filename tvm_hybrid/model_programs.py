@@ -157,9 +157,13 @@ class ModelPrograms:
 
         Raises
         ------
+        CompileError
+            If it is no ONNX model.
         ModelError
             If it cannot be read or is not valid, or the shapes do not fit it.
         """
+        if not is_onnx(self._model):
+            raise CompileError("NumPy runs ONNX models only")
         from .frontend import open_model
 
         opened = open_model(self._model, shapes)

@@ -101,7 +101,6 @@ class InferenceSession(SessionMethods, SessionStart):
         None: after two seconds a line on standard error says it, unless TVM_HYBRID_PROGRESS=0, or
         the `log_severity_level` of `sess_options` or of the logger is 3 or more. True: in any case;
         False: nothing does.
-
     start : str
         "fast": the session of an ONNX model whose program is in no cache answers at once, by NumPy,
         while the program is compiled in a thread; calls of `run` change to the program when it is

@@ -60,7 +60,7 @@ EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable i
 SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically
 HOST_FUNCTION = "tirx.is_host_func"  # TVM's attribute of kernels that compute sizes
 NOTHING = "tvm_hybrid_nothing"
-OUTSIDE_WEIGHT = "tvm_hybrid_outside_weight"  # nobody calls it
+OUTSIDE_WEIGHT = "tvm_hybrid_outside_weight"  # in executables that never run
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
 

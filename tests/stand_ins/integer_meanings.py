@@ -5,19 +5,25 @@ from __future__ import annotations
 from .llvm_ir import WORDS, constant, function
 
 
-def vpdpbusd(lanes: int) -> str:
-    """Sums of four products of u8 and s8, modulo 2^32; a product fits 16 bits."""
-    words, half = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
-    body = f"""
-  %a16 = bitcast <{4 * lanes} x i8> %a to {half}
-  %b16 = bitcast <{4 * lanes} x i8> %b to {half}
+def _products_of_bytes(lanes: int) -> str:
+    """%even16 and %odd16: products of u8 and s8 in every second byte; they fit 16 bits."""
+    half = f"<{lanes} x i16>"
+    return f"""
+  %a16 = bitcast <{2 * lanes} x i8> %a to {half}
+  %b16 = bitcast <{2 * lanes} x i8> %b to {half}
   %a_even = and {half} %a16, splat (i16 255)
   %a_odd = lshr {half} %a16, splat (i16 8)
   %b_up = shl {half} %b16, splat (i16 8)
   %b_even = ashr {half} %b_up, splat (i16 8)
   %b_odd = ashr {half} %b16, splat (i16 8)
   %even16 = mul {half} %a_even, %b_even
-  %odd16 = mul {half} %a_odd, %b_odd
+  %odd16 = mul {half} %a_odd, %b_odd"""
+
+
+def vpdpbusd(lanes: int) -> str:
+    """Sums of four products of u8 and s8, modulo 2^32; a product fits 16 bits."""
+    words, half = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
+    body = f"""{_products_of_bytes(2 * lanes)}
   %even = bitcast {half} %even16 to {words}
   %odd = bitcast {half} %odd16 to {words}
   %even_up = shl {words} %even, splat (i32 16)
@@ -59,17 +65,8 @@ def pmaddwd() -> str:
 def pmaddubsw() -> str:
     """Sums of two products of u8 and s8, saturated to 16 bits; a product fits them."""
     half = "<32 x i16>"
-    body = f"""
-  %a16 = bitcast <64 x i8> %a to {half}
-  %b16 = bitcast <64 x i8> %b to {half}
-  %a_even = and {half} %a16, splat (i16 255)
-  %a_odd = lshr {half} %a16, splat (i16 8)
-  %b_up = shl {half} %b16, splat (i16 8)
-  %b_even = ashr {half} %b_up, splat (i16 8)
-  %b_odd = ashr {half} %b16, splat (i16 8)
-  %even = mul {half} %a_even, %b_even
-  %odd = mul {half} %a_odd, %b_odd
-  %sum = call {half} @llvm.sadd.sat.v32i16({half} %even, {half} %odd)
+    body = f"""{_products_of_bytes(32)}
+  %sum = call {half} @llvm.sadd.sat.v32i16({half} %even16, {half} %odd16)
   ret {half} %sum
 """
     text = function(half, "llvm.x86.avx512.pmaddubs.w.512", "<64 x i8> %a, <64 x i8> %b", body)

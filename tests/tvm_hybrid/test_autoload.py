@@ -122,6 +122,33 @@ print(found)
     assert done.stdout == "[]\n", done.stderr
 
 
+def test_threads_that_import_it_at_once_have_all_of_it(installed: Path) -> None:
+    code = """
+import sys, threading, time
+from tvm_hybrid.tvm_compat import first_import
+from tvm_hybrid.tvm_compat.first_import import import_tvm
+found, stock = [], first_import._quick_errors
+def slow():
+    time.sleep(0.5)  # the other thread would be the first to ask
+    return stock()
+first_import._quick_errors = slow
+def first():
+    import_tvm()
+    from tvm.backend.loader import is_loaded
+    found.append(is_loaded("cuda"))
+threads = [threading.Thread(target=first) for _ in range(2)]
+for each in threads:
+    each.start()
+    while "tvm" not in sys.modules:
+        time.sleep(0.001)
+for each in threads:
+    each.join()
+print(found)
+"""
+    done = run_python(code, path=installed)
+    assert done.stdout == "[True, True]\n", done.stderr
+
+
 def test_our_own_import_leaves_backends_out_where_tvm_does(installed: Path) -> None:
     off = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
     code = "from tvm.backend.loader import is_loaded; print(is_loaded('cuda'))"

@@ -28,7 +28,7 @@ from ..tensors import OpenTensorInfo, TensorInfo
 from .numpy_model import NotNeededError, NumpyModel
 
 PATIENCE = 8.0
-"""Seconds after which NumPy gives a run up: it takes the time that compiling needs."""
+"""Seconds after which a run by NumPy is given up: it shares the CPUs with the compiler."""
 
 
 class Compilation:
@@ -64,6 +64,11 @@ class Compilation:
     def is_done(self) -> bool:
         """Whether there is a program, or an error."""
         return self._done.is_set()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the calling thread is the one that makes the program."""
+        return threading.current_thread() is self._thread
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until there is a program; False if there is none after so many seconds.

@@ -82,9 +82,8 @@ class SessionStart(AsyncRuns):
         if programs.kept_for_all_sizes(shapes, values) is not None:
             return False
         try:
-            answers = self._answers = NumpyAnswers(
-                programs.open(shapes, from_now_on=False), values or {}
-            )
+            opened = programs.open(shapes, from_now_on=False)
+            answers = self._answers = NumpyAnswers(opened, values or {})
         except CompileError as error:
             self._start_note = f"no fast start: {error}"
             logger.info("%s", self._start_note)
@@ -94,10 +93,6 @@ class SessionStart(AsyncRuns):
         self._places = {info.name: place for place, info in enumerate(answers.outputs)}
 
         def run(names: Names, feeds: Any, run_options: Any = None) -> list[np.ndarray]:
-            compilation = self._compilation
-            if compilation is None or compilation.is_done:
-                self.ready()
-                return self._direct_run()(names, feeds, run_options)
             return self._run_early(compilation, self._direct_run, names, feeds, run_options)
 
         def make() -> None:
@@ -106,12 +101,14 @@ class SessionStart(AsyncRuns):
                 del self.__dict__["run"]  # from now on it is the method
             if self._programs is not None:
                 self.__dict__["run"] = self._by_combination(self._programs, self.run)
+            else:
+                self._answers = None  # which holds the weights
             self._finish()
             if self._requests.is_closed:
                 self.close()
 
         self.__dict__["run"] = run
-        self._compilation = Compilation(make)
+        compilation = self._compilation = Compilation(make)
         return True
 
     def _by_combination(self, programs: Programs, run: Run) -> Run:
@@ -147,19 +144,22 @@ class SessionStart(AsyncRuns):
         run_options: Any,
     ) -> list[np.ndarray]:
         """An answer by NumPy or, if the program is there first, by that."""
-        assert self._answers is not None
+        answers = self._answers
+        if answers is None or compilation.is_done:
+            compilation.wait()
+            return program()(names, feeds, run_options)
         if run_options is not None:
             check_run_options(run_options)
         places = None if names is None else self._find(names)
-        arrays = self._answers.answer(self._answers.arrays_of(feeds), compilation)
+        arrays = answers.answer(answers.arrays_of(feeds), compilation)
         if arrays is None:
             compilation.wait()
             return program()(names, feeds, run_options)
         return arrays if places is None else [arrays[place] for place in places]
 
     def _explain_start(self) -> Explanation | None:
-        """What runs while the program is compiled; None if it is there."""
-        if self._compilation is None or self._compilation.is_done or self._answers is None:
+        """What runs while no program is there; None if one is, or was never waited for."""
+        if self._answers is None or "executable" in vars(self):
             return None
         return self._answers.explain()
 
@@ -167,5 +167,7 @@ class SessionStart(AsyncRuns):
         """Whether an attribute was missing because the program was; now it is there."""
         compilation = self._compilation
         if compilation is None or compilation.is_done or name not in AWAITED:
+            return False
+        if compilation.is_own_thread:
             return False
         return compilation.wait()

@@ -21,7 +21,7 @@ _SWITCH = "TVM_DEVICE_BACKEND_AUTOLOAD"
 _DISCO = "tvm.runtime.disco"
 _NAMED = {("tirx.s_tir.ldg32", "TScriptPrinterName")}  # by C++, with the priority of backends
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def import_tvm() -> None:
@@ -31,7 +31,12 @@ def import_tvm() -> None:
     `import tvm`, which TVM_DEVICE_BACKEND_AUTOLOAD=0 turns off, and which `_AUTO_LOAD_DONE` keeps
     from running twice.
     """
-    if "tvm" in sys.modules:  # as it is when TVM's last step calls our hook
+    if "tvm" in sys.modules:
+        tvm: Any = import_module("tvm")  # once another thread has imported it
+        # TVM's last step calls our hook, in a thread that must not wait for one that waits for it.
+        if not tvm.__spec__._initializing:
+            with _lock:
+                return
         return
     with _lock, without_collections(), _names_listed_once():
         if "tvm" in sys.modules:

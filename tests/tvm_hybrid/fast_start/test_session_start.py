@@ -12,13 +12,13 @@ import onnx
 import pytest
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
-from tvm_hybrid import InferenceSession, Stage
-from tvm_hybrid.errors import CompileError, FeedError, OptionError, SessionClosedError
+from tvm_hybrid import InferenceSession, SessionOptions, Stage
+from tvm_hybrid.errors import CompileError, FeedError, OptionError, SessionClosedError, ShapeError
 from tvm_hybrid.fast_start import background
 from tvm_hybrid.fast_start.background import Compilation, NumpyAnswers
 from tvm_hybrid.frontend import open_model
 
-from ..small_models import run_python
+from ..small_models import mlp_module, run_python
 from ..test_open_values import merged_decoder
 
 LONG = 60  # seconds, after which a test that waits fails
@@ -58,7 +58,7 @@ def gate() -> Iterator[Gate]:
     gate.open()
 
 
-def held(gate: Gate, model: onnx.ModelProto, **options: object) -> InferenceSession:
+def held(gate: Gate, model: object, **options: object) -> InferenceSession:
     return InferenceSession(
         model, start="fast", progress=gate, num_threads=1, cache=False, **options
     )
@@ -79,6 +79,7 @@ def test_numpy_answers_until_the_program_is_there(gate: Gate) -> None:
     assert session.ready()
     late = session.run(None, {"x": X})[0]
     assert session.explain().taken
+    assert session._answers is None  # with a second copy of the weights
     assert session.run is not by_numpy
     np.testing.assert_array_equal(by_numpy(None, {"x": X})[0], late)
     # 16 products and sums in another order, of values below 4.
@@ -136,6 +137,23 @@ def test_an_operator_that_numpy_lacks(gate: Gate, caplog: pytest.LogCaptureFixtu
     assert session.ready(0)
     assert "no fast start: NumPy cannot run this model" in session.explain().summary()
     assert "FastGelu" in caplog.text
+
+
+def test_other_models_than_onnx_are_compiled_first(gate: Gate) -> None:
+    gate.open()
+    session = held(gate, mlp_module())
+    assert session.ready(0)
+    assert "no fast start: NumPy runs ONNX models only" in session.explain().summary()
+
+
+def test_an_export_of_several_programs_is_refused(gate: Gate, tmp_path: Path) -> None:
+    """As without a fast start; the thread does not wait for itself."""
+    options = SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.so")
+    gate.open()
+    session = held(gate, merged_decoder([1]), sess_options=options)
+    with pytest.raises(ShapeError, match="no program has run yet"):
+        session.ready(LONG)
 
 
 def test_an_error_of_numpy_waits(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +227,7 @@ def test_a_combination_that_is_new_is_answered_too(gate: Gate) -> None:
     }
     session.run(None, feeds)
     assert not session.programs  # NumPy answered
+    assert {each.kernel for each in session.explain()} == {"NumPy"}
     closed.open()
     key = programs.missing(feeds)
     while key is not None:
