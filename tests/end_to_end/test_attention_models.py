@@ -15,6 +15,8 @@ from tests.end_to_end.attention_models import MODELS, Sizes, bert, feeds
 from tests.end_to_end.quantized_models import static
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 
 def literal(model: onnx.ModelProto, inputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
     """ONNX Runtime's result, computed node by node."""

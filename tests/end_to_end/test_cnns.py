@@ -19,6 +19,8 @@ from tvm_hybrid.report.onnx_runtime import literal_session
 from . import cnn_blocks
 from .cnn_blocks import STEP, Net, made
 
+pytestmark = pytest.mark.turns
+
 Block = Callable[[Net], None]
 
 # Products of each block (a pointwise convolution is a matmul), what is left to generic kernels at

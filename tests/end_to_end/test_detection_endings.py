@@ -15,6 +15,8 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 SIDE, CELLS, CLASSES = 8, 64, 3
 SHAPE = (1, 16, SIDE, SIDE)
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 
+pytestmark = pytest.mark.turns
+
 Array = NDArray[np.floating[Any]]
 LEAST = float(np.finfo(np.float32).min)
 KEYS, SIZE, PADDED, SCALE = 130, 16, 5, 0.125

@@ -27,6 +27,8 @@ from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tests.relay_passes.graphs import TARGET
 from tvm_hybrid.frontend.onnx_import import import_onnx
 
+pytestmark = pytest.mark.turns
+
 Floats = NDArray[np.float64]
 TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 E = 2.0**-24

@@ -15,6 +15,8 @@ from relay_passes.pipeline_options import FUSION_LEVELS
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 RNG = np.random.default_rng(0)
 ROWS, DEPTH, COLUMNS = 5, 8, 6
 X = RNG.integers(-3, 4, (ROWS, DEPTH)).astype(np.float32)

@@ -7,6 +7,7 @@ from math import prod, sqrt
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from tests.onnx_builder import OnnxBuilder
 from .integer_checks import TARGETS, Feeds, check, random_models
 from .integer_inputs import byte_arrays, real_arrays
 from .integer_layers import Bytes, Weight, byte_formats, seeds, weights
+
+pytestmark = pytest.mark.turns
 
 CASES = 30
 WIDTHS = (4, 12, 16, 31, 48, 65)

@@ -16,6 +16,8 @@ from .integer_checks import TARGETS, Feeds, difference, session_for
 from .integer_inputs import byte_arrays
 from .integer_layers import Bytes
 
+pytestmark = pytest.mark.turns
+
 IMAGE = (2, 3, 11, 9)
 Value = tuple[str, Bytes]
 

@@ -13,6 +13,8 @@ from tests.onnx_reference.evaluate import evaluate
 
 from .integer_checks import TARGETS, open_session
 
+pytestmark = pytest.mark.turns
+
 DTYPES = ("uint8", "int8")
 
 

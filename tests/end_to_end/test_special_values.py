@@ -18,6 +18,8 @@ from tests.microkernels.isa_targets import target_of
 from tests.stand_ins import running
 from tests.stand_ins.isas_run import substitute_of
 
+pytestmark = pytest.mark.turns
+
 F = np.float32
 NAN, INF = np.nan, np.inf
 # fmt: off

@@ -23,6 +23,8 @@ from . import transformers
 from .integer_checks import open_session, products_on_integer_kernels
 from .quantized_models import dynamic, integer_products, static
 
+pytestmark = pytest.mark.turns
+
 FORMS: dict[str, Callable[..., onnx.ModelProto]] = {
     "qdq_u8s8": lambda m, s: static(m, s),
     "qdq_u8u8": lambda m, s: static(m, s, "u8", "u8", per_channel=False),

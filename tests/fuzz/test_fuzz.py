@@ -13,6 +13,8 @@ from .generate import generate
 from .motifs import KINDS, TURNS
 from .worker import Worker
 
+pytestmark = pytest.mark.turns
+
 GRAPHS = examples(240).max_examples
 FIRST = 1_000_000
 

@@ -10,18 +10,20 @@ A file of templates runs many tests for each instruction set, its parameter `isa
 stays, another one from test to test and from day to day, so that each file still runs each of its
 instruction sets.
 
+Of what is left of a file of long tests, marked `turns`, every third one stays, and of notebooks.
+
 Within `tests.examples.DAYS` days each test has its turn.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
 from microkernels.isa import LADDER
-from tests.examples import EVERY_ISA, EVERY_SAMPLE, in_turn, today, turns_of
+from tests.examples import EVERY_CASE, EVERY_ISA, EVERY_SAMPLE, in_turn, today, turns_of
 from tests.microkernels.isa_targets import target_of
 
 from .building import lacks
@@ -31,7 +33,7 @@ _WHOLE = ("tests/microkernels/", "tests/amx_emulator/")
 _TEMPLATES = "tests/tir_schedules/"
 
 
-def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+def left_out(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of the tests that a run without slow tests can do without."""
     lacking = {name for name in _NAMES if lacks(target_of(name))}
     groups: dict[tuple[str, str], list[pytest.Item]] = {}
@@ -46,11 +48,19 @@ def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             of_templates.append(item)
     turns = turns_of(today())
     kept = kept_isas(((_name(item), isa_parameter(item)) for item in of_templates), turns.isa)
-    yield from (item for item in of_templates if (_name(item), isa_parameter(item)) not in kept)
+    left = {item for item in of_templates if (_name(item), isa_parameter(item)) not in kept}
     for key, group in groups.items():
         first = zlib.crc32(" ".join(key).encode())
         stay = in_turn(len(group), EVERY_SAMPLE, first + turns.sample)
-        yield from (item for n, item in enumerate(group) if n not in stay)
+        left.update(item for n, item in enumerate(group) if n not in stay)
+    yield from left
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item not in left and _has_turns(item):
+            files.setdefault(_file(item), []).append(item)
+    for file, long in files.items():
+        stay = in_turn(len(long), EVERY_CASE, zlib.crc32(file.encode()) + turns.case)
+        yield from (item for n, item in enumerate(long) if n not in stay)
 
 
 def kept_isas(pairs: Iterable[tuple[str, str]], turn: int) -> set[tuple[str, str]]:
@@ -83,6 +93,18 @@ def isa_parameter(item: pytest.Item) -> str:
         return ""
     isa = item.callspec.params.get("isa")
     return isa if isinstance(isa, str) and isa in _NAMES else ""
+
+
+def _has_turns(item: pytest.Item) -> bool:
+    """Whether only a third of such items run, of those that are not slow anyhow."""
+    if item.get_closest_marker("slow"):
+        return False
+    return item.path.suffix == ".ipynb" or item.get_closest_marker("turns") is not None
+
+
+def _file(item: pytest.Item) -> str:
+    """What shares the turns: a file, or all notebooks."""
+    return "notebooks" if item.path.suffix == ".ipynb" else str(item.path)
 
 
 def _name(item: pytest.Item) -> str:

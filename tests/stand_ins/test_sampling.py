@@ -114,3 +114,26 @@ def test_each_sampled_test_has_its_turn(
             assert 1 <= len(stay) <= 2 * -(-len(some_items) // 16)
             met |= stay
     assert met == set(every)
+
+
+def test_a_file_of_long_tests_has_a_third_of_them_a_day(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a test that is sampled, too, a third of what is left."""
+    items: list[pytest.Item] = []
+    for name, count in (("test_one", 1), ("test_many", 20), ("test_sampled", 16)):
+        for n in range(count):
+            item = pytest.Function.from_parent(
+                request.node.parent, name=f"{name}[{n}]", callobj=lambda: None
+            )
+            item.add_marker("turns")
+            if name == "test_sampled":
+                item.add_marker("sampled")
+            items.append(item)
+    met = set()
+    for day in range(DAYS):
+        monkeypatch.setenv(DAY_VARIABLE, str(day))
+        stay = set(items) - set(left_out(items))
+        assert 7 <= len(stay) <= 8  # of 23
+        met |= stay
+    assert met == set(items)

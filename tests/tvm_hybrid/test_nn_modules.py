@@ -18,6 +18,8 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.executable import Executable
 
+pytestmark = pytest.mark.turns
+
 Array = NDArray[Any]
 Weights = dict[str, Array]
 SIZE, HEADS, TOKENS = 32, 4, 7

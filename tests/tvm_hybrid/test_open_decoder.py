@@ -19,6 +19,8 @@ from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 HEADS, GROUPS, SIZE = 4, 2, 16
 WIDTH = HEADS * SIZE
 LOWEST = float(np.finfo(np.float32).min)

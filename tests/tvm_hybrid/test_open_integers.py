@@ -11,6 +11,8 @@ from relay_passes.decisions import Decision
 from tests.examples import some
 from tests.onnx_builder import OnnxBuilder
 
+pytestmark = pytest.mark.turns
+
 WIDTH = 48
 SIZES = [(1, 1), (1, 2), (2, 7), (1, 33), (3, 40)]
 

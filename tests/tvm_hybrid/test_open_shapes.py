@@ -18,6 +18,8 @@ from tvm_hybrid.programs import MOST_PROGRAMS
 
 from .onnx_models import saved, two_layers
 
+pytestmark = pytest.mark.turns
+
 WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
 

@@ -13,6 +13,8 @@ from relay_passes.decisions import Decision
 from tests.relay_passes.graphs import Body, module, run
 from tests.relay_passes.quantized import dequantize, quantize
 
+pytestmark = pytest.mark.turns
+
 Shapes = list[tuple[tuple[int, ...], str]]
 RNG = np.random.default_rng(11)
 

@@ -9,6 +9,8 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 POINTS = (130, 101, 64, 65)  # the zero point of each layer's input; 64 is the last that cuts at 0
 
 

@@ -12,6 +12,8 @@ from tvm.ir import assert_structural_equal
 from relay_passes.canonicalize.decompose_conv_transpose import decompose_conv_transpose
 from tests.relay_passes.graphs import constant, module, run
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 F = "float32"
 LAST = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}

@@ -14,6 +14,8 @@ from tests.relay_passes.graphs import constant, module
 
 from .networks import compiled, conv, normal
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 BATCH, HEIGHT, WIDTH = (tirx.Var(name, "int64") for name in ("batch", "height", "width"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tvm import IRModule, ir, relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
@@ -16,6 +17,8 @@ from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
 from tests.relay_passes.quantized import constant, inputs, outputs
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs
 from tir_schedules.core.region import Region, Tensor
+
+pytestmark = pytest.mark.turns
 
 op = relax.op
 F, I32, U8, I8 = "float32", "int32", "uint8", "int8"

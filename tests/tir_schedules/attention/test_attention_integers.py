@@ -11,6 +11,8 @@ import pytest
 from tests.tir_schedules.attention_checks import ISAS_OF, check
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
 
+pytestmark = pytest.mark.turns
+
 SHARE = 0.99  # of the results, at least, is that of the operators one by one
 
 # Types of q, k, probabilities and v, with zero points at the ends and between; pairwise.

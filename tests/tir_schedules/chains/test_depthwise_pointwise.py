@@ -33,6 +33,8 @@ from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
+pytestmark = pytest.mark.turns
+
 ALL = (1, 1, 1, 1)
 ISAS_OF = {"float32": ISAS, "uint8": INTEGER_ISAS, "int8": INTEGER_ISAS, "bfloat16": BF16_ISAS}
 BEST = {dtype: isas[-1] for dtype, isas in ISAS_OF.items()}

@@ -31,6 +31,8 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tvm_hybrid.tuning.verification.chain_bounds import expected_of_chain
 
+pytestmark = pytest.mark.turns
+
 BEST = highest_native(INTEGER_ISAS)
 SIZES = [(1, 1), (1, 2), (1, 9), (3, 7), (2, 64)]
 

@@ -26,6 +26,8 @@ from tir_schedules.cost.work import flops_us
 from tir_schedules.product.batch_matmul import plan_of
 from tir_schedules.product.batch_operands import BatchProblem
 
+pytestmark = pytest.mark.turns
+
 THREADS = (*range(1, 17), 20, 24, 28, 31, 32, 40, 47, 48, 53, 56, 64, 96, 112, 127, 128)
 # Times of a fork and a join that every thread computes.
 ENOUGH = 8.0

@@ -19,6 +19,8 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tvm_hybrid.dlpack import BFLOAT16, array_of, tensor_of
 
+pytestmark = pytest.mark.turns
+
 BEST = BF16_ISAS[-1]
 F, B = "float32", "bfloat16"
 every_isa = pytest.mark.parametrize("isa", BF16_ISAS)

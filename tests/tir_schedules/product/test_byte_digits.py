@@ -20,6 +20,8 @@ from tir_schedules.core.region import Region
 from tir_schedules.product.byte_digits import MOST_DIGIT_ROWS
 from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 
+pytestmark = pytest.mark.turns
+
 ROWS = range(1, MOST_DIGIT_ROWS + 1)
 FORMATS = [
     (4, "uint8", 8.0, 32),

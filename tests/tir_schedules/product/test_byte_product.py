@@ -17,6 +17,8 @@ from tir_schedules.product.byte_product import SEARCHED_COLUMNS, HighBits
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.dlpack import tensor_of
 
+pytestmark = pytest.mark.turns
+
 every_isa = pytest.mark.parametrize("isa", ["avx2", "avx512"])
 KINDS = ("small A", "small weight", "neither")
 

@@ -23,6 +23,8 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
+pytestmark = pytest.mark.turns
+
 KEYS, HEADS = SymbolicSize.of("keys"), 3
 Sizes = dict[str, int]
 

@@ -29,6 +29,8 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.matmul_config import plan_of
 
+pytestmark = pytest.mark.turns
+
 SIZES = [(1, 1), (1, 2), (1, 3), (2, 2), (1, 7), (3, 5), (1, 37), (2, 64)]
 
 

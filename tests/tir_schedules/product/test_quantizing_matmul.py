@@ -20,6 +20,8 @@ from tests.tir_schedules.run_region import run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL
 
+pytestmark = pytest.mark.turns
+
 F = "float32"
 
 

@@ -12,6 +12,8 @@ from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.rounds import ROUND, steps_of_round
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.mark.parametrize(
     ("isa", "n", "steps"), [("avx2", 320, 4), ("avx2", 16, 1), ("avx512", 320, 1)]

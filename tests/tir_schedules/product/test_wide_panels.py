@@ -21,6 +21,8 @@ from tir_schedules.product.wide_product import (
     wide_product_of,
 )
 
+pytestmark = pytest.mark.turns
+
 F = "float32"
 # What widens, or cuts A into digits, and what multiplies.
 INTEGERS = ("vpmovsxbw", "vpmovzxbw", "vpsrlw"), "vpmaddwd"

@@ -19,6 +19,8 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
+pytestmark = pytest.mark.turns
+
 SIZES = [(1, 1), (1, 5), (2, 6), (3, 7), (1, 40)]
 
 

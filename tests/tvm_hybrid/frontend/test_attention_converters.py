@@ -34,6 +34,8 @@ from .attention_forms import (
 )
 from .models import compare, f32, make_model, onnxruntime_run, random
 
+pytestmark = pytest.mark.turns
+
 # Attention and QAttention --------------------------------------------------------------------
 
 

@@ -16,6 +16,8 @@ from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.errors import UnsupportedOperatorError
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 # Kernel, stride, dilation and pads; where the last window may begin in the padding, and where not.
 WINDOWS = [
     *itertools.product([(2, 2, 1)], [(0, 0), (1, 1), (0, 1)]),

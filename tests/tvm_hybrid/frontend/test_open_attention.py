@@ -19,6 +19,8 @@ from tvm_hybrid import InferenceSession
 from .attention_forms import ATOL, RTOL, caches
 from .models import onnxruntime_run, random
 
+pytestmark = pytest.mark.turns
+
 HEADS, SHARED, SIZE = 4, 2, 16
 Feeds = dict[str, NDArray[Any]]
 

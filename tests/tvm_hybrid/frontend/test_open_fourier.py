@@ -14,6 +14,8 @@ from tvm_hybrid.report.onnx_runtime import literal_session
 from .models import random
 from .test_fourier import bound, check, exact
 
+pytestmark = pytest.mark.turns
+
 # dft_length, inverse, onesided, parts of the signal's numbers
 FORMS = [(None, 0, 0, 1), (9, 1, 0, 2), (4, 0, 1, 1), (None, 1, 1, 2)]
 

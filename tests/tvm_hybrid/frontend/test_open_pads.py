@@ -15,6 +15,8 @@ from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 MODES = ["reflect", "edge", "wrap"]
 Amounts = Callable[[OnnxBuilder, str], str]
 

@@ -15,6 +15,8 @@ from tests.onnx_reference.arithmetic import dynamic_quantize
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 RNG = np.random.default_rng(0)
 
 

@@ -15,6 +15,8 @@ from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.report.onnx_runtime import literal_session
 
+pytestmark = pytest.mark.turns
+
 CROP = "tf_crop_and_resize"
 REGION = np.array([0.1, 0.2, 0.8, 1.1], np.float32)  # of height and width
 SIZES = [(1, 4, 8), (2, 7, 5), (1, 20, 16), (3, 1, 2)]  # batch, height and width

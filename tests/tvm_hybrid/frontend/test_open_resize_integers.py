@@ -20,6 +20,8 @@ from tvm_hybrid.frontend.resize_taps import Resizing, axis_taps
 
 from .test_open_resize import Form
 
+pytestmark = pytest.mark.turns
+
 # Extents before and after; `Form` of "another" image goes to these.
 SIZES = [((17, 12), (11, 30)), ((1, 2), (5, 3)), ((33, 7), (12, 100)), ((9, 9), (9, 1))]
 MODES = [("linear", 0), ("linear", 1), ("cubic", 0), ("cubic", 1)]

@@ -18,6 +18,8 @@ from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .models import random
 
+pytestmark = pytest.mark.turns
+
 
 def one_program(model: onnx.ModelProto) -> InferenceSession:
     session = InferenceSession(model, num_threads=1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
@@ -14,6 +15,8 @@ from tvm_hybrid.frontend import import_onnx
 
 from .attention_forms import B, D, Forms, H, N, S, attention, caches
 from .models import compare, f32, make_model, operators, random
+
+pytestmark = pytest.mark.turns
 
 
 def test_standard_rotary_embedding() -> None:

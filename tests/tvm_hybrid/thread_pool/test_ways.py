@@ -27,6 +27,8 @@ from tests.tvm_hybrid.thread_pool.counting import (
 from tests.tvm_hybrid.thread_pool.wide_model import WEIGHT, X
 from tvm_hybrid.threads import resolve_setting
 
+pytestmark = pytest.mark.turns
+
 Program = tuple[int, Callable[[], object]]  # threads of a run, and a run
 
 

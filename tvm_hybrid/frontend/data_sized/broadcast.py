@@ -28,7 +28,9 @@ BROADCASTING = frozenset(
 )
 
 
-MOST_CHOSEN = 64  # sizes in a choice that is written out; layouts and fusion pass through it
+MOST_CHOSEN = 24
+"""Sizes in a choice that is written out, so that layouts and fusion pass through it. What TVM takes
+for it grows fast: a choice of 26 sizes took 11 s, and minutes a few layers later."""
 
 
 # What sums over an axis that both factors have.

@@ -31,6 +31,8 @@ from tir_schedules.attention.decode.program import build_decode, default_shares,
 from tir_schedules.attention.problem import AttentionProblem
 from tvm_hybrid.dlpack import tensor_of
 
+pytestmark = pytest.mark.turns
+
 BEST = {"f32": ISAS[-1], "bf16": BF16_ISAS[-1], "rounded": BF16_ISAS[-1]}
 BEST["int8"] = INTEGER_ISAS[-1]
 SIGNED = ("int8", "int8", "int8", "int8")

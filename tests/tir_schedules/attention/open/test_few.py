@@ -20,6 +20,8 @@ from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machin
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
+pytestmark = pytest.mark.turns
+
 PAST = SymbolicSize.of("past")
 TEMPLATE = template_for("attention")
 BEST = {"f32": ISAS[-1], "rounded": BF16_ISAS[-1], "bf16": BF16_ISAS[-1], "int8": INTEGER_ISAS[-1]}

@@ -25,6 +25,8 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.dlpack import tensor_of
 
+pytestmark = pytest.mark.turns
+
 HEADS, GROUP, SIZE = 4, 2, 32
 SETS = HEADS // GROUP
 KEYS = PAST + LENGTH

@@ -20,6 +20,8 @@ from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.core.template import template_for
 
+pytestmark = pytest.mark.turns
+
 KEYS, PAST = SymbolicSize.of("keys"), SymbolicSize.of("past")
 SIZES = [(1, 1), (1, 2), (1, 3), (1, 5), (2, 7), (1, 9), (1, 16), (1, 33), (2, 50)]
 

@@ -14,6 +14,8 @@ from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
+pytestmark = pytest.mark.turns
+
 KEYS = SymbolicSize.of("keys")
 SIZES = [(1, 1, 1), (1, 2, 7), (2, 7, 16), (1, 20, 33), (2, 3, 50), (1, 33, 131)]
 ISA = highest_native(BF16_ISAS)

@@ -16,6 +16,8 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
+pytestmark = pytest.mark.turns
+
 KEYS = SymbolicSize.of("keys")
 # More queries than those for which k and v are read in place, which has other sums.
 SIZES = [(1, 20), (2, 33), (1, 64), (1, 131)]

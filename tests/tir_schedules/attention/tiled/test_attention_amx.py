@@ -29,7 +29,7 @@ from tir_schedules.attention.config import AttentionConfig
 from tir_schedules.attention.tiled.rows import cut, row_shares
 from tir_schedules.core.blocking import balanced
 
-pytestmark = pytest.mark.isa("amx")
+pytestmark = [pytest.mark.isa("amx"), pytest.mark.turns]
 
 LAYOUTS = {"32x32": "2x2", "16x64": "1x4"}
 

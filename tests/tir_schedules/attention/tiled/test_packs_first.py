@@ -19,6 +19,8 @@ from tir_schedules.attention.attention import ATTENTION
 from tir_schedules.attention.config import AttentionConfig
 from tvm_hybrid.threads import use_threads
 
+pytestmark = pytest.mark.turns
+
 AMX = pytest.param("amx", marks=pytest.mark.isa("amx"))
 KINDS = ["f32", "rounded", "bf16", "int8"]
 CASES = {

@@ -27,6 +27,8 @@ from tir_schedules.convolution.depthwise.weight import Groups
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors
 
+pytestmark = pytest.mark.turns
+
 BEST = {dtype: isas[-1] for dtype, isas in ISAS_OF.items()}
 ALL = (1, 1, 1, 1)
 

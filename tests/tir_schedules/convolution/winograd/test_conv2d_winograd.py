@@ -27,6 +27,8 @@ from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD, 
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.region import Region, Step, Tensor
 
+pytestmark = pytest.mark.turns
+
 BEST = ISAS[-1]
 
 

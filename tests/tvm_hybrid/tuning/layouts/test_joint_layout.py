@@ -37,6 +37,8 @@ from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_layouts import rest_of, with_layouts
 from tvm_hybrid.tuning.tuning_task import Plan
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 PLANE_US, OTHER_US = 1.0, 10.0
 PLAN = JointPlan(tries=3)

@@ -25,6 +25,8 @@ from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records.record import make_record
 from tvm_hybrid.tuning.records.record_store import RecordStore, latest
 
+pytestmark = pytest.mark.turns
+
 SIZES = (40, 96, 64, 8)
 BATCH = 24
 

@@ -29,6 +29,8 @@ from tvm_hybrid.tuning.measuring.worker_process import WorkerProcess
 
 from ..forked_worker import fork_workers
 
+pytestmark = pytest.mark.turns
+
 QUICK = Effort(samples=4, seconds=0.1)
 LONG = Effort(samples=1 << 20, seconds=0.3)
 

@@ -19,6 +19,8 @@ from tvm_hybrid.tuning.records.record_rewrite import prune
 from ..conftest import MakeRecord
 from ..forked import SLOWEST, Child, system_write
 
+pytestmark = pytest.mark.turns
+
 KILLS = 100
 
 

@@ -24,6 +24,8 @@ from tvm_hybrid.tuning.tuning_task import Plan
 
 from .conftest import COUNT, Servers, make_measurer
 
+pytestmark = pytest.mark.turns
+
 QUICK = Effort(samples=4, seconds=0.1)
 LONG = Effort(samples=10000, seconds=0.6)
 

@@ -6,6 +6,7 @@ import random
 import statistics
 
 import numpy as np
+import pytest
 
 from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, records_of, scores_of, space_of
 from tir_schedules.product.matmul import MATMUL
@@ -13,6 +14,8 @@ from tvm_hybrid.tuning.recordings.simulate import random_median
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.search.strategies.model import ModelOptions, ModelSearch
 from tvm_hybrid.tuning.search.strategies.strategy import FAILED, SearchTask
+
+pytestmark = pytest.mark.turns
 
 SIZE = (64, 96, 128)
 OTHERS = [(32, 128, 192), (128, 64, 96)]
