@@ -18,6 +18,7 @@ TEMPLATES = (
     "chains.mlp_chain",
     "rows.normalize",
     "rows.quantization_range",
+    "recurrent.recurrent",
     "product.weight_only_matmul",
 )
 

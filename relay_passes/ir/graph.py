@@ -62,6 +62,8 @@ class DataflowGraph:
         What is known before a run, though not at compile time.
     rounds : bool
         Whether products by weights of few bits may round their operands to bfloat16.
+    programs : mapping
+        The functions of the module by their variables, for what reads those that a call calls.
     """
 
     bindings: list[AnyBinding]
@@ -74,6 +76,7 @@ class DataflowGraph:
         self.read: set[relax.Expr] = set()
         self.weights: set[relax.Expr] = set()
         self.rounds = False
+        self.programs: Mapping[Any, Any] = {}
         # Most passes change nothing: the next one reads the same block.
         known: tuple[Any, ...] = getattr(_last, "read", (None,))
         if not block.same_as(known[0]):

@@ -24,6 +24,8 @@ from relay_passes.ir.graph import op_name, static_tensor
 from tir_schedules.generic.floats import guard_floats
 from tir_schedules.generic.vector_math import lower_math
 
+from .kernel_context import kernel_context
+
 _NAME = "folded"
 
 
@@ -55,7 +57,8 @@ class _Folder(PyExprMutator):
             return call
         body = lower_math(guard_floats(kernel.body))
         kernel = kernel.with_body(body).with_attr("global_symbol", _NAME)
-        with PassContext(opt_level=3):  # whoever dumps every pass wants those of the model
+        # Whoever dumps every pass wants those of the model.
+        with PassContext(opt_level=3), kernel_context([kernel]):
             compiled = tvm.compile(IRModule({_NAME: kernel}), target={"kind": "llvm"})
         made = tvm.runtime.empty(result.shape, result.dtype)
         compiled[_NAME](*[each.value for each in known], made)

@@ -33,6 +33,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.why_fewer_threads import why_fewer_threads
 from tir_schedules.cost.why_vectors import why_vectors
+from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
 from .joined_regions import joined_regions
 from .kernel_families import Families, Family
@@ -59,7 +60,10 @@ def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass
             )
         )
         lowerer = _Lowerer(mod, builder, machine, decisions)
-        return rewrite_region_calls(mod, builder, lowerer.call)
+        lowered = rewrite_region_calls(mod, builder, lowerer.call)
+        # Functions that only regions called are left.
+        marked = (RECURRENT_ATTRS in (f.attrs or {}) for f in mod.functions.values())
+        return relax.transform.DeadCodeElimination()(lowered) if any(marked) else lowered
 
     return run
 

@@ -6,6 +6,7 @@ a copy.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from tvm import ir, relax
@@ -16,6 +17,8 @@ from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.traits import CONVERSIONS
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Tensor
+from tir_schedules.recurrent.problem import RECURRENT
+from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
 from .anchor import Anchor, Matcher
 from .conv_anchor import match_conv
@@ -186,7 +189,22 @@ def _norm(name: str) -> Matcher:
     return match
 
 
+def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    """A call of the function that the front end writes for a recurrent layer."""
+    attrs = getattr(graph.programs.get(call.args[0]), "attrs", None) or {}
+    if RECURRENT_ATTRS not in attrs:
+        return None
+    output = _output(graph, position)
+    if output is None:
+        return "a shape is not known at compile time"
+    inputs = tuple(call.args[1].fields)
+    is_open = inputs[1] in graph.weights
+    known = json.loads(attrs[RECURRENT_ATTRS])
+    return Anchor(position, RECURRENT, inputs, output, known, open_weight=1 if is_open else None)
+
+
 _MATCHERS: dict[str, Matcher] = {
+    "relax.call_tir": _recurrent,
     "relax.matmul": _matmul,
     "relax.nn.conv1d": _conv1d,
     "relax.nn.conv2d": match_conv,

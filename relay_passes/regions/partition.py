@@ -20,6 +20,7 @@ The attribute is the Region as JSON; the body stays ordinary Relax and keeps the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tvm import IRModule, ir, relax
@@ -69,6 +70,7 @@ def partition(
         builder = relax.BlockBuilder(mod)
         weights = weights_of(mod) if open_weights else set()
         partitioner = _Partitioner(builder, isa, decisions, fuse, weights)
+        partitioner.programs = dict(mod.functions_items())
         partitioner.rounds = rounds and isa.includes(isa_named("amx"))
         written = rewrite_blocks(builder, partitioner.block)
         left = [
@@ -97,12 +99,14 @@ class _Partitioner:
     ) -> None:
         self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
         self.weights, self.rounds = weights, False
+        self.programs: Mapping[ir.GlobalVar, ir.BaseFunc] = {}
 
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block, self.fuse)
         graph.weights = moved_weights(graph.bindings, self.weights)
         graph.rounds = self.rounds
+        graph.programs = self.programs
         if self.fuse:
             graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}

@@ -9,6 +9,7 @@ from tests.tir_schedules.chain_regions import f32_mlp
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.depthwise_regions import depthwise
 from tests.tir_schedules.pair_regions import pair
+from tests.tir_schedules.recurrent_regions import recurrent
 from tir_schedules.core.region import Region, Step, Tensor
 
 F32, AROUND = "float32", (1, 1, 1, 1)
@@ -116,6 +117,9 @@ def of_models() -> Iterator[Region]:
     yield pair((112, 112), 32, 16)
     yield pair((28, 28), 144, 40, batch=16)
     yield pair((7, 7), 1152, 192, batch=16)
+    yield recurrent("lstm", 3, 512, 80, "bidirectional", finals=False)
+    yield recurrent("gru", 3, 1024, 96, finals=False)
+    yield recurrent("gru_linear", 2, 256, 200, "bidirectional", finals=False)
     yield f32_mlp(128, sizes=(479, 1024, 1024, 512))
     yield f32_mlp(1000, sizes=(256, 256, 256))
     yield f32_mlp(32, sizes=(768, 3072, 768))

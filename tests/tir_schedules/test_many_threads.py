@@ -14,6 +14,7 @@ from microkernels.machines.machine import Machine
 from tests.tir_schedules import winograd_regions
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.pair_regions import pair
+from tests.tir_schedules.recurrent_regions import recurrent
 from tests.tir_schedules.run_region import (
     expected,
     highest_native,
@@ -61,6 +62,7 @@ REGIONS = {
     "rms_norm": rows("rms_norm", 60, 33),
     "elementwise": activated(7, 333),
     "quantization_range": rows("quantization_range", 7, 333),
+    "recurrent": recurrent("lstm", 4, 9, 40, "bidirectional"),
 }
 EXACT = ("matmul", "weight_only_matmul", "batch_matmul", "conv", "depthwise", "mlp_chain")
 

@@ -41,6 +41,7 @@ from .pooling_converters import POOLING_CONVERTERS
 from .pow_converter import POW_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
 from .random_converter import RANDOM_CONVERTERS
+from .recurrent_converter import RECURRENT_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
 from .roi_align_converter import ROI_ALIGN_CONVERTERS
 from .sequence_converters import SEQUENCE_CONVERTERS
@@ -197,6 +198,7 @@ CONVERTERS: dict[str, Converter] = {
     **POW_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RANDOM_CONVERTERS,
+    **RECURRENT_CONVERTERS,
     **RESIZE_CONVERTERS,
     **ROI_ALIGN_CONVERTERS,
     **SEQUENCE_CONVERTERS,

@@ -19,8 +19,8 @@ REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 OWN = frozenset(
     {
         *("CausalMask", "DecodeFloat", "DeformColumns", "DequantizeBlocks", "EncodeFloat"),
-        *("FourierTable", "Frames", "MaxPoolPlaces", "RandomNumbers", "Repeat", "Select"),
-        "UpdateCache",
+        *("FourierTable", "Frames", "MaxPoolPlaces", "RandomNumbers", "Recurrent", "Repeat"),
+        *("Select", "UpdateCache"),
     }
 )
 

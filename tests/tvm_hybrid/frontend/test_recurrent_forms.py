@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from tvm_hybrid import InferenceSession
 from tvm_hybrid.frontend.rewrites import body, recurrent_steps
 
 from .models import OPSET, compare, f32, make_model, onnxruntime_run, random
@@ -96,12 +97,13 @@ def test_forms(op: str, form: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("op", "steps", "form"),
     [
-        ("LSTM", 11, _BOTH | {"lengths": "fed", "peepholes": True}),
-        ("GRU", 12, {"direction": "reverse"}),
-        ("RNN", 9, {"lengths": "constant", "outputs": ("y", "", "")}),
+        ("LSTM", 11, _BOTH | {"lengths": "fed", "peepholes": True,
+                              "activations": ["HardSigmoid", "Tanh", "Tanh"] * 2}),
+        ("GRU", 12, {"direction": "reverse", "activations": ["HardSigmoid", "Tanh"]}),
+        ("RNN", 9, {"lengths": "constant", "outputs": ("y", "", ""), "activations": ["Softsign"]}),
     ],
-)
-def test_many_steps_are_a_loop(
+)  # fmt: skip
+def test_many_steps_of_rare_functions_are_a_loop(
     op: str, steps: int, form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recurrent_steps, "MAX_WRITTEN", 4)
@@ -112,6 +114,23 @@ def test_many_steps_are_a_loop(
     sides = 2 if form.get("direction") == "bidirectional" else 1
     names = [name.name_hint for name in imported.mod.functions]
     assert sum(name.startswith("loop_body") for name in names) == sides
+
+
+@pytest.mark.parametrize(
+    ("op", "form"),
+    [
+        ("LSTM", _BOTH | {"lengths": "fed", "peepholes": True, "clip": 0.8}),
+        ("GRU", {"linear_before_reset": 1, "outputs": ("y", "", "")}),
+        ("GRU", {"direction": "reverse", "outputs": ("", "yh", "")}),
+        ("RNN", _BOTH | {"activations": ["Relu", "Relu"]}),
+    ],
+)
+def test_all_steps_are_one_kernel_behind_one_product(op: str, form: dict[str, Any]) -> None:
+    model, feeds = _layer(op, **form)
+    session = InferenceSession(model, num_threads=1)
+    assert [each.op for each in session.explain().taken] == ["matmul + add", "recurrent"]
+    for mine, theirs in zip(session.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
+        np.testing.assert_allclose(mine, theirs, 1e-5, 1e-5)  # a few steps of numbers below 1
 
 
 @pytest.mark.parametrize("op", GATES)

@@ -74,7 +74,8 @@ _OTHERS = frozenset(
     {
         *("CausalMask", "Concat", "CumProd", "CumSum", "Det", "Einsum", "EyeLike", "FourierTable"),
         "Frames",
-        *("Gather", "Gemm", "MatMul", "Pad", "ReverseSequence", "ScatterElements", "ScatterND"),
+        *("Gather", "Gemm", "MatMul", "Pad", "Recurrent", "ReverseSequence", "ScatterElements"),
+        "ScatterND",
         *("Slice", "Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
     }
 )

@@ -14,6 +14,7 @@ from ..graph import Graph
 from .batch_first import batch_first
 from .recurrent import recurrent, unroll
 from .recurrent_layer import Direction, Recurrent, Step
+from .recurrent_operator import as_one_operator
 from .registry import rewrites
 
 
@@ -24,6 +25,10 @@ def gru(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if steps_first is not None:
         return steps_first
     layer = recurrent(node, graph, gates=3, activations=["Sigmoid", "Tanh"])
+    linear = bool(layer.attribute("linear_before_reset", 0))
+    whole = as_one_operator(layer, "gru_linear" if linear else "gru")
+    if whole is not None:
+        return whole
     return unroll(layer, states=[5], cell=_cell)
 
 

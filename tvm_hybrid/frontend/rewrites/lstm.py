@@ -19,6 +19,7 @@ from ..node_builder import optional_input
 from .batch_first import batch_first
 from .recurrent import recurrent, unroll
 from .recurrent_layer import Direction, Recurrent, Step
+from .recurrent_operator import as_one_operator
 from .registry import rewrites
 
 ACTIVATIONS = ["Sigmoid", "Tanh", "Tanh"]
@@ -32,6 +33,9 @@ def lstm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if steps_first is not None:
         return steps_first
     layer = recurrent(node, graph, gates=4, activations=ACTIVATIONS)
+    whole = as_one_operator(layer, "lstm")
+    if whole is not None:
+        return whole
     return unroll(layer, states=[5, 6], cell=lstm_cell)
 
 

@@ -11,6 +11,7 @@ from ..graph import Graph
 from .batch_first import batch_first
 from .recurrent import recurrent, unroll
 from .recurrent_layer import Direction, Recurrent, Step
+from .recurrent_operator import as_one_operator
 from .registry import rewrites
 
 
@@ -21,6 +22,9 @@ def rnn(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if steps_first is not None:
         return steps_first
     layer = recurrent(node, graph, gates=1, activations=["Tanh"])
+    whole = as_one_operator(layer, "rnn")
+    if whole is not None:
+        return whole
     return unroll(layer, states=[5], cell=_cell)
 
 

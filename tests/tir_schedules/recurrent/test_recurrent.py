@@ -1,0 +1,180 @@
+"""Recurrent layers between guard pages, compared with their equations in float64."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from microkernels.errors import ConfigError
+from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.recurrent_regions import all_given, recurrent, recurrent_inputs
+from tests.tir_schedules.run_region import (
+    ISAS,
+    Kernel,
+    highest_native,
+    machine_for,
+)
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+from tir_schedules.recurrent.config import RecurrentConfig
+from tir_schedules.recurrent.problem import DIRECTIONS, GATES
+from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS, plain_function
+
+TEMPLATE = template_for("recurrent")
+NATIVE = highest_native(ISAS)
+
+
+def bound(region: Region) -> float:
+    """Of the error of any state, which lies between -1 and 1.
+
+    A step adds the rounding errors of sums of `hidden` products of numbers below 1, or whose
+    squares add up to one, and 8 ulp of functions. A gate's slope is 1 at most, and what reaches the
+    next step is damped by forgetting or by a weight whose rows have the length 1: errors of steps
+    add up at worst.
+    """
+    steps, hidden = region.inputs[0].shape[0], region.inputs[1].shape[-1]
+    return (steps + 1) * (hidden**0.5 + 8) * 2 * float(np.finfo(np.float32).eps)
+
+
+def check(region: Region, result: np.ndarray, arrays: list[np.ndarray]) -> None:
+    wanted = TEMPLATE.reference(region, arrays)
+    assert result.shape == wanted.shape
+    if result.size:
+        assert np.abs(result - wanted).max() <= bound(region)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize(
+    ("batch", "hidden", "whole"), [(1, 33, False), (3, 20, True), (13, 5, True), (2, 1, False)]
+)
+def test_cells(cell: str, direction: str, isa: str, batch: int, hidden: int, whole: bool) -> None:
+    given = all_given(cell) if whole else []
+    region = recurrent(cell, 4, batch, hidden, direction, given, clip=1.5 * whole)
+    arrays = recurrent_inputs(region)
+    kernel = Kernel(region, isa)
+    for at_end in (True, False):
+        check(region, kernel.run(arrays, at_end), arrays)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("cell", GATES)
+def test_any_number_of_steps_and_sequences(cell: str, isa: str) -> None:
+    """None, too: a sequence without a step ends as it began."""
+    region = recurrent(cell, LENGTH, BATCH, 19, "bidirectional", all_given(cell))
+    kernel = OpenKernel(region, isa)
+    for steps, batch in ((0, 2), (3, 0), (1, 1), (5, 7), (2, 26)):
+        values = {"length": steps, "batch": batch}
+        known = at_sizes(region, values)
+        arrays = recurrent_inputs(known, seed=batch)
+        check(known, kernel.run(values, arrays), arrays)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_share_directions_and_sequences(cell: str, threads: int) -> None:
+    for batch in (5, BATCH):
+        region = recurrent(cell, 3, batch, 24, "bidirectional", ["lengths"])
+        machine = machine_for(NATIVE, threads).with_numbers(fork_us=0)
+        config = TEMPLATE.default_config(region, machine)
+        assert config.threads == threads
+        known = at_sizes(region, {"batch": 5})
+        arrays = recurrent_inputs(known)
+        if region.is_open:
+            result = OpenKernel(region, NATIVE, threads, config).run({"batch": 5}, arrays)
+        else:
+            result = Kernel(region, NATIVE, config, threads).run(arrays)
+        check(known, result, arrays)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "gru_linear"])
+def test_every_configuration_is_right(cell: str) -> None:
+    region = recurrent(cell, 2, 5, 4 * 16 + 3, given=["hidden"])
+    arrays = recurrent_inputs(region)
+    configs = list(TEMPLATE.space(region, machine_for(NATIVE)))
+    assert len({(each.rows, each.units) for each in configs}) == len(configs) > 2
+    for config in configs[:6]:
+        check(region, Kernel(region, NATIVE, config).run(arrays), arrays)
+
+
+def test_an_lstm_that_forgets_what_it_takes_in() -> None:
+    region = recurrent("lstm", 6, 2, 12, coupled=True, finals=False)
+    arrays = recurrent_inputs(region)
+    result = Kernel(region, NATIVE).run(arrays)
+    assert result.shape == (6, 1, 2, 12)
+    check(region, result, arrays)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_packing(cell: str) -> None:
+    region = recurrent(cell, 3, 2, 21, "bidirectional")
+    machine = machine_for("avx2")
+    config = TEMPLATE.default_config(region, machine)
+    packing, isa = TEMPLATE.packing, machine.isa
+    assert packing is not None and packing.express is not None
+    array = recurrent_inputs(region)[1]
+    packed = packing.pack(region, config, isa, 1, array)
+    assert packed.shape == packing.shape(region, config, isa, 1)
+    weight = relax.Var("w", relax.TensorType(array.shape, "float32"))
+    np.testing.assert_array_equal(
+        evaluated(weight, packing.express(region, config, isa, 1, weight), array), packed
+    )
+    flat = relax.Var("w", relax.TensorType(packed.shape, "float32"))
+    np.testing.assert_array_equal(
+        evaluated(flat, packing.unpack(region, config, isa, 1, flat), packed), array
+    )
+
+
+def evaluated(var: relax.Var, expr: relax.Expr, array: np.ndarray) -> np.ndarray:
+    builder = relax.BlockBuilder()
+    with builder.function("main", [var]):
+        builder.emit_func_output(builder.emit(expr))
+    vm = relax.VirtualMachine(tvm.compile(builder.get(), "llvm"), tvm.cpu())
+    return vm["main"](tvm.runtime.tensor(array)).numpy()
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_the_plain_function_means_the_same(cell: str) -> None:
+    """TVM's own passes compile it, with open sizes."""
+    region = recurrent(cell, LENGTH, BATCH, 6, "bidirectional", all_given(cell), clip=0.7)
+    function = plain_function(region)
+    assert json.loads(function.attrs[RECURRENT_ATTRS]) == dict(region.attrs)
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    code = tvm.compile(module, "llvm")["main"]
+    for steps, batch in ((3, 2), (0, 2)):
+        known = at_sizes(region, {"length": steps, "batch": batch})
+        arrays = recurrent_inputs(known)
+        output = tvm.runtime.empty(known.output.shape, "float32")
+        code(*map(tvm.runtime.tensor, arrays), output)
+        check(known, output.numpy(), arrays)
+
+
+def test_what_is_refused() -> None:
+    region, isa = recurrent("lstm", 3, 2, 8), machine_for(NATIVE).isa
+    x, weight = region.inputs
+    computed = region.replace(inputs=(x, Tensor(weight.shape, "float32")))
+    assert TEMPLATE.reject(computed, isa) == "a weight that is not known before a run"
+    double = region.replace(output=Tensor(region.output.shape, "float64"))
+    assert TEMPLATE.reject(double, isa) == "a tensor of type float64"
+    other = region.replace(output=x)
+    assert (TEMPLATE.reject(other, isa) or "").startswith("shapes ")
+    config = TEMPLATE.default_config(region, machine_for(NATIVE))
+    for changed in ({"rows": 0}, {"units": 9}, {"threads": 0}):
+        wrong = RecurrentConfig(**{**config.to_dict(), **changed})
+        with pytest.raises(ConfigError, match=next(iter(changed))):
+            TEMPLATE.build(region, wrong, isa)
+
+
+def test_a_kernel_has_products_of_whole_cells() -> None:
+    """A tile has all four gates of some hidden values."""
+    config = TEMPLATE.default_config(recurrent("lstm", 9, 1, 256), machine_for("avx2"))
+    assert config.kernel.startswith("avx2_f32") and config.units * 4 <= 12
+    function = TEMPLATE.build(recurrent("lstm", 9, 1, 256), config, machine_for("avx2").isa)
+    assert isinstance(function, tirx.PrimFunc)

@@ -1,0 +1,92 @@
+"""The cells: the next states of one vector of hidden values, in registers, and by NumPy.
+
+    LSTM    i, o, f, c = gates        memory' = f(f) memory + f(i) g(c)     h' = f(o) h(memory')
+    GRU     z, r, n = gates           h' = n + z (h - n)
+    RNN     h' = f(gate)
+
+Gates are in ONNX's order. Equations are those of the ONNX operators LSTM, GRU and RNN; as in ONNX
+Runtime, `clip` bounds what functions of gates are applied to, but not the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, bind, like
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
+
+from .problem import RecurrentProblem
+
+ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softplus": "softplus"}
+"""Functions that a cell may have, and the fusible operators that they are."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell, over vectors or over arrays.
+
+    Attributes
+    ----------
+    problem : RecurrentProblem
+    activations : tuple of callable
+        Its functions.
+    bounded : callable
+        (value, bound) -> the value, not farther from 0 than that.
+    named : callable
+        Gives a value a name, so that it is computed once.
+    """
+
+    problem: RecurrentProblem
+    activations: tuple[Callable[[Any], Any], ...]
+    bounded: Callable[[Any, float], Any]
+    named: Callable[[Any], Any]
+
+    def activate(self, number: int, gate: Any) -> Any:
+        """A function of a gate."""
+        clip = self.problem.clip
+        return self.named(self.activations[number](self.bounded(gate, clip) if clip else gate))
+
+    def lstm(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
+        """The next h and c; peepholes are empty, or those of i, o and f."""
+        i, o, f, c = gates
+        if peepholes:
+            i, f = i + peepholes[0] * memory, f + peepholes[2] * memory
+        enter = self.activate(0, i)
+        forget = _one_less(enter) if self.problem.coupled else self.activate(0, f)
+        following = self.named(forget * memory + enter * self.activate(1, c))
+        if peepholes:
+            o = o + peepholes[1] * following
+        return self.activate(0, o) * self.activations[2](following), following
+
+    def gru(self, update: Any, candidate: Any, hidden: Any) -> Any:
+        """The next h; `update` is z, and `candidate` n before its function."""
+        found = self.activate(1, candidate)
+        return found + update * (hidden - found)
+
+
+def vector_cell(problem: RecurrentProblem) -> Cell:
+    """The cell over vectors of the PrimFunc under construction."""
+    functions = [FUSIBLE_OPS[ACTIVATIONS[name]].emit for name in problem.activations]
+
+    def bounded(value: Expr, bound: float) -> Expr:
+        # In this order a NaN stays.
+        return tirx.Max(like(-bound, value), tirx.Min(like(bound, value), value))
+
+    return Cell(problem, tuple(functions), bounded, bind)
+
+
+def numpy_cell(problem: RecurrentProblem) -> Cell:
+    """The cell over arrays."""
+    functions = [FUSIBLE_OPS[ACTIVATIONS[name]].numpy for name in problem.activations]
+    return Cell(
+        problem, tuple(functions), lambda value, bound: np.clip(value, -bound, bound), lambda x: x
+    )
+
+
+def _one_less(value: Any) -> Any:
+    return like(1, value) - value if isinstance(value, tirx.Expr) else 1 - value

@@ -1,0 +1,203 @@
+"""The configuration of a recurrent kernel, and how its weight is cut into panels.
+
+A panel holds what some neighbouring hidden values read: their columns of all gates of a product.
+The last panel overlaps the one before it if there is no whole one left; what both compute is the
+same. So a tile is full, and no vector reaches beyond the hidden values. If they are fewer than a
+register has lanes, vectors are as short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for, microkernel_named
+from tir_schedules.core.config import Config, best_first, check_numbers
+from tir_schedules.core.region import Region
+from tir_schedules.cost.parallel import halves, threads_worth
+
+from .problem import RecurrentProblem
+
+ACCUMULATORS = {"scalar": 4, "avx2": 12, "avx512": 24}
+"""Registers of a tile, by the level of vectors."""
+ENOUGH_CHAINS = 8  # hide the latency of products: four cycles, two products a cycle
+CELL_CYCLES = 45.0  # of a vector of hidden values, for each row
+MOST_ROWS = 12
+
+
+class RecurrentConfig(Config, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    kernel : str
+        The microkernel that products are made of.
+    rows : int
+        Most rows of a tile: sequences that are multiplied at once.
+    units : int
+        Vectors of hidden values of a panel.
+    threads : int
+        Threads that share directions and sequences.
+    """
+
+    kernel: str
+    rows: int
+    units: int
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The panels of one product of a step.
+
+    Attributes
+    ----------
+    gates : tuple of int
+        The gates that it has.
+    lanes : int
+        Hidden values of a vector.
+    units : int
+        Vectors of hidden values of a panel.
+    hidden : int
+        All hidden values.
+    start : int
+        Elements of the packed weight before the first panel of a direction.
+    """
+
+    gates: tuple[int, ...]
+    lanes: int
+    units: int
+    hidden: int
+    start: int
+
+    @property
+    def width(self) -> int:
+        """Hidden values of a panel."""
+        return self.units * self.lanes
+
+    @property
+    def count(self) -> int:
+        """How many panels there are."""
+        return math.ceil(self.hidden / self.width)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a step of K: of each unit all gates."""
+        return self.units * len(self.gates)
+
+    @property
+    def size(self) -> int:
+        """Elements of all panels of a direction."""
+        return self.count * self.hidden * self.vectors * self.lanes
+
+    def first(self, panel: int) -> int:
+        """The first hidden value of a panel."""
+        return min(panel * self.width, self.hidden - self.width)
+
+
+def panels_of(problem: RecurrentProblem, config: RecurrentConfig) -> list[Panels]:
+    """The panels of each product of a step."""
+    lanes = kernel_of(problem, config).lanes
+    found: list[Panels] = []
+    for gates in problem.products:
+        start = found[-1].start + found[-1].size if found else 0
+        found.append(Panels(gates, lanes, config.units, problem.hidden, start))
+    return found
+
+
+def kernel_of(problem: RecurrentProblem, config: RecurrentConfig) -> Microkernel:
+    """The microkernel, with tiles of the shape that a configuration has."""
+    kernel = microkernel_named(config.kernel)
+    lanes = min(kernel.lanes, problem.hidden)
+    gates = max(map(len, problem.products))
+    return replace(kernel, lanes=lanes, mr=config.rows, nr=config.units * gates * lanes)
+
+
+def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem:
+    """Refuses a configuration that is not legal.
+
+    Raises
+    ------
+    ConfigError
+        Saying which field is out of range.
+    """
+    problem = RecurrentProblem.of(region)
+    lanes = kernel_of(problem, config).lanes
+    most = {"rows": MOST_ROWS, "units": problem.hidden // lanes, "threads": 4096}
+    check_numbers(region, config, most)
+    return problem
+
+
+def default_config(region: Region, machine: Machine) -> RecurrentConfig:
+    """The configuration with the fewest estimated cycles."""
+    return min(_candidates(region, machine), key=lambda each: estimate(region, each, machine))
+
+
+def space(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
+    """The default, then all other tiles."""
+    others = set(_candidates(region, machine))
+    default = default_config(region, machine)
+    return best_first(default, others, lambda each: estimate(region, each, machine))
+
+
+def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
+    problem = RecurrentProblem.of(region.sampled())
+    isa = machine.isa
+    kernel = kernels_for(isa, "float32", "float32")[0]
+    gates = max(map(len, problem.products))
+    lanes = min(kernel.lanes, problem.hidden)
+    most = ACCUMULATORS[isa.vector_level]
+    threads = _threads(problem, machine)
+    batch = MOST_ROWS if region.is_open else problem.batch
+    for units in range(1, 1 + max(1, min(most // gates, problem.hidden // lanes))):
+        highest = max(1, min(most // (units * gates), batch, MOST_ROWS))
+        for rows in {highest, max(1, -(-highest // 2))}:
+            yield RecurrentConfig(kernel=kernel.name, rows=rows, units=units, threads=threads)
+
+
+def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread.
+
+    A step of K of a tile takes the time of its products, of the latency of one of them, or of its
+    loads; the weight is read again for each block of rows.
+    """
+    problem = RecurrentProblem.of(region.sampled())
+    parts = parts_of(problem, config.threads, problem.batch)
+    shares = math.ceil(problem.directions * parts / config.threads)
+    batch = max(1, math.ceil(problem.batch / parts))
+    blocks = math.ceil(batch / config.rows)
+    rows = batch / blocks
+    cycles = 0.0
+    for panels in panels_of(problem, config):
+        tile = rows * panels.vectors
+        loads = rows / machine.broadcast_rate + panels.vectors / machine.load_rate
+        step = max(tile / machine.fma_rate, machine.fma_latency / 2, loads)
+        once = 10 + 2 * tile + rows * panels.units * CELL_CYCLES
+        cycles += panels.count * blocks * (problem.hidden * step + once)
+    return shares * problem.steps * cycles
+
+
+def _threads(problem: RecurrentProblem, machine: Machine) -> int:
+    """Threads that are worth it; no more than there are directions and sequences."""
+    work = problem.directions * problem.steps * problem.batch * problem.gates * problem.hidden**2
+    us = work / (machine.isa.f32_lanes * machine.fma_rate) / machine.cycles_per_us
+    worth = threads_worth(machine, us)
+    most = problem.directions * max(1, problem.batch)
+    return next((threads for threads in halves(worth) if threads <= most), 1)
+
+
+def parts_of(problem: RecurrentProblem, threads: int, batch: int | None = None) -> int:
+    """Shares of the sequences of a direction: threads take as many shares of each other.
+
+    Parameters
+    ----------
+    batch : int or None
+        Sequences, if their number is known.
+    """
+    sides = problem.directions
+    parts = threads if threads % sides else threads // sides
+    return parts if batch is None else min(parts, max(1, batch))

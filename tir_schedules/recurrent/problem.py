@@ -1,0 +1,176 @@
+"""What a recurrent region computes: its cell, its sizes, and which inputs it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from microkernels.errors import ConfigError
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Tensor
+
+RECURRENT = "recurrent"
+DIRECTIONS = ("forward", "reverse", "bidirectional")
+GATES = {"lstm": 4, "gru": 3, "gru_linear": 3, "rnn": 1}
+"""Gates by cell. "gru_linear" multiplies by the weight before it resets (linear_before_reset)."""
+STATES = {"lstm": 2, "gru": 1, "gru_linear": 1, "rnn": 1}
+OPTIONAL = ("hidden", "memory", "bias", "peepholes", "lengths")
+"""Inputs behind those that all regions have, in order; the attribute "given" names them."""
+
+
+@dataclass(frozen=True)
+class RecurrentProblem:
+    """A recurrent layer.
+
+    Attributes
+    ----------
+    cell : str
+        One of `GATES`.
+    direction : str
+        One of `DIRECTIONS`.
+    steps, batch, hidden : int
+        Sizes; steps and batch may be symbolic.
+    activations : tuple of str
+        The functions of a step, in ONNX's order.
+    clip : float
+        The bound of what functions of gates are applied to; 0 if there is none.
+    coupled : bool
+        Whether an LSTM forgets as much as it takes in (input_forget).
+    finals : bool
+        Whether the final states are behind the hidden states of all steps.
+    given : tuple of str
+        Which of `OPTIONAL` there are.
+    """
+
+    cell: str
+    direction: str
+    steps: int
+    batch: int
+    hidden: int
+    activations: tuple[str, ...]
+    clip: float
+    coupled: bool
+    finals: bool
+    given: tuple[str, ...]
+
+    @staticmethod
+    def of(region: Region) -> RecurrentProblem:
+        """The problem of a region.
+
+        Raises
+        ------
+        ConfigError
+            If it is not one that the template builds.
+        """
+        reason = misfit(region)
+        if reason is not None:
+            raise ConfigError(f"{reason}, in {region.key}")
+        return _read(region)
+
+    @property
+    def directions(self) -> int:
+        """1 or 2."""
+        return 2 if self.direction == "bidirectional" else 1
+
+    @property
+    def gates(self) -> int:
+        """Gates of a cell."""
+        return GATES[self.cell]
+
+    @property
+    def states(self) -> int:
+        """States of a cell: h, and of an LSTM c."""
+        return STATES[self.cell]
+
+    @property
+    def shown(self) -> int:
+        """Final states that are shown."""
+        return self.states if self.finals else 0
+
+    @property
+    def products(self) -> tuple[tuple[int, ...], ...]:
+        """The gates of each product of a step: a GRU resets between two of them."""
+        if self.cell == "gru":
+            return ((0, 1), (2,))
+        return (tuple(range(self.gates)),)
+
+    def number(self, name: str) -> int | None:
+        """Which input of the region an optional one is; None if it is not given."""
+        return 2 + self.given.index(name) if name in self.given else None
+
+
+def misfit(region: Region) -> str | None:
+    """Why a region is not what the template builds, or None."""
+    if region.epilogue or region.operands:
+        return "an epilogue"
+    part, weight, *others = region.inputs
+    if len(part.shape) != 3 or len(weight.shape) != 3:
+        return f"inputs {part} and {weight}"
+    problem = _read(region)
+    wrong = [tensor for tensor in (part, weight, region.output) if tensor.dtype != "float32"]
+    if wrong:
+        return f"a tensor of type {wrong[0].dtype}"
+    if not problem.hidden:
+        return "no hidden values"
+    found = [tensor.shape for tensor in (part, weight, *others, region.output)]
+    wanted = [tensor.shape for tensor in tensors_of(problem)]
+    return None if found == wanted else f"shapes {found}, not {wanted}"
+
+
+def reject(region: Region) -> str | None:
+    """Why the template cannot build a region whose weight it packs, or None."""
+    if not region.inputs[1].constant:
+        return "a weight that is not known before a run"
+    return misfit(region)
+
+
+def tensors_of(problem: RecurrentProblem) -> list[Tensor]:
+    """Inputs and output of a region: the gates' input parts, the weight, the optional ones."""
+    steps, batch, hidden, sides = problem.steps, problem.batch, problem.hidden, problem.directions
+    width = problem.gates * hidden
+    optional = {
+        "hidden": Tensor((sides, batch, hidden), "float32"),
+        "memory": Tensor((sides, batch, hidden), "float32"),
+        "bias": Tensor((sides, hidden), "float32"),
+        "peepholes": Tensor((sides, 3 * hidden), "float32"),
+        "lengths": Tensor((batch,), "int32"),
+    }
+    return [
+        Tensor((steps, batch, sides * width), "float32"),
+        Tensor((sides, width, hidden), "float32", True),
+        *(optional[name] for name in problem.given),
+        Tensor((steps + problem.shown, sides, batch, hidden), "float32"),
+    ]
+
+
+def region_of(problem: RecurrentProblem) -> Region:
+    """The region of a problem."""
+    *inputs, output = tensors_of(problem)
+    attrs: dict[str, Attribute] = {
+        "cell": problem.cell,
+        "direction": problem.direction,
+        "activations": " ".join(problem.activations),
+        "clip": problem.clip,
+        "coupled": int(problem.coupled),
+        "finals": int(problem.finals),
+        "given": " ".join(problem.given),
+    }
+    return Region(op=RECURRENT, inputs=tuple(inputs), output=output, attrs=attrs)
+
+
+def _read(region: Region) -> RecurrentProblem:
+    """The problem, its sizes from the first two inputs."""
+    attrs = region.attrs
+    (steps, batch, _), (_, _, hidden) = (tensor.shape for tensor in region.inputs[:2])
+    given = str(attrs["given"])
+    return RecurrentProblem(
+        cell=str(attrs["cell"]),
+        direction=str(attrs["direction"]),
+        steps=steps,
+        batch=batch,
+        hidden=hidden,
+        activations=tuple(str(attrs["activations"]).split(" ")),
+        clip=region.real("clip", 0.0),
+        coupled=bool(region.integer("coupled", 0)),
+        finals=bool(region.integer("finals", 1)),
+        given=tuple(given.split(" ")) if given else (),
+    )

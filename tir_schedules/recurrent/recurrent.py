@@ -1,0 +1,243 @@
+"""Template "recurrent": all steps of an LSTM, GRU or RNN, in one direction or in both.
+
+    part [steps, batch, directions * gates * hidden], weight [directions, gates * hidden, hidden],
+    and those of h, c [directions, batch, hidden], bias [directions, hidden] of a GRU's third gate,
+    peepholes [directions, 3 * hidden] and lengths [batch] that there are
+        ->  [steps + states, directions, batch, hidden]: h of all steps, then the final h and c
+
+The input parts hold what x and the other biases give to the gates. Directions and sequences are
+independent of each other; threads share them. The weight is packed in panels, of all gates of some
+hidden values, so that a tile has whole cells.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.isa import Isa
+from microkernels.vector.expressions import Expr, bind, cast, materialise, ramp
+from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core.emission import (
+    EXACT_BUFFERS,
+    kernel_function,
+    opaque_block,
+    task_loop,
+    tensor_parameter,
+)
+from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
+from tir_schedules.core.group_loops import for_groups, for_share
+from tir_schedules.core.open_loops import for_tiles, share_of
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.tail_heights import tail_heights
+from tir_schedules.core.template import Packing, Template, register_template
+
+from . import weight
+from .cells import numpy_cell, vector_cell
+from .config import (
+    Panels,
+    RecurrentConfig,
+    check,
+    default_config,
+    estimate,
+    kernel_of,
+    panels_of,
+    parts_of,
+    space,
+)
+from .problem import RECURRENT, RecurrentProblem, reject
+from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps, allocate
+
+RECURRENT_ATTRS = "tvm_hybrid.recurrent"
+"""Attribute of `plain_function`: those of its region, as JSON."""
+
+
+def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel: input parts, packed weight, optional inputs, output."""
+    problem = check(region, config, isa)
+    kernel, panels = kernel_of(problem, config), panels_of(problem, config)
+    size = sum(each.size for each in panels)
+    vectors = max(each.vectors for each in panels)
+    stored = Tensor(weight.packed_shape(region, config, isa, weight.WEIGHT), "float32")
+    with kernel_function(region.op) as builder:
+        parameters = _parameters(region, problem, stored)
+        if region.is_open:
+            read_extents()
+        batch, sides = extent(problem.batch), problem.directions
+        known = batch if isinstance(batch, int) else None
+        parts = parts_of(problem, config.threads, known)
+
+        def packed(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
+            step = side * size + panels.start
+            step = step + (panel * panels.hidden + k) * (panels.vectors * kernel.lanes)
+            return parameters["weight"][ramp(step + vector * kernel.lanes, kernel.lanes)]
+
+        shared = allocate(problem, allocated(problem.batch))
+        with task_loop(sides * parts, threads=config.threads) as task:
+            side = materialise(I.floordiv(task, parts))
+            share = materialise(task - side * parts)
+            sums = I.sblock_alloc_buffer((config.rows, vectors * kernel.lanes), "float32")
+            steps = Steps(
+                problem=problem,
+                kernel=kernel,
+                cell=vector_cell(problem),
+                buffers=Buffers(parameters, *shared, sums),
+                panels=panels,
+                read_weight=packed,
+                side=side,
+                steps=as_expr(extent(problem.steps)),
+                named=materialise,
+            )
+            if known is None:
+                first, rows = share_of(as_expr(batch), share, parts)
+                steps.emit(first, rows, _open(rows, config.rows, vectors))
+            elif known:
+                for_share(
+                    shares(known, parts),
+                    share,
+                    lambda first, rows: steps.emit(first, rows, _known(rows, config.rows)),
+                )
+    return builder.get()
+
+
+def plain_function(region: Region) -> tirx.PrimFunc:
+    """What a region means, as scalar code that reads the weight as it is.
+
+    TVM's own passes can compile it: no size and no index comes out of memory.
+    """
+    problem = RecurrentProblem.of(region)
+    config = RecurrentConfig(kernel="scalar_f32_4x4", rows=1, units=1)
+    kernel, panels = kernel_of(problem, config), panels_of(problem, config)
+    with kernel_function(region.op) as builder:
+        parameters = _parameters(region, problem, region.inputs[1])
+        steps, batch = (cast("int32", size) for size in parameters["part"].shape[:2])
+
+        def read(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
+            row = panels.gates[vector] * problem.hidden + panel
+            return parameters["weight"][side, row, k]
+
+        def each(multiply: EmitTile, finish: FinishTile) -> None:
+            with I.serial(batch) as row, opaque_block("sequence"):
+                multiply(row, 1)
+                finish(row, 1)
+
+        shared = allocate(problem, batch)
+        with I.serial(problem.directions) as side, opaque_block("direction"):
+            sums = I.sblock_alloc_buffer((1, max(map(len, problem.products))), "float32")
+            Steps(
+                problem=problem,
+                kernel=kernel,
+                cell=vector_cell(problem),
+                buffers=Buffers(parameters, *shared, sums),
+                panels=panels,
+                read_weight=read,
+                side=side,
+                steps=steps,
+                named=bind,
+            ).emit(tirx.const(0, "int32"), batch, each)
+    attrs = json.dumps(dict(region.attrs), sort_keys=True)
+    function = builder.get().without_attr(EXACT_BUFFERS).without_attr("global_symbol")
+    return function.with_attr(RECURRENT_ATTRS, attrs).with_attr("tirx.is_scheduled", True)
+
+
+def _parameters(region: Region, problem: RecurrentProblem, stored: Tensor) -> dict[str, Expr]:
+    """The parameters of the function under construction, for a weight that is stored so."""
+    names = ("part", "weight", *problem.given, "output")
+    tensors = (region.inputs[0], stored, *region.inputs[2:], region.output)
+    return {
+        name: tensor_parameter(name, tensor) for name, tensor in zip(names, tensors, strict=True)
+    }
+
+
+def _known(total: int, most: int) -> ForTiles:
+    """Tiles of a known number of sequences."""
+
+    def run(multiply: EmitTile, finish: FinishTile) -> None:
+        def tile(start: Expr | int, size: int) -> None:
+            multiply(start, size)
+            finish(start, size)
+
+        for_groups(balanced(total, most), tile)
+
+    return run
+
+
+def _open(total: Expr, most: int, vectors: int) -> ForTiles:
+    heights = tail_heights(most, vectors)
+    return lambda multiply, finish: for_tiles(total, heights, multiply, finish)
+
+
+def kernel_name(region: Region, config: RecurrentConfig, isa: Isa) -> str:
+    """The microkernel."""
+    return config.kernel
+
+
+def flops(region: Region) -> int:
+    """Multiplications and additions of the recurrence."""
+    problem = RecurrentProblem.of(region)
+    sequences = problem.steps * problem.batch * problem.directions
+    return 2 * sequences * problem.gates * problem.hidden**2
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The result in float64."""
+    problem = RecurrentProblem.of(region)
+    part, recurrence = (array.astype(np.float64) for array in inputs[:2])
+    optional = dict(zip(problem.given, inputs[2:], strict=True))
+    steps, batch, _ = part.shape
+    sides, hidden = problem.directions, problem.hidden
+    output = np.zeros((steps + problem.shown, sides, batch, hidden))
+    cell = numpy_cell(problem)
+    lengths = optional.get("lengths", np.full(batch, steps))
+    for side in range(sides):
+        states = [np.zeros((batch, hidden)) for _ in range(problem.states)]
+        for number, name in enumerate(("hidden", "memory")[: problem.states]):
+            if name in optional:
+                states[number] = optional[name][side].astype(np.float64)
+        gates = np.split(recurrence[side], problem.gates)
+        bias = optional["bias"][side] if "bias" in optional else 0
+        peepholes = np.split(optional["peepholes"][side], 3) if "peepholes" in optional else []
+        backward = problem.direction == "reverse" or side == 1
+        for step in range(steps)[:: -1 if backward else 1]:
+            own = part[step].reshape(batch, sides, problem.gates * hidden)[:, side]
+            given = np.split(own, problem.gates, axis=1)
+            h = states[0]
+            if problem.cell == "rnn":
+                new = [cell.activate(0, given[0] + h @ gates[0].T)]
+            elif problem.cell == "lstm":
+                sums = [x + h @ w.T for x, w in zip(given, gates, strict=True)]
+                new = list(cell.lstm(sums, states[1], peepholes))
+            else:
+                z, r = (cell.activate(0, given[n] + h @ gates[n].T) for n in (0, 1))
+                linear = problem.cell == "gru_linear"
+                inner = r * (h @ gates[2].T + bias) if linear else (r * h) @ gates[2].T
+                new = [cell.gru(z, given[2] + inner, h)]
+            within = (step < lengths)[:, None]
+            states = [np.where(within, *pair) for pair in zip(new, states, strict=True)]
+            output[step, side] = np.where(within, states[0], 0)
+        for number in range(problem.shown):
+            output[steps + number, side] = states[number]
+    return output
+
+
+RECURRENT_TEMPLATE = register_template(
+    Template(
+        name=RECURRENT,
+        config_type=RecurrentConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=reference,
+        reject=lambda region, _isa: reject(region),
+        opens=lambda _region, _isa: None,
+        at_run_time=lambda _region, config: f"steps; tiles of up to {config.rows} sequences",
+        packing=Packing(weight.pack, weight.unpack, weight.packed_shape, weight.express),
+        estimate=estimate,
+    )
+)

@@ -1,0 +1,297 @@
+"""The loops of a recurrent kernel: steps, panels of hidden values, tiles of sequences.
+
+    for each step
+        for each product of a step (a GRU has two)
+            for each panel of hidden values
+                for each tile of sequences: multiply h by the panel, starting with the input part
+                    for each sequence, each vector of hidden values: the cell
+
+States are kept twice: a step reads the ones and writes the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr, bind, constant, ramp, splat
+from tir_schedules.core.emission import opaque_block
+
+from .cells import Cell
+from .config import Panels
+from .problem import RecurrentProblem
+
+EmitTile = Callable[[Expr | int, int], None]
+FinishTile = Callable[[Expr | int, Expr | int], None]
+ForTiles = Callable[[EmitTile, FinishTile], None]
+ReadWeight = Callable[[Expr, Panels, Expr, int, Expr | int], Expr]
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The parameters by name, and what the kernel allocates.
+
+    Attributes
+    ----------
+    states : sequence of Buffer
+        h, and of an LSTM c: [2, directions, batch, hidden].
+    kept : sequence of Buffer
+        Of a GRU that resets before it multiplies: z, and the reset h.
+    sums : Buffer
+        Accumulators of a tile.
+    """
+
+    parameters: dict[str, Expr]
+    states: Sequence[Expr]
+    kept: Sequence[Expr]
+    sums: Expr
+
+
+def allocate(problem: RecurrentProblem, batch: int | Expr) -> tuple[list[Expr], list[Expr]]:
+    """The states, and what is kept of a GRU's step, of the kernel under construction."""
+    shape = (problem.directions, batch, problem.hidden)
+    kept = 2 if problem.cell == "gru" else 0
+    states: list[Expr] = [
+        I.sblock_alloc_buffer((2, *shape), "float32") for _ in range(problem.states)
+    ]
+    return states, [I.sblock_alloc_buffer(shape, "float32") for _ in range(kept)]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """All steps of some sequences in one direction.
+
+    Attributes
+    ----------
+    read_weight : callable
+        (direction, panels, number of the panel, vector, step of K) -> the weight's vector.
+    side : Expr
+        The direction, counted from 0.
+    steps : Expr
+    named : callable
+        Gives an index a name.
+    """
+
+    problem: RecurrentProblem
+    kernel: Microkernel
+    cell: Cell
+    buffers: Buffers
+    panels: Sequence[Panels]
+    read_weight: ReadWeight
+    side: Expr
+    steps: Expr
+    named: Callable[[Expr], Expr]
+
+    def emit(self, first: Expr, rows: Expr | int, for_tiles: ForTiles) -> None:
+        """The steps of the sequences from the first one on; `for_tiles` cuts them."""
+        self._begin(first, rows)
+        with I.serial(self.steps) as step, opaque_block("step"):
+            step_of = _Step(self, self.named(self._time(step)), self.named(step % 2))
+            for number, panels in enumerate(self.panels):
+                with I.serial(panels.count) as panel, opaque_block("panel"):
+                    place = self.named(tirx.Min(panel * panels.width, panels.hidden - panels.width))
+                    step_of.emit(_Tiles(number, panel, place, first), for_tiles)
+        self._end(first, rows)
+
+    def _time(self, step: Expr) -> Expr:
+        """Which step of the sequence is the `step`-th to run."""
+        backward = self.steps - 1 - step
+        if self.problem.direction == "bidirectional":
+            return tirx.Select(tirx.EQ(self.side, 0), step, backward)
+        return backward if self.problem.direction == "reverse" else step
+
+    def _each_vector(
+        self, first: Expr, rows: Expr | int, body: Callable[[Expr, Expr], None]
+    ) -> None:
+        """Runs `body(sequence, vector's columns)` for all hidden values; the last may overlap."""
+        lanes, hidden = self.kernel.lanes, self.problem.hidden
+        with I.serial(rows) as row, I.serial(-(-hidden // lanes)) as vector, opaque_block("state"):
+            start = tirx.Min(vector * lanes, hidden - lanes)
+            body(first + row, ramp(self.named(start), lanes))
+
+    def _begin(self, first: Expr, rows: Expr | int) -> None:
+        """The initial states."""
+        zero = constant(0, "float32", self.kernel.lanes)
+
+        def begin(row: Expr, columns: Expr) -> None:
+            for name, state in zip(("hidden", "memory"), self.buffers.states, strict=False):
+                given = self.buffers.parameters.get(name)
+                value = zero if given is None else given[self.side, row, columns]
+                I.buffer_store(state, value, [0, self.side, row, columns])
+
+        self._each_vector(first, rows, begin)
+
+    def _end(self, first: Expr, rows: Expr | int) -> None:
+        """The final states, behind those of all steps."""
+        if not self.problem.shown:
+            return
+
+        def end(row: Expr, columns: Expr) -> None:
+            for number, state in enumerate(self.buffers.states):
+                value = state[self.steps % 2, self.side, row, columns]
+                place = [self.steps + number, self.side, row, columns]
+                I.buffer_store(self.buffers.parameters["output"], value, place)
+
+        self._each_vector(first, rows, end)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Those of one panel.
+
+    Attributes
+    ----------
+    product : int
+        The number of the product in the step.
+    panel : Expr
+        The number of the panel.
+    place : Expr
+        Its first hidden value.
+    first : Expr
+        The first sequence.
+    """
+
+    product: int
+    panel: Expr
+    place: Expr
+    first: Expr
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step.
+
+    Attributes
+    ----------
+    time : Expr
+        Its place in the sequence.
+    now : Expr
+        0 or 1: which states it reads.
+    """
+
+    of: Steps
+    time: Expr
+    now: Expr
+
+    def emit(self, tiles: _Tiles, for_tiles: ForTiles) -> None:
+        """The products and cells of a panel."""
+        for_tiles(
+            lambda start, rows: self._multiply(tiles, tiles.first + start, rows),
+            lambda start, rows: self._finish(tiles, tiles.first + start, rows),
+        )
+
+    def _multiply(self, tiles: _Tiles, row: Expr, rows: int) -> None:
+        """The sums of a tile: input parts, or biases, and products."""
+        of, product, place = self.of, tiles.product, tiles.place
+        panels, lanes = of.panels[product], of.kernel.lanes
+
+        def start(i: Expr | int, vector: int) -> Expr:
+            unit, gate = divmod(vector, len(panels.gates))
+            columns = place + unit * lanes
+            if self._apart(panels.gates[gate]):
+                bias = of.buffers.parameters.get("bias")
+                zero = constant(0, "float32", lanes)
+                return zero if bias is None else bias[of.side, ramp(columns, lanes)]
+            return self._part(row + i, panels.gates[gate], columns)
+
+        # A GRU's second product is of the reset h.
+        state = of.buffers.kept[1] if product else of.buffers.states[0]
+        index = [of.side] if product else [self.now, of.side]
+        tile = of.kernel.begin(rows, panels.vectors, start)
+        of.kernel.accumulate(
+            tile,
+            range(rows),
+            (panels.hidden,),
+            lambda i, ks: splat(state[(*index, row + i, ks[0])], lanes),
+            lambda j, ks: of.read_weight(of.side, panels, tiles.panel, j, ks[0]),
+        )
+        for i in range(rows):
+            for j in range(panels.vectors):
+                I.buffer_store(of.buffers.sums, tile.value(i, j), [i, ramp(j * lanes, lanes)])
+
+    def _finish(self, tiles: _Tiles, row: Expr, rows: Expr | int) -> None:
+        """The cells of a tile, of its sums."""
+        of, panels = self.of, self.of.panels[tiles.product]
+        lanes, gates = of.kernel.lanes, len(panels.gates)
+        with I.serial(rows) as i, I.serial(panels.units) as unit, opaque_block("cell"):
+            sums = [
+                bind(of.buffers.sums[i, ramp((unit * gates + gate) * lanes, lanes)])
+                for gate in range(gates)
+            ]
+            columns = of.named(tiles.place + unit * lanes)
+            if of.problem.cell == "gru" and tiles.product == 0:
+                self._reset(sums, row + i, columns)
+            else:
+                self._store(self._following(sums, row + i, columns), row + i, columns)
+
+    def _reset(self, sums: list[Expr], row: Expr, columns: Expr) -> None:
+        """z, and the reset h."""
+        cell, index = self.of.cell, [self.of.side, row, ramp(columns, self.of.kernel.lanes)]
+        update, reset = (cell.activate(0, gate) for gate in sums)
+        for buffer, value in zip(
+            self.of.buffers.kept, (update, reset * self._state(0, row, columns)), strict=True
+        ):
+            I.buffer_store(buffer, value, index)
+
+    def _following(self, sums: list[Expr], row: Expr, columns: Expr) -> list[Expr]:
+        """The next states."""
+        of, lanes = self.of, self.of.kernel.lanes
+        cell, kind, hidden = of.cell, of.problem.cell, of.problem.hidden
+        if kind == "rnn":
+            return [cell.activate(0, sums[0])]
+        if kind == "lstm":
+            weights = of.buffers.parameters.get("peepholes")
+            peepholes: list[Expr] = []
+            if weights is not None:
+                places = (ramp(columns + gate * hidden, lanes) for gate in range(3))
+                peepholes = [weights[of.side, each] for each in places]
+            return list(cell.lstm(sums, self._state(1, row, columns), peepholes))
+        before = self._state(0, row, columns)
+        if kind == "gru":
+            kept = of.buffers.kept[0][of.side, row, ramp(columns, lanes)]
+            return [cell.gru(bind(kept), sums[0], before)]
+        update, reset = (cell.activate(0, gate) for gate in sums[:2])
+        candidate = self._part(row, 2, columns) + reset * sums[2]
+        return [cell.gru(update, candidate, before)]
+
+    def _store(self, states: list[Expr], row: Expr, columns: Expr) -> None:
+        """The next states, and what the layer shows of this step."""
+        of, lanes = self.of, self.of.kernel.lanes
+        lengths = of.buffers.parameters.get("lengths")
+        shown = bind(states[0])
+        if lengths is not None:
+            within = splat(self.time < lengths[row], lanes)
+            states = [
+                bind(tirx.Select(within, new, self._state(number, row, columns)))
+                for number, new in enumerate((shown, *states[1:]))
+            ]
+            shown = tirx.Select(within, shown, constant(0, "float32", lanes))
+        else:
+            states = [shown, *states[1:]]
+        index = [of.side, row, ramp(columns, lanes)]
+        for buffer, value in zip(of.buffers.states, states, strict=True):
+            I.buffer_store(buffer, value, [1 - self.now, *index])
+        I.buffer_store(of.buffers.parameters["output"], shown, [self.time, *index])
+
+    def _state(self, number: int, row: Expr, columns: Expr) -> Expr:
+        """A vector of a state before this step."""
+        of = self.of
+        return bind(
+            of.buffers.states[number][self.now, of.side, row, ramp(columns, of.kernel.lanes)]
+        )
+
+    def _apart(self, gate: int) -> bool:
+        """Whether a gate's input part is not added to its product."""
+        return self.of.problem.cell == "gru_linear" and gate == 2
+
+    def _part(self, row: Expr, gate: int, columns: Expr) -> Expr:
+        """What the inputs give to a gate."""
+        of = self.of
+        before = (of.side * of.problem.gates + gate) * of.problem.hidden
+        return of.buffers.parameters["part"][
+            self.time, row, ramp(before + columns, of.kernel.lanes)
+        ]
