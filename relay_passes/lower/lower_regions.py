@@ -61,7 +61,7 @@ def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass
         )
         lowerer = _Lowerer(mod, builder, machine, decisions)
         lowered = rewrite_region_calls(mod, builder, lowerer.call)
-        # Functions that only regions called are left.
+        # Nothing calls the plain functions of recurrent layers that are regions now.
         marked = (RECURRENT_ATTRS in (f.attrs or {}) for f in mod.functions.values())
         return relax.transform.DeadCodeElimination()(lowered) if any(marked) else lowered
 

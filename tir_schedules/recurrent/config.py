@@ -24,7 +24,6 @@ from .problem import RecurrentProblem
 
 ACCUMULATORS = {"scalar": 4, "avx2": 12, "avx512": 24}
 """Registers of a tile, by the level of vectors."""
-ENOUGH_CHAINS = 8  # hide the latency of products: four cycles, two products a cycle
 CELL_CYCLES = 45.0  # of a vector of hidden values, for each row
 MOST_ROWS = 12
 

@@ -14,6 +14,8 @@ from typing import Any
 from tvm import relax
 
 from relay_passes.ir.graph import known_tensor, relax_shape
+from tir_schedules.core.region import Region
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.recurrent.problem import RECURRENT, RecurrentProblem, region_of
 from tir_schedules.recurrent.recurrent import plain_function
 
@@ -41,6 +43,7 @@ def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
             given=given,
         )
     )
+    _check_shapes(inputs, region)
     function = builder.add_func(plain_function(region), RECURRENT)
     shape = relax_shape(region.output.shape, *inputs)
     ty = relax.TensorType(shape, region.output.dtype)
@@ -56,6 +59,19 @@ def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
             for first, last in itertools.pairwise(ends)
         ]
     )
+
+
+def _check_shapes(inputs: Sequence[Any], region: Region) -> None:
+    """Refuses known sizes that do not fit each other: a kernel would read beyond an input."""
+    for value, wanted in zip(inputs, region.inputs, strict=True):
+        shape = known_tensor(value).shape
+        known = (
+            (one, other)
+            for one, other in zip(shape, wanted.shape, strict=False)
+            if not isinstance(one, SymbolicSize) and not isinstance(other, SymbolicSize)
+        )
+        if len(shape) != len(wanted.shape) or any(one != other for one, other in known):
+            raise ValueError(f"an input of shape {shape}, not {wanted.shape}")
 
 
 def _of_one_batch(

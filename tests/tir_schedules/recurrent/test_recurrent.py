@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from microkernels.errors import ConfigError
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
@@ -175,6 +175,4 @@ def test_what_is_refused() -> None:
 def test_a_kernel_has_products_of_whole_cells() -> None:
     """A tile has all four gates of some hidden values."""
     config = TEMPLATE.default_config(recurrent("lstm", 9, 1, 256), machine_for("avx2"))
-    assert config.kernel.startswith("avx2_f32") and config.units * 4 <= 12
-    function = TEMPLATE.build(recurrent("lstm", 9, 1, 256), config, machine_for("avx2").isa)
-    assert isinstance(function, tirx.PrimFunc)
+    assert config.kernel.startswith("avx2_f32") and config.units * 4 * config.rows <= 12

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tvm_hybrid import InferenceSession
+from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend.rewrites import body, recurrent_steps
 
 from .models import OPSET, compare, f32, make_model, onnxruntime_run, random
@@ -143,6 +144,17 @@ def test_batch_first(op: str) -> None:
     turned = {name: value.swapaxes(0, 1) for name, value in feeds.items()}
     expected = [wanted[0].transpose(2, 0, 1, 3), *(value.swapaxes(0, 1) for value in wanted[1:])]
     compare(model, {key: value.copy() for key, value in turned.items()}, expected)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("r", 4 * HIDDEN - 1), ("p", 3 * HIDDEN + 1)])
+def test_weights_that_do_not_fit_are_refused(name: str, rows: int) -> None:
+    """Before a kernel reads beyond them."""
+    model, _ = _layer("LSTM", peepholes=True)
+    [weight] = [each for each in model.graph.initializer if each.name == name]
+    shape = (1, rows, HIDDEN) if name == "r" else (1, rows)
+    weight.CopyFrom(onnx.numpy_helper.from_array(random(*shape), name))
+    with pytest.raises((ModelError, UnsupportedOperatorError), match="shape"):
+        InferenceSession(model)
 
 
 def test_symbolic_sizes_before_opset_13() -> None:

@@ -21,7 +21,7 @@ from ..node_builder import attributes_of, optional_input
 from ..node_extents import times
 from .recurrent_layer import Recurrent
 
-_W, _R, _B, _LENGTHS = 1, 2, 3, 4
+_W, _R, _B = 1, 2, 3
 _STATES = {"hidden": 5, "memory": 6}
 _PEEPHOLES = 7
 
