@@ -198,7 +198,8 @@ def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     if output is None:
         return "a shape is not known at compile time"
     inputs = tuple(call.args[1].fields)
-    is_open = inputs[1] in graph.weights
+    weight = region_tensor(inputs[1])
+    is_open = inputs[1] in graph.weights and weight is not None and weight.dtype == "float32"
     known = json.loads(attrs[RECURRENT_ATTRS])
     return Anchor(position, RECURRENT, inputs, output, known, open_weight=1 if is_open else None)
 

@@ -22,7 +22,7 @@ def recurrent(
     given: Sequence[str] = (),
     **form: float,
 ) -> Region:
-    """A layer; `form` has clip, coupled and finals."""
+    """A layer; `form` has clip, coupled, finals and, for a weight of 8 bits, quantized."""
     return region_of(
         RecurrentProblem(
             cell=cell,
@@ -34,7 +34,8 @@ def recurrent(
             clip=form.get("clip", 0.0),
             coupled=bool(form.get("coupled", False)),
             finals=bool(form.get("finals", True)),
-            given=tuple(given),
+            given=(*given, "scales") if form.get("quantized") else tuple(given),
+            weight_dtype="int8" if form.get("quantized") else "float32",
         )
     )
 
@@ -52,5 +53,9 @@ def all_given(cell: str) -> list[str]:
 def recurrent_inputs(region: Region, seed: int = 0) -> list[np.ndarray]:
     """Values whose sums neither grow nor saturate."""
     arrays = random_inputs(region, seed)
-    arrays[1] *= np.float32(region.inputs[1].shape[-1] ** -0.5)
+    spread = np.float32(region.inputs[1].shape[-1] ** -0.5)
+    if region.inputs[1].dtype == "int8":
+        arrays[-1] = spread / 128 * (1 + np.abs(arrays[-1]) / 8)
+    else:
+        arrays[1] *= spread
     return arrays

@@ -12,7 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from microkernels.isa import Isa
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa, isa_named
+from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named
@@ -20,10 +22,12 @@ from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import halves, threads_worth
 
+from .levels import level_tile
 from .problem import RecurrentProblem
 
 ACCUMULATORS = {"scalar": 4, "avx2": 12, "avx512": 24}
 """Registers of a tile, by the level of vectors."""
+WORD_ACCUMULATORS = {**ACCUMULATORS, "avx2": 8}  # a product needs a register before it is added
 CELL_CYCLES = 45.0  # of a vector of hidden values, for each row
 MOST_ROWS = 12
 
@@ -65,6 +69,8 @@ class Panels:
         All hidden values.
     start : int
         Elements of the packed weight before the first panel of a direction.
+    kr : int
+        Elements of K that one product takes.
     """
 
     gates: tuple[int, ...]
@@ -72,6 +78,7 @@ class Panels:
     units: int
     hidden: int
     start: int
+    kr: int = 1
 
     @property
     def width(self) -> int:
@@ -89,9 +96,14 @@ class Panels:
         return self.units * len(self.gates)
 
     @property
+    def steps(self) -> int:
+        """Steps of K; the last one may be padded with zeros."""
+        return math.ceil(self.hidden / self.kr)
+
+    @property
     def size(self) -> int:
         """Elements of all panels of a direction."""
-        return self.count * self.hidden * self.vectors * self.lanes
+        return self.count * self.steps * self.kr * self.vectors * self.lanes
 
     def first(self, panel: int) -> int:
         """The first hidden value of a panel."""
@@ -100,17 +112,19 @@ class Panels:
 
 def panels_of(problem: RecurrentProblem, config: RecurrentConfig) -> list[Panels]:
     """The panels of each product of a step."""
-    lanes = kernel_of(problem, config).lanes
+    kernel = kernel_of(problem, config)
     found: list[Panels] = []
     for gates in problem.products:
         start = found[-1].start + found[-1].size if found else 0
-        found.append(Panels(gates, lanes, config.units, problem.hidden, start))
+        found.append(Panels(gates, kernel.lanes, config.units, problem.hidden, start, kernel.kr))
     return found
 
 
 def kernel_of(problem: RecurrentProblem, config: RecurrentConfig) -> Microkernel:
     """The microkernel, with tiles of the shape that a configuration has."""
     kernel = microkernel_named(config.kernel)
+    if problem.quantized:
+        kernel = level_tile(kernel)
     lanes = min(kernel.lanes, problem.hidden)
     gates = max(map(len, problem.products))
     return replace(kernel, lanes=lanes, mr=config.rows, nr=config.units * gates * lanes)
@@ -128,6 +142,9 @@ def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem
     lanes = kernel_of(problem, config).lanes
     most = {"rows": MOST_ROWS, "units": problem.hidden // lanes, "threads": 4096}
     check_numbers(region, config, most)
+    kernel = microkernel_named(config.kernel)
+    if (kernel.b_dtype, kernel.by_tiles) != (problem.weight_dtype, False):
+        raise ConfigError(f"kernel {config.kernel} in {region.key}")
     return problem
 
 
@@ -146,10 +163,11 @@ def space(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
 def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     problem = RecurrentProblem.of(region.sampled())
     isa = machine.isa
-    kernel = kernels_for(isa, "float32", "float32")[0]
+    kernel = _kernel(problem, isa)
     gates = max(map(len, problem.products))
     lanes = min(kernel.lanes, problem.hidden)
-    most = ACCUMULATORS[isa.vector_level]
+    words = problem.quantized and has_pairs(kernel)
+    most = (WORD_ACCUMULATORS if words else ACCUMULATORS)[kernel.isa.vector_level]
     threads = _threads(problem, machine)
     batch = MOST_ROWS if region.is_open else problem.batch
     for units in range(1, 1 + max(1, min(most // gates, problem.hidden // lanes))):
@@ -158,11 +176,22 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
             yield RecurrentConfig(kernel=kernel.name, rows=rows, units=units, threads=threads)
 
 
+def _kernel(problem: RecurrentProblem, isa: Isa) -> Microkernel:
+    """What multiplies. Instructions for bytes have whole registers: fewer values are scalars."""
+    if not problem.quantized:
+        return kernels_for(isa, "float32", "float32")[0]
+    kernel = kernels_for(isa, "uint8", "int8")[0]
+    if problem.hidden < kernel.lanes:
+        return kernels_for(isa_named("scalar"), "uint8", "int8")[0]
+    return kernel
+
+
 def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float:
     """Cycles of the busiest thread.
 
     A step of K of a tile takes the time of its products, of the latency of one of them, or of its
-    loads; the weight is read again for each block of rows.
+    loads. The first block of rows gets a panel from where the whole weight fits, the others from L1
+    if the panel leaves room there.
     """
     problem = RecurrentProblem.of(region.sampled())
     parts = parts_of(problem, config.threads, problem.batch)
@@ -170,13 +199,21 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
     batch = max(1, math.ceil(problem.batch / parts))
     blocks = math.ceil(batch / config.rows)
     rows = batch / blocks
+    all_panels, size = panels_of(problem, config), 4 if kernel_of(problem, config).kr == 1 else 2
+    fits = size * sum(panels.size for panels in all_panels) <= machine.l2_bytes
+    rate = (machine.l2_rate if fits else machine.l3_rate(config.threads)) / machine.cycles_per_us
     cycles = 0.0
-    for panels in panels_of(problem, config):
+    for panels in all_panels:
         tile = rows * panels.vectors
         loads = rows / machine.broadcast_rate + panels.vectors / machine.load_rate
-        step = max(tile / machine.fma_rate, machine.fma_latency / 2, loads)
+        products = tile if panels.kr == 1 else 2 * tile  # with additions
+        near = max(products / machine.fma_rate, machine.fma_latency, loads)
+        panel = size * panels.size / panels.count
+        far = max(near, panel / panels.steps / rate)
+        far_blocks = 1 if panel <= machine.l1_bytes / 2 else blocks
+        steps = far_blocks * far + (blocks - far_blocks) * near
         once = 10 + 2 * tile + rows * panels.units * CELL_CYCLES
-        cycles += panels.count * blocks * (problem.hidden * step + once)
+        cycles += panels.count * (panels.steps * steps + blocks * once)
     return shares * problem.steps * cycles
 
 

@@ -13,7 +13,7 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 GATES = {"lstm": 4, "gru": 3, "gru_linear": 3, "rnn": 1}
 """Gates by cell. "gru_linear" multiplies by the weight before it resets (linear_before_reset)."""
 STATES = {"lstm": 2, "gru": 1, "gru_linear": 1, "rnn": 1}
-OPTIONAL = ("hidden", "memory", "bias", "peepholes", "lengths")
+OPTIONAL = ("hidden", "memory", "bias", "peepholes", "lengths", "scales")
 """Inputs behind those that all regions have, in order; the attribute "given" names them."""
 
 
@@ -39,6 +39,8 @@ class RecurrentProblem:
         Whether the final states are behind the hidden states of all steps.
     given : tuple of str
         Which of `OPTIONAL` there are.
+    weight_dtype : str
+        "float32", or "int8" for products of 8-bit integers; "scales" are those of its columns.
     """
 
     cell: str
@@ -51,6 +53,7 @@ class RecurrentProblem:
     coupled: bool
     finals: bool
     given: tuple[str, ...]
+    weight_dtype: str = "float32"
 
     @staticmethod
     def of(region: Region) -> RecurrentProblem:
@@ -70,6 +73,11 @@ class RecurrentProblem:
     def directions(self) -> int:
         """1 or 2."""
         return 2 if self.direction == "bidirectional" else 1
+
+    @property
+    def quantized(self) -> bool:
+        """Whether h is quantised before each product."""
+        return self.weight_dtype == "int8"
 
     @property
     def gates(self) -> int:
@@ -106,11 +114,16 @@ def misfit(region: Region) -> str | None:
     if len(part.shape) != 3 or len(weight.shape) != 3:
         return f"inputs {part} and {weight}"
     problem = _read(region)
-    wrong = [tensor for tensor in (part, weight, region.output) if tensor.dtype != "float32"]
+    wrong = [tensor for tensor in (part, region.output) if tensor.dtype != "float32"]
+    wrong += [weight] * (weight.dtype not in ("float32", "int8"))
     if wrong:
         return f"a tensor of type {wrong[0].dtype}"
     if not problem.hidden:
         return "no hidden values"
+    if problem.quantized != ("scales" in problem.given):
+        return f"a weight of type {weight.dtype} and inputs {problem.given}"
+    if problem.quantized and problem.cell != "lstm":
+        return f"a weight of 8 bits of {problem.cell}"
     found = [tensor.shape for tensor in (part, weight, *others, region.output)]
     wanted = [tensor.shape for tensor in tensors_of(problem)]
     return None if found == wanted else f"shapes {found}, not {wanted}"
@@ -133,10 +146,11 @@ def tensors_of(problem: RecurrentProblem) -> list[Tensor]:
         "bias": Tensor((sides, hidden), "float32"),
         "peepholes": Tensor((sides, 3 * hidden), "float32"),
         "lengths": Tensor((batch,), "int32"),
+        "scales": Tensor((sides, width), "float32"),
     }
     return [
         Tensor((steps, batch, sides * width), "float32"),
-        Tensor((sides, width, hidden), "float32", True),
+        Tensor((sides, width, hidden), problem.weight_dtype, True),
         *(optional[name] for name in problem.given),
         Tensor((steps + problem.shown, sides, batch, hidden), "float32"),
     ]
@@ -173,4 +187,5 @@ def _read(region: Region) -> RecurrentProblem:
         coupled=bool(region.integer("coupled", 0)),
         finals=bool(region.integer("finals", 1)),
         given=tuple(given.split(" ")) if given else (),
+        weight_dtype=region.inputs[1].dtype,
     )

@@ -2,7 +2,8 @@
 
     part [steps, batch, directions * gates * hidden], weight [directions, gates * hidden, hidden],
     and those of h, c [directions, batch, hidden], bias [directions, hidden] of a GRU's third gate,
-    peepholes [directions, 3 * hidden] and lengths [batch] that there are
+    peepholes [directions, 3 * hidden], lengths [batch] and, of a weight of 8 bits, scales
+    [directions, gates * hidden] that there are
         ->  [steps + states, directions, batch, hidden]: h of all steps, then the final h and c
 
 The input parts hold what x and the other biases give to the gates. Directions and sequences are
@@ -19,7 +20,14 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, bind, cast, materialise, ramp
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    materialise,
+    ramp,
+    reinterpret_group,
+)
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.emission import (
     EXACT_BUFFERS,
@@ -34,6 +42,7 @@ from tir_schedules.core.open_loops import for_tiles, share_of
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.rows.quantization_range import LARGEST, dynamic_range
 
 from . import weight
 from .cells import numpy_cell, vector_cell
@@ -61,7 +70,7 @@ def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
     kernel, panels = kernel_of(problem, config), panels_of(problem, config)
     size = sum(each.size for each in panels)
     vectors = max(each.vectors for each in panels)
-    stored = Tensor(weight.packed_shape(region, config, isa, weight.WEIGHT), "float32")
+    stored = Tensor(weight.packed_shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
     with kernel_function(region.op) as builder:
         parameters = _parameters(region, problem, stored)
         if region.is_open:
@@ -71,15 +80,22 @@ def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
         parts = parts_of(problem, config.threads, known)
 
         def packed(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
+            width = kernel.lanes * kernel.kr
             step = side * size + panels.start
-            step = step + (panel * panels.hidden + k) * (panels.vectors * kernel.lanes)
-            return parameters["weight"][ramp(step + vector * kernel.lanes, kernel.lanes)]
+            step = step + (panel * panels.steps + k) * (panels.vectors * width)
+            return parameters["weight"][ramp(step + vector * width, width)]
 
-        shared = allocate(problem, allocated(problem.batch))
+        def sums_of(side: Expr, column: Expr) -> Expr:
+            column = side * (problem.gates * problem.hidden) + column
+            place = weight.sums_at(problem, config) + 4 * column
+            found = parameters["weight"][ramp(place, 4 * kernel.lanes)]
+            return reinterpret_group("int32", found, kernel.lanes)
+
+        shared = allocate(problem, kernel, allocated(problem.batch), parameters, sums_of)
         with task_loop(sides * parts, threads=config.threads) as task:
             side = materialise(I.floordiv(task, parts))
             share = materialise(task - side * parts)
-            sums = I.sblock_alloc_buffer((config.rows, vectors * kernel.lanes), "float32")
+            sums = I.sblock_alloc_buffer((config.rows, vectors * kernel.lanes), kernel.acc_dtype)
             steps = Steps(
                 problem=problem,
                 kernel=kernel,
@@ -109,7 +125,8 @@ def plain_function(region: Region) -> tirx.PrimFunc:
     TVM's own passes can compile it: no size and no index comes out of memory.
     """
     problem = RecurrentProblem.of(region)
-    config = RecurrentConfig(kernel="scalar_f32_4x4", rows=1, units=1)
+    name = "scalar_u8s8s32_4x4" if problem.quantized else "scalar_f32_4x4"
+    config = RecurrentConfig(kernel=name, rows=1, units=1)
     kernel, panels = kernel_of(problem, config), panels_of(problem, config)
     with kernel_function(region.op) as builder:
         parameters = _parameters(region, problem, region.inputs[1])
@@ -124,9 +141,9 @@ def plain_function(region: Region) -> tirx.PrimFunc:
                 multiply(row, 1)
                 finish(row, 1)
 
-        shared = allocate(problem, batch)
+        shared = allocate(problem, kernel, batch, parameters)
         with I.serial(problem.directions) as side, opaque_block("direction"):
-            sums = I.sblock_alloc_buffer((1, max(map(len, problem.products))), "float32")
+            sums = I.sblock_alloc_buffer((1, max(map(len, problem.products))), kernel.acc_dtype)
             Steps(
                 problem=problem,
                 kernel=kernel,
@@ -187,6 +204,8 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     problem = RecurrentProblem.of(region)
     part, recurrence = (array.astype(np.float64) for array in inputs[:2])
     optional = dict(zip(problem.given, inputs[2:], strict=True))
+    if problem.quantized:
+        recurrence = recurrence * optional["scales"][..., None]
     steps, batch, _ = part.shape
     sides, hidden = problem.directions, problem.hidden
     output = np.zeros((steps + problem.shown, sides, batch, hidden))
@@ -204,7 +223,7 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
         for step in range(steps)[:: -1 if backward else 1]:
             own = part[step].reshape(batch, sides, problem.gates * hidden)[:, side]
             given = np.split(own, problem.gates, axis=1)
-            h = states[0]
+            h = _rounded(states[0]) if problem.quantized else states[0]
             if problem.cell == "rnn":
                 new = [cell.activate(0, given[0] + h @ gates[0].T)]
             elif problem.cell == "lstm":
@@ -221,6 +240,13 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
         for number in range(problem.shown):
             output[steps + number, side] = states[number]
     return output
+
+
+def _rounded(states: np.ndarray) -> np.ndarray:
+    """Each row as 8 bits have it, by float32: numbers near a tie go where the kernel's go."""
+    states = states.astype(np.float32)
+    scale, zero_point = np.array([dynamic_range(row) for row in states]).T[..., None]
+    return np.clip(np.rint(states / scale), -zero_point, LARGEST - zero_point) * scale
 
 
 RECURRENT_TEMPLATE = register_template(

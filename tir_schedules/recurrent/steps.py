@@ -1,6 +1,7 @@
 """The loops of a recurrent kernel: steps, panels of hidden values, tiles of sequences.
 
     for each step
+        round h to levels, if products are of 8 bits
         for each product of a step (a GRU has two)
             for each panel of hidden values
                 for each tile of sequences: multiply h by the panel, starting with the input part
@@ -23,6 +24,7 @@ from tir_schedules.core.emission import opaque_block
 
 from .cells import Cell
 from .config import Panels
+from .levels import Levels, ReadSums, allocate_levels
 from .problem import RecurrentProblem
 
 EmitTile = Callable[[Expr | int, int], None]
@@ -41,6 +43,8 @@ class Buffers:
         h, and of an LSTM c: [2, directions, batch, hidden].
     kept : sequence of Buffer
         Of a GRU that resets before it multiplies: z, and the reset h.
+    levels : Levels or None
+        Of states, if products are of 8 bits.
     sums : Buffer
         Accumulators of a tile.
     """
@@ -48,17 +52,27 @@ class Buffers:
     parameters: dict[str, Expr]
     states: Sequence[Expr]
     kept: Sequence[Expr]
+    levels: Levels | None
     sums: Expr
 
 
-def allocate(problem: RecurrentProblem, batch: int | Expr) -> tuple[list[Expr], list[Expr]]:
-    """The states, and what is kept of a GRU's step, of the kernel under construction."""
+def allocate(
+    problem: RecurrentProblem,
+    kernel: Microkernel,
+    batch: int | Expr,
+    parameters: dict[str, Expr],
+    read_sums: ReadSums | None = None,
+) -> tuple[list[Expr], list[Expr], Levels | None]:
+    """States, what is kept of a GRU's step, and levels, of the kernel under construction."""
     shape = (problem.directions, batch, problem.hidden)
     kept = 2 if problem.cell == "gru" else 0
     states: list[Expr] = [
         I.sblock_alloc_buffer((2, *shape), "float32") for _ in range(problem.states)
     ]
-    return states, [I.sblock_alloc_buffer(shape, "float32") for _ in range(kept)]
+    levels = None
+    if problem.quantized:
+        levels = allocate_levels(problem, kernel, batch, parameters["scales"], read_sums)
+    return states, [I.sblock_alloc_buffer(shape, "float32") for _ in range(kept)], levels
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,8 @@ class Steps:
         self._begin(first, rows)
         with I.serial(self.steps) as step, opaque_block("step"):
             step_of = _Step(self, self.named(self._time(step)), self.named(step % 2))
+            if self.buffers.levels is not None:
+                self._round(self.buffers.levels, step_of.now, first, rows)
             for number, panels in enumerate(self.panels):
                 with I.serial(panels.count) as panel, opaque_block("panel"):
                     place = self.named(tirx.Min(panel * panels.width, panels.hidden - panels.width))
@@ -103,6 +119,13 @@ class Steps:
         if self.problem.direction == "bidirectional":
             return tirx.Select(tirx.EQ(self.side, 0), step, backward)
         return backward if self.problem.direction == "reverse" else step
+
+    def _round(self, levels: Levels, now: Expr, first: Expr, rows: Expr | int) -> None:
+        """The levels of each sequence's h."""
+        with I.serial(rows) as i, opaque_block("round"):
+            row = self.named(first + i)
+            state = self.buffers.states[0]
+            levels.round((self.side, row), lambda columns: state[now, self.side, row, columns])
 
     def _each_vector(
         self, first: Expr, rows: Expr | int, body: Callable[[Expr, Expr], None]
@@ -187,11 +210,14 @@ class _Step:
     def _multiply(self, tiles: _Tiles, row: Expr, rows: int) -> None:
         """The sums of a tile: input parts, or biases, and products."""
         of, product, place = self.of, tiles.product, tiles.place
-        panels, lanes = of.panels[product], of.kernel.lanes
+        panels, lanes, levels = of.panels[product], of.kernel.lanes, of.buffers.levels
 
         def start(i: Expr | int, vector: int) -> Expr:
             unit, gate = divmod(vector, len(panels.gates))
             columns = place + unit * lanes
+            if levels is not None:
+                first = panels.gates[gate] * panels.hidden + columns
+                return levels.start((of.side, row + i), first)
             if self._apart(panels.gates[gate]):
                 bias = of.buffers.parameters.get("bias")
                 zero = constant(0, "float32", lanes)
@@ -201,12 +227,18 @@ class _Step:
         # A GRU's second product is of the reset h.
         state = of.buffers.kept[1] if product else of.buffers.states[0]
         index = [of.side] if product else [self.now, of.side]
+
+        def operand(i: int, ks: Sequence[Expr | int]) -> Expr:
+            if levels is not None:
+                return levels.operand((of.side, row + i), ks[0])
+            return splat(state[(*index, row + i, ks[0])], lanes)
+
         tile = of.kernel.begin(rows, panels.vectors, start)
         of.kernel.accumulate(
             tile,
             range(rows),
-            (panels.hidden,),
-            lambda i, ks: splat(state[(*index, row + i, ks[0])], lanes),
+            (panels.steps,),
+            operand,
             lambda j, ks: of.read_weight(of.side, panels, tiles.panel, j, ks[0]),
         )
         for i in range(rows):
@@ -218,15 +250,31 @@ class _Step:
         of, panels = self.of, self.of.panels[tiles.product]
         lanes, gates = of.kernel.lanes, len(panels.gates)
         with I.serial(rows) as i, I.serial(panels.units) as unit, opaque_block("cell"):
-            sums = [
-                bind(of.buffers.sums[i, ramp((unit * gates + gate) * lanes, lanes)])
-                for gate in range(gates)
-            ]
             columns = of.named(tiles.place + unit * lanes)
+            sums = [
+                bind(
+                    self._gate(
+                        of.buffers.sums[i, ramp((unit * gates + number) * lanes, lanes)],
+                        row + i,
+                        gate,
+                        columns,
+                    )
+                )
+                for number, gate in enumerate(panels.gates)
+            ]
             if of.problem.cell == "gru" and tiles.product == 0:
                 self._reset(sums, row + i, columns)
             else:
                 self._store(self._following(sums, row + i, columns), row + i, columns)
+
+    def _gate(self, total: Expr, row: Expr, gate: int, columns: Expr) -> Expr:
+        """A gate, of a tile's sum; sums of floats have started with the input part."""
+        of = self.of
+        if of.buffers.levels is None:
+            return total
+        first = gate * of.problem.hidden + columns
+        number = of.buffers.levels.number(total, (of.side, row), first)
+        return self._part(row, gate, columns) + number
 
     def _reset(self, sums: list[Expr], row: Expr, columns: Expr) -> None:
         """z, and the reset h."""

@@ -1,8 +1,11 @@
 """The weight of a recurrence as its panels hold it.
 
-    [directions, gates * hidden, hidden]  ->  flat: [direction][product][panel][k][unit][gate][lane]
+    [directions, gates * hidden, hidden]
+        ->  flat: [direction][product][panel][K / kr][unit][gate][lane][kr]
 
-Other constant inputs, such as biases, stay as they are.
+K is padded with zeros. 8-bit weights are words where the kernel multiplies words; where sums start
+with those of columns, these lie behind the panels, int32. Other constant inputs, such as biases,
+stay as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from tvm import relax
 from microkernels.isa import Isa
 from tir_schedules.core.region import Region
 
-from .config import Panels, RecurrentConfig, check, panels_of
+from .config import Panels, RecurrentConfig, check, kernel_of, panels_of
+from .levels import starts_with_sums
+from .problem import RecurrentProblem
 
 WEIGHT = 1
 """Which input it is."""
@@ -40,11 +45,29 @@ def pack(
     if index != WEIGHT:
         return array
     problem = check(region, config, isa)
+    kernel = kernel_of(problem, config)
+    packed = _panels(problem, config, array).astype(kernel.b_dtype, copy=False)
+    if not starts_with_sums(kernel):
+        return packed
+    sums = array.sum(axis=-1, dtype=np.int32).reshape(-1)
+    return np.concatenate([packed, sums.view(packed.dtype)])
+
+
+def sums_at(problem: RecurrentProblem, config: RecurrentConfig) -> int:
+    """Elements of all panels: where the columns' sums begin."""
+    return problem.directions * sum(panels.size for panels in panels_of(problem, config))
+
+
+def _panels(problem: RecurrentProblem, config: RecurrentConfig, array: np.ndarray) -> np.ndarray:
+    """The elements of all panels; zeros are padding."""
     flat = []
     for side in array:
         for panels in panels_of(problem, config):
             columns = _columns(panels).reshape(panels.count, -1)
-            flat.append(side[columns].transpose(0, 2, 1).reshape(-1))
+            padding = panels.steps * panels.kr - panels.hidden
+            rows = np.pad(side[columns], ((0, 0), (0, 0), (0, padding)))
+            steps = rows.reshape(*columns.shape, panels.steps, panels.kr)
+            flat.append(steps.transpose(0, 2, 1, 3).reshape(-1))
     return np.concatenate(flat)
 
 
@@ -54,20 +77,20 @@ def unpack(
     """The weight as a Relax expression of its packed form."""
     if index != WEIGHT:
         return expr
-    return relax.op.reshape(
-        relax.op.take(expr, relax.const(_places(region, config, isa)), axis=0, mode="fast"),
-        region.inputs[index].shape,
-    )
+    places = relax.const(_places(region, config, isa))
+    elements = relax.op.take(expr, places, axis=0, mode="fast")
+    tensor = region.inputs[index]
+    return relax.op.astype(relax.op.reshape(elements, tensor.shape), tensor.dtype)
 
 
 def express(
     region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The packed weight as a Relax expression."""
+    """The packed weight as a Relax expression of one of floats."""
     if index != WEIGHT:
         return expr
     size = int(np.prod(region.inputs[index].shape))
-    sources = pack(region, config, isa, index, _numbered(region))
+    sources = _panels(check(region, config, isa), config, _numbered(region))
     flat = relax.op.reshape(expr, (size,))
     return relax.op.take(flat, relax.const(sources.astype(np.int32)), axis=0, mode="fast")
 
@@ -77,7 +100,10 @@ def packed_shape(region: Region, config: RecurrentConfig, isa: Isa, index: int) 
     if index != WEIGHT:
         return region.inputs[index].shape
     problem = check(region, config, isa)
-    return (problem.directions * sum(panels.size for panels in panels_of(problem, config)),)
+    sums = 4 * problem.directions * problem.gates * problem.hidden
+    return (
+        sums_at(problem, config) + (sums if starts_with_sums(kernel_of(problem, config)) else 0),
+    )
 
 
 def _numbered(region: Region) -> np.ndarray:
@@ -88,7 +114,7 @@ def _numbered(region: Region) -> np.ndarray:
 
 def _places(region: Region, config: RecurrentConfig, isa: Isa) -> np.ndarray:
     """Where each element of the weight lies in its packed form."""
-    sources = pack(region, config, isa, WEIGHT, _numbered(region))
-    places = np.empty(int(np.prod(region.inputs[WEIGHT].shape)), np.int32)
+    sources = _panels(check(region, config, isa), config, _numbered(region) + 1)
+    places = np.empty(1 + int(np.prod(region.inputs[WEIGHT].shape)), np.int32)
     places[sources] = np.arange(len(sources))
-    return places
+    return places[1:]  # the first one is of padding

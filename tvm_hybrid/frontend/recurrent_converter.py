@@ -41,6 +41,7 @@ def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
             coupled=bool(attrs["coupled"]),
             finals=bool(attrs["finals"]),
             given=given,
+            weight_dtype=weight.dtype,
         )
     )
     _check_shapes(inputs, region)

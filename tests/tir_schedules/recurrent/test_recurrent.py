@@ -13,6 +13,7 @@ from microkernels.errors import ConfigError
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.recurrent_regions import all_given, recurrent, recurrent_inputs
 from tests.tir_schedules.run_region import (
+    INTEGER_ISAS,
     ISAS,
     Kernel,
     highest_native,
@@ -104,12 +105,54 @@ def test_every_configuration_is_right(cell: str) -> None:
         check(region, Kernel(region, NATIVE, config).run(arrays), arrays)
 
 
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize(("batch", "hidden"), [(3, 21), (1, 5), (14, 32), (2, 71)])
+def test_weights_of_8_bits(isa: str, batch: int, hidden: int) -> None:
+    """Each step is compared by itself, so that states are rounded to the same levels."""
+    region = recurrent("lstm", 5, batch, hidden, "bidirectional", quantized=True)
+    arrays = recurrent_inputs(region)
+    kernel = Kernel(region, isa)
+    result = kernel.run(arrays)
+    check_steps(region, arrays, result)
+    np.testing.assert_array_equal(kernel.run(arrays, at_end=False), result)
+
+
+def check_steps(region: Region, arrays: list[np.ndarray], result: np.ndarray) -> None:
+    """Compares each step's h with what follows from the h before it."""
+    steps, batch, _ = region.inputs[0].shape
+    hidden = region.inputs[1].shape[-1]
+    step = recurrent("lstm", 1, batch, hidden, given=["hidden", "memory"], quantized=True)
+    for side, times in enumerate((range(steps), range(steps)[::-1])):
+        part = arrays[0].reshape(steps, batch, 2, -1)[:, :, side]
+        weight, scales = arrays[1][side][None], arrays[-1][side][None]
+        states = [np.zeros((1, batch, hidden), np.float32)] * 2
+        for time in times:
+            wanted = TEMPLATE.reference(step, [part[time][None], weight, *states, scales])
+            assert np.abs(result[time, side] - wanted[0]).max() <= bound(region)
+            states = [result[time, side][None], wanted[2].astype(np.float32)]
+
+
 def test_an_lstm_that_forgets_what_it_takes_in() -> None:
     region = recurrent("lstm", 6, 2, 12, coupled=True, finals=False)
     arrays = recurrent_inputs(region)
     result = Kernel(region, NATIVE).run(arrays)
     assert result.shape == (6, 1, 2, 12)
     check(region, result, arrays)
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512_vnni"])
+def test_packing_of_8_bits(isa: str) -> None:
+    region = recurrent("lstm", 3, 2, 21, "bidirectional", quantized=True)
+    machine = machine_for(isa)
+    config, packing = TEMPLATE.default_config(region, machine), TEMPLATE.packing
+    assert packing is not None
+    array = recurrent_inputs(region)[1]
+    packed = packing.pack(region, config, machine.isa, 1, array)
+    assert packed.shape == packing.shape(region, config, machine.isa, 1)
+    assert packed.dtype == ("int16" if isa == "avx2" else "int8")
+    flat = relax.Var("w", relax.TensorType(packed.shape, str(packed.dtype)))
+    unpacked = packing.unpack(region, config, machine.isa, 1, flat)
+    np.testing.assert_array_equal(evaluated(flat, unpacked, packed), array)
 
 
 @pytest.mark.parametrize("cell", GATES)
@@ -156,6 +199,15 @@ def test_the_plain_function_means_the_same(cell: str) -> None:
         check(known, output.numpy(), arrays)
 
 
+def test_the_plain_function_of_8_bits() -> None:
+    region = recurrent("lstm", 3, 2, 6, "bidirectional", quantized=True)
+    arrays = recurrent_inputs(region)
+    module = tvm.IRModule({"main": plain_function(region).with_attr("global_symbol", "main")})
+    output = tvm.runtime.empty(region.output.shape, "float32")
+    tvm.compile(module, "llvm")["main"](*map(tvm.runtime.tensor, arrays), output)
+    check_steps(region, arrays, output.numpy())
+
+
 def test_what_is_refused() -> None:
     region, isa = recurrent("lstm", 3, 2, 8), machine_for(NATIVE).isa
     x, weight = region.inputs
@@ -163,6 +215,8 @@ def test_what_is_refused() -> None:
     assert TEMPLATE.reject(computed, isa) == "a weight that is not known before a run"
     double = region.replace(output=Tensor(region.output.shape, "float64"))
     assert TEMPLATE.reject(double, isa) == "a tensor of type float64"
+    gru = recurrent("gru", 3, 2, 8, quantized=True)
+    assert TEMPLATE.reject(gru, isa) == "a weight of 8 bits of gru"
     other = region.replace(output=x)
     assert (TEMPLATE.reject(other, isa) or "").startswith("shapes ")
     config = TEMPLATE.default_config(region, machine_for(NATIVE))

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
@@ -145,11 +146,14 @@ def test_refused_forms_of_lstm(
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("direction", "per_channel", "batch"),
-    [("forward", False, 1), ("reverse", True, 1), ("bidirectional", True, 1),
-     ("forward", True, 2)],
+    ("direction", "per_channel", "batch", "computed"),
+    [("forward", False, 1, False), ("reverse", True, 1, False), ("bidirectional", True, 1, False),
+     ("forward", True, 2, False), ("forward", True, 1, True), ("bidirectional", False, 2, True)],
 )  # fmt: skip
-def test_dynamic_quantize_lstm(direction: str, per_channel: bool, batch: int) -> None:
+def test_dynamic_quantize_lstm(
+    direction: str, per_channel: bool, batch: int, computed: bool
+) -> None:
+    """One operator; of computed weights the steps."""
     n, hidden, rng = len(_sides(direction)), 8, np.random.default_rng(9)
     shape = (n, 4 * hidden) if per_channel else (n,)
     constants: dict[str, NDArray] = {
@@ -169,9 +173,16 @@ def test_dynamic_quantize_lstm(direction: str, per_channel: bool, batch: int) ->
     outputs = [f32("y", 4, n, batch, hidden), f32("yh", *state), f32("yc", *state)]
     model = make_model([node], inputs, outputs, constants)
     feeds = {"x": random(4, batch, 5), "h": random(*state, seed=5), "c": random(*state, seed=6)}
+    wanted = onnxruntime_run(model, feeds)
+    if computed:
+        feeds["rs"] = constants.pop("rs")
+        model = make_model([node], [*inputs, f32("rs", *shape)], outputs, constants)
     # With one row the quantised values are the same. Of several rows ONNX Runtime quantises as many
     # at once as a thread has: a hidden value is a step of 2 / 255 off, times a weight of at most
     # 128 * 0.004, once or twice.
     atol = 1e-6 if batch == 1 else 2 * 2 / 255 * 128 * 0.004
-    imported = compare(model, feeds, onnxruntime_run(model, feeds), rtol=0, atol=atol)
-    assert operators(imported)["matmul"] == n * (1 + 4)
+    imported = compare(model, feeds, wanted, rtol=0, atol=atol)
+    assert operators(imported)["matmul"] == (n * (1 + 4) if computed else 1)
+    taken = {each.op: each.kernel for each in InferenceSession(model).explain().taken}
+    assert ("recurrent" in taken) != computed
+    assert computed or "u8s8s32" in taken["recurrent"]

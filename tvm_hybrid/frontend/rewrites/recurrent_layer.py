@@ -87,6 +87,24 @@ class Recurrent:
         """The product of a value and one of the weights."""
         return self.build.add("MatMul", value, weight)
 
+    def known_recurrence(self) -> dict[str, str] | None:
+        """Inputs of `Recurrent`: R ``[directions, gates * hidden, hidden]``, if it is a constant,
+        and what belongs to it."""
+        name = self.node.input[2]
+        return {"weight": name} if name in self.build.graph.constants else None
+
+    def input_product(self, rows: str) -> str:
+        """Rows of inputs by W^T of all directions, ``[rows, directions * gates * hidden]``."""
+        build, width = self.build, self.directions * self.gates * self.hidden
+        name = self.node.input[1]
+        known = build.graph.constants.get(name)
+        size = (build.graph.shape(name) or (0,))[self.input_axis]
+        if known is not None:
+            weight = build.constant(np.ascontiguousarray(known.reshape(width, size).T))
+        else:
+            weight = build.add("Transpose", build.reshape(name, [width, size]), perm=[1, 0])
+        return build.add("MatMul", rows, weight)
+
     def slice_of(self, position: int, direction: int) -> str:
         """One direction's part of an input, ``""`` if the input is absent."""
         name = optional_input(self.node, position)

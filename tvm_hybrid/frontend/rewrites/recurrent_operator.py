@@ -21,7 +21,7 @@ from ..node_builder import attributes_of, optional_input
 from ..node_extents import times
 from .recurrent_layer import Recurrent
 
-_W, _R, _B = 1, 2, 3
+_W, _B = 1, 3
 _STATES = {"hidden": 5, "memory": 6}
 _PEEPHOLES = 7
 
@@ -36,19 +36,20 @@ def as_one_operator(layer: Recurrent, cell: str) -> list[onnx.NodeProto] | None:
     """
     functions = [each.name for each in layer.activations]
     first = functions[: len(functions) // layer.directions]
-    weights = [layer.build.graph.constants.get(optional_input(layer.node, n)) for n in (_R, _B)]
+    recurrence = layer.known_recurrence()
+    biases = layer.build.graph.constants.get(optional_input(layer.node, _B))
     if (
         layer.dtype != np.float32
         or functions != first * layer.directions
         or not ACTIVATIONS.keys() >= set(first)
-        or weights[0] is None
-        or (optional_input(layer.node, _B) and weights[1] is None)
+        or recurrence is None
+        or (optional_input(layer.node, _B) and biases is None)
         or not layer.hidden
     ):
         return None
     build = layer.build
-    bias, apart = _biases(weights[1], cell, layer.hidden)
-    inputs = {"part": _part(layer, bias), "weight": layer.node.input[_R]}
+    bias, apart = _biases(biases, cell, layer.hidden)
+    inputs = {"part": _part(layer, bias), "weight": recurrence.pop("weight")}
     for name, position in _STATES.items():
         if optional_input(layer.node, position):
             inputs[name] = layer.node.input[position]
@@ -58,6 +59,7 @@ def as_one_operator(layer: Recurrent, cell: str) -> list[onnx.NodeProto] | None:
         inputs["peepholes"] = layer.node.input[_PEEPHOLES]
     if layer.lengths:
         inputs["lengths"] = build.add("Cast", layer.lengths, to=onnx.TensorProto.INT32)
+    inputs |= recurrence
     finals = [name for name in layer.node.output[1 : 1 + STATES[cell]] if name]
     outputs = [layer.node.output[0]]
     if finals:
@@ -99,15 +101,9 @@ def _biases(
 def _part(layer: Recurrent, bias: np.ndarray | None) -> str:
     """What the inputs give to all gates of all steps and directions."""
     build, width = layer.build, layer.directions * layer.gates * layer.hidden
-    name = layer.node.input[_W]
-    known = build.graph.constants.get(name)
-    size = (build.graph.shape(name) or (0,))[layer.input_axis]
-    if known is not None:
-        weight = build.constant(np.ascontiguousarray(known.reshape(width, size).T))
-    else:
-        weight = build.add("Transpose", build.reshape(name, [width, size]), perm=[1, 0])
+    size = (build.graph.shape(layer.node.input[_W]) or (0,))[layer.input_axis]
     rows = build.reshape(layer.node.input[0], [times(build, layer.steps, layer.batch), size])
-    product = build.add("MatMul", rows, weight)
+    product = layer.input_product(rows)
     if bias is not None:
         product = build.add("Add", product, build.constant(bias, np.float32))
     return build.reshape(product, [layer.steps, layer.batch, width])

@@ -1,0 +1,131 @@
+"""Products of 8-bit integers in a recurrence: h as levels, and what sums of them stand for.
+
+    h[row] = scale[row] * (level - zero_point[row])        level 0 to 255, as DynamicQuantizeLinear
+    gate = part + scale[row] * weight_scale[column] * sum of (level - zero_point) * weight
+
+Each sequence has a scale of its own in every step. Kernels without VNNI multiply level - zero_point
+and the weight as words of 16 bits, in half the instructions of exact bytes (`byte_pairs`). Those
+with VNNI multiply levels as bytes: their sums start with -zero_point times the column's sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.kernels.byte_pairs import has_pairs, packed_words_tile
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
+from microkernels.vector.rounding import round_to_integer
+from tir_schedules.rows.quantization_range import LARGEST, emit_extremes, emit_parameters
+
+from .problem import RecurrentProblem
+
+UNROLL = 4  # independent minima and maxima of a state
+
+ReadSums = Callable[[Expr, Expr], Expr]
+Sequence = tuple[Expr, Expr]
+"""A direction, and the number of a sequence in it."""
+
+
+def level_tile(kernel: Microkernel) -> Microkernel:
+    """The form of a kernel of bytes that multiplies levels."""
+    if has_pairs(kernel):
+        return packed_words_tile(kernel)
+    return kernel if kernel.kr > 1 else replace(kernel, a_dtype="int16")
+
+
+def starts_with_sums(kernel: Microkernel) -> bool:
+    """Whether sums of products start with the sums of the weight's columns."""
+    return kernel.a_dtype == "uint8"
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of all states.
+
+    Attributes
+    ----------
+    hidden : int
+        Hidden values of a state.
+    read_sums : callable or None
+        (direction, first column) -> sums of a vector of the weight's columns, int32, if sums of
+        products start with these.
+    scales : Buffer
+        Of the weight's columns, [directions, gates * hidden].
+    levels, factors, zero_points : Buffer
+        Of each sequence, [directions, batch, steps of K * kr] and [directions, batch].
+    """
+
+    hidden: int
+    kernel: Microkernel
+    read_sums: ReadSums | None
+    scales: Expr
+    levels: Expr
+    factors: Expr
+    zero_points: Expr
+
+    def round(self, sequence: Sequence, read: Callable[[Expr], Expr]) -> None:
+        """The levels of a sequence's h; `read` gives columns of it."""
+        lanes, hidden = self.kernel.lanes, self.hidden
+        extremes = emit_extremes(
+            lanes, hidden, UNROLL, lambda columns: read(ramp(columns.start, columns.lanes))
+        )
+        factor, zero_point = emit_parameters(*extremes, None)
+        I.buffer_store(self.factors, factor, sequence)
+        I.buffer_store(self.zero_points, cast("int32", zero_point), sequence)
+        low, high = (
+            splat(scalar(bound, "float32") - zero_point, lanes) for bound in (0.0, LARGEST)
+        )
+        with I.serial(-(-hidden // lanes)) as vector:
+            columns = ramp(tirx.Min(vector * lanes, hidden - lanes), lanes)
+            level = read(columns) / splat(factor, lanes)
+            number = round_to_integer(tirx.Min(tirx.Max(level, low), high))
+            if starts_with_sums(self.kernel):
+                number = number + splat(self.zero_points[sequence], lanes)
+            value = cast(self.kernel.a_dtype, number)
+            I.buffer_store(self.levels, value, [*sequence, columns])
+
+    def operand(self, sequence: Sequence, step: Expr | int) -> Expr:
+        """kr levels of a sequence, as products take them."""
+        found = self.kernel.a_operand(self.levels, [*sequence, step * self.kernel.kr], 0)
+        assert isinstance(found, tirx.Expr)
+        return found
+
+    def start(self, sequence: Sequence, column: Expr) -> Expr:
+        """What the sums of a vector of columns start with."""
+        lanes = self.kernel.lanes
+        if not starts_with_sums(self.kernel):
+            return constant(0, "int32", lanes)
+        assert self.read_sums is not None
+        return splat(-self.zero_points[sequence], lanes) * self.read_sums(sequence[0], column)
+
+    def number(self, total: Expr, sequence: Sequence, column: Expr) -> Expr:
+        """What the sums of a vector of columns stand for."""
+        lanes = self.kernel.lanes
+        factor = splat(self.factors[sequence], lanes)
+        return cast("float32", total) * (factor * self.scales[sequence[0], ramp(column, lanes)])
+
+
+def allocate_levels(
+    problem: RecurrentProblem,
+    kernel: Microkernel,
+    batch: int | Expr,
+    scales: Expr,
+    read_sums: ReadSums | None,
+) -> Levels:
+    """The levels of a kernel under construction; parameters as of `Levels`."""
+    sequences = problem.directions, batch
+    width = kernel.steps(problem.hidden) * kernel.kr
+    return Levels(
+        problem.hidden,
+        kernel,
+        read_sums,
+        scales,
+        levels=I.sblock_alloc_buffer((*sequences, width), kernel.a_dtype),
+        factors=I.sblock_alloc_buffer(sequences, "float32"),
+        zero_points=I.sblock_alloc_buffer(sequences, "int32"),
+    )
