@@ -1,0 +1,1 @@
+"""Measures every ONNX operator beside ONNX Runtime."""

@@ -1,0 +1,137 @@
+"""What is raced: one operator, with its inputs, as a model with known or with open sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 21
+SIZES = ("small", "middle", "large")
+
+
+@dataclass(frozen=True)
+class Known:
+    """An input that is part of the model."""
+
+    array: np.ndarray
+
+
+Input: TypeAlias = np.ndarray | Known | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator with its inputs, of one size.
+
+    Attributes
+    ----------
+    inputs : sequence of numpy.ndarray, Known or None
+        Arrays are fed; None is an input that is absent.
+    attributes : dict
+    outputs : int
+        How many.
+    domain : str
+        Of the operator.
+    """
+
+    operator: str
+    inputs: Sequence[Input]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    domain: str = ""
+
+    @property
+    def feeds(self) -> dict[str, np.ndarray]:
+        """What a session runs with."""
+        return {
+            name: value
+            for name, value in zip(self._names, self.inputs, strict=True)
+            if isinstance(value, np.ndarray)
+        }
+
+    @property
+    def _names(self) -> list[str]:
+        return ["" if value is None else f"i{n}" for n, value in enumerate(self.inputs)]
+
+    def model(self, is_open: bool) -> bytes:
+        """The model; every size of an input is open or known."""
+        outputs = [f"o{n}" for n in range(self.outputs)]
+        node = helper.make_node(
+            self.operator, self._names, outputs, domain=self.domain, **self.attributes
+        )
+        inputs = [
+            helper.make_tensor_value_info(
+                name,
+                helper.np_dtype_to_tensor_dtype(array.dtype),
+                [f"{name}_{axis}" if is_open else size for axis, size in enumerate(array.shape)],
+            )
+            for name, array in self.feeds.items()
+        ]
+        weights = [
+            numpy_helper.from_array(value.array, name)
+            for name, value in zip(self._names, self.inputs, strict=True)
+            if isinstance(value, Known)
+        ]
+        graph = helper.make_graph(
+            [node],
+            self.operator,
+            inputs,
+            [helper.make_tensor_value_info(o, TensorProto.UNDEFINED, None) for o in outputs],
+            weights,
+        )
+        for output in graph.output:
+            output.ClearField("type")
+        schema = onnx.defs.get_schema(self.operator) if not self.domain else None
+        opset = max(OPSET, schema.since_version if schema else 0)
+        opsets = [helper.make_opsetid("", opset)]
+        if self.domain:
+            opsets.append(helper.make_opsetid(self.domain, 1))
+        model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets)
+        model.ir_version = min(model.ir_version, onnx.IR_VERSION)
+        return model.SerializeToString()
+
+
+Make: TypeAlias = Callable[[int], Case]
+Cases: TypeAlias = dict[str, Make]
+"""By name; what makes the case of a size, 0 to 2."""
+
+
+def floats(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
+    """Random float32 numbers, the same ones for a shape."""
+    return _random(shape).uniform(low, high, shape).astype(np.float32)
+
+
+def integers(
+    *shape: int, low: int = 0, high: int = 100, dtype: type[np.generic] = np.int64
+) -> np.ndarray:
+    """Random integers, the highest not among them."""
+    return _random(shape).integers(low, high, shape).astype(dtype)
+
+
+def booleans(*shape: int) -> np.ndarray:
+    """Half of them true."""
+    return _random(shape).random(shape) < 0.5
+
+
+def axes(*numbers: int) -> Known:
+    """Constant int64 numbers."""
+    return Known(np.array(numbers, np.int64))
+
+
+def rows(size: int) -> tuple[int, int]:
+    """A shape of rows."""
+    return ((16, 64), (128, 768), (512, 3072))[size]
+
+
+def image(size: int) -> tuple[int, int, int, int]:
+    """A shape of an image."""
+    return ((1, 8, 14, 14), (1, 32, 56, 56), (1, 64, 112, 112))[size]
+
+
+def _random(shape: Sequence[int]) -> np.random.Generator:
+    return np.random.default_rng(list(shape))
