@@ -1,7 +1,8 @@
 """Which inputs of a compiled model may have any alignment.
 
-Our templates need no more alignment than an element has. TVM's own kernels assume 64 bytes, so an
-array for one of them has to be copied if it is not aligned.
+Templates and generic schedules need no more alignment than an element has. Kernels by tiles are
+faster on whole cache lines, and of what else runs nothing is known: an array for one of these has
+to be copied if it is not aligned.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ After
 
     @T.prim_func(private=True)
     def fused_add_tanh(...):
-        T.func_attr({"tvm_hybrid.kernel": "generic_injective"})
+        T.func_attr({"tvm_hybrid.kernel": "generic_injective", "tvm_hybrid.unaligned": True})
         for i in T.parallel(...): ...   # 16 lanes at a time
 """
 
@@ -25,7 +25,7 @@ from relay_passes.decisions import REORDER, Decision, DecisionLog
 from tir_schedules.generic.schedule import schedule_generic
 
 from .legalize_reorders import reorders_in
-from .lower_regions import KERNEL
+from .lower_regions import KERNEL, UNALIGNED
 
 
 def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
@@ -39,7 +39,8 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
         for gvar, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in function.attrs:
                 scheduled, name = schedule_generic(function, machine, str(gvar.name_hint))
-                updated.update_func(gvar, scheduled.with_attr(KERNEL, name))
+                marked = scheduled.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
+                updated.update_func(gvar, marked)
                 schedules[str(gvar.name_hint)] = name
                 reorders[str(gvar.name_hint)] = reorders_in(function)
         for _, function in mod.functions_items():

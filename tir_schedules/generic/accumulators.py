@@ -119,7 +119,7 @@ class Accumulators:
 def over_reduced(axes: Sequence[Axis], body: tirx.Stmt) -> tirx.Stmt:
     """Serial loops over the reduced axes."""
     for axis in reversed(axes):
-        body = tirx.For(axis.var, int64(0), int64(axis.extent), tirx.ForKind.SERIAL, body)
+        body = tirx.For(axis.var, int64(0), axis.stated, tirx.ForKind.SERIAL, body)
     return body
 
 

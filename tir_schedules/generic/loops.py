@@ -48,13 +48,15 @@ class View:
     """A buffer seen as one row; dimensions with stride 0 do not count towards the position."""
 
     flat: tirx.Var
-    strides: tuple[int, ...]
+    strides: tuple[int | Expr, ...]
 
     def offset(self, indices: Sequence[Expr]) -> Expr:
         """Position of an element in the row."""
         total: Expr = int64(0)
         for index, stride in zip(indices, self.strides, strict=True):
-            if stride:
+            if not isinstance(stride, int):
+                total = total + index * stride
+            elif stride:
                 total = total + index * int64(stride)
         return total
 
@@ -74,11 +76,17 @@ def temporary_view(buffer: tirx.Var, dropped: Sequence[int] = ()) -> View:
 
 
 def _view(buffer: tirx.Var, dropped: Sequence[int], scope: str, dtype: str) -> View:
-    shape = [1 if d in dropped else const_int(n) for d, n in enumerate(buffer.shape)]
-    extents = [extent for extent in shape if extent is not None]
-    strides = [math.prod(extents[d + 1 :]) * (extents[d] != 1) for d in range(len(extents))]
-    size = max(math.prod(extents), 1)
-    flat = tirx.decl_buffer((int64(size),), dtype, f"{buffer.name}_flat", scope=scope)
+    extents: list[int | Expr] = []
+    for dimension, extent in enumerate(buffer.shape):
+        known = 1 if dimension in dropped else const_int(extent)
+        extents.append(extent if known is None else known)
+    strides = [
+        0 if isinstance(extent, int) and extent == 1 else math.prod(extents[d + 1 :])
+        for d, extent in enumerate(extents)
+    ]
+    size = math.prod(extents)
+    size = int64(max(size, 1)) if isinstance(size, int) else size
+    flat = tirx.decl_buffer((size,), dtype, f"{buffer.name}_flat", scope=scope)
     return View(flat, tuple(strides))
 
 

@@ -11,7 +11,7 @@ for i, k in grid(n, 100): y[i] += x[i, k]
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tvm import tirx
 
@@ -109,6 +109,55 @@ def _rows(
             *(start(piece) for piece in range(len(widths))),
             over_reduced(outer, sequence(passes)),
             *finish,
+        ]
+    )
+
+
+def open_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
+    """One element, reduced along an axis of open extent: in a few registers, then in one, and what
+    is left of that one by one."""
+    chains = 4
+    registers = Accumulators(nest, [lanes] * chains + [1], 1)
+    zero, wide = int64(0), int64(chains * lanes)
+    steps = tirx.FloorDiv(inner.stated, wide)
+    vectors = tirx.FloorDiv(inner.stated, int64(lanes))
+
+    def vector(piece: int, first: Expr) -> tirx.Stmt:
+        return vectorized(
+            lanes,
+            lambda lane: registers.update(piece, zero, lane, {inner.var: first + lane}),
+        )
+
+    def several(step: Expr) -> tirx.Stmt:
+        first = step * wide
+        return sequence([vector(n, first + int64(n * lanes)) for n in range(chains)])
+
+    def loop(start: Expr, end: Expr, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+        var = tirx.Var("step", "int64")
+        return tirx.For(var, zero, end - start, tirx.ForKind.SERIAL, body(start + var))
+
+    def start(piece: int, width: int) -> tirx.Stmt:
+        return vectorized(width, lambda lane: _identity(registers, piece, zero, lane))
+
+    passes = [
+        loop(zero, steps, several),
+        loop(steps * int64(chains), vectors, lambda at: vector(0, at * int64(lanes))),
+        loop(
+            vectors * int64(lanes),
+            inner.stated,
+            lambda at: registers.update(chains, zero, zero, {inner.var: at}),
+        ),
+    ]
+    finish: list[tirx.Stmt] = []
+    totals = [_folded(registers, index, zero, finish) for index in range(len(nest.stores))]
+    outer = tuple(axis for axis in nest.reduce if axis is not inner)
+    return sequence(
+        [
+            *registers.allocations(),
+            *(start(piece, width) for piece, width in enumerate(registers.widths)),
+            over_reduced(outer, sequence(passes)),
+            *finish,
+            registers.finish_with(totals, {}),
         ]
     )
 

@@ -30,6 +30,7 @@ from .inline import merge_nests
 from .names import names_in_memory
 from .nest import NotHandledError
 from .open_items import SCHEDULES_LEFT, open_items
+from .open_reductions import open_reductions
 from .open_rows import open_rows
 from .read_program import read_program
 
@@ -46,7 +47,14 @@ def _open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
     return open_items(func, machine, schedule_generic)
 
 
-RULES: tuple[Rule, ...] = (_nests, _open_items, open_rows, parallel_blocks, loops_as_written)
+RULES: tuple[Rule, ...] = (
+    _nests,
+    _open_items,
+    open_rows,
+    open_reductions,
+    parallel_blocks,
+    loops_as_written,
+)
 
 
 def schedule_generic(

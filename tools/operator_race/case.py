@@ -59,7 +59,11 @@ class Case:
         return ["" if value is None else f"i{n}" for n, value in enumerate(self.inputs)]
 
     def model(self, is_open: bool) -> bytes:
-        """The model; every size of an input is open or known."""
+        """The model, with known sizes or with open ones.
+
+        Axes of the same size have the same name, as exporters write them; channels and heads, the
+        second of four axes, are known.
+        """
         outputs = [f"o{n}" for n in range(self.outputs)]
         node = helper.make_node(
             self.operator, self._names, outputs, domain=self.domain, **self.attributes
@@ -68,7 +72,10 @@ class Case:
             helper.make_tensor_value_info(
                 name,
                 helper.np_dtype_to_tensor_dtype(array.dtype),
-                [f"{name}_{axis}" if is_open else size for axis, size in enumerate(array.shape)],
+                [
+                    f"n{size}" if is_open and (array.ndim, axis) != (4, 1) else size
+                    for axis, size in enumerate(array.shape)
+                ],
             )
             for name, array in self.feeds.items()
         ]

@@ -131,7 +131,11 @@ MOVING: Cases = {
     "EyeLike": lambda size: Case("EyeLike", [floats(*rows(size))]),
     "OneHot": lambda size: Case(
         "OneHot",
-        [integers(rows(size)[0], high=64), axes(rows(size)[1]), Known(np.array([0, 1], np.float32))],
+        [
+            integers(rows(size)[0], high=64),
+            axes(rows(size)[1]),
+            Known(np.array([0, 1], np.float32)),
+        ],
     ),
     "Range": lambda size: Case(
         "Range", [np.array(first, np.int64) for first in (0, (100, 10000, 1000000)[size], 1)]

@@ -1,0 +1,135 @@
+"""Reductions of tensors with open sizes, in vectors.
+
+    for i, k in grid(n, m): y[i] += x[i, k]
+
+    ->  for i: four accumulators of vectors; what is left of k, one by one; add the lanes up
+
+    for k, j in grid(m, n): y[j] += x[k, j]
+
+    ->  for j: y[j] = 0
+        for k: for j: y[j] += x[k, j]                LLVM makes vectors of it
+
+Loops stand in that order where neighbours of the result read neighbours. TVM's order, the reduced
+axis innermost, jumps from row to row, and LLVM may not reorder a sum of floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm import s_tir, tirx
+from tvm.ir.expr import TensorLoad
+from tvm.tirx import ForKind
+
+from microkernels.machines.machine import Machine
+from microkernels.vector.expressions import Expr
+
+from .accumulators import over_reduced
+from .combine import COMBINE, keeping_nan
+from .elementwise import lanes_for
+from .expressions import calls_of, const_int, int64, loads_of, map_loads, strides_of
+from .inline import merge_nests
+from .loops import View, flattened, sequence, store_statement, view_of
+from .nest import Axis, Nest, NotHandledError, Store, analyzer_for
+from .read_program import is_number, read_program
+from .reduction_rows import open_row
+
+_SAMPLE = 1 << 10  # what an open size is taken for
+
+
+def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Loops for a function that reduces, alone or with what is computed of the result.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, or it is no such function.
+    """
+    shapes = [getattr(param, "shape", ()) for param in func.params]
+    if all(const_int(size) is not None for shape in shapes for size in shape):
+        raise NotHandledError("all sizes are known")
+    program = merge_nests(read_program(func, _size))
+    if len(program.nests) != 1 or not program.nests[0].reduce:
+        raise NotHandledError("it is more than a reduction, or none")
+    views: dict[tirx.Var, View] = {}
+    statements: list[tirx.Stmt] = []
+    (nest,) = program.nests
+    for store in nest.stores:
+        views[store.buffer] = view_of(store.buffer)
+    for buffer in func.params:
+        if not is_number(buffer):
+            views[buffer] = view_of(buffer)
+            statements.append(tirx.DeclBuffer(views[buffer].flat, data=buffer.data))
+    statements.append(_loops(flattened(nest, views), machine))
+    root = s_tir.SBlock([], [], [], "root", sequence(statements))
+    body = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
+    return func.with_body(body), "generic_reduction"
+
+
+def _size(extent: Expr) -> int:
+    known = const_int(extent)
+    return _SAMPLE if known is None else known
+
+
+def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
+    own = {store.buffer for store in nest.stores}
+    for store in nest.stores:
+        value = store.value
+        if type(value) not in COMBINE or store.init is None or nest.lets:
+            raise NotHandledError(f"{nest.name} is no plain reduction")
+        if not isinstance(value.a, TensorLoad) or value.a.source not in own:
+            raise NotHandledError(f"{nest.name} does not add to what it has")
+        if any(load.source in own for load in loads_of(value.b)):
+            raise NotHandledError(f"{nest.name} reads what it reduces")
+        if calls_of(value.b, "if_then_else"):
+            raise NotHandledError(f"{nest.name} chooses what it reads")
+    loads = [load for store in nest.stores for load in loads_of(store.value.b)]
+    lanes = lanes_for(nest, machine)
+    for axis in reversed(nest.reduce):
+        steps = [_step(nest, load.indices[0], axis) for load in loads]
+        if lanes > 1 and 1 in steps and all(step in (0, 1) for step in steps):
+            return _over(nest.spatial, open_row(nest, axis, lanes), machine)
+    for axis in nest.spatial[-1:]:
+        steps = [_step(nest, load.indices[0], axis) for load in loads]
+        written = [_step(nest, store.indices[0], axis) for store in nest.results]
+        if all(step in (0, 1) for step in steps) and set(written) == {1}:
+            return _over(nest.spatial[:-1], _along_results(nest, axis), machine)
+    raise NotHandledError(f"{nest.name} reads no neighbours")
+
+
+def _step(nest: Nest, position: Expr, axis: Axis) -> int | None:
+    """How far a position moves when an axis takes a step; None if that is no number."""
+    return strides_of(position, [axis.var], analyzer_for(nest.axes()))[axis.var]
+
+
+def _over(axes: tuple[Axis, ...], body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
+    """Loops over the axes; threads share the outermost."""
+    for number, axis in reversed(list(enumerate(axes))):
+        shared = number == 0 and machine.threads > 1
+        kind = ForKind.PARALLEL if shared else ForKind.SERIAL
+        body = tirx.For(axis.var, int64(0), axis.stated, kind, body)
+    return body
+
+
+def _along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
+    """The results along an axis, accumulated where they end up."""
+    if len(nest.stores) != 1 or len(nest.results) != 1:
+        raise NotHandledError(f"{nest.name} has several results")
+    (store,), (result,) = nest.stores, nest.results
+    if str(store.buffer.dtype) != str(result.buffer.dtype):
+        raise NotHandledError(f"{nest.name} has a result of another type")
+
+    def placed(load: TensorLoad) -> Expr:
+        same = load.source.same_as(store.buffer)
+        return tirx.BufferLoad(result.buffer, list(result.indices)) if same else load
+
+    update = Store(result.buffer, result.indices, map_loads(keeping_nan(store.value), placed))
+
+    def each(value: Store) -> tirx.Stmt:
+        body = store_statement(nest, [value], {})
+        return tirx.For(axis.var, int64(0), axis.stated, ForKind.SERIAL, body)
+
+    parts = [each(replace(result, value=store.start)), over_reduced(nest.reduce, each(update))]
+    if nest.epilogue:
+        parts.append(each(replace(result, value=map_loads(result.value, placed))))
+    return sequence(parts)
