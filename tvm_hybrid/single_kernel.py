@@ -57,8 +57,8 @@ def single_kernel(mod: IRModule, function: str = "main") -> SingleKernel | None:
         return None
     if len(call.args) != 2 or len(main.params) != 1 or UNALIGNED not in mod[call.args[0]].attrs:
         return None
-    first, *constants = call.args[1].fields
-    if not first.same_as(main.params[0]):
+    first, *constants = call.args[1].fields or (None,)
+    if first is None or not first.same_as(main.params[0]):
         return None
     if not all(isinstance(constant, ir.GenericConst) for constant in constants):
         return None

@@ -22,6 +22,7 @@ from .legalize_joins import LEGALIZATIONS as JOINS
 from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
 from .legalize_reorders import LEGALIZATIONS as REORDERS
 from .legalize_resize import LEGALIZATIONS as RESIZE
+from .legalize_scans import LEGALIZATIONS as SCANS
 from .legalize_shapes import LEGALIZATIONS as SHAPES
 from .legalize_slices import LEGALIZATIONS as SLICES
 
@@ -29,5 +30,5 @@ from .legalize_slices import LEGALIZATIONS as SLICES
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
     ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE}
-    ours |= {**SHAPES, **SLICES, **JOINS}
+    ours |= {**SCANS, **SHAPES, **SLICES, **JOINS}
     return relax.transform.LegalizeOps(customize_legalize_map=ours)

@@ -22,6 +22,7 @@ from relay_passes.ir.graph import region_tensor
 from relay_passes.ir.rewrite import is_relax, with_values
 from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.region import Tensor
+from tir_schedules.core.size import is_open
 from tir_schedules.rows.row_update import build_row_update
 
 from .lower_regions import IN_PLACE, KERNEL, UNALIGNED
@@ -52,8 +53,8 @@ def update_rows(threads: int, decisions: DecisionLog) -> ir.transform.Pass:
             places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
             new, before, *past = (call.args[1].fields[place] for place in places)
             tensors = [region_tensor(each) for each in (new, before, binding.var, *past)]
-            if None in tensors:
-                return None
+            if None in tensors or any(is_open(each.shape[-1:]) for each in tensors if each):
+                return None  # its rows are of a known width
             key = tuple(tensors)
             if key not in kernels:
                 kernels[key] = _kernel(builder, key, threads)

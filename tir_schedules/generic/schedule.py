@@ -33,6 +33,7 @@ from .open_items import SCHEDULES_LEFT, open_items
 from .open_reductions import open_reductions
 from .open_rows import open_rows
 from .read_program import read_program
+from .whole_copy import whole_copy
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -49,6 +50,7 @@ def _open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
 
 RULES: tuple[Rule, ...] = (
     _nests,
+    whole_copy,
     _open_items,
     open_rows,
     open_reductions,

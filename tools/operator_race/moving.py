@@ -59,7 +59,7 @@ def _of_image(operator: str, *more: Input, **attributes: Any) -> Make:
 def _slice(size: int, axis: int, step: int) -> Case:
     length = image(size)[axis]
     start, end = (length, -length - 1) if step < 0 else (1, length - 1)
-    inputs = [floats(*image(size)), axes(start), axes(end), axes(axis), axes(step)]
+    inputs: list[Input] = [floats(*image(size)), axes(start), axes(end), axes(axis), axes(step)]
     return Case("Slice", inputs)
 
 

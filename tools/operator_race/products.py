@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .case import Case, Cases, Known, Make, floats, image, integers, rows
+from .case import Case, Cases, Input, Known, Make, floats, image, integers, rows
 
 CONTRIB = "com.microsoft"
 
@@ -33,19 +33,35 @@ _SIGNED_ZERO = Known(np.int8(0))
 def _qlinear_conv(size: int) -> Case:
     channels = image(size)[1]
     weight = Known(integers(channels, channels, 3, 3, low=-100, dtype=np.int8))
-    inputs = [_bytes(*image(size)), _SCALE, _ZERO, weight, _SCALE, _SIGNED_ZERO, _SCALE, _ZERO]
+    inputs: list[Input] = [
+        _bytes(*image(size)),
+        _SCALE,
+        _ZERO,
+        weight,
+        _SCALE,
+        _SIGNED_ZERO,
+        _SCALE,
+        _ZERO,
+    ]
     return Case("QLinearConv", inputs, {"pads": [1, 1, 1, 1]})
 
 
 def _conv_integer(size: int) -> Case:
     channels = image(size)[1]
     weight = Known(integers(channels, channels, 3, 3, low=-100, dtype=np.int8))
-    inputs = [_bytes(*image(size)), weight, _ZERO, _SIGNED_ZERO]
+    inputs: list[Input] = [_bytes(*image(size)), weight, _ZERO, _SIGNED_ZERO]
     return Case("ConvInteger", inputs, {"pads": [1, 1, 1, 1]})
 
 
 def _qlinear_matmul(size: int) -> Case:
-    inputs = [_bytes(*rows(size)), _SCALE, _ZERO, _weight(size, np.int8), _SCALE, _SIGNED_ZERO]
+    inputs: list[Input] = [
+        _bytes(*rows(size)),
+        _SCALE,
+        _ZERO,
+        _weight(size, np.int8),
+        _SCALE,
+        _SIGNED_ZERO,
+    ]
     return Case("QLinearMatMul", [*inputs, _SCALE, _ZERO])
 
 

@@ -12,6 +12,7 @@ from tvm import ir, relax, te, tirx
 from tvm.sym import Analyzer
 
 from tir_schedules.generic.expressions import substitute
+from tir_schedules.generic.whole_copy import WHOLE_COPY
 
 from ..expressions import Expr, known_dims, static_shape_of
 from ..open_sizes import new_size
@@ -201,4 +202,10 @@ def copied(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Ex
 
         return te.compute(sizes, element, name="reshaped")
 
-    return builder.emit_te(compute, data, list(sizes), primfunc_name_hint="reshape")
+    return builder.emit_te(
+        compute,
+        data,
+        list(sizes),
+        primfunc_name_hint="reshape",
+        primfunc_attrs={WHOLE_COPY: True},
+    )

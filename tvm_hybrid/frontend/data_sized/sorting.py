@@ -1,4 +1,5 @@
-"""A stable sort inside a kernel: merges of runs of 1, 2, 4, ... elements."""
+"""Sorts inside a kernel: a stable one, by merges of runs of 1, 2, 4, ... elements; and the first
+few of many, by a heap."""
 
 from __future__ import annotations
 
@@ -41,6 +42,54 @@ def sort_places(order: Expr, count: Expr, before: Before) -> None:
         with I.serial(count) as place:
             put(order, other[place], place)
         put(width, width[0] * 2)
+
+
+def first_places(order: Expr, count: Expr, extent: Expr, before: Before) -> None:
+    """Puts the first `count` of `extent` places in `order`, in order; equal ones by their numbers.
+
+    A heap holds the best so far, the last of them on top (Williams, "Algorithm 232: Heapsort",
+    1964): where few are asked for, most places cost one comparison.
+    """
+
+    def earlier(one: Expr, other: Expr) -> Expr:
+        same_or_later = tirx.Not(before(other, one))
+        return tirx.any(before(one, other), tirx.all(same_or_later, one < other))
+
+    hole, child, goes = cell(), cell(), cell("bool")
+
+    def sink(start: Expr) -> None:
+        """Moves a place down until none below it is later."""
+        put(hole, start)
+        put(goes, tirx.const(True, "bool"))
+        with I.While(goes[0]):
+            put(child, hole[0] * 2 + 1)
+            put(goes, child[0] < count)
+            with I.If(goes[0]), I.Then():
+                later = earlier(order[child[0]], order[child[0] + 1])
+                with I.If(child[0] + 1 < count), I.Then(), I.If(later), I.Then():
+                    put(child, child[0] + 1)
+                put(goes, earlier(order[hole[0]], order[child[0]]))
+                with I.If(goes[0]), I.Then():
+                    _swap(order, hole[0], child[0])
+                    put(hole, child[0])
+
+    with I.serial(count) as place:
+        put(order, place, place)
+    with I.serial(tirx.floordiv(count, 2)) as number:
+        sink(tirx.floordiv(count, 2) - 1 - number)
+    with I.If(count > 0), I.Then(), I.serial(extent - count) as number:
+        place = count + number
+        with I.If(before(place, order[0])), I.Then():
+            put(order, place, 0)
+            sink(index(0))
+    sort_places(order, count, earlier)
+
+
+def _swap(order: Expr, one: Expr, other: Expr) -> None:
+    kept = cell()
+    put(kept, order[one])
+    put(order, order[other], one)
+    put(order, kept[0], other)
 
 
 def lesser(left: Expr, right: Expr) -> Expr:

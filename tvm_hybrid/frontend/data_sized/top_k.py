@@ -12,8 +12,8 @@ from tvm import relax, te
 from ..expressions import Expr, literal
 from .kernels import INDEX, emit_kernel, put, table
 from .requests import requested_sizes
-from .sizes import copied, cut, dims_of, product
-from .sorting import lesser, sort_places
+from .sizes import dims_of, product, reshaped_to
+from .sorting import first_places, lesser
 
 
 def open_top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -23,26 +23,25 @@ def open_top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     asked = inputs[1] if len(inputs) > 1 else literal(np.array([attrs["k"]], np.int64))
     (count,) = requested_sizes(builder, asked, dims[axis])
     largest = bool(attrs.get("largest", 1))
-    slices = [product(dims[:axis]), dims[axis], product(dims[axis + 1 :])]
+    outer, inner = product(dims[:axis]), product(dims[axis + 1 :])
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:
         (x,), (places,) = ins, outs
-        outer, extent, inner = x.shape
-        order = table(extent)
-        with I.grid(outer, inner) as (row, column):
-            with I.serial(extent) as place:
-                put(order, place, place)
+        extent, count = x.shape[1], places.shape[1]
+        order = table(count)
+        with I.grid(x.shape[0], x.shape[2]) as (row, column):
 
             def before(one: Expr, other: Expr) -> Expr:
                 left, right = x[row, one, column], x[row, other, column]
                 return lesser(right, left) if largest else lesser(left, right)
 
-            sort_places(order, extent, before)
-            with I.serial(extent) as place:
+            first_places(order, count, extent, before)
+            with I.serial(count) as place:
                 put(places, order[place], row, place, column)
 
-    (places,) = emit_kernel(builder, "top_k", [copied(builder, x, slices)], [(slices, INDEX)], body)
-    found = cut(builder, copied(builder, places, dims), count, axis)
+    x3 = reshaped_to(builder, x, [outer, dims[axis], inner])
+    (places,) = emit_kernel(builder, "top_k", [x3], [([outer, count, inner], INDEX)], body)
+    found = reshaped_to(builder, places, [*dims[:axis], count, *dims[axis + 1 :]])
 
     def values(x: te.Tensor, places: te.Tensor) -> te.Tensor:
         return te.compute(
