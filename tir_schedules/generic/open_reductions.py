@@ -29,7 +29,7 @@ from .combine import COMBINE, keeping_nan
 from .elementwise import lanes_for
 from .expressions import calls_of, const_int, int64, loads_of, map_loads, strides_of
 from .inline import merge_nests
-from .loops import View, flattened, sequence, store_statement, view_of
+from .loops import View, flattened, sequence, store_statement, temporary_view, view_of
 from .nest import Axis, Nest, NotHandledError, Store, analyzer_for
 from .read_program import is_number, read_program
 from .reduction_rows import open_row
@@ -48,25 +48,30 @@ def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     shapes = [getattr(param, "shape", ()) for param in func.params]
     if all(const_int(size) is not None for shape in shapes for size in shape):
         raise NotHandledError("all sizes are known")
-    program = merge_nests(read_program(func, _size))
-    if len(program.nests) != 1 or not program.nests[0].reduce:
-        raise NotHandledError("it is more than a reduction, or none")
+    program = merge_nests(read_program(func, open_size))
+    if not any(nest.reduce for nest in program.nests):
+        raise NotHandledError("it reduces nothing")
     views: dict[tirx.Var, View] = {}
     statements: list[tirx.Stmt] = []
-    (nest,) = program.nests
-    for store in nest.stores:
-        views[store.buffer] = view_of(store.buffer)
     for buffer in func.params:
         if not is_number(buffer):
             views[buffer] = view_of(buffer)
             statements.append(tirx.DeclBuffer(views[buffer].flat, data=buffer.data))
-    statements.append(_loops(flattened(nest, views), machine))
+    kept = {store.buffer for nest in program.nests for store in nest.results}
+    for buffer in program.temporaries:
+        views[buffer] = temporary_view(buffer)
+        if buffer in kept:
+            statements.append(tirx.AllocBuffer(views[buffer].flat))
+    for nest in program.nests:
+        flat = flattened(nest, views)
+        statements.append(_loops(flat, machine) if nest.reduce else _elements(flat, machine))
     root = s_tir.SBlock([], [], [], "root", sequence(statements))
     body = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
     return func.with_body(body), "generic_reduction"
 
 
-def _size(extent: Expr) -> int:
+def open_size(extent: Expr) -> int:
+    """A size, for `read_program`: a sample where it is not known."""
     known = const_int(extent)
     return _SAMPLE if known is None else known
 
@@ -86,23 +91,31 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
     loads = [load for store in nest.stores for load in loads_of(store.value.b)]
     lanes = lanes_for(nest, machine)
     for axis in reversed(nest.reduce):
-        steps = [_step(nest, load.indices[0], axis) for load in loads]
+        steps = [step_along(nest, load.indices[0], axis) for load in loads]
         if lanes > 1 and 1 in steps and all(step in (0, 1) for step in steps):
-            return _over(nest.spatial, open_row(nest, axis, lanes), machine)
+            return over_axes(nest.spatial, open_row(nest, axis, lanes), machine)
     for axis in nest.spatial[-1:]:
-        steps = [_step(nest, load.indices[0], axis) for load in loads]
-        written = [_step(nest, store.indices[0], axis) for store in nest.results]
+        steps = [step_along(nest, load.indices[0], axis) for load in loads]
+        written = [step_along(nest, store.indices[0], axis) for store in nest.results]
         if all(step in (0, 1) for step in steps) and set(written) == {1}:
-            return _over(nest.spatial[:-1], _along_results(nest, axis), machine)
+            return over_axes(nest.spatial[:-1], _along_results(nest, axis), machine)
     raise NotHandledError(f"{nest.name} reads no neighbours")
 
 
-def _step(nest: Nest, position: Expr, axis: Axis) -> int | None:
+def _elements(nest: Nest, machine: Machine) -> tirx.Stmt:
+    """The elements that are computed of reduced ones, in the order in which they are stored."""
+    body = store_statement(nest, nest.stores, {})
+    for axis in nest.spatial[-1:]:
+        body = tirx.For(axis.var, int64(0), axis.stated, ForKind.SERIAL, body)
+    return over_axes(nest.spatial[:-1], body, machine)
+
+
+def step_along(nest: Nest, position: Expr, axis: Axis) -> int | None:
     """How far a position moves when an axis takes a step; None if that is no number."""
     return strides_of(position, [axis.var], analyzer_for(nest.axes()))[axis.var]
 
 
-def _over(axes: tuple[Axis, ...], body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
+def over_axes(axes: tuple[Axis, ...], body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
     """Loops over the axes; threads share the outermost."""
     for number, axis in reversed(list(enumerate(axes))):
         shared = number == 0 and machine.threads > 1

@@ -32,6 +32,7 @@ from .nest import NotHandledError
 from .open_items import SCHEDULES_LEFT, open_items
 from .open_reductions import open_reductions
 from .open_rows import open_rows
+from .open_transposes import open_transposes
 from .read_program import read_program
 from .whole_copy import whole_copy
 
@@ -51,6 +52,7 @@ def _open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
 RULES: tuple[Rule, ...] = (
     _nests,
     whole_copy,
+    open_transposes,
     _open_items,
     open_rows,
     open_reductions,

@@ -67,7 +67,7 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], Inputs]] = {
     ),
     "divided by a size": ("generic_injective", divided_by_length, (ROWS,)),
     "batches within rows": (
-        "generic_serial",
+        "generic_transpose",
         lambda x: op.permute_dims(x, (2, 0, 1)),
         (ROWS,),
     ),

@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], tuple[Shape, ...]]] = {
         (FIRST, FIRST),
     ),
     "channels first": (
-        "generic_serial",
+        "generic_transpose",
         lambda x: op.permute_dims(x, (0, 3, 1, 2)),
         (IMAGES,),
     ),

@@ -1,0 +1,69 @@
+"""Transposes of open sizes, in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from relay_passes.lower.schedule_generic import schedule_leftovers
+from tests.relay_passes.graphs import compiled
+from tests.tir_schedules.generic.test_open_reductions import lowered
+from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.open_transposes import open_transposes
+
+op = relax.op
+N, M = (tirx.Var(name, "int64") for name in "nm")
+SIZES = [(1, 1), (3, 40), (40, 3), (17, 16), (0, 5), (33, 49)]
+
+CASES: dict[str, tuple[Callable[..., relax.Expr], Callable[..., np.ndarray]]] = {
+    "two axes": (op.permute_dims, lambda x: x.T),
+    "with more": (lambda x: op.nn.relu(op.permute_dims(x)), lambda x: np.maximum(x.T, 0)),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str, threads: int) -> None:
+    body, reference = CASES[name]
+    noted: list = []
+    machine = Machine("znver4", isa_named("avx2"), threads)
+    run = compiled(schedule_leftovers(machine, noted)(lowered(body, (N, M))))
+    assert [each.kernel for each in noted] == ["generic_transpose"]
+    for sizes in SIZES:
+        x = np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
+        result = run(tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_array_equal(result, reference(x))
+
+
+@pytest.mark.parametrize("order", [(0, 3, 1, 2), (3, 1, 0, 2)])
+def test_images(order: tuple[int, ...]) -> None:
+    mod = lowered(lambda x: op.permute_dims(x, order), (N, 5, M, M))
+    noted: list = []
+    run = compiled(schedule_leftovers(Machine("znver4", isa_named("avx2")), noted)(mod))
+    assert [each.kernel for each in noted] == ["generic_transpose"]
+    for n, m in ((1, 1), (2, 19)):
+        x = np.random.default_rng(0).standard_normal((n, 5, m, m)).astype(np.float32)
+        np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), x.transpose(order))
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "reason"),
+    [
+        (op.permute_dims, (4, 16), "all sizes are known"),
+        (op.tanh, (N, M), "reads along the axis that it stores along"),
+        (lambda x: op.sum(x, 0), (N, M), "more than one pass"),
+    ],
+)
+def test_what_is_left(
+    body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...], reason: str
+) -> None:
+    functions = lowered(body, shape).functions.values()
+    (function,) = [each for each in functions if isinstance(each, tirx.PrimFunc)]
+    with pytest.raises(NotHandledError, match=reason):
+        open_transposes(function, Machine("znver4", isa_named("avx2")))
