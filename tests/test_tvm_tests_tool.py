@@ -11,6 +11,8 @@ from tools.tvm_tests import command
 from tools.tvm_tests.comparison import FAIL, LOST, PASS, Comparison
 from tools.tvm_tests.runs import Outcome, run_file
 
+pytestmark = pytest.mark.turns
+
 COMPILING = """
 import numpy as np, pytest, tvm
 from tvm import relax

@@ -21,6 +21,8 @@ from tvm_hybrid.report.console import print_json
 
 from .onnx_models import reference, saved, two_layers
 
+pytestmark = pytest.mark.turns
+
 ROOT = Path(__file__).resolve().parents[2]
 X = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
 

@@ -25,6 +25,8 @@ from tvm_hybrid import cpu_guard, route_options
 from tvm_hybrid.cpu_features import FEATURES, CpuFeature, missing_on_host
 from tvm_hybrid.cpu_guard import PREFIX, Guard
 
+pytestmark = pytest.mark.turns
+
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 FUTURE = "from-the-future"
 

@@ -17,6 +17,8 @@ from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import FeedError, ShapeError
 
+pytestmark = pytest.mark.turns
+
 F32 = np.float32
 RNG = np.random.default_rng(0)
 INF, NAN = np.inf, np.nan

@@ -33,6 +33,8 @@ from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
 from tvm_hybrid.library_loader import LoadableProgram, loader_source
 from tvm_hybrid.weights_file import WeightsFile
 
+pytestmark = pytest.mark.turns
+
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 TOLERANCE = 17 * 64 * 2.0**-24  # K = 16 products and a bias, partial sums below 64
 

@@ -28,6 +28,8 @@ from tvm_hybrid.executable import Executable
 from tvm_hybrid.fallback import fallback_target
 from tvm_hybrid.targets import resolve_target
 
+pytestmark = pytest.mark.turns
+
 M, K, N = 32, 256, 64
 X = np.random.default_rng(5).standard_normal((M, K)).astype(np.float32)
 WEIGHT = np.random.default_rng(6).standard_normal((K, N)).astype(np.float32)

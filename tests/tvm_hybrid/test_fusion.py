@@ -24,6 +24,8 @@ from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, CompileError
 from tvm_hybrid.executable import Executable
 
+pytestmark = pytest.mark.turns
+
 F32 = np.float32
 
 

@@ -23,6 +23,8 @@ from tests.tvm_hybrid.small_models import ROOT, mlp, mlp_module, run_python
 from tests.tvm_hybrid.tuning.forked import Child
 from tvm_hybrid.cli import group, main
 
+pytestmark = pytest.mark.turns
+
 RUN = "import runpy, sys; runpy.run_module('tests.tvm_hybrid.interrupted', run_name='__main__')"
 
 

@@ -31,6 +31,8 @@ from tvm_hybrid.library_weights import weights_function
 from tvm_hybrid.own_weights import with_own_weights
 from tvm_hybrid.weights_file import HEAD_BYTES
 
+pytestmark = pytest.mark.turns
+
 N = 256
 X = np.random.default_rng(1).standard_normal((4, N)).astype(np.float32)
 W = np.random.default_rng(0).standard_normal((N, N)).astype(np.float32)

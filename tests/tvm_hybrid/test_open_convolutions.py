@@ -14,6 +14,8 @@ import tvm_hybrid
 from relay_passes.decisions import Decision
 from tests.relay_passes.graphs import module, run
 
+pytestmark = pytest.mark.turns
+
 RNG = np.random.default_rng(7)
 IMAGE = (1, 5, 9, 9)
 WEIGHTS = [(16, 5, 3, 3), *[(16,)] * 5, (16, 1, 3, 3), (24, 16, 1, 1), (32, 6, 3, 3)]

@@ -18,6 +18,8 @@ from tvm_hybrid import api
 from tvm_hybrid.cli import main
 from tvm_hybrid.executable import Executable
 
+pytestmark = pytest.mark.turns
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 X = np.random.default_rng(5).standard_normal((3, 16)).astype(np.float32)
 WIDE = (16 + 2) * 64 * 2.0**-24  # roundings of f32 sums below 64

@@ -19,6 +19,8 @@ import tvm_hybrid
 from tvm_hybrid.errors import CompileError
 from tvm_hybrid.executable import Executable
 
+pytestmark = pytest.mark.turns
+
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)
 W, V = (RNG.standard_normal((16, 16)).astype(np.float32) for _ in range(2))

@@ -22,6 +22,8 @@ from tvm_hybrid.errors import CompileError, OutputError, RecordError, TargetErro
 from tvm_hybrid.explanation import Explanation
 from tvm_hybrid.targets import host_target
 
+pytestmark = pytest.mark.turns
+
 HASWELL = Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 3})
 
 

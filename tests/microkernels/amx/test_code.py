@@ -29,6 +29,8 @@ from tests.microkernels.tile_code import (
 )
 from tests.microkernels.tile_function import tile_function
 
+pytestmark = pytest.mark.turns
+
 KERNELS = [cast(AmxMicrokernel, kernel) for kernel in all_microkernels() if kernel.by_tiles]
 every_target = pytest.mark.parametrize("target", AMX_TARGETS)
 

@@ -18,6 +18,8 @@ from relay_passes.lift.lift_programs import lift_programs
 from tests.relay_passes.graphs import Body, constant, module, run
 from tests.tir_schedules.tensorize.programs import function, summed
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 F = "float32"
 Tensor = tuple[tuple[int, ...], str]

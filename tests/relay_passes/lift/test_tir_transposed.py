@@ -12,6 +12,8 @@ from tests.relay_passes.graphs import Body, constant, module, run
 
 from .test_lift_programs import STAGES, legalized, lifted, names, randoms
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 F = "float32"
 

@@ -17,6 +17,8 @@ from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tvm_hybrid.targets import resolve_target
 
+pytestmark = pytest.mark.turns
+
 ROWS, SIZE = 5, 32
 Format = tuple[float, int]
 

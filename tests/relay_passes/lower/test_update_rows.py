@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tvm import IRModule, relax, te, tirx
 from tvm.ir import assert_structural_equal
 
@@ -10,21 +11,21 @@ from relay_passes.lower.lower_regions import IN_PLACE, KERNEL
 from relay_passes.lower.update_rows import ROW_UPDATE, update_rows
 
 
-def rows(name: str, count: int) -> relax.Var:
+def rows(name: str, count: int, columns: tirx.Expr | int = 8) -> relax.Var:
     batch = tirx.Var("batch", "int64")
-    return relax.Var(name, relax.TensorType((batch, 2, count, 8), "float32"))
+    return relax.Var(name, relax.TensorType((batch, 2, count, columns), "float32"))
 
 
 def written(new: te.Tensor, before: te.Tensor, past: te.Tensor) -> te.Tensor:
     return te.compute(past.shape, lambda b, h, j, d: past[b, h, j, d] + new[b, h, 0, d] * before[b])
 
 
-def module(marked: bool) -> IRModule:
+def module(marked: bool, columns: tirx.Expr | int = 8) -> IRModule:
     """new, before, past -> two functions of them."""
     builder = relax.BlockBuilder()
-    past = rows("past", 9)
+    past = rows("past", 9, columns)
     batch = past.ty.shape[0]
-    new = relax.Var("new", relax.TensorType((batch, 2, 1, 8), "float32"))
+    new = relax.Var("new", relax.TensorType((batch, 2, 1, columns), "float32"))
     before = relax.Var("before", relax.TensorType((batch,), "int64"))
     marks = {ROW_UPDATE: [0, 1, 2]} if marked else {}
     with builder.function("main", [new, before, past]):
@@ -53,6 +54,9 @@ def test_the_kernel_takes_the_past_first_and_may_write_over_it() -> None:
     assert (decision.op, decision.taken, decision.kernel) == ("written", True, "row_update")
 
 
-def test_other_functions_are_left() -> None:
-    mod = module(marked=False)
+@pytest.mark.parametrize(("marked", "columns"), [(False, 8), (True, tirx.Var("columns", "int64"))])
+def test_other_functions_and_rows_of_open_width_are_left(
+    marked: bool, columns: tirx.Expr | int
+) -> None:
+    mod = module(marked, columns)
     assert_structural_equal(update_rows(2, [])(mod), mod)

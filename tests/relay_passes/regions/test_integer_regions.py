@@ -21,6 +21,8 @@ from tests.relay_passes.quantized import constant, dequantize, inputs, outputs, 
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs
 from tir_schedules.core.region import Region, Step, Tensor
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 F, I32, U8, I8 = "float32", "int32", "uint8", "int8"
 RNG = np.random.default_rng(0)

@@ -19,6 +19,8 @@ from tests.stand_ins.isas_run import runs_itself
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 BATCH, LENGTH = (tirx.Var(name, "int64") for name in ("batch", "length"))
 HEADS, SIZE = 3, 16

@@ -16,6 +16,8 @@ from tests.tvm_hybrid.small_models import mlp_module, mlp_reference, run_python
 from tvm_hybrid.affinity.topology import host_topology
 from tvm_hybrid.errors import ArtifactError, TargetError
 
+pytestmark = pytest.mark.turns
+
 CPUS = sorted(os.sched_getaffinity(0))
 TWO = pytest.mark.skipif(len(CPUS) < 2, reason="workers are bound to CPUs of their own")
 

@@ -21,6 +21,8 @@ from tvm_hybrid.frontend import open_model
 from ..small_models import mlp_module, run_python
 from ..test_open_values import merged_decoder
 
+pytestmark = pytest.mark.turns
+
 LONG = 60  # seconds, after which a test that waits fails
 X = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
 

@@ -23,6 +23,8 @@ from .test_open_attention import (
     session_of,
 )
 
+pytestmark = pytest.mark.turns
+
 ROOM = 40
 PASTS = ("past_k", "past_v")
 

@@ -17,6 +17,8 @@ from tvm_hybrid.frontend import import_onnx
 
 from .models import OPSET, f32, make_model, onnxruntime_run, parsed, random
 
+pytestmark = pytest.mark.turns
+
 INPUT, HIDDEN = 3, 8
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 RTOL, ATOL = 1e-5, 1e-5  # of numbers below 1, after up to 70 steps of sums of a dozen products

@@ -16,6 +16,8 @@ from tvm_hybrid import InferenceSession
 from .attention_forms import ATOL, RTOL, caches
 from .models import onnxruntime_run, random
 
+pytestmark = pytest.mark.turns
+
 HEADS, SHARED, SIZE = 4, 2, 16
 COUNTS = {"q": HEADS, "k": SHARED, "v": SHARED}
 Feeds = dict[str, NDArray[Any]]

@@ -17,6 +17,8 @@ from .models import random
 from .test_other_domains import FEATURES, model_of
 from .test_values import run
 
+pytestmark = pytest.mark.turns
+
 TARGETS = 3
 
 

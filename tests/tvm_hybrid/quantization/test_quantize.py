@@ -19,6 +19,8 @@ from tvm_hybrid.quantization.settings import settings_for
 
 from ..onnx_models import saved, two_layers
 
+pytestmark = pytest.mark.turns
+
 SAMPLES = np.random.default_rng(3).standard_normal((6, 4, 8)).astype(np.float32)
 DEFAULTS: dict[str, Any] = {
     "mode": "static",

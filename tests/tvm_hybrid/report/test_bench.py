@@ -20,6 +20,8 @@ from tvm_hybrid.report.peers import ONNX_RUNTIME, OURS, STOCK_TVM
 
 from ..onnx_models import reference, saved, two_layers
 
+pytestmark = pytest.mark.turns
+
 DIFFERS = (
     r"differs by .* of the largest value; most at output 'y'\[\d, \d\], which is .* instead of .*; "
     "20 of 20 elements by more than the 1.0e-05 that rounding explains"

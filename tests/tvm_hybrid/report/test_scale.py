@@ -21,6 +21,8 @@ from tvm_hybrid.report.scale import (
     slower_regions,
 )
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.fixture(scope="module")
 def report() -> ScaleReport:

@@ -25,6 +25,8 @@ from tests.tvm_hybrid.thread_pool.regions import (
 from tests.tvm_hybrid.thread_pool.wide_model import EXPECTED, X, check, wide_module, wide_session
 from tvm_hybrid.tvm_compat.runtime import available_threads
 
+pytestmark = pytest.mark.turns
+
 CALLERS = 30
 CPUS = sorted(os.sched_getaffinity(0))
 

@@ -21,6 +21,8 @@ from tvm_hybrid.tuning.records.record_store import RecordStore
 
 from .forked_worker import fork_workers
 
+pytestmark = pytest.mark.turns
+
 M, K, N = 7, 40, 36
 F32 = np.float32
 
