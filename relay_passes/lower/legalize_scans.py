@@ -39,7 +39,6 @@ def _scan(name: str, combine: Callable[[Expr, Expr], Expr]) -> Legalize:
         if attrs.axis is None or "bool" in (dtype, str(x.ty.dtype)):
             return call  # for DispatchSortScan, which comes later
         axis = int(attrs.axis) % int(x.ty.ndim)
-        bool(attrs.exclusive)
 
         def computed(x: te.Tensor) -> Any:
             def statement(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
@@ -70,7 +69,7 @@ class _Scan:
         extent = self.x.shape[self.axis]
         zero, one = (tirx.const(number, str(extent.ty.dtype)) for number in (0, 1))
         with ExitStack() as loops:
-            before = _loops(loops, self.x.shape[: self.axis])
+            before = _loops(loops, self.x.shape[: self.axis], shared=True)
             with I.serial(te.min(extent, one)):
                 self._each(before, zero, lambda at: first if self.exclusive else self._x(at(zero)))
             with I.serial(extent - one) as step:
@@ -97,8 +96,10 @@ class _Scan:
             I.buffer_store(self.y, value(at), at(place))
 
 
-def _loops(stack: ExitStack, extents: Sequence[Expr]) -> list[Expr]:
-    return [stack.enter_context(I.serial(extent)) for extent in extents]
+def _loops(stack: ExitStack, extents: Sequence[Expr], shared: bool = False) -> list[Expr]:
+    """Loops; threads may share the outermost."""
+    kinds = (I.parallel if shared and not number else I.serial for number in range(len(extents)))
+    return [stack.enter_context(kind(extent)) for kind, extent in zip(kinds, extents, strict=True)]
 
 
 LEGALIZATIONS: dict[str, Legalize] = {

@@ -52,6 +52,5 @@ def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
         for view, buffer in ((source, buffers[0]), (result, buffers[-1]))
     ]
     root = s_tir.SBlock([], [], [], "root", sequence([*views, loop]))
-    return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root)), (
-        "generic_injective"
-    )
+    body = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
+    return func.with_body(body), "generic_injective"
