@@ -153,13 +153,13 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
             if fits and (serial or in_force.setting is setting):
                 if takes_bits:
                     value = value.view(BITS)
-                if kernel is not None:
-                    result = empty(result_shape, result_dtype)
-                    kernel(value, *constants, result)
-                    return [result.view(BFLOAT16) if gives_bits else result]
                 try:
-                    result = from_dlpack(main(value))
-                except RuntimeError as error:
+                    if kernel is None:
+                        result = from_dlpack(main(value))
+                    else:
+                        result = empty(result_shape, result_dtype)
+                        kernel(value, *constants, result)
+                except Exception as error:
                     raise_size_error(error)
                     raise
                 return [result.view(BFLOAT16) if gives_bits else result]
