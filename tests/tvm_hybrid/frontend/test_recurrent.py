@@ -186,3 +186,30 @@ def test_dynamic_quantize_lstm(
     taken = {each.op: each.kernel for each in InferenceSession(model).explain().taken}
     assert ("recurrent" in taken) != computed
     assert computed or "u8s8s32" in taken["recurrent"]
+
+
+def test_layers_of_8_bits_behind_each_other() -> None:
+    """The second reads what only the first one's rewrite knows the shape of."""
+    rng = np.random.default_rng(3)
+    constants: dict[str, NDArray] = {
+        "b": random(1, 64),
+        "s": rng.uniform(0.002, 0.004, 1).astype(np.float32),
+        "z": np.zeros(1, np.int8),
+        "shape": np.array([0, 0, 8], np.int64),
+    }
+    nodes = []
+    for number, (x, inner) in enumerate((("x", 5), ("x1", 8))):
+        constants[f"w{number}"] = integers(1, inner, 32, dtype="int8", seed=number)
+        constants[f"r{number}"] = integers(1, 8, 32, dtype="int8", seed=number + 2)
+        names = [x, f"w{number}", f"r{number}", "b", "", "", "", "", "s", "z", "s", "z"]
+        nodes += [
+            helper.make_node("DynamicQuantizeLSTM", names, [f"y{number}"], hidden_size=8,
+                             domain="com.microsoft"),
+            helper.make_node("Transpose", [f"y{number}"], [f"t{number}"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"t{number}", "shape"], [f"x{number + 1}"]),
+        ]  # fmt: skip
+    model = make_model(nodes, [f32("x", 4, 1, 5)], [f32("x2", 4, 1, 8)], constants)
+    feeds = {"x": random(4, 1, 5)}
+    compare(model, feeds, onnxruntime_run(model, feeds), rtol=0, atol=1e-5)
+    taken = [each.op for each in InferenceSession(model).explain().taken]
+    assert taken.count("recurrent") == 2

@@ -68,10 +68,11 @@ def as_one_operator(layer: Recurrent, cell: str) -> list[onnx.NodeProto] | None:
             for n in range(1 + STATES[cell])
         ]
     attributes = attributes_of(layer.node)
-    build.add_many(
+    made = build.add_many(
         "Recurrent",
         *inputs.values(),
-        outputs=outputs,
+        # Of operators that are not ONNX's own nobody else knows the outputs' shapes.
+        outputs=[""] * len(outputs) if layer.node.domain else outputs,
         domain=OWN_DOMAIN,
         cell=cell,
         direction=attributes.get("direction", "forward"),
@@ -81,6 +82,14 @@ def as_one_operator(layer: Recurrent, cell: str) -> list[onnx.NodeProto] | None:
         finals=int(bool(finals)),
         given=" ".join(list(inputs)[2:]),
     )
+    state = [layer.directions, layer.batch, layer.hidden]
+    for number, (name, output) in enumerate(zip(made, outputs, strict=True)):
+        if layer.node.domain and output:
+            shape = state if number else [layer.steps, *state]
+            build.graph.types[name] = onnx.helper.make_tensor_type_proto(
+                onnx.TensorProto.FLOAT, [None] * len(shape)
+            )
+            build.reshape(name, shape, output=output)
     return build.nodes
 
 
