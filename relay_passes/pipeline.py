@@ -241,7 +241,7 @@ def phases(
             plain_views(),
             relax.backend.DispatchSampling(),
             legalize_operators(),
-            relax.backend.DispatchSortScan(),
+            relax.backend.DispatchSortScan(),  # what has no legalisation, such as topk
             reduction_identities(),
             bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),

@@ -11,7 +11,8 @@ After
     for j in columns: y[0, j] = x[0, j]
     for i in rows - 1: for j in columns: y[i + 1, j] = y[i, j] + x[i + 1, j]
 
-TVM's own runs down one column after the other.
+TVM's own, which DispatchSortScan puts in the place of what is left, runs down one column after the
+other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _scan(name: str, combine: Callable[[Expr, Expr], Expr]) -> Legalize:
         x, attrs = call.args[0], call.attrs
         dtype = str(attrs.dtype or x.ty.dtype)
         if attrs.axis is None or "bool" in (dtype, str(x.ty.dtype)):
-            return call  # for DispatchSortScan, which comes later
+            return call
         axis = int(attrs.axis) % int(x.ty.ndim)
 
         def computed(x: te.Tensor) -> Any:

@@ -53,8 +53,8 @@ def update_rows(threads: int, decisions: DecisionLog) -> ir.transform.Pass:
             places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
             new, before, *past = (call.args[1].fields[place] for place in places)
             tensors = [region_tensor(each) for each in (new, before, binding.var, *past)]
-            rows = [tensor for number, tensor in enumerate(tensors) if number != 1]
-            if None in tensors or any(is_open(each.shape[-1:]) for each in rows if each):
+            made = tensors[2]
+            if None in tensors or made is None or is_open(made.shape[-1:]):
                 return None  # the kernel takes rows of a known width
             key = tuple(tensors)
             if key not in kernels:

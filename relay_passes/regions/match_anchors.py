@@ -199,6 +199,7 @@ def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         return "a shape is not known at compile time"
     inputs = tuple(call.args[1].fields)
     weight = region_tensor(inputs[1])
+    # The template packs weights of floats alone by operators.
     is_open = inputs[1] in graph.weights and weight is not None and weight.dtype == "float32"
     known = json.loads(attrs[RECURRENT_ATTRS])
     return Anchor(position, RECURRENT, inputs, output, known, open_weight=1 if is_open else None)

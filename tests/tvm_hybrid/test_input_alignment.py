@@ -8,7 +8,9 @@ from tvm import relax
 
 import tvm_hybrid
 from microkernels.isa import host_isa
+from relay_passes.lower.lower_regions import UNALIGNED
 from tests.relay_passes.graphs import constant, module
+from tvm_hybrid.input_alignment import unaligned_inputs
 
 F = "float32"
 op = relax.op
@@ -53,6 +55,16 @@ def elementwise_and_matmul(x):
 )
 def test_what_may_lie_anywhere_is_known(body, anywhere: bool) -> None:
     assert session(body).executable.manifest.unaligned_inputs == (anywhere,)
+
+
+@pytest.mark.parametrize("anywhere", [True, False])
+def test_a_kernel_that_wants_alignment_says_so(anywhere: bool) -> None:
+    """As kernels by tiles do."""
+    mod = relax.transform.LegalizeOps()(module(op.tanh, ((64, 96), F)))
+    (gvar,) = [each for each in mod.functions if each.name_hint != "main"]
+    if anywhere:
+        mod.update_func(gvar, mod[gvar].with_attr(UNALIGNED, True))
+    assert unaligned_inputs(mod) == (anywhere,)
 
 
 @pytest.mark.sampled

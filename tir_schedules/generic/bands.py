@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
@@ -25,10 +25,11 @@ from .loops import (
     View,
     flattened,
     nested,
+    parameter_views,
     sequence,
     temporary_view,
     threads_sharing,
-    view_of,
+    with_statements,
 )
 from .nest import Nest, NotHandledError, Program
 from .reduction import reduction_loops
@@ -41,11 +42,7 @@ def program_loops(program: Program, machine: Machine) -> tuple[tirx.PrimFunc, st
     """The function that runs a program's nests, and the name of its schedule."""
     if not program.nests:
         raise NotHandledError("the function does nothing")
-    views: dict[tirx.Var, View] = {}
-    statements: list[tirx.Stmt] = []
-    for buffer in program.func.params:
-        views[buffer] = view_of(buffer)
-        statements.append(tirx.DeclBuffer(views[buffer].flat, data=buffer.data))
+    views, statements = parameter_views(program.func)
     groups = _bands(program)
     inside = _temporaries_inside(program, groups)
     for buffer in program.temporaries:
@@ -62,10 +59,7 @@ def program_loops(program: Program, machine: Machine) -> tuple[tirx.PrimFunc, st
         statement, name = _band_loops(group, depth, views, inside, machine)
         statements.append(statement)
         names.append(name)
-    # TVM's later passes expect a root block; it needs no more than to be there.
-    root = s_tir.SBlock([], [], [], "root", sequence(statements))
-    func = program.func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
-    return func, max(names, key=ORDER.index)
+    return with_statements(program.func, statements), max(names, key=ORDER.index)
 
 
 def _bands(program: Program) -> list[tuple[list[Nest], int]]:

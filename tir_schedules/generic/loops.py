@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
@@ -64,6 +64,21 @@ class View:
 def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), scope: str = "global") -> View:
     """A flat view of a buffer, or, with dropped dimensions, of its part that one band needs."""
     return _view(buffer, dropped, scope, buffer.dtype)
+
+
+def parameter_views(func: tirx.PrimFunc) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
+    """Flat views of a function's tensors, and their declarations."""
+    views = {each: view_of(each) for each in func.params if hasattr(each, "shape")}
+    return views, [tirx.DeclBuffer(view.flat, data=each.data) for each, view in views.items()]
+
+
+def with_statements(func: tirx.PrimFunc, statements: Sequence[tirx.Stmt]) -> tirx.PrimFunc:
+    """The function that runs these statements.
+
+    TVM's later passes expect a root block; it needs no more than to be there.
+    """
+    root = s_tir.SBlock([], [], [], "root", sequence(statements))
+    return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
 
 
 def temporary_view(buffer: tirx.Var, dropped: Sequence[int] = ()) -> View:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
@@ -27,14 +27,18 @@ from microkernels.vector.expressions import Expr
 from .accumulators import over_reduced
 from .combine import COMBINE, keeping_nan
 from .elementwise import lanes_for
-from .expressions import calls_of, const_int, int64, loads_of, map_loads, strides_of
-from .inline import merge_nests
-from .loops import View, flattened, sequence, store_statement, temporary_view, view_of
-from .nest import Axis, Nest, NotHandledError, Store, analyzer_for
-from .read_program import is_number, read_program
+from .expressions import calls_of, int64, loads_of, map_loads
+from .loops import (
+    flattened,
+    parameter_views,
+    sequence,
+    store_statement,
+    temporary_view,
+    with_statements,
+)
+from .nest import Axis, Nest, NotHandledError, Store
+from .open_nests import open_nests, over_axes, step_along
 from .reduction_rows import open_row
-
-_SAMPLE = 1 << 10  # what an open size is taken for
 
 
 def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
@@ -45,18 +49,10 @@ def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     NotHandledError
         If all sizes are known, or it is no such function.
     """
-    shapes = [getattr(param, "shape", ()) for param in func.params]
-    if all(const_int(size) is not None for shape in shapes for size in shape):
-        raise NotHandledError("all sizes are known")
-    program = merge_nests(read_program(func, open_size))
+    program = open_nests(func)
     if not any(nest.reduce for nest in program.nests):
         raise NotHandledError("it reduces nothing")
-    views: dict[tirx.Var, View] = {}
-    statements: list[tirx.Stmt] = []
-    for buffer in func.params:
-        if not is_number(buffer):
-            views[buffer] = view_of(buffer)
-            statements.append(tirx.DeclBuffer(views[buffer].flat, data=buffer.data))
+    views, statements = parameter_views(func)
     kept = {store.buffer for nest in program.nests for store in nest.results}
     for buffer in program.temporaries:
         views[buffer] = temporary_view(buffer)
@@ -65,15 +61,7 @@ def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     for nest in program.nests:
         flat = flattened(nest, views)
         statements.append(_loops(flat, machine) if nest.reduce else _elements(flat, machine))
-    root = s_tir.SBlock([], [], [], "root", sequence(statements))
-    body = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
-    return func.with_body(body), "generic_reduction"
-
-
-def open_size(extent: Expr) -> int:
-    """A size, for `read_program`: a sample where it is not known."""
-    known = const_int(extent)
-    return _SAMPLE if known is None else known
+    return with_statements(func, statements), "generic_reduction"
 
 
 def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
@@ -108,20 +96,6 @@ def _elements(nest: Nest, machine: Machine) -> tirx.Stmt:
     for axis in nest.spatial[-1:]:
         body = tirx.For(axis.var, int64(0), axis.stated, ForKind.SERIAL, body)
     return over_axes(nest.spatial[:-1], body, machine)
-
-
-def step_along(nest: Nest, position: Expr, axis: Axis) -> int | None:
-    """How far a position moves when an axis takes a step; None if that is no number."""
-    return strides_of(position, [axis.var], analyzer_for(nest.axes()))[axis.var]
-
-
-def over_axes(axes: tuple[Axis, ...], body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
-    """Loops over the axes; threads share the outermost."""
-    for number, axis in reversed(list(enumerate(axes))):
-        shared = number == 0 and machine.threads > 1
-        kind = ForKind.PARALLEL if shared else ForKind.SERIAL
-        body = tirx.For(axis.var, int64(0), axis.stated, kind, body)
-    return body
 
 
 def _along_results(nest: Nest, axis: Axis) -> tirx.Stmt:

@@ -27,6 +27,7 @@ from tir_schedules.core.statements import walk
 from .expressions import const_int, int64, loads_of, variables_of
 from .floats import guard_floats
 from .nest import NotHandledError
+from .open_nests import require_open
 from .vector_math import lower_math
 
 LEAST_LANES = 4
@@ -41,9 +42,7 @@ def open_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str
     NotHandledError
         If all sizes are known, or the last axis of a block is short or not known.
     """
-    shapes = [getattr(param, "shape", ()) for param in func.params]
-    if all(const_int(size) is not None for shape in shapes for size in shape):
-        raise NotHandledError("all sizes are known")
+    require_open(func)
     reduces = any(
         isinstance(each, s_tir.SBlock) and each.init is not None for each in walk(func.body)
     )

@@ -9,18 +9,16 @@ So each cache line is read, and written, while it is in L1.
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .expressions import const_int, int64, loads_of
-from .inline import merge_nests
-from .loops import View, flattened, sequence, store_statement, view_of
+from .expressions import int64, loads_of
+from .loops import flattened, parameter_views, store_statement, with_statements
 from .nest import Axis, Nest, NotHandledError
-from .open_reductions import open_size, over_axes, step_along
-from .read_program import is_number, read_program
+from .open_nests import open_nests, over_axes, step_along
 
 BLOCK = 8
 
@@ -33,25 +31,15 @@ def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     NotHandledError
         If all sizes are known, or it reads along the axis that it stores along.
     """
-    shapes = [getattr(param, "shape", ()) for param in func.params]
-    if all(const_int(size) is not None for shape in shapes for size in shape):
-        raise NotHandledError("all sizes are known")
-    program = merge_nests(read_program(func, open_size))
+    program = open_nests(func)
     if len(program.nests) != 1 or program.nests[0].reduce:
         raise NotHandledError("it is more than one pass over elements")
-    views: dict[tirx.Var, View] = {}
-    statements: list[tirx.Stmt] = []
-    for buffer in func.params:
-        if not is_number(buffer):
-            views[buffer] = view_of(buffer)
-            statements.append(tirx.DeclBuffer(views[buffer].flat, data=buffer.data))
+    views, statements = parameter_views(func)
     nest = flattened(program.nests[0], views)
     stored, read = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
     statements.append(over_axes(others, _blocks(nest, stored, read), machine))
-    root = s_tir.SBlock([], [], [], "root", sequence(statements))
-    body = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
-    return func.with_body(body), "generic_transpose"
+    return with_statements(func, statements), "generic_transpose"
 
 
 def _axes(nest: Nest) -> tuple[Axis, Axis]:

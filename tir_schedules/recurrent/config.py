@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tvm import DataType
+
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.byte_pairs import has_pairs
@@ -166,8 +168,8 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     kernel = _kernel(problem, isa)
     gates = max(map(len, problem.products))
     lanes = min(kernel.lanes, problem.hidden)
-    words = problem.quantized and has_pairs(kernel)
-    most = (WORD_ACCUMULATORS if words else ACCUMULATORS)[kernel.isa.vector_level]
+    registers = WORD_ACCUMULATORS if has_pairs(kernel) else ACCUMULATORS
+    most = registers[kernel.isa.vector_level]
     threads = _threads(problem, machine)
     batch = MOST_ROWS if region.is_open else problem.batch
     for units in range(1, 1 + max(1, min(most // gates, problem.hidden // lanes))):
@@ -199,15 +201,16 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
     batch = max(1, math.ceil(problem.batch / parts))
     blocks = math.ceil(batch / config.rows)
     rows = batch / blocks
-    all_panels, size = panels_of(problem, config), 4 if kernel_of(problem, config).kr == 1 else 2
+    all_panels, kernel = panels_of(problem, config), kernel_of(problem, config)
+    size = DataType(kernel.b_dtype).itemsize
+    instructions = 2 if has_pairs(microkernel_named(config.kernel)) else 1  # with the addition
     fits = size * sum(panels.size for panels in all_panels) <= machine.l2_bytes
     rate = (machine.l2_rate if fits else machine.l3_rate(config.threads)) / machine.cycles_per_us
     cycles = 0.0
     for panels in all_panels:
         tile = rows * panels.vectors
         loads = rows / machine.broadcast_rate + panels.vectors / machine.load_rate
-        products = tile if panels.kr == 1 else 2 * tile  # with additions
-        near = max(products / machine.fma_rate, machine.fma_latency, loads)
+        near = max(instructions * tile / machine.fma_rate, machine.fma_latency, loads)
         panel = size * panels.size / panels.count
         far = max(near, panel / panels.steps / rate)
         far_blocks = 1 if panel <= machine.l1_bytes / 2 else blocks

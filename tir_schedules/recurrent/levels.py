@@ -27,7 +27,7 @@ from .problem import RecurrentProblem
 UNROLL = 4  # independent minima and maxima of a state
 
 ReadSums = Callable[[Expr, Expr], Expr]
-Sequence = tuple[Expr, Expr]
+Place = tuple[Expr, Expr]
 """A direction, and the number of a sequence in it."""
 
 
@@ -68,7 +68,7 @@ class Levels:
     factors: Expr
     zero_points: Expr
 
-    def round(self, sequence: Sequence, read: Callable[[Expr], Expr]) -> None:
+    def round(self, sequence: Place, read: Callable[[Expr], Expr]) -> None:
         """The levels of a sequence's h; `read` gives columns of it."""
         lanes, hidden = self.kernel.lanes, self.hidden
         extremes = emit_extremes(
@@ -89,13 +89,13 @@ class Levels:
             value = cast(self.kernel.a_dtype, number)
             I.buffer_store(self.levels, value, [*sequence, columns])
 
-    def operand(self, sequence: Sequence, step: Expr | int) -> Expr:
+    def operand(self, sequence: Place, step: Expr | int) -> Expr:
         """kr levels of a sequence, as products take them."""
         found = self.kernel.a_operand(self.levels, [*sequence, step * self.kernel.kr], 0)
         assert isinstance(found, tirx.Expr)
         return found
 
-    def start(self, sequence: Sequence, column: Expr) -> Expr:
+    def start(self, sequence: Place, column: Expr) -> Expr:
         """What the sums of a vector of columns start with."""
         lanes = self.kernel.lanes
         if not starts_with_sums(self.kernel):
@@ -103,7 +103,7 @@ class Levels:
         assert self.read_sums is not None
         return splat(-self.zero_points[sequence], lanes) * self.read_sums(sequence[0], column)
 
-    def number(self, total: Expr, sequence: Sequence, column: Expr) -> Expr:
+    def number(self, total: Expr, sequence: Place, column: Expr) -> Expr:
         """What the sums of a vector of columns stand for."""
         lanes = self.kernel.lanes
         factor = splat(self.factors[sequence], lanes)

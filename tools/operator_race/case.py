@@ -30,6 +30,8 @@ class Case:
 
     Attributes
     ----------
+    operator : str
+        Its name.
     inputs : sequence of numpy.ndarray, Known or None
         Arrays are fed; None is an input that is absent.
     attributes : dict
@@ -93,14 +95,17 @@ class Case:
         )
         for output in graph.output:
             output.ClearField("type")
-        schema = onnx.defs.get_schema(self.operator) if not self.domain else None
-        opset = max(OPSET, schema.since_version if schema else 0)
-        opsets = [helper.make_opsetid("", opset)]
+        model = helper.make_model(graph, opset_imports=self._opsets)
+        return bytes(model.SerializeToString())
+
+    @property
+    def _opsets(self) -> list[onnx.OperatorSetIdProto]:
+        """A version that ONNX Runtime has; of a newer operator the one that brought it."""
         if self.domain:
-            opsets.append(helper.make_opsetid(self.domain, 1))
-        model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets)
-        model.ir_version = min(model.ir_version, onnx.IR_VERSION)
-        return model.SerializeToString()
+            return [helper.make_opsetid("", OPSET), helper.make_opsetid(self.domain, 1)]
+        if onnx.defs.has(self.operator, OPSET, ""):
+            return [helper.make_opsetid("", OPSET)]
+        return [helper.make_opsetid("", onnx.defs.get_schema(self.operator).since_version)]
 
 
 Make: TypeAlias = Callable[[int], Case]

@@ -13,7 +13,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
-from tests.tir_schedules.generic.test_open_reductions import lowered
+from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.open_transposes import open_transposes
 
@@ -63,7 +63,5 @@ def test_images(order: tuple[int, ...]) -> None:
 def test_what_is_left(
     body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...], reason: str
 ) -> None:
-    functions = lowered(body, shape).functions.values()
-    (function,) = [each for each in functions if isinstance(each, tirx.PrimFunc)]
     with pytest.raises(NotHandledError, match=reason):
-        open_transposes(function, Machine("znver4", isa_named("avx2")))
+        open_transposes(function_of(body, shape), Machine("znver4", isa_named("avx2")))

@@ -10,21 +10,13 @@ from tvm import relax, tirx
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
-from tests.relay_passes.graphs import compiled, module
+from tests.relay_passes.graphs import compiled
+from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.whole_copy import whole_copy
 
 op = relax.op
 N, M = (tirx.Var(name, "int64") for name in "nm")
-
-
-def lowered(body, shape, dtype: str = "float32") -> tvm.IRModule:
-    return relax.transform.LegalizeOps()(module(body, (shape, dtype)))
-
-
-def function_of(mod: tvm.IRModule) -> tirx.PrimFunc:
-    (function,) = [each for each in mod.functions.values() if isinstance(each, tirx.PrimFunc)]
-    return function
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
@@ -51,4 +43,4 @@ def test_values(dtype: str, threads: int) -> None:
 )
 def test_what_is_left(body, shape, reason: str) -> None:
     with pytest.raises(NotHandledError, match=reason):
-        whole_copy(function_of(lowered(body, shape)), Machine("znver4", isa_named("avx2")))
+        whole_copy(function_of(body, shape), Machine("znver4", isa_named("avx2")))

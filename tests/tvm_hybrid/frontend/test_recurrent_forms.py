@@ -134,6 +134,31 @@ def test_all_steps_are_one_kernel_behind_one_product(op: str, form: dict[str, An
         np.testing.assert_allclose(mine, theirs, 1e-5, 1e-5)  # a few steps of numbers below 1
 
 
+@pytest.mark.parametrize("sizes", [(STEPS, BATCH), ("steps", "batch")])
+@pytest.mark.parametrize("op", GATES)
+def test_layers_behind_each_other(op: str, sizes: tuple[int | str, int | str]) -> None:
+    """The second needs the rank of what the first makes, which no shape in the file tells."""
+    constants = {"shape": np.array([0, 0, 2 * HIDDEN], np.int64)}
+    nodes = []
+    for number, (x, inner) in enumerate((("x", INPUT), ("x0", 2 * HIDDEN))):
+        weights = [f"w{number}", f"r{number}"]
+        for name, columns in zip(weights, (inner, HIDDEN), strict=True):
+            constants[name] = random(2, GATES[op] * HIDDEN, columns, seed=number)
+        y = f"y{number}"
+        nodes += [
+            helper.make_node(op, [x, *weights], [y], hidden_size=HIDDEN, **_BOTH),
+            helper.make_node("Transpose", [y], [f"t{number}"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"t{number}", "shape"], [f"x{number}"]),
+        ]
+    inputs = [("x", TensorProto.FLOAT, (*sizes, INPUT))]
+    model = make_model(nodes, inputs, [f32("x1", *sizes, 2 * HIDDEN)], constants)
+    feeds = {"x": random(STEPS, BATCH, INPUT)}
+    session = InferenceSession(model, num_threads=1)
+    assert [each.op for each in session.explain().taken].count("recurrent") == 2
+    (wanted,) = onnxruntime_run(model, feeds)
+    np.testing.assert_allclose(session.run(None, feeds)[0], wanted, 1e-5, 1e-5)
+
+
 @pytest.mark.parametrize("op", GATES)
 def test_batch_first(op: str) -> None:
     """ONNX Runtime has no such layout: its answer is that of the other one, transposed."""

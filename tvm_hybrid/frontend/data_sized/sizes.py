@@ -169,9 +169,9 @@ def pick(builder: relax.BlockBuilder, data: Expr, places: Expr, count: Expr, axi
     return builder.emit_te(compute, data, places, primfunc_name_hint="pick")
 
 
-def cut(builder: relax.BlockBuilder, data: Expr, count: Expr, axis: int = 0) -> Expr:
-    """The first `count` slices along an axis."""
-    shape = [*dims_of(data)[:axis], count, *dims_of(data)[axis + 1 :]]
+def cut(builder: relax.BlockBuilder, data: Expr, count: Expr) -> Expr:
+    """The first `count` slices along the first axis."""
+    shape = [count, *dims_of(data)[1:]]
 
     def compute(data: te.Tensor) -> te.Tensor:
         return te.compute(shape, lambda *i: data(*i), name="cut")

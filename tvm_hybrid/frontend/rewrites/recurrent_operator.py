@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from tir_schedules.recurrent.cells import ACTIVATIONS
 from tir_schedules.recurrent.problem import STATES
@@ -36,16 +37,17 @@ def as_one_operator(layer: Recurrent, cell: str) -> list[onnx.NodeProto] | None:
     """
     functions = [each.name for each in layer.activations]
     first = functions[: len(functions) // layer.directions]
-    recurrence = layer.known_recurrence()
     biases = layer.build.graph.constants.get(optional_input(layer.node, _B))
     if (
         layer.dtype != np.float32
         or functions != first * layer.directions
         or not ACTIVATIONS.keys() >= set(first)
-        or recurrence is None
         or (optional_input(layer.node, _B) and biases is None)
         or not layer.hidden
     ):
+        return None
+    recurrence = layer.known_recurrence()
+    if recurrence is None:
         return None
     build = layer.build
     bias, apart = _biases(biases, cell, layer.hidden)
@@ -68,11 +70,10 @@ def as_one_operator(layer: Recurrent, cell: str) -> list[onnx.NodeProto] | None:
             for n in range(1 + STATES[cell])
         ]
     attributes = attributes_of(layer.node)
-    made = build.add_many(
+    build.add_many(
         "Recurrent",
         *inputs.values(),
-        # Of operators that are not ONNX's own nobody else knows the outputs' shapes.
-        outputs=[""] * len(outputs) if layer.node.domain else outputs,
+        outputs=outputs,
         domain=OWN_DOMAIN,
         cell=cell,
         direction=attributes.get("direction", "forward"),
@@ -82,14 +83,11 @@ def as_one_operator(layer: Recurrent, cell: str) -> list[onnx.NodeProto] | None:
         finals=int(bool(finals)),
         given=" ".join(list(inputs)[2:]),
     )
-    state = [layer.directions, layer.batch, layer.hidden]
-    for number, (name, output) in enumerate(zip(made, outputs, strict=True)):
-        if layer.node.domain and output:
-            shape = state if number else [layer.steps, *state]
-            build.graph.types[name] = onnx.helper.make_tensor_type_proto(
-                onnx.TensorProto.FLOAT, [None] * len(shape)
-            )
-            build.reshape(name, shape, output=output)
+    steps, batch = (each if isinstance(each, int) else None for each in (layer.steps, layer.batch))
+    state = [layer.directions, batch, layer.hidden]
+    for name in filter(None, outputs):
+        dims = [steps, *state] if name == outputs[0] else state
+        build.graph.types[name] = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, dims)
     return build.nodes
 
 
