@@ -35,6 +35,7 @@ from .fourier_converters import FOURIER_CONVERTERS
 from .half_converters import BFLOAT16_CONVERTERS
 from .hardmax_converter import HARDMAX_CONVERTERS
 from .matrix_converters import MATRIX_CONVERTERS
+from .max_roi_pool_converter import MAX_ROI_POOL_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
 from .pooling_converters import POOLING_CONVERTERS
@@ -200,6 +201,7 @@ CONVERTERS: dict[str, Converter] = {
     **RANDOM_CONVERTERS,
     **RECURRENT_CONVERTERS,
     **RESIZE_CONVERTERS,
+    **MAX_ROI_POOL_CONVERTERS,
     **ROI_ALIGN_CONVERTERS,
     **SEQUENCE_CONVERTERS,
     **TF_IDF_CONVERTERS,

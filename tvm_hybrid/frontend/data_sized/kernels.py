@@ -70,12 +70,12 @@ def cell(dtype: str = INDEX) -> Expr:
     return I.sblock_alloc_buffer([1], dtype)
 
 
-def table(extent: Expr) -> Expr:
+def table(extent: Expr, dtype: str = INDEX) -> Expr:
     """Memory of the kernel's own for so many numbers, and for one at least; 0 at first.
 
     TVM cuts off what no loop visits, and takes an index out of memory for the only one.
     """
-    buffer = I.sblock_alloc_buffer([te.max(extent, index(1))], INDEX)
+    buffer = I.sblock_alloc_buffer([te.max(extent, index(1))], dtype)
     with I.serial(te.max(extent, index(1))) as place:
-        put(buffer, index(0), place)
+        put(buffer, tirx.const(0, dtype), place)
     return buffer

@@ -60,8 +60,8 @@ _IMAGES = frozenset(
         *("AffineGrid", "AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose"),
         *("DeformColumns", "DepthToSpace"),
         *("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "LRN", "LpPool"),
-        *("MaxPool", "MaxPoolPlaces", "MaxUnpool", "Resize", "RoiAlign", "SpaceToDepth"),
-        *("Upsample",),
+        *("MaxPool", "MaxPoolPlaces", "MaxRoiPool", "MaxUnpool", "Resize", "RoiAlign"),
+        *("SpaceToDepth", "Upsample"),
     }
 )
 _QUANTIZED = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
@@ -152,10 +153,11 @@ def test_sizes_that_fit_only_when_the_program_runs() -> None:
 def test_an_operator_that_reads_sizes_is_refused() -> None:
     model = OnnxBuilder()
     one, _ = chosen_rows(model)
-    regions = model.node("MatMul", one, model.constant(np.ones((4, 5), np.float32)))
-    image = model.constant(np.ones((1, 1, 4, 4), np.float32))
-    model.output(model.node("MaxRoiPool", image, regions, pooled_shape=[1, 1]), ("n", 1, 1, 1))
-    with pytest.raises(UnsupportedOperatorError, match=r"'MaxRoiPool3'.*refuses this form"):
+    grams = {"ngram_counts": [0], "ngram_indexes": [0, 1], "pool_int64s": [1, 2], "mode": "TF"}
+    lengths = {"min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0}
+    numbers = model.node("Cast", one, to=TensorProto.INT64)
+    model.output(model.node("TfIdfVectorizer", numbers, **grams, **lengths), ("n", 2))
+    with pytest.raises(UnsupportedOperatorError, match=r"'TfIdfVectorizer3'.*refuses this form"):
         session_of(model)
 
 
