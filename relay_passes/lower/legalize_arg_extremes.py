@@ -8,17 +8,18 @@ After
 
     lv = R.call_tir(argmax, (x,))
 
-    with T.init(): place[i], most[i] = 0, -inf
-    place[i], most[i] = most[i] >= x[i, k] ? (place[i], most[i]) : (k, x[i, k])
+    most[i] = max(most[i], x[i, k])
+    first[i] = min(first[i], x[i, k] == most[i] ? k : largest int)
+    place[i] = min(first[i], m - 1)
 
-The result is the first NaN or else the first of equal elements, as in NumPy. TVM begins with the
-index -1, and keeps it if nothing is larger than the least number of the type.
+Both reductions are vectors of either axis; TVM's single one, of pairs, is no vector along the
+reduced axis. The result is the first NaN or else the first of equal elements, as in NumPy. TVM
+begins with the index -1, and keeps it if nothing is larger than the least number of the type.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -26,6 +27,7 @@ from tvm import relax, te, tirx
 from relay_passes.tvm_compat import Legalize
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
+_MOST = (1 << 31) - 1  # elements that int32 numbers
 
 
 def _legalize(largest: bool) -> Legalize:
@@ -48,45 +50,57 @@ def _place(
 ) -> te.Tensor:
     rank = len(data.shape)
     axes = list(range(rank)) if axis is None else [axis % rank]
-    reduced = {i: te.reduce_axis((0, data.shape[i]), f"k{i}") for i in axes}
-    shape = [1 if i in reduced else extent for i, extent in enumerate(data.shape)]
-    shape = [extent for i, extent in enumerate(shape) if keep or i not in reduced]
-    place: tirx.Expr = tirx.const(0, index_dtype)
-    for i in axes:
-        place = place * data.shape[i].astype(index_dtype) + reduced[i].astype(index_dtype)
+    shape = [extent for i, extent in enumerate(data.shape) if keep or i not in axes]
+    shape = [tirx.const(1, "int64") if keep and i in axes else n for i, n in enumerate(shape)]
+    count = math.prod((data.shape[i] for i in axes), start=tirx.const(1, "int64"))
+    kind = "int32" if isinstance(count, tirx.IntImm) and int(count) <= _MOST else "int64"
 
-    def elements(*indices: tirx.Var) -> tuple[tirx.Expr, ...]:
+    def steps() -> dict[int, Any]:
+        return {i: te.reduce_axis((0, data.shape[i]), f"k{i}") for i in axes}
+
+    def element(indices: tuple[tirx.Var, ...], reduced: dict[int, Any]) -> tirx.Expr:
         rest = iter(indices)
         at: list[Any] = []
         for i in range(rank):
             given = next(rest) if keep or i not in reduced else None
             at.append(reduced.get(i, given))
-        return _reducer(str(data.dtype), index_dtype, largest)(
-            (place, data(*at)), axis=list(reduced.values())
-        )
+        return data(*at)
 
-    places, _ = te.compute(shape, elements, name=name)
-    return te.compute(shape, lambda *indices: places(*indices), name=f"{name}_place")
+    def extreme(*indices: tirx.Var) -> tirx.Expr:
+        reduced = steps()
+        combine = te.max if largest else te.min
+        return combine(element(indices, reduced), axis=list(reduced.values()))
+
+    extremes = te.compute(shape, extreme, name=name)
+
+    def first(*indices: tirx.Var) -> tirx.Expr:
+        reduced = steps()
+        place: tirx.Expr = tirx.const(0, kind)
+        for i in axes:
+            place = place * data.shape[i].astype(kind) + reduced[i].var.astype(kind)
+        found = _same(element(indices, reduced), extremes(*indices))
+        nowhere = tirx.max_value(kind)
+        return te.min(tirx.Select(found, place, nowhere), axis=list(reduced.values()))
+
+    places = te.compute(shape, first, name=f"{name}_first")
+    last = te.max(count.astype(kind) - tirx.const(1, kind), tirx.const(0, kind))
+    return te.compute(
+        shape,
+        lambda *indices: te.min(places(*indices), last).astype(index_dtype),
+        name=f"{name}_place",
+    )
 
 
-def _reducer(dtype: str, index_dtype: str, largest: bool) -> Callable[..., tuple[tirx.Expr, ...]]:
-    """Keeps what came first, unless what comes is larger, or a NaN and the first one."""
-    infinity = -math.inf if largest else math.inf
-    least = tirx.min_value(dtype) if largest else tirx.max_value(dtype)
-
-    def combine(old: Any, new: Any) -> tuple[tirx.Expr, ...]:
-        stays = old[1] >= new[1] if largest else old[1] <= new[1]
-        if dtype in _FLOATS:
-            # Not x == x, which TVM takes for true.
-            is_number = tirx.LE(old[1], tirx.const(math.inf, dtype))
-            stays = tirx.Select(is_number, stays, tirx.IntImm("bool", 1))
-        return tuple(tirx.Select(stays, a, b) for a, b in zip(old, new, strict=True))
-
-    def identity(*_types: str) -> tuple[tirx.Expr, ...]:
-        start = tirx.const(infinity, dtype) if dtype in _FLOATS else least
-        return tirx.const(0, index_dtype), start
-
-    return te.comm_reducer(combine, identity, name="first")
+def _same(element: tirx.Expr, extreme: tirx.Expr) -> tirx.Expr:
+    """Whether an element is the extreme of its row, which is NaN if one of them is."""
+    dtype = str(element.ty.dtype)
+    if dtype not in _FLOATS:
+        return tirx.EQ(element, extreme)
+    # Not x == x, which TVM takes for true.
+    infinity = tirx.const(math.inf, dtype)
+    return tirx.Select(
+        tirx.LE(extreme, infinity), tirx.EQ(element, extreme), ~(element <= infinity)
+    )
 
 
 LEGALIZATIONS: dict[str, Legalize] = {

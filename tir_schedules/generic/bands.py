@@ -20,6 +20,7 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
 from .elementwise import elementwise_loops
+from .expressions import variables_of
 from .inline import reads_of
 from .loops import (
     View,
@@ -105,7 +106,7 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
         if len(nest.spatial) == depth and not nest.reduce and largest < 8:
             return False
         # Nor may lanes be lost that a reduction lays along its results.
-        if nest.reduce and len(nest.spatial) == depth and nest.reduce[-1].extent < 8:
+        if nest.reduce and len(nest.spatial) == depth and _lies_along_results(nest):
             return False
         for buffer, where in dimensions.items():
             for load in reads_of(nest, buffer):
@@ -129,6 +130,14 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
                 return False
             dimensions[store.buffer] = where
     return True
+
+
+def _lies_along_results(nest: Nest) -> bool:
+    """Whether a reduction's lanes lie along its results: few elements, or none that are neighbours,
+    are reduced."""
+    ends = [load.indices[-1] for load in nest.reads() if load.indices]
+    reduced = {axis.var for axis in nest.reduce}
+    return nest.reduce[-1].extent < 8 or not any(reduced & variables_of(each) for each in ends)
 
 
 def _temporaries_inside(program: Program, groups: list[tuple[list[Nest], int]]) -> set[tirx.Var]:

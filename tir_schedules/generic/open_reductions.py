@@ -99,24 +99,28 @@ def _elements(nest: Nest, machine: Machine) -> tirx.Stmt:
 
 
 def _along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
-    """The results along an axis, accumulated where they end up."""
+    """The results along an axis, accumulated where they end up; those of another type in a row."""
     if len(nest.stores) != 1 or len(nest.results) != 1:
         raise NotHandledError(f"{nest.name} has several results")
     (store,), (result,) = nest.stores, nest.results
+    row = replace(result, value=store.value)
+    apart: list[tirx.Stmt] = []
     if str(store.buffer.dtype) != str(result.buffer.dtype):
-        raise NotHandledError(f"{nest.name} has a result of another type")
+        kept = tirx.decl_buffer((axis.stated,), store.buffer.dtype, "row")
+        row = replace(row, buffer=kept, indices=(axis.var,))
+        apart.append(tirx.AllocBuffer(kept))
 
     def placed(load: TensorLoad) -> Expr:
         same = load.source.same_as(store.buffer)
-        return tirx.BufferLoad(result.buffer, list(result.indices)) if same else load
+        return tirx.BufferLoad(row.buffer, list(row.indices)) if same else load
 
-    update = Store(result.buffer, result.indices, map_loads(keeping_nan(store.value), placed))
+    update = Store(row.buffer, row.indices, map_loads(keeping_nan(store.value), placed))
 
     def each(value: Store) -> tirx.Stmt:
         body = store_statement(nest, [value], {})
         return tirx.For(axis.var, int64(0), axis.stated, ForKind.SERIAL, body)
 
-    parts = [each(replace(result, value=store.start)), over_reduced(nest.reduce, each(update))]
+    parts = [each(replace(row, value=store.start)), over_reduced(nest.reduce, each(update))]
     if nest.epilogue:
         parts.append(each(replace(result, value=map_loads(result.value, placed))))
-    return sequence(parts)
+    return sequence([*apart, *parts])
