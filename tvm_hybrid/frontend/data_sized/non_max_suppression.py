@@ -1,23 +1,27 @@
 """NonMaxSuppression: of boxes that overlap, the one with the highest score.
 
 Overlaps and comparisons are computed as ONNX Runtime computes them, in float32 and in its order, so
-that a box at a threshold has the same fate. NaN counts as the lowest score. TVM's operator takes no
-limits that arrive at run time, suppresses at the threshold, and makes all boxes of the result.
+that a box at a threshold has the same fate. A heap gives the next best box: those behind the last
+that is chosen are never sorted. NaN counts as the lowest score. TVM's operator takes no limits that
+arrive at run time, suppresses at the threshold, and makes all boxes of the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from ..expressions import Converter, Expr, cast, constant, given, is_nan, literal, reshaped
+from ..expressions import Converter, Expr, cast, constant, given, literal, reshaped
 from .kernels import INDEX, cell, emit_kernel, index, put, table
 from .sizes import cut, dims_of, size_in
-from .sorting import sort_places
+from .sorting import Heap, descending_key, place_in
+
+Side: TypeAlias = tuple[Expr, Expr]
+"""Where a box begins and ends along an axis."""
 
 
 def _non_max_suppression(
@@ -39,38 +43,39 @@ def _non_max_suppression(
         boxes, scores, most, overlap, least = ins
         chosen, count = outs
         images, classes, extent = scores.shape
-        order, candidates = table(extent), cell()
+        order, candidates, best = table(extent), cell(), cell()
         first, rival, keep = cell(), cell(), cell("bool")
+        heap = Heap(order, lambda one, other: one < other)
         put(count, index(0))
         with I.grid(images, classes) as (image, kind):
             put(candidates, index(0))
             with I.serial(extent) as box:
-                counts = tirx.const(True, "bool")
-                if threshold is not None:
-                    counts = scores[image, kind, box] > least[0]
-                with I.If(counts), I.Then():
-                    put(order, box, candidates[0])
-                    put(candidates, candidates[0] + 1)
-            sort_places(
-                order,
-                candidates[0],
-                lambda a, b: _higher(scores[image, kind, a], scores[image, kind, b]),
-            )
+                score = scores[image, kind, box]
+                # Without a branch, which scores near the threshold would mispredict.
+                put(order, descending_key(score, box), candidates[0])
+                counts = tirx.const(True, "bool") if threshold is None else score > least[0]
+                put(candidates, candidates[0] + counts.astype(INDEX))
+            heap.build(candidates[0])
             put(first, count[0])
-            with I.serial(candidates[0]) as place:
-                put(keep, count[0] - first[0] < te.min(most[0], each))
+            room = te.min(most[0], each)
+            with I.While(tirx.all(candidates[0] > 0, count[0] - first[0] < room)):
+                put(best, place_in(order[0]))
+                put(candidates, candidates[0] - 1)
+                put(order, order[candidates[0]])
+                heap.sink(index(0), candidates[0])
+                put(keep, tirx.const(True, "bool"))
                 put(rival, first[0])
                 with I.While(tirx.all(keep[0], rival[0] < count[0])):
-                    suppressed = _suppresses(
-                        [boxes[image, chosen[rival[0], 2], side] for side in range(4)],
-                        [boxes[image, order[place], side] for side in range(4)],
-                        overlap[0],
-                        centered,
-                    )
-                    put(keep, tirx.Not(suppressed))
+                    sides = [
+                        _extent([boxes[image, box, side] for side in range(4)], axis, centered)
+                        for axis in (0, 1)
+                        for box in (chosen[rival[0], 2], best[0])
+                    ]
+                    with I.If(_meet(sides)), I.Then():  # few do
+                        put(keep, tirx.Not(_suppresses(sides, overlap[0])))
                     put(rival, rival[0] + 1)
                 with I.If(keep[0]), I.Then():
-                    for column, value in enumerate((image, kind, order[place])):
+                    for column, value in enumerate((image, kind, best[0])):
                         put(chosen, value, count[0], column)
                     put(count, count[0] + 1)
 
@@ -90,26 +95,25 @@ def _limit(
     return cast(builder, reshaped(builder, value, (1,)), str(default.dtype))
 
 
-def _higher(left: Expr, right: Expr) -> Expr:
-    """Whether a score comes before another."""
-    return tirx.any(right < left, tirx.all(is_nan(right), tirx.Not(is_nan(left))))
+def _meet(sides: Sequence[Side]) -> Expr:
+    """Whether two boxes have an area in common; `sides` are rows of both, then columns of both."""
+    pairs = (sides[:2], sides[2:])
+    return tirx.all(*(te.max(a[0], b[0]) < te.min(a[1], b[1]) for a, b in pairs))
 
 
-def _suppresses(one: list[Expr], other: list[Expr], threshold: Expr, centered: bool) -> Expr:
-    """Whether two boxes overlap by more than a share of what they cover together."""
+def _suppresses(sides: Sequence[Side], threshold: Expr) -> Expr:
+    """Whether two boxes that meet overlap by more than a share of what they cover together."""
     zero = tirx.const(0, "float32")
-    sides = [_extent(one, axis, centered) + _extent(other, axis, centered) for axis in (0, 1)]
-    lengths = [te.min(side[1], side[3]) - te.max(side[0], side[2]) for side in sides]
-    meet = tirx.all(*(te.max(s[0], s[2]) < te.min(s[1], s[3]) for s in sides))
-    common = _product(*lengths)
-    areas = [_product(*(side[k + 1] - side[k] for side in sides)) for k in (0, 2)]
+    pairs = (sides[:2], sides[2:])
+    common = _product(*(te.min(a[1], b[1]) - te.max(a[0], b[0]) for a, b in pairs))
+    areas = [_product(*(pair[n][1] - pair[n][0] for pair in pairs)) for n in (0, 1)]
     together = areas[0] + areas[1] - common
     positive = tirx.all(*(zero < each for each in (common, *areas, together)))
     share = common / tirx.Select(zero < together, together, tirx.const(1, "float32"))
-    return tirx.all(meet, positive, threshold < share)
+    return tirx.all(positive, threshold < share)
 
 
-def _extent(box: list[Expr], axis: int, centered: bool) -> tuple[Expr, Expr]:
+def _extent(box: list[Expr], axis: int, centered: bool) -> Side:
     """Where a box begins and ends along rows (0) or columns (1)."""
     if centered:  # x, y, width, height
         middle, half = box[1 - axis], box[3 - axis] / tirx.const(2, "float32")

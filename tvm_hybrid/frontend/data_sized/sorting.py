@@ -9,8 +9,10 @@ from typing import TypeAlias
 import tvm.tirx.script.builder.ir as I
 from tvm import te, tirx
 
+from microkernels.vector.expressions import reinterpret
+
 from ..expressions import Expr, is_nan
-from .kernels import cell, index, put, table
+from .kernels import INDEX, cell, index, put, table
 
 # Whether the first of two places has to come before the second; it may write statements.
 Before: TypeAlias = Callable[[Expr, Expr], Expr]
@@ -55,34 +57,46 @@ def first_places(order: Expr, count: Expr, extent: Expr, before: Before) -> None
         same_or_later = tirx.Not(before(other, one))
         return tirx.any(before(one, other), tirx.all(same_or_later, one < other))
 
-    hole, child, goes = cell(), cell(), cell("bool")
+    heap = Heap(order, lambda one, other: earlier(other, one))
+    with I.serial(count) as place:
+        put(order, place, place)
+    heap.build(count)
+    with I.If(count > 0), I.Then(), I.serial(extent - count) as number:
+        place = count + number
+        with I.If(before(place, order[0])), I.Then():
+            put(order, place, 0)
+            heap.sink(index(0), count)
+    sort_places(order, count, earlier)
 
-    def sink(start: Expr) -> None:
-        """Moves a place down until none below it is later."""
+
+class Heap:
+    """A binary heap in the first numbers of a table; `above` says which of two lies above."""
+
+    def __init__(self, order: Expr, above: Before) -> None:
+        self._order, self._above = order, above
+        self._hole, self._child, self._goes = cell(), cell(), cell("bool")
+
+    def build(self, count: Expr) -> None:
+        """Makes a heap of the first `count` numbers."""
+        with I.serial(tirx.floordiv(count, 2)) as number:
+            self.sink(tirx.floordiv(count, 2) - 1 - number, count)
+
+    def sink(self, start: Expr, count: Expr) -> None:
+        """Moves a number down until none below it has to lie above it."""
+        order, hole, child, goes = self._order, self._hole, self._child, self._goes
         put(hole, start)
         put(goes, tirx.const(True, "bool"))
         with I.While(goes[0]):
             put(child, hole[0] * 2 + 1)
             put(goes, child[0] < count)
             with I.If(goes[0]), I.Then():
-                later = earlier(order[child[0]], order[child[0] + 1])
-                with I.If(child[0] + 1 < count), I.Then(), I.If(later), I.Then():
+                other = self._above(order[child[0] + 1], order[child[0]])
+                with I.If(child[0] + 1 < count), I.Then(), I.If(other), I.Then():
                     put(child, child[0] + 1)
-                put(goes, earlier(order[hole[0]], order[child[0]]))
+                put(goes, self._above(order[child[0]], order[hole[0]]))
                 with I.If(goes[0]), I.Then():
                     _swap(order, hole[0], child[0])
                     put(hole, child[0])
-
-    with I.serial(count) as place:
-        put(order, place, place)
-    with I.serial(tirx.floordiv(count, 2)) as number:
-        sink(tirx.floordiv(count, 2) - 1 - number)
-    with I.If(count > 0), I.Then(), I.serial(extent - count) as number:
-        place = count + number
-        with I.If(before(place, order[0])), I.Then():
-            put(order, place, 0)
-            sink(index(0))
-    sort_places(order, count, earlier)
 
 
 def _swap(order: Expr, one: Expr, other: Expr) -> None:
@@ -90,6 +104,24 @@ def _swap(order: Expr, one: Expr, other: Expr) -> None:
     put(kept, order[one])
     put(order, order[other], one)
     put(order, kept[0], other)
+
+
+def descending_key(score: Expr, place: Expr) -> Expr:
+    """An int64 number that is less for a higher float32, and of equal ones for a lower place.
+
+    NaN is the lowest; there are fewer than 2**32 places.
+    """
+    bits = reinterpret("int32", score)
+    rising = tirx.Select(bits < 0, bits ^ tirx.const(2**31 - 1, "int32"), bits)
+    rising = tirx.Select(tirx.EQ(score, tirx.const(0, "float32")), tirx.const(0, "int32"), rising)
+    rising = tirx.Select(is_nan(score), tirx.min_value("int32"), rising)
+    # All bits the other way round turn the order round.
+    return ((rising ^ tirx.const(-1, "int32")).astype(INDEX) << 32) | place
+
+
+def place_in(key: Expr) -> Expr:
+    """The place in a key."""
+    return key & index(2**32 - 1)
 
 
 def lesser(left: Expr, right: Expr) -> Expr:

@@ -115,3 +115,27 @@ def test_a_number_of_boxes_that_depends_on_data() -> None:
     values = ([0.9, 0.8, 0.5, 0.7], [0.1, -1, 0, 0.2], [0, 0, 0, 0])
     feeds = [{"boxes": BOXES[0], "scores": np.array(each, np.float32)} for each in values]
     same_as_onnx_runtime(model, feeds)
+
+
+@pytest.mark.parametrize("most", [3, 100])
+def test_the_order_of_many_scores(most: int) -> None:
+    """Of either sign, both zeros, infinities and equal ones: all boxes come, or the first few."""
+    model = OnnxBuilder()
+    boxes, scores = model.input("boxes", (1, "n", 4)), model.input("scores", (1, 2, "n"))
+    limits = (np.array([most]), np.array([0.99], "f"))
+    chosen = model.node("NonMaxSuppression", boxes, scores, *map(model.constant, limits))
+    model.output(chosen, ("k", 3), np.int64)
+    feeds = []
+    for count in (0, 1, 2, 63, 64):
+        low = np.arange(count, dtype=np.float32)[:, None] * np.ones(4, np.float32)
+        rng = np.random.default_rng(count)
+        values = np.array([0.0, -0.0, np.inf, -np.inf, 1e-40, -1e-40, 2, -2], np.float32)
+        feeds.append(
+            {
+                "boxes": (low + np.array([0, 0, 1, 1], np.float32))[None],
+                "scores": rng.choice(values, (1, 2, count)),
+            }
+        )
+    session = same_as_onnx_runtime(model, feeds)
+    assert len(session.programs) == 1
+    assert "non_max_suppression" in [each.function for each in session.explain()]
