@@ -2,7 +2,7 @@
 
 operator         Relax
 MaxPoolPlaces    a kernel: an argmax over each window (the front end's own operator)
-MaxUnpool        R.scatter_elements into zeros
+MaxUnpool        a kernel: zeros, then each element at its place
 Col2Im           a kernel: for each pixel the sum over the windows that it lies in
 """
 
@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from .data_sized.kernels import index
+from .data_sized.kernels import emit_kernel, index, put
 from .data_sized.requests import check, check_equal, requested_sizes
-from .data_sized.sizes import dims_of, is_open, plain, plain_dims, product, simplified
+from .data_sized.sizes import dims_of, is_open, plain, plain_dims, product, reshaped_to, simplified
 from .expressions import Converter, Expr, cast, constant, dtype_of, given, is_nan
 from .windows import window_count
 
@@ -119,17 +120,9 @@ def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[
         misfit = f"output_shape {shape} is smaller than the image {image}"
         check(builder, index(0) + more >= 0, misfit)
 
-    def emit(call: Expr) -> Expr:
-        return builder.normalize(call)
-
-    zeros = emit(relax.op.zeros((math.prod(image),), dtype_of(x)))
-    count = (product(dims_of(x)),)
-    flat = emit(
-        relax.op.scatter_elements(
-            zeros, emit(relax.op.reshape(places, count)), emit(relax.op.reshape(x, count))
-        )
-    )
-    filled = emit(relax.op.reshape(flat, tuple(image)))
+    count = product(dims_of(x))
+    flat = [reshaped_to(builder, each, [count]) for each in (x, places)]
+    (filled,) = emit_kernel(builder, "max_unpool", flat, [(image, dtype_of(x))], _put_back)
     if all(isinstance(more, int) for more in room):
         if not any(room):
             return filled
@@ -143,6 +136,18 @@ def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[
         return te.compute(shape, element, name="extended")
 
     return builder.emit_te(extend, filled, shape, primfunc_name_hint="extend")
+
+
+def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
+    """Stores elements at their places, held inside and negative ones from the end, among zeros."""
+    (x, places), size = ins, product(outs[0].shape)
+    image = I.decl_buffer([size], outs[0].dtype, data=outs[0].data)
+    with I.serial(size) as at:
+        put(image, tirx.const(0, image.dtype), at)
+    with I.serial(x.shape[0]) as number:
+        place = places[number]
+        place = place + tirx.Select(place < 0, size, index(0))
+        put(image, x[number], te.max(te.min(place, size - 1), index(0)))
 
 
 def _difference(one: int | Expr, other: int | Expr) -> int | Expr:

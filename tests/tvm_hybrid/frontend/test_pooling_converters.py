@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+import tvm_hybrid
 from tvm_hybrid.errors import UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
@@ -90,11 +91,19 @@ def test_pooling_and_back(size: tuple[int, int], pads: list[int], extra: int) ->
 
 
 def test_unpooling_with_places_outside() -> None:
-    """They write no foreign memory."""
+    """They write no foreign memory; negative ones count from the end. One kernel does it all."""
     node = helper.make_node("MaxUnpool", ["x", "i"], ["y"], kernel_shape=[2], strides=[2])
     model = make_model([node], [f32("x", 1, 1, 2), i64("i", 1, 1, 2)], [f32("y", 1, 1, 4)])
-    far = np.array([[[2**40, -(2**40)]]])
-    run(model, {"x": random(1, 1, 2), "i": far})
+    session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
+    assert [each.function for each in session.explain()] == ["max_unpool"]
+    x = np.array([[[5, 7]]], np.float32)
+    for places, wanted in (
+        ([2**40, -(2**40)], [7, 0, 0, 5]),
+        ([-1, -3], [0, 7, 0, 5]),
+        ([4, -5], [7, 0, 0, 5]),
+    ):
+        (found,) = session.run(None, {"x": x, "i": np.array([[places]])})
+        np.testing.assert_array_equal(found, [[wanted]])
 
 
 FOLDS: list[tuple[list[int], list[int], dict[str, list[int]]]] = [
