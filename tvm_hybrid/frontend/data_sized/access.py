@@ -6,12 +6,13 @@ read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax, te, tirx
 
-from ..expressions import Converter, Expr, constant
+from ..expressions import Converter, Expr, constant, known_dims
 from .index_grids import index_grid
 from .kernels import INDEX, index
 from .requests import check
@@ -59,7 +60,8 @@ def _gather_elements(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
     data, indices = inputs
-    if not is_open(data) and not is_open(indices):
+    known = not is_open(data) and not is_open(indices)
+    if known and (constant(indices) is not None or not math.prod(known_dims(data))):
         return None
     axis = attrs.get("axis", 0) % len(dims_of(data))
     check_choice(builder, dims_of(data), dims_of(indices))

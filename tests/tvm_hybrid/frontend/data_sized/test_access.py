@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
     ALL,
@@ -97,3 +98,17 @@ def test_slice_with_bounds_from_data(step: int) -> None:
         return g.node("Slice", "x", *bounds, g.constant([0]), g.constant([step]))
 
     compare([(build, ("n", 4), np.float32)])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.uint8, np.bool_])
+@pytest.mark.parametrize("places", [np.int32, np.int64])
+def test_elements_of_known_sizes_are_one_kernel(dtype: type, places: type) -> None:
+    model = OnnxBuilder()
+    data, chosen = model.input("x", (5, 9), dtype), model.input("i", (4, 9), places)
+    model.output(model.node("GatherElements", data, chosen, axis=0), (4, 9), dtype)
+    session = tvm_hybrid.InferenceSession(model.model(), num_threads=1, records=[])
+    assert [each.function for each in session.explain()] == ["gather_elements"]
+    rng = np.random.default_rng(0)
+    x, i = rng.integers(0, 2, (5, 9)).astype(dtype), rng.integers(-5, 5, (4, 9)).astype(places)
+    (found,) = session.run(None, {"x": x, "i": i})
+    np.testing.assert_array_equal(found, np.take_along_axis(x, i.astype(np.int64), 0))
