@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.tvm_compat import NO_ALIAS
-from microkernels.vector import vector_math
+from microkernels.vector import trigonometry, vector_math
 from microkernels.vector.expressions import Expr, ramp
 
 Doubles = NDArray[np.float64]
@@ -109,6 +109,18 @@ FUNCTIONS: dict[str, Function] = {
     "hardswish": Function(vector_math.hardswish, _hardswish, (Bound(2.5, 2.5),)),
     "softplus": Function(vector_math.softplus, _softplus, (Bound(2.4, 3),)),
     "rsqrt": Function(vector_math.rsqrt, lambda x: 1 / np.sqrt(x), (Bound(1.5, 1.5),)),
+    "sin": Function(trigonometry.sin, np.sin, (Bound(1.6, 1.6),)),
+    "cos": Function(trigonometry.cos, np.cos, (Bound(1.6, 1.6),)),
+    "tan": Function(trigonometry.tan, np.tan, (Bound(2.9, 2.9),)),
+    "asin": Function(trigonometry.asin, np.arcsin, (Bound(2.4, 2.4),)),
+    "acos": Function(trigonometry.acos, np.arccos, (Bound(1.2, 1.2),)),
+    "atan": Function(trigonometry.atan, np.arctan, (Bound(1.5, 1.7),)),
+    "sinh": Function(trigonometry.sinh, np.sinh, (Bound(1.7, 2),)),
+    "cosh": Function(trigonometry.cosh, np.cosh, (Bound(1.7, 2),)),
+    "asinh": Function(trigonometry.asinh, np.arcsinh, (Bound(2.2, 2.2),)),
+    "acosh": Function(trigonometry.acosh, np.arccosh, (Bound(2.7, 2.7),)),
+    "atanh": Function(trigonometry.atanh, np.arctanh, (Bound(2.6, 2.6),)),
+    "log1p": Function(trigonometry.log1p, np.log1p, (Bound(1.5, 1.5),)),
 }
 
 

@@ -191,6 +191,25 @@ def _erf() -> Fit:
     return Fit({"ERF_P": tuple(p), "ERF_Q": tuple(q)}, float(error.max() / UNIT))
 
 
+def _odd(name: str, function: Callable[[Array], Array], end: float, count: int) -> Fit:
+    """x + x^3 P(x^2) on [-end, end], with so many coefficients."""
+    x = _nodes(0, end)
+    square, target = x * x, function(x)
+    found = fit_polynomial(square, (target - x) / (x * square), x * square / target, range(count))
+    error = np.abs((x + x * square * polynomial(found, square)) / target - 1)
+    return Fit({name: tuple(found)}, float(error.max() / UNIT))
+
+
+def _cos() -> Fit:
+    x = _nodes(0, 0.8)
+    square = x * x
+    weight = square**2 / np.cos(x)
+    target = (np.cos(x) - 1 + square / 2) / square**2
+    found = fit_polynomial(square, target, weight, range(3))
+    error = np.abs(polynomial(found, square) - target) * weight
+    return Fit({"COS": tuple(found)}, float(error.max() / UNIT))
+
+
 def _normal_tail() -> Fit:
     # An error of log2 is a relative error of the tail. It may grow as the logarithm's own rounding
     # does, and faster from x = 5 on, where the tail vanishes beside anything it is added to.
@@ -210,6 +229,12 @@ FITS: dict[str, Callable[[], Fit]] = {
     "tanh": _tanh,
     "erf": _erf,
     "normal_tail": _normal_tail,
+    "sin": lambda: _odd("SIN", np.sin, 0.8, 3),
+    "cos": _cos,
+    "tan": lambda: _odd("TAN", np.tan, 0.8, 6),
+    "asin": lambda: _odd("ASIN", np.arcsin, 0.5, 5),
+    "atan": lambda: _odd("ATAN", np.arctan, 1.0, 8),
+    "sinh": lambda: _odd("SINH", np.sinh, 1.0, 3),
 }
 
 

@@ -84,6 +84,12 @@ def absolute(x: Expr) -> Expr:
     return reinterpret(element_of(x), tirx.bitwise_and(bits, like(ones, bits)))
 
 
+def flipped(x: Expr, bits: Expr) -> Expr:
+    """An f32 whose sign changes where the highest bit of an int32 is set, two instructions."""
+    highest = tirx.bitwise_and(bits, like(-(2**31), bits))
+    return reinterpret("float32", tirx.bitwise_xor(reinterpret("int32", x), highest))
+
+
 def is_negative(x: Expr) -> Expr:
     """Whether the sign is set, as of -0; what a blend reads by itself."""
     bits = reinterpret(_SAME_WIDTH[element_of(x)], x)

@@ -59,8 +59,7 @@ _LN2_HIGH = 355 / 512
 _LN2_LOW = math.log(2) - _LN2_HIGH
 # Adding this rounds to an integer n (to nearest, even) and leaves n + 127, the biased exponent of
 # 2^n, in the lowest bits.
-_ROUND_BIASED = ROUND + 127
-_ROUND_BIASED_BITS = ROUND_BITS + 127
+_BIAS = 127
 _MANTISSA_BITS = 23
 _SMALLEST_NORMAL = 2.0**-126
 
@@ -98,25 +97,27 @@ def polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
     return value
 
 
-def round_and_scale(x: Expr) -> tuple[Expr, Expr]:
-    """n = round(x) and 2^n of a bound x; 2^n is zero for n = -127, infinite for n = 128.
+def round_and_scale(x: Expr, halvings: int = 0) -> tuple[Expr, Expr]:
+    """n = round(x) and 2^(n - halvings) of a bound x.
 
-    Beyond those ends the scale is wrong: clamp x first.
+    The scale is zero for an exponent of -127, infinite for 128. Beyond those ends it is wrong:
+    clamp x first.
     """
-    shifted = bind(x + like(_ROUND_BIASED, x))
+    bias = _BIAS - halvings
+    shifted = bind(x + like(ROUND + bias, x))
     bits = reinterpret("int32", shifted)
     # TVM simplifies (x + c) - c to x, looking through names: the second c must not look like one.
-    disguised = reinterpret("float32", like(_ROUND_BIASED_BITS, bits))
+    disguised = reinterpret("float32", like(ROUND_BITS + bias, bits))
     nearest = bind(shifted - disguised)
     scale = reinterpret("float32", tirx.shift_left(bits, like(_MANTISSA_BITS, bits)))
     return nearest, scale
 
 
-def _exp_within(x: Expr) -> Expr:
-    """exp of a bound x that is already clamped to where the exponent fits."""
+def exp_within(x: Expr, halvings: int = 0) -> Expr:
+    """exp(x) / 2^halvings of a bound x that is already clamped to where the exponent fits."""
     # Rounding x / ln 2 - 1/2 leaves a remainder in [0, ln 2], so that both ends of the exponent
     # range serve: at n = 127 the result is below 2^128, at n = -126 not below 2^-126.
-    nearest, scale = round_and_scale(bind(x * like(1 / math.log(2), x) - like(0.5, x)))
+    nearest, scale = round_and_scale(bind(x * like(1 / math.log(2), x) - like(0.5, x)), halvings)
     remainder = bind(x - nearest * like(_LN2_HIGH, x))
     remainder = bind(remainder - nearest * like(_LN2_LOW, x))
     return polynomial(EXP, remainder) * scale
@@ -128,7 +129,7 @@ def exp(x: Expr) -> Expr:
     Error: 1.51 ulp, 1.84 plain. Zero where the result is below 2^-126, infinite where above the
     largest float32; exp(-inf) = 0, exp(inf) = inf.
     """
-    return _exp_within(bind(_clamp(_EXP_LOW, x, _EXP_HIGH)))
+    return exp_within(bind(_clamp(_EXP_LOW, x, _EXP_HIGH)))
 
 
 def log(x: Expr) -> Expr:
@@ -181,7 +182,7 @@ def tanh(x: Expr) -> Expr:
 
 def _exp_negated(x: Expr) -> Expr:
     """exp(-x) of a bound, clamped x; the sign disappears into the multiply-adds."""
-    return _exp_within(bind(x * like(-1, x)))
+    return exp_within(bind(x * like(-1, x)))
 
 
 def sigmoid(x: Expr) -> Expr:

@@ -47,7 +47,9 @@ from .op import all as all
 from .op import any as any
 from .op import bitwise_and as bitwise_and
 from .op import bitwise_or as bitwise_or
+from .op import bitwise_xor as bitwise_xor
 from .op import call_extern as call_extern
+from .op import call_intrin as call_intrin
 from .op import call_llvm_intrin as call_llvm_intrin
 from .op import call_llvm_pure_intrin as call_llvm_pure_intrin
 from .op import call_packed as call_packed
