@@ -25,6 +25,10 @@ COSTS: dict[str, float] = {
     "rsqrt": 8,
     "sqrt": 8,
     "softplus": 28,
+    **dict.fromkeys(("sin", "cos", "tan"), 45),
+    **dict.fromkeys(("asin", "acos", "atan", "cosh"), 25),
+    **dict.fromkeys(("sinh", "log1p", "fmod"), 40),
+    **dict.fromkeys(("asinh", "acosh", "atanh"), 55),
     "reinterpret": 0,
     "if_then_else": 3,
 }

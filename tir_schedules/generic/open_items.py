@@ -23,6 +23,7 @@ from tir_schedules.core.statements import walk
 
 from .expressions import const_int, int64, substitute, variables_of
 from .nest import NotHandledError
+from .open_vectors import loop_of_elements
 
 Schedule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
 SCHEDULES_LEFT = ("generic_serial", "generic_blocks")  # of items that gain nothing
@@ -55,7 +56,7 @@ def open_items(
     item, name = schedule(_item(func, places, sizes), machine)
     if name in SCHEDULES_LEFT:
         raise NotHandledError(f"an item is {name}")
-    found = _looped(func, item, places)
+    found = _looped(func, item, places, machine.isa.f32_lanes)
     return found.with_body(substitute(found.body, {sizes[each]: each for each in symbols})), name
 
 
@@ -177,7 +178,7 @@ def _with_places(
 
 
 def _looped(
-    func: tirx.PrimFunc, item: tirx.PrimFunc, places: dict[tirx.Var, tirx.Var]
+    func: tirx.PrimFunc, item: tirx.PrimFunc, places: dict[tirx.Var, tirx.Var], lanes: int
 ) -> tirx.PrimFunc:
     """The item's loops for every place, on the function's own parameters."""
     if len(item.params) != len(func.params):
@@ -223,7 +224,9 @@ def _looped(
     body = tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
     if refused:
         raise NotHandledError(refused[0])
-    for symbol, place in reversed(places.items()):
+    *outer, (symbol, place) = places.items()
+    body = loop_of_elements(place, symbol, body, lanes)
+    for symbol, place in reversed(outer):
         body = tirx.For(place, int64(0), symbol, ForKind.SERIAL, body)
     return func.with_body(root(tirx.SeqStmt([*declared, body])))
 

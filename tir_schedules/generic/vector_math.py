@@ -1,14 +1,15 @@
 """Replaces calls that would become scalar library calls by arithmetic that vectorises.
 
-    T.exp(x)            ->  polynomial of microkernels.vector.vector_math
+    T.exp(x), T.sin(x)  ->  polynomials of microkernels.vector
     T.pow(x, 2.0)       ->  x * x
     T.bfloat16(x)       ->  integer arithmetic on the bits of x, rounding to nearest even
-    T.sinh(x)           ->  sinhf(x), of the C library
-    T.atan(half)        ->  T.float16(T.atan(T.float32(half)))
+    T.truncmod(x, y)    ->  arithmetic of microkernels.vector.remainder
+    T.exp10(x)          ->  exp10f(x), of the C library
+    T.atan2(half, half) ->  T.float16(T.atan2(T.float32(half), T.float32(half)))
     p == q, booleans    ->  T.uint8(p) == T.uint8(q)
 
-Calls in other types than float32, and functions that vector_math lacks, stay as they are if TVM
-compiles them by an accurate formula. (TVM's 0.5 * log((1 + x) / (1 - x)) gives 0 for the atanh of a
+Calls in float64, and functions that have no vector form, stay as they are if TVM compiles them by
+an accurate formula. (TVM's 0.5 * log((1 + x) / (1 - x)) gives 0 for the atanh of a
 small x.) TVM's own conversion to bfloat16 repeats its argument and makes infinity of a NaN. TVM
 compares booleans as if they were floats, which LLVM refuses.
 """
@@ -16,14 +17,14 @@ compares booleans as if they were floats, which LLVM refuses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
+from tvm.ir import Call, StringImm
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
-from microkernels.vector import bfloat16, ieee, vector_math
+from microkernels.vector import bfloat16, ieee, remainder, trigonometry, vector_math
 from microkernels.vector.expressions import (
     Expr,
     cast,
@@ -36,7 +37,7 @@ from microkernels.vector.expressions import (
 
 from .expressions import Tree, call_name
 
-_FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
+_FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": vector_math.exp,
     "log": vector_math.log,
     "erf": vector_math.erf,
@@ -44,25 +45,48 @@ _FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
     "sigmoid": vector_math.sigmoid,
     "rsqrt": vector_math.rsqrt,
     "softplus": vector_math.softplus,
+    "sin": trigonometry.sin,
+    "cos": trigonometry.cos,
+    "tan": trigonometry.tan,
+    "asin": trigonometry.asin,
+    "acos": trigonometry.acos,
+    "atan": trigonometry.atan,
+    "sinh": trigonometry.sinh,
+    "cosh": trigonometry.cosh,
+    "asinh": trigonometry.asinh,
+    "acosh": trigonometry.acosh,
+    "atanh": trigonometry.atanh,
+    "log1p": trigonometry.log1p,
+    "fmod": remainder.fmod,
 }
 # Functions of the C library that TVM does not know, or has a formula for that cancels.
 _LIBRARY = {
-    "float32": ("atanh", "cosh", "exp10", "fmod", "sinh"),
+    "float32": ("exp10",),
     "float64": ("atanh", "cosh", "exp10", "fmod", "sinh", "tanh"),
 }
 # Functions that TVM does not compile in float16, or not accurately.
-_NOT_IN_HALF = (
-    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cosh", "exp10"),
-    *("fmod", "hypot", "log1p", "sinh", "tan"),
-)
+_NOT_IN_HALF = ("atan2", "copysign", "exp10", "hypot")
 _KNOWN = {*_FUNCTIONS, *_NOT_IN_HALF, *(name for names in _LIBRARY.values() for name in names)}
+_SINGLE = ("float32", "float16")  # computed in float32
 _OF_PAIRS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Max, tirx.Min)
 
 
 def lower_math(tree: Tree) -> Tree:
     """The expression or statement with library calls replaced, on scalars and vectors."""
-    rules = [(Call, _lowered), (tirx.Cast, _converted), *((kind, _of_bytes) for kind in _OF_PAIRS)]
+    rules = [
+        (Call, _lowered),
+        (tirx.Cast, _converted),
+        (tirx.Mod, _remainder),
+        *((kind, _of_bytes) for kind in _OF_PAIRS),
+    ]
     return tvm_ffi.structural_map(tree, rules)
+
+
+def _remainder(pair: tirx.Mod) -> Expr:
+    """A remainder of floats by arithmetic; any other stays."""
+    if element_of(pair) not in _SINGLE:
+        return pair
+    return _computed("fmod", element_of(pair), (pair.a, pair.b))
 
 
 def _of_bytes(pair: BinaryOpExpr | CmpExpr) -> Expr:
@@ -109,10 +133,15 @@ def _lowered(call: Call) -> Expr:
     if name in _LIBRARY.get(element, ()) and lanes_of(call) == 1:
         symbol = f"{name}f" if element == "float32" else name
         return tirx.call_pure_extern(element, symbol, *call.args)
-    if name not in _FUNCTIONS or element not in ("float32", "float16"):
+    if name not in _FUNCTIONS or element not in _SINGLE:
         return call
+    arguments = [each for each in call.args if not isinstance(each, StringImm)]  # its name
+    return _computed(name, element, arguments)
+
+
+def _computed(name: str, element: str, arguments: Iterable[Expr]) -> Expr:
     with let_scope() as lets:
-        result = _FUNCTIONS[name](cast("float32", call.args[-1]))
+        result = _FUNCTIONS[name](*(cast("float32", each) for each in arguments))
         return with_lets(lets, cast(element, result))
 
 
