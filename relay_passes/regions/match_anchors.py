@@ -199,8 +199,8 @@ def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         return "a shape is not known at compile time"
     inputs = tuple(call.args[1].fields)
     weight = region_tensor(inputs[1])
-    # The template packs weights of floats alone by operators.
-    is_open = inputs[1] in graph.weights and weight is not None and weight.dtype == "float32"
+    # A weight that is computed is packed in every run; the template packs no bytes by operators.
+    is_open = weight is not None and not weight.constant and weight.dtype != "int8"
     known = json.loads(attrs[RECURRENT_ATTRS])
     return Anchor(position, RECURRENT, inputs, output, known, open_weight=1 if is_open else None)
 

@@ -20,9 +20,12 @@ def recurrent(
     hidden: int,
     direction: str = "forward",
     given: Sequence[str] = (),
+    weight: str = "float32",
+    activations: Sequence[str] = (),
     **form: float,
 ) -> Region:
-    """A layer; `form` has clip, coupled, finals and, for a weight of 8 bits, quantized."""
+    """A layer of a weight's type; `form` has clip, coupled and finals."""
+    quantized = weight in ("int8", "int16")
     return region_of(
         RecurrentProblem(
             cell=cell,
@@ -30,12 +33,12 @@ def recurrent(
             steps=steps,
             batch=batch,
             hidden=hidden,
-            activations=FUNCTIONS.get(cell, ("Sigmoid", "Tanh")),
+            activations=tuple(activations) or FUNCTIONS.get(cell, ("Sigmoid", "Tanh")),
             clip=form.get("clip", 0.0),
             coupled=bool(form.get("coupled", False)),
             finals=bool(form.get("finals", True)),
-            given=(*given, "scales") if form.get("quantized") else tuple(given),
-            weight_dtype="int8" if form.get("quantized") else "float32",
+            given=(*given, "scales") if quantized else tuple(given),
+            weight_dtype=weight,
         )
     )
 
@@ -54,8 +57,11 @@ def recurrent_inputs(region: Region, seed: int = 0) -> list[np.ndarray]:
     """Values whose sums neither grow nor saturate."""
     arrays = random_inputs(region, seed)
     spread = np.float32(region.inputs[1].shape[-1] ** -0.5)
-    if region.inputs[1].dtype == "int8":
-        arrays[-1] = spread / 128 * (1 + np.abs(arrays[-1]) / 8)
+    most = {"int8": 128, "int16": 255}.get(region.inputs[1].dtype)
+    if most is not None:
+        rng = np.random.default_rng(seed)
+        arrays[1] = rng.integers(-most, most, arrays[1].shape).astype(arrays[1].dtype)
+        arrays[-1] = spread / most * (1 + np.abs(arrays[-1]) / 8)
     else:
-        arrays[1] *= spread
+        arrays[1] = (arrays[1] * spread).astype(arrays[1].dtype)
     return arrays

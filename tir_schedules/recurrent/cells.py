@@ -14,16 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, like
-from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
+from microkernels.vector.expressions import bind, like
 
+from .activations import Mathematics, activation_of, numpy_mathematics, vector_mathematics
 from .problem import RecurrentProblem
-
-ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softplus": "softplus"}
-"""Functions that a cell may have, and the fusible operators that they are."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +32,22 @@ class Cell:
     activations : tuple of callable
         Its functions.
     bounded : callable
-        (value, bound) -> the value, not farther from 0 than that.
+        (value, least, most) -> the value within these bounds.
     named : callable
         Gives a value a name, so that it is computed once.
     """
 
     problem: RecurrentProblem
     activations: tuple[Callable[[Any], Any], ...]
-    bounded: Callable[[Any, float], Any]
+    bounded: Callable[[Any, float, float], Any]
     named: Callable[[Any], Any]
 
     def activate(self, number: int, gate: Any) -> Any:
         """A function of a gate."""
         clip = self.problem.clip
-        return self.named(self.activations[number](self.bounded(gate, clip) if clip else gate))
+        return self.named(
+            self.activations[number](self.bounded(gate, -clip, clip) if clip else gate)
+        )
 
     def lstm(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
         """The next h and c; peepholes are empty, or those of i, o and f."""
@@ -71,21 +69,17 @@ class Cell:
 
 def vector_cell(problem: RecurrentProblem) -> Cell:
     """The cell over vectors of the PrimFunc under construction."""
-    functions = [FUSIBLE_OPS[ACTIVATIONS[name]].emit for name in problem.activations]
-
-    def bounded(value: Expr, bound: float) -> Expr:
-        # In this order a NaN stays.
-        return tirx.Max(like(-bound, value), tirx.Min(like(bound, value), value))
-
-    return Cell(problem, tuple(functions), bounded, bind)
+    return _cell(problem, vector_mathematics(problem.dtype), bind)
 
 
 def numpy_cell(problem: RecurrentProblem) -> Cell:
     """The cell over arrays."""
-    functions = [FUSIBLE_OPS[ACTIVATIONS[name]].numpy for name in problem.activations]
-    return Cell(
-        problem, tuple(functions), lambda value, bound: np.clip(value, -bound, bound), lambda x: x
-    )
+    return _cell(problem, numpy_mathematics(), lambda value: value)
+
+
+def _cell(problem: RecurrentProblem, over: Mathematics, named: Callable[[Any], Any]) -> Cell:
+    functions = (activation_of(text, over) for text in problem.activations)
+    return Cell(problem, tuple(functions), over.bounded, named)
 
 
 def _one_less(value: Any) -> Any:

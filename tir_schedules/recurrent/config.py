@@ -126,10 +126,26 @@ def kernel_of(problem: RecurrentProblem, config: RecurrentConfig) -> Microkernel
     """The microkernel, with tiles of the shape that a configuration has."""
     kernel = microkernel_named(config.kernel)
     if problem.quantized:
-        kernel = level_tile(kernel)
+        kernel = level_tile(kernel, problem.weight_dtype)
+    elif problem.dtype == "float64":
+        kernel = double_tile(kernel)
     lanes = min(kernel.lanes, problem.hidden)
-    gates = max(map(len, problem.products))
-    return replace(kernel, lanes=lanes, mr=config.rows, nr=config.units * gates * lanes)
+    columns = config.units * max(map(len, problem.products)) * lanes
+    family = kernel.name.rsplit("_", 1)[0]
+    name = f"{family}_{config.rows}x{columns}"
+    return replace(kernel, name=name, lanes=lanes, mr=config.rows, nr=columns)
+
+
+def double_tile(kernel: Microkernel) -> Microkernel:
+    """The form of a float32 kernel that multiplies float64: half as many lanes of a register."""
+    return replace(
+        kernel,
+        name=kernel.name.replace("f32", "f64"),
+        a_dtype="float64",
+        b_dtype="float64",
+        acc_dtype="float64",
+        lanes=max(1, kernel.lanes // 2),
+    )
 
 
 def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem:
@@ -145,9 +161,19 @@ def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem
     most = {"rows": MOST_ROWS, "units": problem.hidden // lanes, "threads": 4096}
     check_numbers(region, config, most)
     kernel = microkernel_named(config.kernel)
-    if (kernel.b_dtype, kernel.by_tiles) != (problem.weight_dtype, False):
+    if kernel.b_dtype != _operand(problem) or kernel.by_tiles or _lacks_words(problem, kernel):
         raise ConfigError(f"kernel {config.kernel} in {region.key}")
     return problem
+
+
+def _operand(problem: RecurrentProblem) -> str:
+    """The type of the weight that a registered kernel has."""
+    return "int8" if problem.quantized else "float32"
+
+
+def _lacks_words(problem: RecurrentProblem, kernel: Microkernel) -> bool:
+    """Whether a kernel cannot multiply weights of words: VNNI's multiply bytes."""
+    return problem.weight_dtype == "int16" and kernel.kr > 1 and not has_pairs(kernel)
 
 
 def default_config(region: Region, machine: Machine) -> RecurrentConfig:
@@ -167,7 +193,7 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     isa = machine.isa
     kernel = _kernel(problem, isa)
     gates = max(map(len, problem.products))
-    lanes = min(kernel.lanes, problem.hidden)
+    lanes = min(kernel.lanes // (2 if problem.dtype == "float64" else 1) or 1, problem.hidden)
     registers = WORD_ACCUMULATORS if has_pairs(kernel) else ACCUMULATORS
     most = registers[kernel.isa.vector_level]
     threads = _threads(problem, machine)
@@ -182,6 +208,8 @@ def _kernel(problem: RecurrentProblem, isa: Isa) -> Microkernel:
     """What multiplies. Instructions for bytes have whole registers: fewer values are scalars."""
     if not problem.quantized:
         return kernels_for(isa, "float32", "float32")[0]
+    if problem.weight_dtype == "int16":
+        isa = isa_named(isa.vector_level)
     kernel = kernels_for(isa, "uint8", "int8")[0]
     if problem.hidden < kernel.lanes:
         return kernels_for(isa_named("scalar"), "uint8", "int8")[0]

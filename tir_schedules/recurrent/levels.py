@@ -31,11 +31,13 @@ Place = tuple[Expr, Expr]
 """A direction, and the number of a sequence in it."""
 
 
-def level_tile(kernel: Microkernel) -> Microkernel:
-    """The form of a kernel of bytes that multiplies levels."""
+def level_tile(kernel: Microkernel, weight_dtype: str) -> Microkernel:
+    """The form of a kernel of bytes that multiplies levels by weights of bytes or of words."""
     if has_pairs(kernel):
         return packed_words_tile(kernel)
-    return kernel if kernel.kr > 1 else replace(kernel, a_dtype="int16")
+    if kernel.kr > 1:
+        return kernel
+    return replace(kernel, a_dtype="int16", b_dtype=weight_dtype)
 
 
 def starts_with_sums(kernel: Microkernel) -> bool:

@@ -15,6 +15,10 @@ GATES = {"lstm": 4, "gru": 3, "gru_linear": 3, "rnn": 1}
 STATES = {"lstm": 2, "gru": 1, "gru_linear": 1, "rnn": 1}
 OPTIONAL = ("hidden", "memory", "bias", "peepholes", "lengths", "scales")
 """Inputs behind those that all regions have, in order; the attribute "given" names them."""
+WEIGHTS = ("float32", "float64", "float16", "bfloat16", "int8", "int16")
+"""Types of a weight. Narrow floats are computed as float32. h is rounded to 8 bits before it is
+multiplied by integers, and "scales" are those of the weight's columns; "int16" holds 8-bit integers
+less a zero point."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class RecurrentProblem:
     steps, batch, hidden : int
         Sizes; steps and batch may be symbolic.
     activations : tuple of str
-        The functions of a step, in ONNX's order.
+        The functions of a step, in ONNX's order, as `activations` writes them.
     clip : float
         The bound of what functions of gates are applied to; 0 if there is none.
     coupled : bool
@@ -40,7 +44,7 @@ class RecurrentProblem:
     given : tuple of str
         Which of `OPTIONAL` there are.
     weight_dtype : str
-        "float32", or "int8" for products of 8-bit integers; "scales" are those of its columns.
+        One of `WEIGHTS`.
     """
 
     cell: str
@@ -77,7 +81,12 @@ class RecurrentProblem:
     @property
     def quantized(self) -> bool:
         """Whether h is quantised before each product."""
-        return self.weight_dtype == "int8"
+        return self.weight_dtype in ("int8", "int16")
+
+    @property
+    def dtype(self) -> str:
+        """The type of everything but the weight."""
+        return "float64" if self.weight_dtype == "float64" else "float32"
 
     @property
     def gates(self) -> int:
@@ -114,8 +123,8 @@ def misfit(region: Region) -> str | None:
     if len(part.shape) != 3 or len(weight.shape) != 3:
         return f"inputs {part} and {weight}"
     problem = _read(region)
-    wrong = [tensor for tensor in (part, region.output) if tensor.dtype != "float32"]
-    wrong += [weight] * (weight.dtype not in ("float32", "int8"))
+    wrong = [tensor for tensor in (part, region.output) if tensor.dtype != problem.dtype]
+    wrong += [weight] * (weight.dtype not in WEIGHTS)
     if wrong:
         return f"a tensor of type {wrong[0].dtype}"
     if not problem.hidden:
@@ -132,27 +141,27 @@ def misfit(region: Region) -> str | None:
 def reject(region: Region) -> str | None:
     """Why the template cannot build a region whose weight it packs, or None."""
     if not region.inputs[1].constant:
-        return "a weight that is not known before a run"
+        return "a weight of bytes that is not known before a run"
     return misfit(region)
 
 
 def tensors_of(problem: RecurrentProblem) -> list[Tensor]:
     """Inputs and output of a region: the gates' input parts, the weight, the optional ones."""
     steps, batch, hidden, sides = problem.steps, problem.batch, problem.hidden, problem.directions
-    width = problem.gates * hidden
+    width, dtype = problem.gates * hidden, problem.dtype
     optional = {
-        "hidden": Tensor((sides, batch, hidden), "float32"),
-        "memory": Tensor((sides, batch, hidden), "float32"),
-        "bias": Tensor((sides, hidden), "float32"),
-        "peepholes": Tensor((sides, 3 * hidden), "float32"),
+        "hidden": Tensor((sides, batch, hidden), dtype),
+        "memory": Tensor((sides, batch, hidden), dtype),
+        "bias": Tensor((sides, hidden), dtype),
+        "peepholes": Tensor((sides, 3 * hidden), dtype),
         "lengths": Tensor((batch,), "int32"),
         "scales": Tensor((sides, width), "float32"),
     }
     return [
-        Tensor((steps, batch, sides * width), "float32"),
+        Tensor((steps, batch, sides * width), dtype),
         Tensor((sides, width, hidden), problem.weight_dtype, True),
         *(optional[name] for name in problem.given),
-        Tensor((steps + problem.shown, sides, batch, hidden), "float32"),
+        Tensor((steps + problem.shown, sides, batch, hidden), dtype),
     ]
 
 

@@ -134,7 +134,7 @@ def plain_function(region: Region) -> tirx.PrimFunc:
 
         def read(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
             row = panels.gates[vector] * problem.hidden + panel
-            return parameters["weight"][side, row, k]
+            return cast(kernel.b_dtype, parameters["weight"][side, row, k])
 
         def each(multiply: EmitTile, finish: FinishTile) -> None:
             with I.serial(batch) as row, opaque_block("sequence"):
@@ -188,8 +188,8 @@ def _open(total: Expr, most: int, vectors: int) -> ForTiles:
 
 
 def kernel_name(region: Region, config: RecurrentConfig, isa: Isa) -> str:
-    """The microkernel."""
-    return config.kernel
+    """The microkernel, with the tile that runs."""
+    return kernel_of(RecurrentProblem.of(region), config).name
 
 
 def flops(region: Region) -> int:

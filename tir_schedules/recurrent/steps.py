@@ -67,12 +67,12 @@ def allocate(
     shape = (problem.directions, batch, problem.hidden)
     kept = 2 if problem.cell == "gru" else 0
     states: list[Expr] = [
-        I.sblock_alloc_buffer((2, *shape), "float32") for _ in range(problem.states)
+        I.sblock_alloc_buffer((2, *shape), problem.dtype) for _ in range(problem.states)
     ]
     levels = None
     if problem.quantized:
         levels = allocate_levels(problem, kernel, batch, parameters["scales"], read_sums)
-    return states, [I.sblock_alloc_buffer(shape, "float32") for _ in range(kept)], levels
+    return states, [I.sblock_alloc_buffer(shape, problem.dtype) for _ in range(kept)], levels
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Steps:
 
     def _begin(self, first: Expr, rows: Expr | int) -> None:
         """The initial states."""
-        zero = constant(0, "float32", self.kernel.lanes)
+        zero = constant(0, self.problem.dtype, self.kernel.lanes)
 
         def begin(row: Expr, columns: Expr) -> None:
             for name, state in zip(("hidden", "memory"), self.buffers.states, strict=False):
@@ -220,7 +220,7 @@ class _Step:
                 return levels.start((of.side, row + i), first)
             if self._apart(panels.gates[gate]):
                 bias = of.buffers.parameters.get("bias")
-                zero = constant(0, "float32", lanes)
+                zero = constant(0, of.problem.dtype, lanes)
                 return zero if bias is None else bias[of.side, ramp(columns, lanes)]
             return self._part(row + i, panels.gates[gate], columns)
 
@@ -317,7 +317,7 @@ class _Step:
                 bind(tirx.Select(within, new, self._state(number, row, columns)))
                 for number, new in enumerate((shown, *states[1:]))
             ]
-            shown = tirx.Select(within, shown, constant(0, "float32", lanes))
+            shown = tirx.Select(within, shown, constant(0, of.problem.dtype, lanes))
         else:
             states = [shown, *states[1:]]
         index = [of.side, row, ramp(columns, lanes)]

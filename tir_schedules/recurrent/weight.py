@@ -3,9 +3,10 @@
     [directions, gates * hidden, hidden]
         ->  flat: [direction][product][panel][K / kr][unit][gate][lane][kr]
 
-K is padded with zeros. 8-bit weights are words where the kernel multiplies words; where sums start
-with those of columns, these lie behind the panels, int32. Other constant inputs, such as biases,
-stay as they are.
+K is padded with zeros. Elements are of the type that the kernel multiplies: narrow floats are
+widened, 8-bit weights are words where the kernel multiplies words. Where sums start with those of
+columns, these lie behind the panels, int32. Other constant inputs, such as biases, stay as they
+are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from tir_schedules.core.region import Region
 
@@ -46,7 +48,7 @@ def pack(
         return array
     problem = check(region, config, isa)
     kernel = kernel_of(problem, config)
-    packed = _panels(problem, config, array).astype(kernel.b_dtype, copy=False)
+    packed = _panels(problem, config, array.astype(kernel.b_dtype, copy=False))
     if not starts_with_sums(kernel):
         return packed
     sums = array.sum(axis=-1, dtype=np.int32).reshape(-1)
@@ -86,13 +88,43 @@ def unpack(
 def express(
     region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The packed weight as a Relax expression of one of floats."""
+    """The packed weight as a Relax expression of the weight, by moves of whole blocks."""
     if index != WEIGHT:
         return expr
-    size = int(np.prod(region.inputs[index].shape))
-    sources = _panels(check(region, config, isa), config, _numbered(region))
-    flat = relax.op.reshape(expr, (size,))
-    return relax.op.take(flat, relax.const(sources.astype(np.int32)), axis=0, mode="fast")
+    problem = check(region, config, isa)
+    kernel = kernel_of(problem, config)
+    if starts_with_sums(kernel):
+        raise ConfigError(f"{kernel.name} packs bytes of constants alone, in {region.key}")
+    sides, _, hidden = region.inputs[index].shape
+    if region.inputs[index].dtype != kernel.b_dtype:
+        expr = relax.op.astype(expr, kernel.b_dtype)
+    gates = relax.op.reshape(expr, (sides, problem.gates, hidden, hidden))
+    parts = [
+        relax.op.reshape(_expressed(gates, sides, panels, kernel.b_dtype), (sides, panels.size))
+        for panels in panels_of(problem, config)
+    ]
+    packed = parts[0] if len(parts) == 1 else relax.op.concat(relax.Tuple(parts), axis=1)
+    return relax.op.reshape(packed, packed_shape(region, config, isa, index))
+
+
+def _expressed(gates: relax.Expr, sides: int, panels: Panels, dtype: str) -> relax.Expr:
+    """The panels of one product, of a weight [directions, gates, hidden, hidden]."""
+    hidden, width, steps = panels.hidden, panels.width, panels.steps
+    first, count = panels.gates[0], len(panels.gates)
+    whole = hidden // width * width
+    # The last panel overlaps the one before it: rows up to the end of the whole ones, then its own.
+    pieces = [(0, whole)] + [(hidden - width, hidden)] * (whole < hidden)
+    rows = [
+        relax.op.strided_slice(gates, [1, 2], [first, start], [first + count, end])
+        for start, end in pieces
+    ]
+    padding = steps * panels.kr - hidden
+    joined = rows[0] if len(rows) == 1 else relax.op.concat(relax.Tuple(rows), axis=2)
+    if padding:
+        zeros = relax.const(np.zeros((sides, count, panels.count * width, padding), dtype))
+        joined = relax.op.concat(relax.Tuple([joined, zeros]), axis=3)
+    shape = (sides, count, panels.count, panels.units, panels.lanes, steps, panels.kr)
+    return relax.op.permute_dims(relax.op.reshape(joined, shape), [0, 2, 5, 3, 1, 4, 6])
 
 
 def packed_shape(region: Region, config: RecurrentConfig, isa: Isa, index: int) -> tuple[int, ...]:

@@ -21,9 +21,11 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
+from tir_schedules.recurrent.activations import ACTIVATIONS
 from tir_schedules.recurrent.config import RecurrentConfig
 from tir_schedules.recurrent.problem import DIRECTIONS, GATES
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS, plain_function
+from tvm_hybrid.dlpack import array_of, tensor_of
 
 TEMPLATE = template_for("recurrent")
 NATIVE = highest_native(ISAS)
@@ -38,7 +40,8 @@ def bound(region: Region) -> float:
     add up at worst.
     """
     steps, hidden = region.inputs[0].shape[0], region.inputs[1].shape[-1]
-    return (steps + 1) * (hidden**0.5 + 8) * 2 * float(np.finfo(np.float32).eps)
+    eps = float(np.finfo(region.output.dtype).eps)
+    return (steps + 1) * (hidden**0.5 + 8) * 2 * eps
 
 
 def check(region: Region, result: np.ndarray, arrays: list[np.ndarray]) -> None:
@@ -105,11 +108,12 @@ def test_every_configuration_is_right(cell: str) -> None:
         check(region, Kernel(region, NATIVE, config).run(arrays), arrays)
 
 
+@pytest.mark.parametrize("weight", ["int8", "int16"])
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 @pytest.mark.parametrize(("batch", "hidden"), [(3, 21), (1, 5), (14, 32), (2, 71)])
-def test_weights_of_8_bits(isa: str, batch: int, hidden: int) -> None:
+def test_weights_of_integers(isa: str, batch: int, hidden: int, weight: str) -> None:
     """Each step is compared by itself, so that states are rounded to the same levels."""
-    region = recurrent("lstm", 5, batch, hidden, "bidirectional", quantized=True)
+    region = recurrent("lstm", 5, batch, hidden, "bidirectional", weight=weight)
     arrays = recurrent_inputs(region)
     kernel = Kernel(region, isa)
     result = kernel.run(arrays)
@@ -120,8 +124,8 @@ def test_weights_of_8_bits(isa: str, batch: int, hidden: int) -> None:
 def check_steps(region: Region, arrays: list[np.ndarray], result: np.ndarray) -> None:
     """Compares each step's h with what follows from the h before it."""
     steps, batch, _ = region.inputs[0].shape
-    hidden = region.inputs[1].shape[-1]
-    step = recurrent("lstm", 1, batch, hidden, given=["hidden", "memory"], quantized=True)
+    hidden, dtype = region.inputs[1].shape[-1], region.inputs[1].dtype
+    step = recurrent("lstm", 1, batch, hidden, given=["hidden", "memory"], weight=dtype)
     for side, times in enumerate((range(steps), range(steps)[::-1])):
         part = arrays[0].reshape(steps, batch, 2, -1)[:, :, side]
         weight, scales = arrays[1][side][None], arrays[-1][side][None]
@@ -130,6 +134,46 @@ def check_steps(region: Region, arrays: list[np.ndarray], result: np.ndarray) ->
             wanted = TEMPLATE.reference(step, [part[time][None], weight, *states, scales])
             assert np.abs(result[time, side] - wanted[0]).max() <= bound(region)
             states = [result[time, side][None], wanted[2].astype(np.float32)]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("weight", ["float64", "float16", "bfloat16"])
+def test_weights_of_other_floats(weight: str, cell: str, isa: str) -> None:
+    """Narrow ones are widened when they are packed: products are of float32."""
+    region = recurrent(cell, LENGTH, BATCH, 21, "bidirectional", all_given(cell), weight)
+    kernel = OpenKernel(region, isa)
+    for steps, batch in ((0, 1), (4, 3), (3, 14)):
+        values = {"length": steps, "batch": batch}
+        known = at_sizes(region, values)
+        arrays = recurrent_inputs(known)
+        assert arrays[0].dtype == ("float64" if weight == "float64" else "float32")
+        check(known, kernel.run(values, arrays), arrays)
+
+
+FUNCTIONS = [
+    *("Affine:0.9:-0.1", "Elu:0.7", "HardSigmoid:0.3:0.45", "LeakyRelu:0.2", "Relu"),
+    *("ScaledTanh:0.7:1.3", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu:0.25"),
+]
+
+
+@pytest.mark.parametrize("isa", ["scalar", NATIVE])
+@pytest.mark.parametrize("weight", ["float32", "float64"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions(function: str, weight: str, isa: str) -> None:
+    """Of special values, too: nothing is multiplied, so that a NaN stays where it is."""
+    assert {each.split(":")[0] for each in FUNCTIONS} == set(ACTIVATIONS)
+    region = recurrent("rnn", 1, 4, 8, weight=weight, activations=[function], finals=False)
+    part, matrix = recurrent_inputs(region)
+    special = [0.0, -0.0, 0.25, -1e-30, np.inf, -np.inf, np.nan, 30.0, -30.0, 100.0, -100.0]
+    part.reshape(-1)[: len(special)] = special
+    result = Kernel(region, isa).run([part, np.zeros_like(matrix)])
+    with np.errstate(all="ignore"):
+        wanted = TEMPLATE.reference(region, [part, np.zeros_like(matrix)])
+    # 8 ulp of the function, whose parameters are float32, and of what it adds, at most 1.
+    eps = float(np.finfo(weight).eps)
+    np.testing.assert_allclose(result, wanted, 8 * eps, 8 * eps)
 
 
 def test_an_lstm_that_forgets_what_it_takes_in() -> None:
@@ -142,7 +186,7 @@ def test_an_lstm_that_forgets_what_it_takes_in() -> None:
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512_vnni"])
 def test_packing_of_8_bits(isa: str) -> None:
-    region = recurrent("lstm", 3, 2, 21, "bidirectional", quantized=True)
+    region = recurrent("lstm", 3, 2, 21, "bidirectional", weight="int8")
     machine = machine_for(isa)
     config, packing = TEMPLATE.default_config(region, machine), TEMPLATE.packing
     assert packing is not None
@@ -155,9 +199,16 @@ def test_packing_of_8_bits(isa: str) -> None:
     np.testing.assert_array_equal(evaluated(flat, unpacked, packed), array)
 
 
-@pytest.mark.parametrize("cell", GATES)
-def test_packing(cell: str) -> None:
-    region = recurrent(cell, 3, 2, 21, "bidirectional")
+@pytest.mark.parametrize(
+    ("cell", "hidden", "dtype"),
+    [
+        *((cell, 21, "float32") for cell in GATES),
+        *(("lstm", hidden, "int16") for hidden in (21, 32)),
+        *(("gru", 20, dtype) for dtype in ("float64", "float16", "bfloat16")),
+    ],
+)
+def test_packing(cell: str, hidden: int, dtype: str) -> None:
+    region = recurrent(cell, 3, 2, hidden, "bidirectional", weight=dtype)
     machine = machine_for("avx2")
     config = TEMPLATE.default_config(region, machine)
     packing, isa = TEMPLATE.packing, machine.isa
@@ -165,11 +216,11 @@ def test_packing(cell: str) -> None:
     array = recurrent_inputs(region)[1]
     packed = packing.pack(region, config, isa, 1, array)
     assert packed.shape == packing.shape(region, config, isa, 1)
-    weight = relax.Var("w", relax.TensorType(array.shape, "float32"))
+    weight = relax.Var("w", relax.TensorType(array.shape, dtype))
     np.testing.assert_array_equal(
         evaluated(weight, packing.express(region, config, isa, 1, weight), array), packed
     )
-    flat = relax.Var("w", relax.TensorType(packed.shape, "float32"))
+    flat = relax.Var("w", relax.TensorType(packed.shape, str(packed.dtype)))
     np.testing.assert_array_equal(
         evaluated(flat, packing.unpack(region, config, isa, 1, flat), packed), array
     )
@@ -180,7 +231,7 @@ def evaluated(var: relax.Var, expr: relax.Expr, array: np.ndarray) -> np.ndarray
     with builder.function("main", [var]):
         builder.emit_func_output(builder.emit(expr))
     vm = relax.VirtualMachine(tvm.compile(builder.get(), "llvm"), tvm.cpu())
-    return vm["main"](tvm.runtime.tensor(array)).numpy()
+    return array_of(vm["main"](tensor_of(array)))
 
 
 @pytest.mark.parametrize("cell", GATES)
@@ -200,7 +251,7 @@ def test_the_plain_function_means_the_same(cell: str) -> None:
 
 
 def test_the_plain_function_of_8_bits() -> None:
-    region = recurrent("lstm", 3, 2, 6, "bidirectional", quantized=True)
+    region = recurrent("lstm", 3, 2, 6, "bidirectional", weight="int8")
     arrays = recurrent_inputs(region)
     module = tvm.IRModule({"main": plain_function(region).with_attr("global_symbol", "main")})
     output = tvm.runtime.empty(region.output.shape, "float32")
@@ -211,11 +262,11 @@ def test_the_plain_function_of_8_bits() -> None:
 def test_what_is_refused() -> None:
     region, isa = recurrent("lstm", 3, 2, 8), machine_for(NATIVE).isa
     x, weight = region.inputs
-    computed = region.replace(inputs=(x, Tensor(weight.shape, "float32")))
-    assert TEMPLATE.reject(computed, isa) == "a weight that is not known before a run"
+    computed = region.replace(inputs=(x, Tensor(weight.shape, "int8")))
+    assert TEMPLATE.reject(computed, isa) == "a weight of bytes that is not known before a run"
     double = region.replace(output=Tensor(region.output.shape, "float64"))
     assert TEMPLATE.reject(double, isa) == "a tensor of type float64"
-    gru = recurrent("gru", 3, 2, 8, quantized=True)
+    gru = recurrent("gru", 3, 2, 8, weight="int8")
     assert TEMPLATE.reject(gru, isa) == "a weight of 8 bits of gru"
     other = region.replace(output=x)
     assert (TEMPLATE.reject(other, isa) or "").startswith("shapes ")
@@ -228,5 +279,10 @@ def test_what_is_refused() -> None:
 
 def test_a_kernel_has_products_of_whole_cells() -> None:
     """A tile has all four gates of some hidden values."""
-    config = TEMPLATE.default_config(recurrent("lstm", 9, 1, 256), machine_for("avx2"))
+    region, machine = recurrent("lstm", 9, 1, 256), machine_for("avx2")
+    config = TEMPLATE.default_config(region, machine)
     assert config.kernel.startswith("avx2_f32") and config.units * 4 * config.rows <= 12
+    columns = 32 * config.units
+    assert TEMPLATE.kernel_name(region, config, machine.isa) == f"avx2_f32_{config.rows}x{columns}"
+    double = recurrent("lstm", 9, 1, 256, weight="float64")
+    assert TEMPLATE.kernel_name(double, config, machine.isa).startswith("avx2_f64_")

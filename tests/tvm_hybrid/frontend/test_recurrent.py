@@ -1,4 +1,4 @@
-"""LSTM and GRU, written out, against their equations in numpy; quantised against ONNX Runtime."""
+"""LSTM and GRU against their equations in numpy; quantised against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -144,16 +144,23 @@ def test_refused_forms_of_lstm(
     assert "'cell'" in str(caught.value)
 
 
+INTEGER_PARAMETERS = {"w", "r", "ws", "wz", "rs", "rz"}
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("direction", "per_channel", "batch", "computed"),
-    [("forward", False, 1, False), ("reverse", True, 1, False), ("bidirectional", True, 1, False),
-     ("forward", True, 2, False), ("forward", True, 1, True), ("bidirectional", False, 2, True)],
+    ("direction", "per_channel", "batch", "computed", "zero_point"),
+    [("forward", False, 1, set(), 0), ("reverse", True, 1, set(), 0),
+     ("bidirectional", True, 1, set(), 0), ("forward", True, 2, set(), 0),
+     ("forward", True, 1, {"rs"}, 0), ("bidirectional", False, 2, {"rs", "ws"}, 0),
+     ("forward", False, 1, set(), 5), ("bidirectional", False, 1, set(), 100),
+     ("bidirectional", False, 1, INTEGER_PARAMETERS, 3), ("reverse", False, 1, {"r"}, 0),
+     ("bidirectional", True, 1, INTEGER_PARAMETERS, 0)],
 )  # fmt: skip
 def test_dynamic_quantize_lstm(
-    direction: str, per_channel: bool, batch: int, computed: bool
+    direction: str, per_channel: bool, batch: int, computed: set[str], zero_point: int
 ) -> None:
-    """One operator; of computed weights the steps."""
+    """One operator; of words if R less its zero point leaves 8 bits or is computed."""
     n, hidden, rng = len(_sides(direction)), 8, np.random.default_rng(9)
     shape = (n, 4 * hidden) if per_channel else (n,)
     constants: dict[str, NDArray] = {
@@ -161,9 +168,9 @@ def test_dynamic_quantize_lstm(
         "r": integers(n, hidden, 4 * hidden, dtype="int8", seed=1),
         "b": random(n, 8 * hidden),
         "ws": rng.uniform(0.002, 0.004, shape).astype(np.float32),
-        "wz": np.zeros(shape, np.int8),
+        "wz": np.full(shape, zero_point, np.int8),
         "rs": rng.uniform(0.002, 0.004, shape).astype(np.float32),
-        "rz": np.zeros(shape, np.int8),
+        "rz": np.full(shape, zero_point, np.int8),
     }
     names = ["x", "w", "r", "b", "", "h", "c", "", "ws", "wz", "rs", "rz"]
     node = helper.make_node("DynamicQuantizeLSTM", names, ["y", "yh", "yc"], hidden_size=hidden,
@@ -174,18 +181,24 @@ def test_dynamic_quantize_lstm(
     model = make_model([node], inputs, outputs, constants)
     feeds = {"x": random(4, batch, 5), "h": random(*state, seed=5), "c": random(*state, seed=6)}
     wanted = onnxruntime_run(model, feeds)
-    if computed:
-        feeds["rs"] = constants.pop("rs")
-        model = make_model([node], [*inputs, f32("rs", *shape)], outputs, constants)
+    for name in computed:
+        feeds[name] = constants.pop(name)
+        kind = helper.np_dtype_to_tensor_dtype(feeds[name].dtype)
+        inputs.append((name, kind, feeds[name].shape))
+    model = make_model([node], inputs, outputs, constants)
     # With one row the quantised values are the same. Of several rows ONNX Runtime quantises as many
     # at once as a thread has: a hidden value is a step of 2 / 255 off, times a weight of at most
     # 128 * 0.004, once or twice.
     atol = 1e-6 if batch == 1 else 2 * 2 / 255 * 128 * 0.004
     imported = compare(model, feeds, wanted, rtol=0, atol=atol)
-    assert operators(imported)["matmul"] == (n * (1 + 4) if computed else 1)
-    taken = {each.op: each.kernel for each in InferenceSession(model).explain().taken}
-    assert ("recurrent" in taken) != computed
-    assert computed or "u8s8s32" in taken["recurrent"]
+    assert operators(imported)["matmul"] == 1
+    session = InferenceSession(model)
+    for mine, theirs in zip(session.run(None, feeds), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, 0, atol)
+    taken = {each.op: each for each in session.explain().taken}
+    assert "s32_" in taken["recurrent"].kernel
+    words = zero_point or not computed.isdisjoint(("r", "rz"))
+    assert ("int16" if words else "int8") in taken["recurrent"].workload
 
 
 def test_layers_of_8_bits_behind_each_other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from onnx import TensorProto, helper
 
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
-from tvm_hybrid.frontend.rewrites import body, recurrent_steps
 
 from .models import OPSET, compare, f32, make_model, onnxruntime_run, random
 
@@ -72,8 +72,8 @@ _FORMS: list[tuple[str, dict[str, Any]]] = [
     ("RNN", {}),
     ("RNN", {"direction": "reverse", "lengths": "fed", "activations": ["ScaledTanh"],
              "activation_alpha": [0.7], "activation_beta": [1.3]}),
-    ("RNN", _BOTH | {"lengths": "constant", "activations": ["Relu", "Affine"], "clip": 0.5,
-                     "activation_alpha": [0.9], "activation_beta": [-0.1]}),
+    ("RNN", _BOTH | {"lengths": "constant", "activations": ["LeakyRelu", "Affine"], "clip": 0.5,
+                     "activation_alpha": [0.1, 0.9], "activation_beta": [-0.1]}),
     ("GRU", _BOTH | {"lengths": "fed", "clip": 0.4, "opset": 7,
                      "activations": ["HardSigmoid", "Softsign", "Sigmoid", "Elu"],
                      "activation_alpha": [0.3, 0.6], "activation_beta": [0.45]}),
@@ -91,30 +91,13 @@ _FORMS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.sampled
 @pytest.mark.parametrize(("op", "form"), _FORMS)
 def test_forms(op: str, form: dict[str, Any]) -> None:
+    """An operator for each direction if these have different functions, else one."""
     model, feeds = _layer(op, **form)
-    compare(model, feeds, onnxruntime_run(model, feeds))
-
-
-@pytest.mark.parametrize(
-    ("op", "steps", "form"),
-    [
-        ("LSTM", 11, _BOTH | {"lengths": "fed", "peepholes": True,
-                              "activations": ["HardSigmoid", "Tanh", "Tanh"] * 2}),
-        ("GRU", 12, {"direction": "reverse", "activations": ["HardSigmoid", "Tanh"]}),
-        ("RNN", 9, {"lengths": "constant", "outputs": ("y", "", ""), "activations": ["Softsign"]}),
-    ],
-)  # fmt: skip
-def test_many_steps_of_rare_functions_are_a_loop(
-    op: str, steps: int, form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recurrent_steps, "MAX_WRITTEN", 4)
-    monkeypatch.setattr(recurrent_steps, "BLOCK", 4)
-    monkeypatch.setattr(body, "MAX_NODES", 8)
-    model, feeds = _layer(op, steps=steps, **form)
     imported = compare(model, feeds, onnxruntime_run(model, feeds))
-    sides = 2 if form.get("direction") == "bidirectional" else 1
+    both = form.get("direction") == "bidirectional"
+    apart = both and len(form.get("activation_alpha", [])) > 1  # each form's differ
     names = [name.name_hint for name in imported.mod.functions]
-    assert sum(name.startswith("loop_body") for name in names) == sides
+    assert sum(name.startswith("recurrent") for name in names) == (2 if apart else 1)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +115,103 @@ def test_all_steps_are_one_kernel_behind_one_product(op: str, form: dict[str, An
     assert [each.op for each in session.explain().taken] == ["matmul + add", "recurrent"]
     for mine, theirs in zip(session.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
         np.testing.assert_allclose(mine, theirs, 1e-5, 1e-5)  # a few steps of numbers below 1
+
+
+def _fed(
+    model: onnx.ModelProto, feeds: dict[str, NDArray], names: Sequence[str]
+) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
+    """The model with some initialisers as inputs, and what to feed it."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    found = {each.name: each for each in changed.graph.initializer if each.name in names}
+    arrays = {name: onnx.numpy_helper.to_array(each) for name, each in found.items()}
+    for name, each in found.items():
+        changed.graph.initializer.remove(each)
+        declared = helper.make_tensor_value_info(name, each.data_type, arrays[name].shape)
+        changed.graph.input.append(declared)
+    return changed, {**feeds, **arrays}
+
+
+def _of_type(
+    model: onnx.ModelProto, feeds: dict[str, NDArray], kind: int
+) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
+    """The model with all floats of a type; values are rounded to it."""
+    changed, dtype = onnx.ModelProto(), helper.tensor_dtype_to_np_dtype(kind)
+    changed.CopyFrom(model)
+    for each in changed.graph.initializer:
+        array = onnx.numpy_helper.to_array(each)
+        if array.dtype.kind == "f" or each.data_type == TensorProto.BFLOAT16:
+            each.CopyFrom(onnx.numpy_helper.from_array(array.astype(dtype), each.name))
+    for item in (*changed.graph.input, *changed.graph.output):
+        if item.type.tensor_type.elem_type != TensorProto.INT32:
+            item.type.tensor_type.elem_type = kind
+    rounded = {k: v if v.dtype == np.int32 else v.astype(dtype) for k, v in feeds.items()}
+    return changed, rounded
+
+
+WEIGHTS = ("w", "r", "b", "p")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("sizes", [(STEPS, BATCH), ("steps", "batch")])
+@pytest.mark.parametrize(
+    ("op", "form"),
+    [
+        ("LSTM", _BOTH | {"lengths": "fed", "peepholes": True, "clip": 0.8}),
+        (
+            "LSTM",
+            _BOTH | {"activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Elu", "Tanh"]},
+        ),
+        ("GRU", {"linear_before_reset": 1, "outputs": ("y", "", "")}),
+        ("GRU", {"direction": "reverse", "outputs": ("", "yh", "")}),
+        ("RNN", _BOTH | {"activations": ["Relu", "Relu"]}),
+    ],
+)
+def test_weights_that_are_fed(op: str, form: dict[str, Any], sizes: tuple[int | str, ...]) -> None:
+    """One program packs them in every run."""
+    model, feeds = _fed(*_layer(op, **form), WEIGHTS)
+    for item, first in zip(model.graph.input[:2], (0, 1), strict=False):
+        for axis, size in zip(range(first, 2), sizes[first:], strict=True):
+            if isinstance(size, str):
+                item.type.tensor_type.shape.dim[axis].dim_param = size
+    session = InferenceSession(model, num_threads=1)
+    taken = [each.op for each in session.explain().taken]
+    assert len(session.programs) == 1
+    assert taken.count("recurrent") == (2 if "Elu" in form.get("activations", ()) else 1)
+    for scale in (1, 0.5):
+        fed = {k: v if v.dtype == np.int32 else (v * scale).astype("f4") for k, v in feeds.items()}
+        wanted = onnxruntime_run(model, fed)
+        for mine, theirs in zip(session.run(None, fed), wanted, strict=True):
+            np.testing.assert_allclose(mine, theirs, 1e-5, 1e-5)  # a few steps of small numbers
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("fed", [(), WEIGHTS])
+@pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+@pytest.mark.parametrize(
+    ("op", "form"),
+    [
+        ("LSTM", _BOTH | {"lengths": "fed", "peepholes": True, "clip": 0.8}),
+        ("LSTM", {"activations": ["HardSigmoid", "Softplus", "Softsign"]}),
+        ("GRU", {"linear_before_reset": 1, "outputs": ("y", "", "")}),
+        ("GRU", _BOTH | {"outputs": ("", "yh", "")}),
+        ("RNN", {"direction": "reverse"}),
+    ],
+)
+def test_other_floats(op: str, form: dict[str, Any], kind: int, fed: tuple[str, ...]) -> None:
+    """Of the same rounded numbers, ONNX Runtime computes in float32."""
+    made = _of_type(*_layer(op, opset=22, **form), kind)
+    plain = _of_type(*made, TensorProto.FLOAT)
+    model, feeds = _fed(*made, fed)
+    session = InferenceSession(model, num_threads=1)
+    [taken] = [each for each in session.explain().taken if each.op == "recurrent"]
+    assert ("f64" in taken.kernel) == (kind == TensorProto.DOUBLE)
+    # Of 16 bits, the input parts are rounded once, and so is the result, all of them below 4: what
+    # is an ulp off in a gate is one off in the four states behind it at most.
+    eps = {TensorProto.DOUBLE: 1e-6, TensorProto.FLOAT16: 2**-11, TensorProto.BFLOAT16: 2**-8}[kind]
+    for mine, theirs in zip(session.run(None, feeds), onnxruntime_run(*plain), strict=True):
+        assert mine.dtype == helper.tensor_dtype_to_np_dtype(kind)
+        np.testing.assert_allclose(mine.astype("f4"), theirs, 0, 4 * STEPS * eps)
 
 
 @pytest.mark.parametrize("sizes", [(STEPS, BATCH), ("steps", "batch")])

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import describe
-from ..node_builder import NodeBuilder, attributes_of
+from ..node_builder import attributes_of
 
 # The parameters of every function and their defaults: those of ONNX's operators. Affine and
 # ScaledTanh are operators no more, so theirs have to be given.
@@ -43,18 +42,12 @@ class Activation:
     """A function of `_DEFAULTS` with its parameters."""
 
     name: str
-    parameters: dict[str, Any]
+    parameters: dict[str, float]
 
-    def apply(self, build: NodeBuilder, value: str, like: str) -> str:
-        """The function's value; `like` is a value of the same type, which is known."""
-        if self.name == "Affine":
-            scaled = build.add("Mul", value, build.number(like, self.parameters["alpha"]))
-            return build.add("Add", scaled, build.number(like, self.parameters["beta"]))
-        if self.name == "ScaledTanh":
-            scaled = build.add("Mul", value, build.number(like, self.parameters["beta"]))
-            bent = build.add("Tanh", scaled)
-            return build.add("Mul", bent, build.number(like, self.parameters["alpha"]))
-        return build.add(self.name, value, **self.parameters)
+    @property
+    def text(self) -> str:
+        """As the template "recurrent" writes it: "HardSigmoid:0.2:0.5"."""
+        return ":".join([self.name, *map(repr, self.parameters.values())])
 
 
 def activations_of(
@@ -95,5 +88,7 @@ def activations_of(
             raise UnsupportedOperatorError(
                 f"{describe(node)}: {name} has no defaults; {' and '.join(missing)} must say more"
             )
-        found.append(Activation(name, parameters))
+        found.append(
+            Activation(name, {k: float(v) for k, v in parameters.items() if v is not None})
+        )
     return found

@@ -1,38 +1,25 @@
-"""A recurrent layer as its cell sees it: weights of a direction, shapes, activations."""
+"""A recurrent node as its rewrite sees it: sizes, functions, and how its weights are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from numpy.typing import DTypeLike
+from onnx import TensorProto
 
+from microkernels.errors import ModelError, UnsupportedOperatorError
+from tir_schedules.recurrent.problem import DIRECTIONS, GATES
+
+from ..graph import Graph, describe
 from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
-from .recurrent_activations import Activation
+from ..node_extents import extents_of
+from .recurrent_activations import Activation, activations_of
 
-
-@dataclass(frozen=True)
-class Direction:
-    """The weights of one direction, as value names.
-
-    Parameters
-    ----------
-    order
-        1 if time runs forward, -1 if it runs backward.
-    recurrence
-        R^T, ``[hidden, gates * hidden]``, for `Recurrent.multiply`.
-    input_bias, recurrence_bias
-        ``[gates * hidden]`` each, or ``""``.
-    """
-
-    index: int
-    order: int
-    recurrence: str
-    input_bias: str
-    recurrence_bias: str
-    activations: list[Activation]
+W, R, LENGTHS = 1, 2, 4
+"""Positions of inputs."""
+_FUNCTIONS = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"], "rnn": ["Tanh"]}
+_NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -41,87 +28,118 @@ class Recurrent:
 
     Parameters
     ----------
+    cell
+        As the template "recurrent" names it.
     steps, batch
         May be open.
     input_axis
         The axis of W that is as long as what each step of X has.
+    elem_type
+        The type of X and of the results.
+    activations
+        The functions of all directions, one direction after the other.
     lengths
         The value with the sequences' lengths, ``""`` if all have all steps.
     """
 
     node: onnx.NodeProto
     build: NodeBuilder
-    gates: int
+    cell: str
     steps: Extent
     batch: Extent
     hidden: int
     input_axis: int
-    dtype: DTypeLike
+    elem_type: int
     activations: list[Activation]
     lengths: str
+
+    @property
+    def gates(self) -> int:
+        """Gates of the cell."""
+        return GATES[self.cell]
 
     @property
     def directions(self) -> int:
         """1 or 2."""
         return 2 if self.attribute("direction", "forward") == "bidirectional" else 1
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether values are of 16 bits; the recurrence is computed in float32 then."""
+        return self.elem_type in _NARROW
+
+    @property
+    def wide_type(self) -> int:
+        """The type in which the recurrence is computed."""
+        return TensorProto.FLOAT if self.is_narrow else self.elem_type
+
     def attribute(self, name: str, default: object = None) -> object:
         """An attribute of the node."""
         return attributes_of(self.node).get(name, default)
 
-    def state(self, position: int, direction: int) -> str:
-        """The initial state in an input, ``[batch, hidden]``; zeros if it is absent."""
-        name = optional_input(self.node, position)
-        if not name:
-            if isinstance(self.batch, int):
-                return self.build.constant(np.zeros((self.batch, self.hidden)), self.dtype)
-            zero = self.build.constant(0, self.dtype)
-            return self.build.add("Expand", zero, self.build.shape([self.batch, self.hidden]))
-        return self.build.take(name, direction, axis=0)
+    def widened(self, name: str) -> str:
+        """A value in the type in which the recurrence is computed."""
+        return self.build.add("Cast", name, to=self.wide_type) if self.is_narrow else name
 
-    def weight(self, position: int, direction: int) -> str:
-        """W^T or R^T of one direction, for `multiply`."""
-        return self.build.add("Transpose", self.slice_of(position, direction), perm=[1, 0])
-
-    def multiply(self, value: str, weight: str) -> str:
-        """The product of a value and one of the weights."""
-        return self.build.add("MatMul", value, weight)
-
-    def known_recurrence(self) -> dict[str, str] | None:
-        """Inputs of `Recurrent`: R ``[directions, gates * hidden, hidden]``, if it is a constant,
-        and what belongs to it."""
-        name = self.node.input[2]
-        return {"weight": name} if name in self.build.graph.constants else None
+    def recurrence(self) -> dict[str, str]:
+        """Inputs of `Recurrent`: R [directions, gates * hidden, hidden], and what belongs to it."""
+        return {"weight": self.node.input[R]}
 
     def input_product(self, rows: str) -> str:
-        """Rows of inputs by W^T of all directions, ``[rows, directions * gates * hidden]``."""
+        """Rows of inputs by W^T of all directions, [rows, directions * gates * hidden]."""
         build, width = self.build, self.directions * self.gates * self.hidden
-        name = self.node.input[1]
+        name = self.node.input[W]
         known = build.graph.constants.get(name)
         size = (build.graph.shape(name) or (0,))[self.input_axis]
         if known is not None:
             weight = build.constant(np.ascontiguousarray(known.reshape(width, size).T))
         else:
             weight = build.add("Transpose", build.reshape(name, [width, size]), perm=[1, 0])
-        return build.add("MatMul", rows, weight)
-
-    def slice_of(self, position: int, direction: int) -> str:
-        """One direction's part of an input, ``""`` if the input is absent."""
-        name = optional_input(self.node, position)
-        return self.build.take(name, direction, axis=0) if name else ""
-
-    def activate(self, side: Direction, position: int, value: str) -> str:
-        """Applies the direction's activation function of that position."""
-        return side.activations[position].apply(self.build, value, self.node.input[0])
-
-    def clip(self, value: str) -> str:
-        """The inputs of gates, within bounds if the node asks for it."""
-        bound = self.attribute("clip")
-        if not isinstance(bound, float):
-            return value
-        return self.build.clip(value, self.node.input[0], -bound, bound)
+        return self.widened(build.add("MatMul", rows, weight))
 
 
-# Makes the next states of the gates' input part ``[batch, gates * hidden]`` and the states.
-Step = Callable[[str, list[str]], list[str]]
-Cell = Callable[[Recurrent, Direction], Step]
+def recurrent(
+    node: onnx.NodeProto,
+    graph: Graph,
+    cell: str,
+    kind: type[Recurrent] = Recurrent,
+    hidden_axis: int = 2,
+) -> Recurrent:
+    """Reads a node; parameters are those of `recurrent.written`.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        The shapes of its weights are not known, or it has a function that is not known.
+    ModelError
+        The node is not what ONNX defines.
+    """
+    attributes = attributes_of(node)
+    build, weight = NodeBuilder(graph, node), graph.shape(node.input[R])
+    shape = extents_of(build, node.input[0])
+    input_weight = graph.shape(node.input[W])
+    if len(shape) != 3 or any(each is None or len(each) != 3 for each in (weight, input_weight)):
+        raise UnsupportedOperatorError(f"{describe(node)}: the shapes of its weights are not known")
+    assert weight is not None
+    direction = attributes.get("direction", "forward")
+    if direction not in DIRECTIONS or weight[0] != (2 if direction == "bidirectional" else 1):
+        raise ModelError(f"{describe(node)}: direction {direction!r} with weights of {weight[0]}")
+    steps, batch, _ = shape
+    lengths = optional_input(node, LENGTHS)
+    return kind(
+        node=node,
+        build=build,
+        cell="gru_linear" if attributes.get("linear_before_reset") else cell,
+        steps=steps,
+        batch=batch,
+        hidden=weight[hidden_axis],
+        input_axis=hidden_axis,
+        elem_type=graph.elem_type(node.input[0]),
+        activations=activations_of(node, _FUNCTIONS[cell], weight[0]),
+        lengths="" if _full_lengths(graph, lengths, steps) else lengths,
+    )
+
+
+def _full_lengths(graph: Graph, name: str, steps: Extent) -> bool:
+    lengths = graph.constants.get(name)
+    return not name or (lengths is not None and bool((lengths == steps).all()))

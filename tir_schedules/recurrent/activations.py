@@ -1,0 +1,165 @@
+"""The activation functions of recurrent cells, each written once for vectors and for arrays.
+
+    "Tanh"    "HardSigmoid:0.2:0.5"    "Elu:1.0"        name, alpha, beta
+
+Functions are those of the ONNX operators LSTM, GRU and RNN. Float32 vectors use the polynomials of
+every epilogue; float64 vectors use the functions of the C library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from microkernels.vector import ieee
+from microkernels.vector.expressions import Expr, bind, like
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
+
+_FUNCTIONS = ("exp", "sigmoid", "softplus", "tanh")
+
+
+@dataclass(frozen=True)
+class Mathematics:
+    """What the functions are made of, over vectors or over arrays.
+
+    Attributes
+    ----------
+    functions : dict
+        By name: exp, sigmoid, softplus, tanh.
+    absolute : callable
+    bounded : callable
+        (value, least, most) -> the value within these bounds; NaN stays NaN.
+    choose : callable
+        (condition, one, other) -> one where the condition holds, else the other.
+    like : callable
+        (number, value) -> the number as the value's type has it.
+    named : callable
+        Gives a value a name, so that it is computed once.
+    """
+
+    functions: dict[str, Callable[[Any], Any]]
+    absolute: Callable[[Any], Any]
+    bounded: Callable[[Any, float, float], Any]
+    choose: Callable[[Any, Any, Any], Any]
+    like: Callable[[float, Any], Any]
+    named: Callable[[Any], Any]
+
+
+Activation = Callable[..., Any]  # (mathematics, value, alpha and beta if it has them) -> value
+
+
+def _affine(over: Mathematics, x: Any, alpha: float, beta: float) -> Any:
+    return over.like(alpha, x) * x + over.like(beta, x)
+
+
+def _elu(over: Mathematics, x: Any, alpha: float) -> Any:
+    x = over.named(x)
+    least = over.functions["exp"](over.bounded(x, -np.inf, 0.0))
+    return over.choose(x < over.like(0, x), over.like(alpha, x) * (least - over.like(1, x)), x)
+
+
+def _hard_sigmoid(over: Mathematics, x: Any, alpha: float, beta: float) -> Any:
+    return over.bounded(_affine(over, x, alpha, beta), 0.0, 1.0)
+
+
+def _leaky_relu(over: Mathematics, x: Any, alpha: float) -> Any:
+    x = over.named(x)
+    return over.choose(x < over.like(0, x), over.like(alpha, x) * x, x)
+
+
+def _relu(over: Mathematics, x: Any) -> Any:
+    return over.bounded(x, 0.0, np.inf)
+
+
+def _scaled_tanh(over: Mathematics, x: Any, alpha: float, beta: float) -> Any:
+    return over.like(alpha, x) * over.functions["tanh"](over.like(beta, x) * x)
+
+
+def _softsign(over: Mathematics, x: Any) -> Any:
+    x = over.named(x)
+    return x / (over.like(1, x) + over.absolute(x))
+
+
+def _thresholded_relu(over: Mathematics, x: Any, alpha: float) -> Any:
+    x = over.named(x)
+    return over.choose(x > over.like(alpha, x), x, over.like(0, x))
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "Affine": _affine,
+    "Elu": _elu,
+    "HardSigmoid": _hard_sigmoid,
+    "LeakyRelu": _leaky_relu,
+    "Relu": _relu,
+    "ScaledTanh": _scaled_tanh,
+    "Sigmoid": lambda over, x: over.functions["sigmoid"](x),
+    "Softplus": lambda over, x: over.functions["softplus"](x),
+    "Softsign": _softsign,
+    "Tanh": lambda over, x: over.functions["tanh"](x),
+    "ThresholdedRelu": _thresholded_relu,
+}
+"""The functions that a cell may have, by ONNX's names."""
+
+
+def activation_of(text: str, over: Mathematics) -> Callable[[Any], Any]:
+    """The function that a text names, with its parameters."""
+    name, *parameters = text.split(":")
+    numbers = tuple(map(float, parameters))
+    return lambda x: ACTIVATIONS[name](over, x, *numbers)
+
+
+def vector_mathematics(dtype: str) -> Mathematics:
+    """Of vectors of "float32" or "float64"."""
+
+    def bounded(value: Expr, least: float, most: float) -> Expr:
+        # In this order a NaN stays.
+        below = value if most == np.inf else tirx.Min(like(most, value), value)
+        return below if least == -np.inf else tirx.Max(like(least, below), below)
+
+    functions = {name: FUSIBLE_OPS[name].emit for name in _FUNCTIONS}
+    return Mathematics(
+        functions=functions if dtype == "float32" else _WIDE,
+        absolute=ieee.absolute,
+        bounded=bounded,
+        choose=tirx.Select,
+        like=like,
+        named=bind,
+    )
+
+
+def numpy_mathematics() -> Mathematics:
+    """Of arrays."""
+    return Mathematics(
+        functions={name: FUSIBLE_OPS[name].numpy for name in _FUNCTIONS},
+        absolute=np.abs,
+        bounded=np.clip,
+        choose=np.where,
+        like=lambda number, _: number,
+        named=lambda value: value,
+    )
+
+
+def _wide_sigmoid(x: Expr) -> Expr:
+    one = like(1, x)
+    return one / (one + tirx.exp(like(0, x) - x))
+
+
+def _wide_softplus(x: Expr) -> Expr:
+    x = bind(x)
+    return tirx.Max(like(0, x), x) + tirx.log(like(1, x) + tirx.exp(like(0, x) - ieee.absolute(x)))
+
+
+def _wide_tanh(x: Expr) -> Expr:
+    return like(2, x) * _wide_sigmoid(like(2, x) * x) - like(1, x)
+
+
+_WIDE: dict[str, Callable[[Any], Any]] = {
+    "exp": tirx.exp,
+    "sigmoid": _wide_sigmoid,
+    "softplus": _wide_softplus,
+    "tanh": _wide_tanh,
+}
