@@ -1,4 +1,7 @@
-"""What one ONNX node computes: by onnx's reference, or by ONNX Runtime where that knows it not."""
+"""What one ONNX node computes: by onnx's reference, or by ONNX Runtime where that knows it not.
+
+Recurrent layers have a reference of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from onnx.reference import ReferenceEvaluator
 from tests.onnx_builder import CONTRIB
 from tvm_hybrid.report.onnx_runtime import literal_session, outputs_of
 from tvm_hybrid.report.timing import ContestantError
+
+from .recurrent_reference import GATES, recurrent_results
 
 Array = NDArray[Any]
 
@@ -47,6 +52,8 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -
     text = node.SerializeToString()
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if node.op_type in GATES:
+            return recurrent_results(node, inputs)
         try:
             results = _reference(text, _right_since(node, opset)).run(None, given)
         except Exception:  # whatever NumPy raises, or no such operator

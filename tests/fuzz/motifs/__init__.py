@@ -13,6 +13,7 @@ from .empty import empty
 from .layouts import layout
 from .products import product
 from .quantized import quantized
+from .recurrent import recurrent
 from .special import special
 
 KINDS: dict[str, Callable[[Draw], None]] = {
@@ -22,6 +23,7 @@ KINDS: dict[str, Callable[[Draw], None]] = {
     "chain": chain,
     "layout": layout,
     "quantized": quantized,
+    "recurrent": recurrent,
     "elementwise": elementwise,
     "special": special,
     "empty": empty,
@@ -39,7 +41,7 @@ TURNS = (
         "special",
         "empty",
     ),
-    *("chain", "elementwise", "quantized", "convolution"),
+    *("chain", "elementwise", "quantized", "convolution", "recurrent"),
 )
-# Kinds whose values may be special.
-WILD = frozenset({"special", "empty"})
+# Kinds whose values may be special, or none.
+WILD = frozenset({"special", "empty", "recurrent"})
