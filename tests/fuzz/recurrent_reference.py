@@ -36,7 +36,13 @@ PARAMETERS = {"Affine": 2, "Elu": 1, "HardSigmoid": 2, "LeakyRelu": 1, "ScaledTa
 
 
 def recurrent_results(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> list[Array]:
-    """All outputs of a node, those without a name, too."""
+    """All outputs of a node, those without a name, too.
+
+    Raises
+    ------
+    ValueError, IndexError
+        If shapes do not fit.
+    """
     attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     given = [*inputs, *[None] * (8 - len(inputs))]
     x, w, r = given[:3]
@@ -48,6 +54,8 @@ def recurrent_results(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> l
     if layout:
         x = x.swapaxes(0, 1)
         states = [None if each is None else each.swapaxes(0, 1) for each in states]
+    if len(w) != len(r) or len(w) != 1 + (attributes.get("direction") == b"bidirectional"):
+        raise ValueError(f"weights of {len(w)} and {len(r)} directions")
     functions = _functions(node.op_type, attributes, len(w))
     sides, finals = [], []
     for side in range(len(w)):

@@ -53,7 +53,10 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if node.op_type in GATES:
-            return recurrent_results(node, inputs)
+            try:
+                return recurrent_results(node, inputs)
+            except (IndexError, ValueError) as error:  # shapes that do not fit
+                raise NodeError(str(error)) from error
         try:
             results = _reference(text, _right_since(node, opset)).run(None, given)
         except Exception:  # whatever NumPy raises, or no such operator

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from .expressions import Converter, Expr, known_dims, literal
+from .expressions import Converter, Expr, literal
 from .narrow_floats import decoding_table, encoding_table
 
 
@@ -23,7 +23,6 @@ def _decode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 def _encode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
     mode = attrs["round_mode"].decode()
     table = encoding_table(attrs["elem_type"], bool(attrs["saturate"]), mode)
-    shape = known_dims(inputs[0])
 
     def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
         def element(*position: Expr) -> Expr:
@@ -32,7 +31,7 @@ def _encode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
             rest = tirx.Select(lower != tirx.const(0, "uint32"), 1, 0)
             return table[upper.astype("int32") | rest]
 
-        return te.compute(shape, element, name="encode")
+        return te.compute(values.shape, element, name="encode")
 
     return builder.emit_te(compute, inputs[0], literal(table), primfunc_name_hint="encode_float")
 

@@ -120,6 +120,26 @@ def test_casts_to_narrow_floats(source: str) -> None:
         assert_same(got, array, name)
 
 
+def test_casts_of_open_sizes() -> None:
+    """The layer behind them needs the rank, which ONNX does not infer."""
+    weights = {"w": random(1, 4, 3), "r": random(1, 4, 4)}
+    narrow = TensorProto.FLOAT8E5M2
+    nodes = [
+        helper.make_node("Cast", ["x"], ["codes"], to=narrow),
+        helper.make_node("Cast", ["codes"], ["y"], to=TensorProto.FLOAT),
+        helper.make_node("RNN", ["y", "w", "r"], ["z"], hidden_size=4),
+    ]
+    x = random(5, 2, 3)
+    declared = [("x", TensorProto.FLOAT, ("steps", "batch", 3))]
+    model = make_model(nodes, declared, [("z", TensorProto.FLOAT, None)], weights, opset=19)
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    rounded = x.astype(ml_dtypes.float8_e5m2).astype(np.float32)
+    plain = make_model(nodes[2:], [("y", *declared[0][1:])], [("z", 1, None)], weights, opset=19)
+    wanted = ReferenceEvaluator(plain).run(None, {"y": rounded})[0]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, 0, 1e-5)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("constant", [False, True])
 def test_casts_from_narrow_types(constant: bool) -> None:

@@ -72,8 +72,8 @@ _QUANTIZED = frozenset(
 )
 _OTHERS = frozenset(
     {
-        *("CausalMask", "Concat", "CumProd", "CumSum", "Det", "Einsum", "EyeLike", "FourierTable"),
-        "Frames",
+        *("CausalMask", "Concat", "CumProd", "CumSum", "DecodeFloat", "Det", "Einsum"),
+        *("EncodeFloat", "EyeLike", "FourierTable", "Frames"),
         *("Gather", "Gemm", "MatMul", "Pad", "Recurrent", "ReverseSequence", "ScatterElements"),
         "ScatterND",
         *("Slice", "Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),

@@ -9,6 +9,8 @@ Integers keep their low bits. float64 is rounded to float32 first, as in ml_dtyp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from onnx import TensorProto
@@ -34,7 +36,7 @@ def narrow_cast(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | No
     if source in FLOATS:
         x = decode_float(build, x)
     if target in FLOATS:
-        encode_float(build, x, graph.shape(node.input[0]), target, output)
+        encode_float(build, x, graph.dims(node.input[0]), target, output)
     elif target in INTEGERS:
         low = _low_bits(build, build.add("Cast", x, to=TensorProto.INT32), *INTEGERS[target])
         build.add("Cast", low, output=output, to=stored_type(target))
@@ -50,16 +52,26 @@ def decode_float(build: NodeBuilder, codes: str) -> str:
     if codes in graph.constants:
         return build.constant(decode(graph.constants[codes], elem_type))
     value = build.add("DecodeFloat", codes, domain=OWN_DOMAIN, elem_type=elem_type)
-    shape = graph.shape(codes)
-    if shape is not None:
-        graph.declare(value, TensorProto.FLOAT, shape)
+    dims = graph.dims(codes)
+    if dims is not None:
+        graph.declare(value, TensorProto.FLOAT, dims)
     return value
 
 
 def encode_float(
-    build: NodeBuilder, value: str, shape: tuple[int, ...] | None, elem_type: int, output: str
+    build: NodeBuilder,
+    value: str,
+    dims: Sequence[int | None] | None,
+    elem_type: int,
+    output: str,
 ) -> None:
-    """A value of any type as a narrow float, by the node's attributes saturate and round_mode."""
+    """A value of any type as a narrow float, by the node's attributes saturate and round_mode.
+
+    Parameters
+    ----------
+    dims
+        The sizes of the value, None where one is open; None if its rank is not known.
+    """
     graph, attributes = build.graph, attributes_of(build.source)
     saturate, round_mode = attributes.get("saturate", 1), attributes.get("round_mode", "up")
     graph.narrow[output] = elem_type
@@ -78,8 +90,8 @@ def encode_float(
         saturate=saturate,
         round_mode=round_mode,
     )
-    if shape is not None:
-        graph.declare(output, TensorProto.UINT8, shape)
+    if dims is not None:
+        graph.declare(output, TensorProto.UINT8, dims)
 
 
 def _low_bits(build: NodeBuilder, value: str, low: int, high: int) -> str:
