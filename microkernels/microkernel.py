@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -42,6 +42,29 @@ define linkonce_odr i32 @{_WHOLE_LOOP}() #0 {{
 attributes #0 = {{ alwaysinline nounwind }}
 attributes #1 = {{ nounwind memory(inaccessiblemem: readwrite) }}
 """
+
+# A number that LLVM takes for a variable.
+_HIDDEN = "tvm_hybrid_hidden"
+_HIDDEN_LLVM_IR = f"""
+define linkonce_odr i32 @{_HIDDEN}(i32 %number) #0 {{
+  %same = call i32 asm "", "=r,0"(i32 %number) #1
+  ret i32 %same
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+attributes #1 = {{ nounwind memory(none) }}
+"""
+
+
+@contextlib.contextmanager
+def whole_loop(extent: int | Expr, hidden: bool = False) -> Iterator[Expr]:
+    """A loop that LLVM does not write out in part; if its extent is `hidden`, nor all of it."""
+    texts = (_WHOLE_LOOP_LLVM_IR, _HIDDEN_LLVM_IR if hidden else "")
+    with llvm_functions(*texts):
+        if hidden:
+            extent = bind(I.call_extern("int32", _HIDDEN, extent))
+        with I.serial(extent) as index:
+            I.evaluate(I.call_extern("int32", _WHOLE_LOOP))
+            yield index
 
 
 @dataclass(frozen=True)
@@ -261,11 +284,14 @@ class Microkernel:
             # Accumulators in a heap allocation get registers only where nothing is called.
             held = tile.vectors * tile.lanes < HEAP_ELEMENTS
             whole = reduction and held and len(rows) * tile.vectors >= WHOLE_LOOP_PRODUCTS
-            texts = (self.llvm_ir, _WHOLE_LOOP_LLVM_IR if whole else "")
-            stack.enter_context(llvm_functions(*texts))
-            loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
-            if whole:
-                I.evaluate(I.call_extern("int32", _WHOLE_LOOP))
+            stack.enter_context(llvm_functions(self.llvm_ir))
+            inner = len(reduction) - 1
+            loops = [
+                stack.enter_context(
+                    whole_loop(extent) if whole and number == inner else I.serial(extent)
+                )
+                for number, extent in enumerate(reduction)
+            ]
             # The operand with fewer vectors stays in registers, the other passes through one.
             if len(rows) <= tile.vectors:
                 a = [_named(load_a(i, loops)) for i in rows]

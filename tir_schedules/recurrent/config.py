@@ -18,7 +18,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import HEAP_ELEMENTS, Microkernel
 from microkernels.registry import kernels_for, microkernel_named
 from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.region import Region
@@ -198,7 +198,9 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     most = registers[kernel.isa.vector_level]
     threads = _threads(problem, machine)
     batch = MOST_ROWS if region.is_open else problem.batch
-    for units in range(1, 1 + max(1, min(most // gates, problem.hidden // lanes))):
+    size = DataType(problem.dtype).itemsize
+    held = (4 * HEAP_ELEMENTS - 1) // (size * lanes)  # vectors of a row that have registers
+    for units in range(1, 1 + max(1, min(min(most, held) // gates, problem.hidden // lanes))):
         highest = max(1, min(most // (units * gates), batch, MOST_ROWS))
         for rows in {highest, max(1, -(-highest // 2))}:
             yield RecurrentConfig(kernel=kernel.name, rows=rows, units=units, threads=threads)

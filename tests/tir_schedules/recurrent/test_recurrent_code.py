@@ -1,0 +1,85 @@
+"""The machine code of recurrent kernels: what the loop over K loads, and that it stores nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tvm
+
+from relay_passes.lower.kernel_context import kernel_context
+from tests.microkernels.isa_targets import target_of
+from tests.tir_schedules.recurrent_regions import recurrent
+from tests.tir_schedules.run_region import machine_for
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+from tir_schedules.recurrent.config import RecurrentConfig, panels_of
+from tir_schedules.recurrent.problem import RecurrentProblem
+
+TEMPLATE = template_for("recurrent")
+REGISTERS = {"avx2": "ymm", "avx512": "zmm", "avx512_vnni": "zmm"}
+PRODUCTS = {"float32": r"vfmadd\d+ps", "float64": r"vfmadd\d+pd", "int8": "vpmaddwd"}
+CELLS = re.compile("vcmp|vmin|vmax|vdiv")  # what only loops over cells have
+
+
+def loops(region: Region, config: RecurrentConfig, isa: str) -> list[str]:
+    """The innermost loops of a kernel."""
+    function = TEMPLATE.build(region, config, machine_for(isa).isa)
+    function = function.with_attr("global_symbol", "kernel")
+    with kernel_context([function]):
+        code = tvm.compile(function, target=target_of(isa)).mod.inspect_source("asm")
+    found = []
+    for block in re.split(r"^(?=\.LBB\w+:)", code, flags=re.MULTILINE)[1:]:
+        label = block.split(":")[0]
+        back = re.search(rf"\tj\w+\t{re.escape(label)}\n", block)
+        if back:
+            found.append(block[: back.end()])
+    return found
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("cell", "batch", "weight"),
+    [
+        ("lstm", 1, "float32"),
+        ("lstm", 3, "float32"),
+        ("gru", 4, "float32"),
+        ("gru_linear", 4, "float32"),
+        ("rnn", 1, "float32"),
+        ("rnn", 8, "float32"),
+        ("lstm", 1, "float64"),
+        ("lstm", 2, "int8"),
+    ],
+)
+def test_loops_over_k(cell: str, batch: int, weight: str, isa: str) -> None:
+    """Accumulators stay in registers; a step of K reads each vector of the weight once."""
+    region = recurrent(cell, 9, batch, 256, weight=weight)
+    config = TEMPLATE.default_config(region, machine_for(isa))
+    region = recurrent(cell, 9, config.rows, 256, weight=weight)  # one height of tiles
+    problem = RecurrentProblem.of(region)
+    panels = panels_of(problem, config)
+    product, register = re.compile(PRODUCTS[weight]), REGISTERS[isa]
+    found = [each for each in loops(region, config, isa) if product.search(each)]
+    steps = [each for each in found if not CELLS.search(each)]
+    assert len(steps) == len(panels)
+    for loop, each in zip(steps, panels, strict=True):
+        # LLVM writes short loops out a few times.
+        times, rest = divmod(len(product.findall(loop)), config.rows * each.vectors)
+        assert times in (1, 2, 4) and not rest
+        stored = re.findall(rf"vmov\w+\s+%{register}\d+, -?\w*\(", loop)
+        assert not stored and "(%rsp" not in loop
+        of_operands = len(re.findall(r"v(?:p?broadcast|movddup)\w*\s+-?\w*\(", loop))
+        loads = len(re.findall(rf"-?\w*\(%r[^)]*\).*%{register}\d+", loop))
+        assert of_operands <= times * config.rows
+        assert loads - of_operands == times * each.vectors
+
+
+def test_cells_of_many_rows_take_no_registers_of_products() -> None:
+    """An RNN's are so short that LLVM would write all of them out: tiles of 3, 3 and 2 rows."""
+    region = recurrent("rnn", 9, 8, 256)
+    config = RecurrentConfig(kernel="avx2_f32_4x24", rows=3, units=4)
+    product = re.compile(PRODUCTS["float32"])
+    found = [each for each in loops(region, config, "avx2") if product.search(each)]
+    steps = [each for each in found if not CELLS.search(each)]
+    assert sorted(len(product.findall(loop)) for loop in steps) == [8, 12]
+    assert not any("(%rsp" in loop for loop in steps)
