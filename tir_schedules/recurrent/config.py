@@ -161,14 +161,17 @@ def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem
     most = {"rows": MOST_ROWS, "units": problem.hidden // lanes, "threads": 4096}
     check_numbers(region, config, most)
     kernel = microkernel_named(config.kernel)
-    if kernel.b_dtype != _operand(problem) or kernel.by_tiles or _lacks_words(problem, kernel):
+    known = kernel.b_dtype in _operands(problem)
+    if not known or kernel.by_tiles or _lacks_words(problem, kernel):
         raise ConfigError(f"kernel {config.kernel} in {region.key}")
     return problem
 
 
-def _operand(problem: RecurrentProblem) -> str:
-    """The type of the weight that a registered kernel has."""
-    return "int8" if problem.quantized else "float32"
+def _operands(problem: RecurrentProblem) -> tuple[str, ...]:
+    """The types of the weight that a registered kernel may have."""
+    if problem.quantized:
+        return ("int8",)
+    return ("float32", *(["bfloat16"] if problem.weight_dtype == "bfloat16" else []))
 
 
 def _lacks_words(problem: RecurrentProblem, kernel: Microkernel) -> bool:
@@ -207,7 +210,14 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
 
 
 def _kernel(problem: RecurrentProblem, isa: Isa) -> Microkernel:
-    """What multiplies. Instructions for bytes have whole registers: fewer values are scalars."""
+    """What multiplies. Instructions for bytes have whole registers: fewer values are scalars.
+
+    Without instructions for bfloat16, weights of it are widened when they are packed.
+    """
+    if problem.weight_dtype == "bfloat16" and isa.multiplies_bf16:
+        kernel = kernels_for(isa, "bfloat16", "bfloat16")[0]
+        if problem.hidden >= kernel.lanes:
+            return kernel
     if not problem.quantized:
         return kernels_for(isa, "float32", "float32")[0]
     if problem.weight_dtype == "int16":

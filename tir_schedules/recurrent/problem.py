@@ -16,9 +16,9 @@ STATES = {"lstm": 2, "gru": 1, "gru_linear": 1, "rnn": 1}
 OPTIONAL = ("hidden", "memory", "bias", "peepholes", "lengths", "scales")
 """Inputs behind those that all regions have, in order; the attribute "given" names them."""
 WEIGHTS = ("float32", "float64", "float16", "bfloat16", "int8", "int16")
-"""Types of a weight. Narrow floats are computed as float32. h is rounded to 8 bits before it is
-multiplied by integers, and "scales" are those of the weight's columns; "int16" holds 8-bit integers
-less a zero point."""
+"""Types of a weight. Sums of products of narrow floats are float32. If a CPU multiplies bfloat16,
+h is rounded to it before. h is rounded to 8 bits before it is multiplied by integers; "scales" are
+those of the weight's columns. "int16" holds 8-bit integers less a zero point."""
 
 
 @dataclass(frozen=True)

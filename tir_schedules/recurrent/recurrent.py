@@ -83,7 +83,9 @@ def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
             width = kernel.lanes * kernel.kr
             step = side * size + panels.start
             step = step + (panel * panels.steps + k) * (panels.vectors * width)
-            return parameters["weight"][ramp(step + vector * width, width)]
+            found = kernel.b_operand(parameters["weight"], step + vector * width, 0)
+            assert isinstance(found, tirx.Expr)
+            return found
 
         def sums_of(side: Expr, column: Expr) -> Expr:
             column = side * (problem.gates * problem.hidden) + column

@@ -7,7 +7,8 @@
                 for each tile of sequences: multiply h by the panel, starting with the input part
                     for each sequence, each vector of hidden values: the cell
 
-States are kept twice: a step reads the ones and writes the others.
+States are kept twice: a step reads the ones and writes the others. For products of bfloat16, h is
+rounded where it is computed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel, whole_loop
+from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind, constant, ramp, splat
 from tir_schedules.core.emission import opaque_block
 
@@ -48,6 +50,9 @@ class Buffers:
         h, and of an LSTM c: [2, directions, batch, hidden].
     kept : sequence of Buffer
         Of a GRU that resets before it multiplies: z, and the reset h.
+    rounded : sequence of Buffer
+        If products are of bfloat16: h, [2, directions, batch, steps of K * kr], and of a GRU that
+        resets before it multiplies the reset h, without the first axis; both as bits.
     levels : Levels or None
         Of states, if products are of 8 bits.
     sums : Buffer
@@ -57,6 +62,7 @@ class Buffers:
     parameters: dict[str, Expr]
     states: Sequence[Expr]
     kept: Sequence[Expr]
+    rounded: Sequence[Expr]
     levels: Levels | None
     sums: Expr
 
@@ -67,8 +73,8 @@ def allocate(
     batch: int | Expr,
     parameters: dict[str, Expr],
     read_sums: ReadSums | None = None,
-) -> tuple[list[Expr], list[Expr], Levels | None]:
-    """States, what is kept of a GRU's step, and levels, of the kernel under construction."""
+) -> tuple[list[Expr], list[Expr], list[Expr], Levels | None]:
+    """States, what is kept of a GRU's step, rounded states, and levels, of a kernel."""
     shape = (problem.directions, batch, problem.hidden)
     kept = 2 if problem.cell == "gru" else 0
     states: list[Expr] = [
@@ -77,7 +83,14 @@ def allocate(
     levels = None
     if problem.quantized:
         levels = allocate_levels(problem, kernel, batch, parameters["scales"], read_sums)
-    return states, [I.sblock_alloc_buffer(shape, problem.dtype) for _ in range(kept)], levels
+    rounded: list[Expr] = []
+    if kernel.a_dtype == "bfloat16":
+        width = kernel.steps(problem.hidden) * kernel.kr
+        whole = (problem.directions, batch, width)
+        shapes = [(2, *whole), whole] if problem.cell == "gru" else [(2, *whole)]
+        rounded = [I.sblock_alloc_buffer(each, "uint16") for each in shapes]
+    kept_buffers: list[Expr] = [I.sblock_alloc_buffer(shape, problem.dtype) for _ in range(kept)]
+    return states, kept_buffers, rounded, levels
 
 
 @dataclass(frozen=True)
@@ -150,8 +163,33 @@ class Steps:
                 given = self.buffers.parameters.get(name)
                 value = zero if given is None else given[self.side, row, columns]
                 I.buffer_store(state, value, [0, self.side, row, columns])
+                if name == "hidden":
+                    self.round(0, [0, self.side, row], columns, value)
 
+        self._pad(first, rows)
         self._each_vector(first, rows, begin)
+
+    def round(self, number: int, row: Sequence[Expr | int], columns: Expr, value: Expr) -> None:
+        """Keeps a vector as products of bfloat16 read it; nothing for other products."""
+        if self.buffers.rounded:
+            bits = bfloat16.narrow(bind(value))
+            I.buffer_store(self.buffers.rounded[number], bits, [*row, columns])
+
+    def _pad(self, first: Expr, rows: Expr | int) -> None:
+        """Zeros behind rounded states, for the last step of K."""
+        hidden = self.problem.hidden
+        padding = self.kernel.steps(hidden) * self.kernel.kr - hidden
+        if not self.buffers.rounded or not padding:
+            return
+        zero = constant(0, "uint16", 1)
+        with I.serial(rows) as i, opaque_block("pad"):
+            row = self.named(first + i)
+            for column in range(hidden, hidden + padding):
+                for buffer in self.buffers.rounded[:1]:
+                    for half in (0, 1):
+                        I.buffer_store(buffer, zero, [half, self.side, row, column])
+                for buffer in self.buffers.rounded[1:]:
+                    I.buffer_store(buffer, zero, [self.side, row, column])
 
     def _end(self, first: Expr, rows: Expr | int) -> None:
         """The final states, behind those of all steps."""
@@ -236,6 +274,11 @@ class _Step:
         def operand(i: int, ks: Sequence[Expr | int]) -> Expr:
             if levels is not None:
                 return levels.operand((of.side, row + i), ks[0])
+            if of.buffers.rounded:
+                bits = of.buffers.rounded[1 if product else 0]
+                group = of.kernel.a_operand(bits, [*index, row + i, ks[0] * of.kernel.kr], 0)
+                assert isinstance(group, tirx.Expr)
+                return group
             return splat(state[(*index, row + i, ks[0])], lanes)
 
         tile = of.kernel.begin(rows, panels.vectors, start)
@@ -287,10 +330,10 @@ class _Step:
         """z, and the reset h."""
         cell, index = self.of.cell, [self.of.side, row, ramp(columns, self.of.kernel.lanes)]
         update, reset = (cell.activate(0, gate) for gate in sums)
-        for buffer, value in zip(
-            self.of.buffers.kept, (update, reset * self._state(0, row, columns)), strict=True
-        ):
+        values = update, bind(reset * self._state(0, row, columns))
+        for buffer, value in zip(self.of.buffers.kept, values, strict=True):
             I.buffer_store(buffer, value, index)
+        self.of.round(1, index[:2], index[2], values[1])
 
     def _following(self, sums: list[Expr], row: Expr, columns: Expr) -> list[Expr]:
         """The next states."""
@@ -330,6 +373,7 @@ class _Step:
         index = [of.side, row, ramp(columns, lanes)]
         for buffer, value in zip(of.buffers.states, states, strict=True):
             I.buffer_store(buffer, value, [1 - self.now, *index])
+        of.round(0, [1 - self.now, *index[:2]], index[2], states[0])
         I.buffer_store(of.buffers.parameters["output"], shown, [self.time, *index])
 
     def _state(self, number: int, row: Expr, columns: Expr) -> Expr:

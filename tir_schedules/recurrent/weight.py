@@ -4,9 +4,9 @@
         ->  flat: [direction][product][panel][K / kr][unit][gate][lane][kr]
 
 K is padded with zeros. Elements are of the type that the kernel multiplies: narrow floats are
-widened, 8-bit weights are words where the kernel multiplies words. Where sums start with those of
-columns, these lie behind the panels, int32. Other constant inputs, such as biases, stay as they
-are.
+widened unless it multiplies them, 8-bit weights are words where it multiplies words. Where sums
+start with those of columns, these lie behind the panels, int32. Other constant inputs, such as
+biases, stay as they are.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tir_schedules.recurrent.activations import ACTIVATIONS
 from tir_schedules.recurrent.config import RecurrentConfig
 from tir_schedules.recurrent.problem import DIRECTIONS, GATES
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS, plain_function
-from tvm_hybrid.dlpack import array_of, tensor_of
+from tvm_hybrid.dlpack import BFLOAT16, array_of, tensor_of
 
 TEMPLATE = template_for("recurrent")
 NATIVE = highest_native(ISAS)
@@ -150,6 +150,27 @@ def test_weights_of_other_floats(weight: str, cell: str, isa: str) -> None:
         arrays = recurrent_inputs(known)
         assert arrays[0].dtype == ("float64" if weight == "float64" else "float32")
         check(known, kernel.run(values, arrays), arrays)
+
+
+@pytest.mark.parametrize("hidden", [32, 37])
+@pytest.mark.parametrize("cell", GATES)
+def test_instructions_for_bfloat16(cell: str, hidden: int) -> None:
+    """They read h as bfloat16; what a GRU has reset is rounded, too."""
+    isa = "avx512_bf16"
+    region = recurrent(cell, LENGTH, BATCH, hidden, "bidirectional", all_given(cell), "bfloat16")
+    kernel = OpenKernel(region, isa)
+    assert TEMPLATE.kernel_name(region, kernel.config, kernel.isa).startswith("avx512_bf16_bf16")
+    for steps, batch in ((0, 1), (1, 3), (4, 5)):
+        values = {"length": steps, "batch": batch}
+        known = at_sizes(region, values)
+        arrays = recurrent_inputs(known)
+        arrays[2] = arrays[2].astype(BFLOAT16).astype(np.float32)  # h at first
+        result = kernel.run(values, arrays)
+        if steps < 2 and cell != "gru":
+            check(known, result, arrays)
+        # A rounding of 2^-9 of each h, by weights whose squares add up to one.
+        wanted = TEMPLATE.reference(known, arrays)
+        assert np.abs(result - wanted).max(initial=0) <= (steps + 1) * 2**-9 * hidden**0.5
 
 
 FUNCTIONS = [
