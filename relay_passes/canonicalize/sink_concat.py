@@ -29,10 +29,11 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.elementwise_calls import read_elementwise
-from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, region_tensor
 from relay_passes.ir.rewrite import block_pass
 from relay_passes.ir.traits import CONVERSIONS
 from relay_passes.ir.waiting_bindings import WaitingBindings
+from tir_schedules.core.size import is_open
 
 
 def sink_concat() -> ir.transform.Pass:
@@ -94,8 +95,8 @@ class _Block(WaitingBindings[_Joined]):
         """A concatenation most of which nobody else needs."""
         if op_name(value) != "relax.concat" or not isinstance(value.args[0], relax.Tuple):
             return None
-        result, parts = static_tensor(value), tuple(value.args[0].fields)
-        tensors = [static_tensor(part) for part in parts]
+        result, parts = region_tensor(value), tuple(value.args[0].fields)
+        tensors = [region_tensor(part) for part in parts]
         if result is None or any(tensor is None for tensor in tensors):
             return None
         sizes = {part: tensor.size for part, tensor in zip(parts, tensors, strict=True) if tensor}
@@ -104,6 +105,8 @@ class _Block(WaitingBindings[_Joined]):
             return None
         axis = int(value.attrs.axis) % len(result.shape)
         extents = tuple(tensor.shape[axis] for tensor in tensors if tensor is not None)
+        if is_open(extents):
+            return None
         return _Joined(parts, axis, extents)
 
     def elementwise(self, value: relax.Expr, name: str) -> _Joined | None:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from tvm import relax
 
+from tir_schedules.core.size import quotient
+
 from .axis_view import view_axes
-from .graph import DataflowGraph, op_name, static_tensor
+from .graph import DataflowGraph, op_name, region_tensor
 
 Groups = tuple[tuple[int, ...], ...]  # for each axis the parts that it is made of
 
@@ -64,7 +66,7 @@ def match_regroup(graph: DataflowGraph, position: int) -> Regroup | None:
     split = graph.definition(turn.args[0])
     if split is None or op_name(split) != "relax.reshape":
         return None
-    source, parts, result = map(static_tensor, (split.args[0], split, join))
+    source, parts, result = map(region_tensor, (split.args[0], split, join))
     axes = view_axes(turn)
     if source is None or parts is None or result is None or axes is None:
         return None
@@ -88,12 +90,12 @@ def _groups(whole: tuple[int, ...], parts: tuple[int, ...]) -> Groups | None:
         if extent == 1 and parts[place : place + 1] == (1,):
             group.append(place)
             place += 1
-        while product < extent and place < len(parts):
+        while product != extent:
+            if place == len(parts) or quotient(extent, product * parts[place]) is None:
+                return None
             group.append(place)
-            product *= parts[place]
+            product = product * parts[place]
             place += 1
-        if product != extent:
-            return None
         groups.append(group)
     left = range(place, len(parts))
     if any(parts[place] != 1 for place in left):

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.graph import DataflowGraph, region_tensor
 from relay_passes.ir.regroup_axes import match_regroup
+from tir_schedules.core.size import is_open
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ def match_shuffle(graph: DataflowGraph, position: int) -> Shuffle | None:
     regroup = match_regroup(graph, position)
     if regroup is None:
         return None
-    whole, result = static_tensor(regroup.source), static_tensor(graph.bindings[position].var)
+    whole, result = region_tensor(regroup.source), region_tensor(graph.bindings[position].var)
     if whole is None or result is None or whole.shape != result.shape or not whole.shape:
+        return None
+    if is_open(whole.shape[-1:]):
         return None
     split, joined = (
         [[part for part in group if regroup.parts[part] != 1] for group in groups]

@@ -32,7 +32,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.call_axes import reduced_axes
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape, static_tensor
 from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import (
@@ -131,7 +131,7 @@ class _Rewrite:
         """Plans an operator that treats every channel by itself, its constants reordered by `index`
         and reading `moved`; whether it is one."""
         call, name = self.graph.value(position), op_name(self.graph.value(position))
-        result = static_tensor(self.graph.bindings[position].var)
+        result = region_tensor(self.graph.bindings[position].var)
         if result is None or not result.shape or result.shape[-1] != self.channels:
             return False
         if not isinstance(self.graph.bindings[position].var, relax.DataflowVar):
@@ -182,7 +182,7 @@ class _Rewrite:
         name = op_name(call)
         if name in (*POOLS, *RESIZES):
             return str(call.attrs.layout).endswith("C")
-        tensor = static_tensor(call.args[0]) if name else None
+        tensor = region_tensor(call.args[0]) if name else None
         if tensor is None or not isinstance(call, relax.Call):
             return False
         rank = len(tensor.shape)
@@ -278,7 +278,7 @@ class _Downward(_Rewrite):
 
     def _grouped(self, position: int, call: relax.Call) -> bool:
         """A grouped convolution of one column, each group of which has a part of every factor."""
-        weight, x = static_tensor(call.args[1]), static_tensor(call.args[0])
+        weight, x = static_tensor(call.args[1]), region_tensor(call.args[0])
         if not channels_last_conv(call) or weight is None or x is None:
             return False
         if self.shuffle.order != (1, 0) or not isinstance(call.args[1], ir.GenericConst):
@@ -298,7 +298,8 @@ class _Downward(_Rewrite):
         shape = (*x.shape[:rank], x.shape[rank] * parts, run)
 
         def build(block: Bindings) -> relax.Expr:
-            pixels = block.emit(relax.op.reshape(self.source_of(call.args[0]), shape))
+            source = self.source_of(call.args[0])
+            pixels = block.emit(relax.op.reshape(source, relax_shape(shape, call.args[0])))
             changed = {"strides": strides, "dilation": dilation}
             return with_args(call, [pixels, relax.const(taps, weight.dtype)], **changed)
 

@@ -294,18 +294,21 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 def _regrouped(forms: Forms, position: int) -> Role | None:
     """A reshape, a permutation and a reshape as one operator."""
     regroup = match_regroup(forms.graph, position)
-    result = forms.of(forms.graph.bindings[position].var)
+    var = forms.graph.bindings[position].var
+    result = forms.of(var)
     x = None if regroup is None else forms.of(regroup.source)
     if regroup is None or result is None or x is None:
         return None
     if (x.axis is None and result.axis is None) or 0 in x.shape:
         return None
+    between = (forms.graph.bindings[each].var for each in regroup.positions)
+    told = (regroup.source, *between, var)  # which tell all symbols of the shapes
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         shape, order = regroup.between(x.order(label), result.order(label))
-        parts = relax.op.reshape(read[0], shape)
+        parts = relax.op.reshape(read[0], relax_shape(shape, *told))
         transposed = relax.op.permute_dims(parts, order) if moves(shape, order) else parts
-        return relax.op.reshape(transposed, result.stored(label))
+        return relax.op.reshape(transposed, relax_shape(result.stored(label), *told))
 
     moved = [
         result.bytes * moves(*regroup.between(x.order(label), result.order(label)))

@@ -31,13 +31,14 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
 from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.placed_output import place_output
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import quotient
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.elementwise import X_DTYPES
 
@@ -132,16 +133,16 @@ class _Placer:
 
     def parts(self, graph: DataflowGraph, position: int, passed: set[int]) -> list[_Part] | None:
         """What a concatenation consists of; None to leave it. `passed`: bindings not needed."""
-        joint = static_tensor(graph.bindings[position].var)
+        joint = region_tensor(graph.bindings[position].var)
         if joint is None or joint.dtype not in X_DTYPES or 0 in joint.shape:
             return None
         whole = Placement.whole(joint.size)
         parts = list(self.split(graph, position, joint, whole, passed))
         written = [part for part in parts if part.position is not None]
         most = 2 * sum(part.placement.size for part in written) >= joint.size
-        complete = sum(part.placement.size for part in parts) == joint.size
+        complete = sum((part.placement.size for part in parts), start=0) == joint.size
         once = len({part.position for part in written}) == len(written)
-        even = all(_rows(part.placement) for part in parts if part.position is None)
+        even = all(_rows(part.placement) is not None for part in parts if part.position is None)
         return parts if most and complete and once and even else None
 
     def split(
@@ -153,7 +154,7 @@ class _Placer:
         passed: set[int],
     ) -> Iterator[_Part]:
         """The parts of the concatenation at a position, whose result is placed."""
-        call, result = graph.value(position), static_tensor(graph.bindings[position].var)
+        call, result = graph.value(position), region_tensor(graph.bindings[position].var)
         assert result is not None
         passed.add(position)
         axis = int(call.attrs.axis) % len(result.shape)
@@ -218,7 +219,9 @@ class _Placer:
             if region.op == "elementwise":
                 self.placed[key] = self.elementwise(region, joint, placement)
             else:
-                self.placed[key] = place_output(function, joint.shape, placement)
+                self.placed[key] = place_output(
+                    function, region.output.shape, joint.shape, placement
+                )
         return self.placed[key]
 
     def elementwise(
@@ -227,7 +230,8 @@ class _Placer:
         """The kernel of an elementwise region, in rows as they lie in a joint tensor."""
         apart = region.replace(attrs={**region.attrs, "row": _run(placement)})
         config = template_for(region.op).default_config(apart, self.machine)
-        return place_output(build_kernel(apart, config, self.machine), joint.shape, placement)
+        kernel = build_kernel(apart, config, self.machine)
+        return place_output(kernel, apart.output.shape, joint.shape, placement)
 
     def bindings(
         self, graph: DataflowGraph, position: int, parts: list[_Part]
@@ -247,7 +251,9 @@ class _Placer:
             var = result if last else relax.DataflowVar(f"{writer.name}joint", result.ty)
             if part.position is None:
                 gvar = self.copy(joint, part, str(result.name))
-                shape = (part.placement.size // _run(part.placement), _run(part.placement))
+                rows = _rows(part.placement)
+                assert rows is not None
+                shape = relax_shape((rows, _run(part.placement)), part.source)
                 view = relax.DataflowVar("view", relax.TensorType(shape, joint.dtype))
                 reshape = self.builder.normalize(relax.op.reshape(part.source, shape))
                 at_end.append(relax.VarBinding(view, reshape))
@@ -283,13 +289,14 @@ class _Placer:
 
     def copy(self, joint: Tensor, part: _Part, node: str) -> relax.GlobalVar:
         """A kernel that copies a part, with its decision."""
-        run = _run(part.placement)
-        rows = Tensor((part.placement.size // run, run), joint.dtype)
-        region = Region(op="elementwise", inputs=(rows,), output=rows, attrs={"row": run})
+        run, rows = _run(part.placement), _rows(part.placement)
+        assert rows is not None
+        matrix = Tensor((rows, run), joint.dtype)
+        region = Region(op="elementwise", inputs=(matrix,), output=matrix, attrs={"row": run})
         template = template_for(region.op)
         config = template.default_config(region, self.machine)
         kernel = build_kernel(region, config, self.machine)
-        placed = place_output(kernel, joint.shape, part.placement)
+        placed = place_output(kernel, matrix.shape, joint.shape, part.placement)
         assert isinstance(placed, tirx.PrimFunc), placed
         gvar = self.builder.add_func(placed.without_attr(REGION), "tvm_hybrid_concat_copy")
         self.decisions.append(
@@ -322,9 +329,10 @@ def _run(placement: Placement) -> int:
     return placement.extents[-1] if placement.strides[-1] == 1 else 1
 
 
-def _rows(placement: Placement) -> bool:
-    """Whether there is the same distance between all runs, and more than one element in each."""
+def _rows(placement: Placement) -> int | None:
+    """How many runs there are; None if distances differ, or if each has but one element."""
     run = _run(placement)
-    if run == 1 < placement.size:
-        return False
-    return placement.strides_of((placement.size // run, run)) is not None
+    rows = quotient(placement.size, run)
+    if rows is None or run == 1 < placement.size:
+        return None
+    return None if placement.strides_of((rows, run)) is None else rows

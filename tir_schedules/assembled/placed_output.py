@@ -20,18 +20,20 @@ apart along the last axis, where vectors are stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tvm_ffi
 from tvm import DataType, s_tir, tirx
 from tvm.ir import Call
 
 from tir_schedules.core.placement import Placement
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.statements import with_body, with_children
 from tir_schedules.generic.expressions import call_name, is_call, substitute
 
 
 def place_output(
-    function: tirx.PrimFunc, shape: Sequence[int], placement: Placement
+    function: tirx.PrimFunc, result: Sequence[int], shape: Sequence[int], placement: Placement
 ) -> tirx.PrimFunc | str:
     """A kernel that stores its result within a tensor of another shape.
 
@@ -39,6 +41,8 @@ def place_output(
     ----------
     function : PrimFunc
         Its last parameter is its result.
+    result : sequence of int
+        The shape of the result.
     shape : sequence of int
         Of the tensor that the result is a part of, the new last parameter.
     placement : Placement
@@ -52,13 +56,16 @@ def place_output(
     function = s_tir.renew_defs(function)
     *inputs, out = function.params
     align = max(1, DataType(str(out.dtype)).itemsize)
-    joint = tirx.decl_buffer(tuple(shape), out.dtype, "J", data_alignment=align, layout=None)
+    joint_shape = _with_variables(shape, result, out)
+    joint = tirx.decl_buffer(joint_shape, out.dtype, "J", data_alignment=align, layout=None)
+    if not {*_variables(out)} <= {each for told in (*inputs, joint) for each in _variables(told)}:
+        return "its result alone tells its size"
     views: dict[tirx.Var, tirx.Var] = {}
     buffers = [out, *_aliases(function, out)]
     if _passes_address(function, buffers):
         return "its kernel passes the result's address on"
     for buffer in buffers:
-        extents = tuple(int(extent) for extent in buffer.shape)
+        extents = tuple(getattr(extent, "value", extent) for extent in buffer.shape)
         strides = placement.strides_of(extents)
         apart = strides is not None and extents[-1:] != (1,) and strides[-1:] != (1,)
         if strides is None or apart or len(buffer.strides):
@@ -87,6 +94,24 @@ def place_output(
     else:
         body = tirx.SeqStmt([own, body])
     return tirx.PrimFunc([*inputs, joint], body, function.ret_type, function.attrs)
+
+
+def _with_variables(
+    shape: Sequence[int], result: Sequence[int], out: tirx.Var
+) -> tuple[int | tirx.Var, ...]:
+    """A shape whose symbolic sizes are the variables of a kernel's result, or new ones."""
+    found: dict[int, Any] = {}
+    if len(result) == len(out.shape):
+        found = dict(zip(result, out.shape, strict=True))
+    for size in shape:
+        if isinstance(size, SymbolicSize):
+            found.setdefault(size, tirx.Var(f"j{len(found)}", "int64"))
+    return tuple(found[size] if isinstance(size, SymbolicSize) else size for size in shape)
+
+
+def _variables(buffer: tirx.Var) -> list[tirx.Var]:
+    """What a buffer's shape tells."""
+    return [extent for extent in buffer.shape if isinstance(extent, tirx.Var)]
 
 
 def _aliases(function: tirx.PrimFunc, out: tirx.Var) -> list[tirx.Var]:

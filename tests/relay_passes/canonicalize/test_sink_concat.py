@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.sink_concat import sink_concat
@@ -111,3 +111,18 @@ def test_what_stays() -> None:
     assert_stays(parts_needed, A, B)
     assert_stays(of_another, A, B, ((1, 7, 7, 40), F))
     assert_stays(converted, A, B)
+
+
+def test_parts_of_open_rows() -> None:
+    """For any number of rows, if the columns of each part are known."""
+    n, k = tirx.Var("n", "int64"), tirx.Var("k", "int64")
+
+    def before(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+        return op.nn.relu(op.concat([op.exp(a), op.exp(b)], -1))
+
+    def after(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+        a, b = emit(op.exp(a)), emit(op.exp(b))
+        return op.concat([emit(op.nn.relu(a)), emit(op.nn.relu(b))], 1)
+
+    assert_sunk(before, after, ((n, 16), F), ((n, 24), F))
+    assert_stays(before, ((n, k), F), ((n, 24), F))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.ir.regroup_axes import Regroup, match_regroup
 from tests.relay_passes.graphs import module
 
 op = relax.op
-Shape = tuple[int, ...]
+Shape = tuple[Any, ...]
 
 
 def regroup(source: Shape, parts: Shape, axes: Shape, result: Shape) -> Regroup | None:
@@ -53,3 +54,15 @@ def test_other_layouts_of_the_ends(source: Shape, parts: Shape, axes: Shape, res
 def test_a_part_of_two_axes_is_none() -> None:
     assert regroup((2, 6, 4), (2, 8, 3), (0, 2, 1), (2, 3, 8)) is None
     assert regroup((2, 6, 4), (2, 2, 3, 4), (0, 2, 1, 3), (2, 12, 2)) is None
+
+
+def test_axes_of_open_sizes() -> None:
+    """A shuffle of channels for any number and size of images; an open axis is not guessed at."""
+    n, h = tirx.Var("n", "int64"), tirx.Var("h", "int64")
+    found = regroup((n, 6, h, 5), (n, 2, 3, h, 5), (0, 2, 1, 3, 4), (n, 6, h, 5))
+    assert found is not None
+    assert found.split == ((0,), (1, 2), (3,), (4,))
+    assert found.joined == ((0,), (2, 1), (3,), (4,))
+    shape, order = found.between((0, 2, 3, 1), (0, 2, 3, 1))
+    assert (shape[2:], order) == ((5, 2, 3), (0, 1, 2, 4, 3))
+    assert regroup((n, 6, h, 5), (6, n, h, 5), (1, 0, 2, 3), (n, 6, h, 5)) is None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import IRModule, relax
+from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import DataflowGraph
@@ -30,7 +30,8 @@ def bind(x: relax.Expr) -> relax.Expr:
 
 
 def shuffle(x: relax.Expr, groups: int = 2) -> relax.Expr:
-    *rest, channels = map(int, x.ty.shape.values)
+    *rest, last = x.ty.shape.values
+    channels = int(last)
     parts = bind(op.reshape(x, (*rest, groups, channels // groups)))
     rank = len(rest)
     transposed = bind(op.permute_dims(parts, [*range(rank), rank + 1, rank]))
@@ -139,6 +140,27 @@ def same_values(before: IRModule, after: IRModule) -> None:
 )
 def test_it_vanishes(body: Body) -> None:
     before = module(lambda x: body(bind(op.abs(x))), X)
+    after = fold_channel_shuffle()(before)
+    assert "R.permute_dims" in before.script()
+    assert "R.permute_dims" not in after.script()
+    same_values(before, after)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(lambda x: conv(depthwise(shuffle(x)), 1, 1, C, 4), id="down"),
+        pytest.param(lambda x: op.tanh(shuffle(conv(x, 1, 1, C, C))), id="up"),
+        pytest.param(
+            lambda x: conv(depthwise(shuffle(x)), 3, 1, 4, 6, groups=2, padding=(1, 0, 0, 0)),
+            id="to taps of a grouped convolution",
+        ),
+    ],
+)
+def test_it_vanishes_for_any_size(body: Body) -> None:
+    """Any number of images of any height and width."""
+    sizes = tuple(tirx.Var(name, "int64") for name in ("n", "h", "w"))
+    before = module(lambda x: body(bind(op.abs(x))), ((*sizes, C), F))
     after = fold_channel_shuffle()(before)
     assert "R.permute_dims" in before.script()
     assert "R.permute_dims" not in after.script()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import IRModule, relax
+from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import static_tensor
@@ -320,6 +320,25 @@ def test_depth_to_space_is_one_permutation() -> None:
     assert len(moved(after)) == 3  # with that of the input
     assert 'layout="NCHW"' not in after.script()
     same_values(before, after, 1e-5)
+
+
+def test_a_shuffle_of_open_images_is_one_permutation() -> None:
+    """Channels last, for any number of images of any height."""
+    n, h = tirx.Var("n", "int64"), tirx.Var("h", "int64")
+    weight, depth = kernel(8, 4, 1, 1), kernel(8, 1, 3, 3)
+
+    def before(x: relax.Expr) -> relax.Expr:
+        y = bind(op.nn.conv2d(x, weight))
+        parts = bind(op.permute_dims(bind(op.reshape(y, (n, 2, 4, h, 5))), [0, 2, 1, 3, 4]))
+        return op.nn.conv2d(bind(op.reshape(parts, (n, 8, h, 5))), depth, groups=8, padding=1)
+
+    def after(x: relax.Expr) -> relax.Expr:
+        y = bind(op.nn.conv2d(to_last(x), transposed(weight), **LAST_2D))
+        parts = bind(op.permute_dims(bind(op.reshape(y, (n, h, 5, 2, 4))), [0, 1, 2, 4, 3]))
+        y = bind(op.reshape(parts, (n, h, 5, 8)))
+        return to_first(op.nn.conv2d(y, transposed(depth), **LAST_2D, groups=8, padding=1))
+
+    check(before, after, ((n, 4, h, 5), "float32"))
 
 
 @pytest.mark.parametrize("rank", [1, 3])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.ir.graph import op_name
@@ -163,3 +163,46 @@ def test_columns_of_one_element(copied: bool) -> None:
         return op.concat([product(x, 1), other], -1)
 
     assert_same(body, ((12, 20), F))
+
+
+OPEN = (tirx.Var("n", "int64"), tirx.Var("h", "int64"), 6, 20)
+
+
+def same_for_any_size(body: Body) -> CompiledModule:
+    """The same bits as of regions alone, for several sizes of one program."""
+    opened = (OPEN, F)
+    compiled, fine = built(body, opened), built(body, opened, fusion="fine")
+    for n, h in ((1, 5), (3, 1), (2, 7)):
+        x = np.random.default_rng(n).standard_normal((n, h, *OPEN[2:])).astype(F)
+        for got, wanted in zip(results(compiled, x), results(fine, x), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    return compiled
+
+
+def test_open_sizes() -> None:
+    """Rows of any number; a part that is needed besides is copied."""
+
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        small, large = product(x, 8), product(op.exp(x), 40, 1)
+        return [op.concat([large, small, product(x, 17, 2)], -1), op.exp(small)]
+
+    compiled = same_for_any_size(body)
+    assert sum("placed" in name for name in calls(compiled)) == 2
+    assert sum("copy" in name for name in calls(compiled)) == 1
+    assert "concat" not in " ".join(calls(compiled)).replace("concat_copy", "")
+
+
+def test_open_sizes_of_concatenations_in_a_row() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        first = op.concat([product(x, 16), product(op.exp(x), 8, 1)], -1)
+        return op.concat([first, op.nn.softmax(product(x, 24, 2), -1)], -1)
+
+    compiled = same_for_any_size(body)
+    assert sum("placed" in name for name in calls(compiled)) == 3
+    assert not any("concat" in name for name in calls(compiled))
+
+
+def test_an_open_axis_is_not_joined_in_place() -> None:
+    """The second part would begin where only a run tells."""
+    compiled = same_for_any_size(lambda x: op.concat([product(x, 8), product(x, 8, 1)], 1))
+    assert not any("placed" in name for name in calls(compiled))

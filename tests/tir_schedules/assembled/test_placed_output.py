@@ -78,7 +78,7 @@ def test_a_part_is_written_and_nothing_else(name: str, isa: str) -> None:
     for first in (0, 14):  # beginning and end are where unmapped pages are
         part = Placement.whole(int(np.prod(shape))).part(n + 14, first, n)
         assert part is not None
-        placed = place_output(function, shape, part)
+        placed = place_output(function, described.output.shape, shape, part)
         assert isinstance(placed, tirx.PrimFunc), placed
         before = np.full(shape, 85, dtype_named(described.output.dtype))
         joint = guarded(before, at_end=first != 0)
@@ -97,7 +97,8 @@ def test_a_view_that_runs_over_the_end_of_rows_is_refused() -> None:
     function = template.build(plain, template.default_config(plain, machine), machine.isa)
     part = Placement.whole(30 * 34).part(34, 0, 20)
     assert part is not None
-    assert place_output(function, (1, 5, 6, 34), part) == "its kernel stores it as 1x600"
+    placed = place_output(function, plain.output.shape, (1, 5, 6, 34), part)
+    assert placed == "its kernel stores it as 1x600"
 
 
 def test_tiles_that_are_stored_as_they_are_are_refused() -> None:
@@ -109,9 +110,8 @@ def test_tiles_that_are_stored_as_they_are_are_refused() -> None:
     function = template.build(plain, template.default_config(plain, machine), machine.isa)
     part = Placement.whole(30 * 128).part(128, 0, 64)
     assert part is not None
-    assert (
-        place_output(function, (1, 5, 6, 128), part) == "its kernel passes the result's address on"
-    )
+    placed = place_output(function, plain.output.shape, (1, 5, 6, 128), part)
+    assert placed == "its kernel passes the result's address on"
 
 
 def test_prefetching_the_weight_is_no_reason() -> None:
@@ -123,4 +123,4 @@ def test_prefetching_the_weight_is_no_reason() -> None:
         I.buffer_store(y, x[0, 0], [0, 0])
     part = Placement.whole(16).part(8, 4, 4)
     assert part is not None
-    assert isinstance(place_output(builder.get(), (2, 8), part), tirx.PrimFunc)
+    assert isinstance(place_output(builder.get(), (2, 4), (2, 8), part), tirx.PrimFunc)

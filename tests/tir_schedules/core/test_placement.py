@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tvm import tirx
+from tvm.ir import assert_structural_equal
 
 from tir_schedules.core.placement import Placement
+from tir_schedules.core.size import SymbolicSize
 
 
 def positions(placement: Placement) -> np.ndarray:
@@ -81,3 +84,19 @@ def test_a_row_in_two_pieces_has_no_parts() -> None:
     assert part is not None
     assert part.part(8, 0, 4) is None
     assert part.part(4, 1, 2) == Placement((30, 2), (10, 1), 4)
+
+
+def test_rows_of_any_number() -> None:
+    """A part of the columns of [n, h, 6, 5], as a tensor, as rows, and where it does not fit."""
+    n, h = SymbolicSize.of("n"), SymbolicSize.of("h")
+    part = Placement.whole(n * h * 6 * 5).part(5, 2, 3)
+    assert part == Placement((n * h * 6, 3), (5, 1), 2)
+    y = tirx.Var("y", "int64")
+    strides = part.strides_of((n, y, 6, 3))
+    assert strides is not None and strides[1:] == (30, 5, 1)
+    assert_structural_equal(strides[0], 30 * y)
+    assert part.strides_of((y, 3)) == (5, 1)
+    assert part.strides_of((y, 2)) is None  # not whole runs
+    assert part.strides_of((6, 3)) is None  # of one row alone
+    assert part.part(3, 1, 2) == Placement((n * h * 6, 2), (5, 1), 3)
+    assert Placement.whole(n * 30).part(5, 2, h) is None
