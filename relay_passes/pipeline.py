@@ -55,6 +55,7 @@ from .canonicalize.slice_flips import slice_flips
 from .canonicalize.slice_takes import slice_takes
 from .decisions import DecisionLog
 from .ir.tidy import tidy, to_dataflow
+from .layout.compose_reorders import compose_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
@@ -222,6 +223,7 @@ def phases(
             *only_if(coarse, merge_depthwise(machine)),
             *only_if(coarse, merge_chains(machine)),
             select_winograd(machine, options.fast_math, options.open_weights),
+            compose_reorders(),
             note_reorders(decisions),
         ],
         Phase.CONFIGURE_REGIONS: [

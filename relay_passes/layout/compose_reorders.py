@@ -1,0 +1,165 @@
+"""Composes reorders: permutations with reshapes between them become one permutation.
+
+Before
+
+    lv = R.permute_dims(x, axes=[0, 3, 1, 2])                # x: [n, 32, 32, 64]
+    lv1 = R.reshape(lv, R.shape([n * 1024, 2, 16, 2]))
+    lv2 = R.permute_dims(lv1, axes=[0, 2, 1, 3])
+    lv3 = R.reshape(lv2, R.shape([n, 64, 256, 4]))
+    gv = R.permute_dims(lv3, axes=[0, 3, 2, 1])
+
+After
+
+    lv = R.reshape(x, R.shape([n, 16, 2, 16, 2, 64]))
+    lv1 = R.permute_dims(lv, axes=[0, 2, 4, 1, 3, 5])
+    gv = R.reshape(lv1, R.shape([n, 4, 256, 64]))
+
+Elements move once then, in runs of 64. Axes are split into parts that no reshape cuts; parts that
+stay side by side are joined again. Nothing is composed if another operator reads a value on the
+way, or if a part of an open size would have to be cut. Patches of images and the ends of recurrent
+layers are written so. The pass runs after regions are formed: they are recognised by permutations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tvm import ir, relax
+
+from relay_passes.ir.axis_view import moves
+from relay_passes.ir.call_axes import permutation
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, relax_shape
+from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.traits import RESHAPES
+from tir_schedules.core.size import quotient
+
+
+def compose_reorders() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return value_pass("tvm_hybrid.compose_reorders", _composed)
+
+
+@dataclass(eq=False)
+class _Part:
+    """A part of an axis; if it was cut, `pieces` has its two pieces, the coarse one first."""
+
+    extent: int
+    pieces: tuple[_Part, _Part] | None = None
+
+    def leaves(self) -> Iterator[_Part]:
+        """What it consists of now, coarse to fine."""
+        if self.pieces is None:
+            yield self
+        else:
+            for piece in self.pieces:
+                yield from piece.leaves()
+
+
+@dataclass
+class _Reorder:
+    """A tensor as the parts of another one's axes.
+
+    Attributes
+    ----------
+    source : list of _Part
+        The axes of the other tensor.
+    axes : list of list of _Part
+        For each axis, its parts.
+    """
+
+    source: list[_Part]
+    axes: list[list[_Part]] = field(default_factory=list)
+
+    def permute(self, order: Sequence[int]) -> None:
+        """Orders the axes."""
+        self.axes = [self.axes[axis] for axis in order]
+
+    def reshape(self, shape: Sequence[int]) -> bool:
+        """Groups parts into other axes, from the last one on; whether that can be."""
+        left = self.parts()
+        found: list[list[_Part]] = []
+        for extent in reversed(shape):
+            axis: list[_Part] = []
+            while extent != 1:
+                if not left:
+                    return False
+                part = left.pop()
+                rest = quotient(extent, part.extent)
+                if rest is None:
+                    coarse = quotient(part.extent, extent)
+                    if coarse is None:
+                        return False
+                    part.pieces = _Part(coarse), _Part(extent)
+                    left.append(part.pieces[0])
+                    part, rest = part.pieces[1], 1
+                axis.append(part)
+                extent = rest
+            found.append(axis[::-1])
+        self.axes = found[::-1]
+        return all(part.extent == 1 for part in left)
+
+    def parts(self) -> list[_Part]:
+        """All parts that are more than one element, in order."""
+        parts = (leaf for axis in self.axes for part in axis for leaf in part.leaves())
+        return [part for part in parts if part.extent != 1]
+
+    def joined(self) -> tuple[list[int], list[int]]:
+        """Extents of the source's parts, those joined that stay side by side, and their order."""
+        before = [leaf for part in self.source for leaf in part.leaves() if leaf.extent != 1]
+        places = [before.index(part) for part in self.parts()]
+        firsts = [at for i, at in enumerate(places) if i == 0 or at != places[i - 1] + 1]
+        ends = [*sorted(firsts)[1:], len(before)]
+        extents = [
+            math.prod(part.extent for part in before[first:end])
+            for first, end in zip(sorted(firsts), ends, strict=True)
+        ]
+        return extents, [sorted(firsts).index(first) for first in firsts]
+
+
+def _composed(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """A permutation in the place of all that are before it; None if there is but one."""
+    if not is_call(call, "relax.permute_dims"):
+        return None
+    chain = _chain(graph, call)
+    tensors = [region_tensor(each) for each in chain]
+    source = region_tensor(chain[0].args[0])
+    if source is None or None in tensors or 0 in source.shape:
+        return None
+    parts = [_Part(extent) for extent in source.shape]
+    reorder = _Reorder(parts, [[part] for part in parts])
+    before, moved = source.shape, 0
+    for each, tensor in zip(chain, tensors, strict=True):
+        assert tensor is not None
+        if is_call(each, "relax.permute_dims"):
+            axes = permutation(each)
+            moved += moves(before, axes)
+            reorder.permute(axes)
+        elif not reorder.reshape(tensor.shape):
+            return None
+        before = tensor.shape
+    if moved < 2:
+        return None
+    extents, order = reorder.joined()
+    told = [chain[0].args[0], *chain]  # which tell all symbols of the shapes
+    expr = chain[0].args[0]
+    if order != sorted(order):
+        split = block.emit(relax.op.reshape(expr, relax_shape(extents, *told)))
+        expr = block.emit(relax.op.permute_dims(split, order))
+    return relax.op.reshape(expr, relax_shape(before, *told))
+
+
+def _chain(graph: DataflowGraph, call: relax.Call) -> list[relax.Call]:
+    """Permutations and reshapes that end in a call, each read by the next one alone."""
+    chain = [call]
+    while True:
+        value = graph.definition(chain[0].args[0])
+        if not is_call(value, "relax.permute_dims", *RESHAPES):
+            break
+        if graph.only_user(chain[0].args[0]) is None:
+            break
+        chain.insert(0, value)
+    while not is_call(chain[0], "relax.permute_dims"):
+        chain.pop(0)
+    return chain
