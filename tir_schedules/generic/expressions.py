@@ -156,16 +156,13 @@ def cost_of(expression: Expr) -> float:
 
     A load through another load (a gather) counts two.
     """
-    total = 0.0
-    inner = 0
+    total = 2.0 * sum(
+        len(loads_of(index)) for load in loads_of(expression) for index in load.indices
+    )
 
     def visit(node: Expr) -> None:
-        nonlocal total, inner
-        if isinstance(node, TensorLoad):
-            nested = sum(len(loads_of(index)) for index in node.indices)
-            total += 2 * nested - sum(map(_index_cost, node.indices))
-            inner += nested
-        elif isinstance(node, Call):
+        nonlocal total
+        if isinstance(node, Call):
             total += COSTS.get(call_name(node), OTHER_CALL_COST)
         elif isinstance(node, _DIVIDES):
             total += DIVIDE_COST
@@ -174,12 +171,13 @@ def cost_of(expression: Expr) -> float:
         elif not isinstance(node, _FREE):
             total += 1
 
-    tvm_ffi.structural_walk(expression, (tirx.Expr, visit))
-    return max(total, 0.0)
+    # Not within loads: their buffers know sizes, which are expressions.
+    tvm_ffi.structural_walk(_with_free_loads(expression), (tirx.Expr, visit))
+    return total
 
 
-def _index_cost(index: Expr) -> float:
-    return 0.0 if isinstance(index, _FREE) else cost_of(index)
+def _with_free_loads(expression: Expr) -> Expr:
+    return map_loads(expression, lambda load: tirx.Var("load", load.ty.dtype))
 
 
 def strides_of(

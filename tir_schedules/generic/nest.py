@@ -32,11 +32,12 @@ from tvm.sym import Analyzer
 
 from microkernels.vector.expressions import Expr
 
-from .expressions import const_int, int64, loads_of, map_loads, substitute, variables_of
+from .expressions import const_int, int64, loads_of, map_loads, same, substitute, variables_of
 
 ReadSize = Callable[[Any], "int | None"]
 """An extent -> its size; None if that is not known."""
 
+_MOST_DIVISIONS = 8  # of one position, one by the result of another
 _LARGEST = 1 << 40  # more elements than there are along any axis
 
 
@@ -181,21 +182,36 @@ class Nest:
         """The nest without unit axes, every expression simplified within the axes' ranges."""
         units = {axis.var: int64(0) for axis in self.axes() if axis.extent == 1}
         nest = self.substituted(units) if units else self
-        analyzer = analyzer_for(axis for axis in self.axes() if axis.extent != 1)
+        return replace(
+            nest,
+            spatial=tuple(axis for axis in nest.spatial if axis.extent != 1),
+            reduce=tuple(axis for axis in nest.reduce if axis.extent != 1),
+        ).tidied()
+
+    def tidied(self) -> Nest:
+        """The nest with every expression simplified within the axes' ranges."""
+        analyzer = self.analyzer()
+        is_open = any(axis.end is not None for axis in self.axes())
 
         def simplify(value: Expr) -> Expr:
-            return floors(without_round_trips(analyzer.simplify(value)), analyzer)
+            value = floors(without_round_trips(analyzer.simplify(value)), analyzer)
+            return without_divisions(value, analyzer) if is_open else value
 
         def in_store(store: Store) -> Store:
             return Store(
                 store.buffer, tuple(map(simplify, store.indices)), simplify(store.value), store.init
             )
 
-        return replace(
-            nest.mapped(in_store, simplify),
-            spatial=tuple(axis for axis in nest.spatial if axis.extent != 1),
-            reduce=tuple(axis for axis in nest.reduce if axis.extent != 1),
-        )
+        return self.mapped(in_store, simplify)
+
+    def analyzer(self) -> Analyzer:
+        """Knows the range of every axis."""
+        return analyzer_for(self.axes())
+
+    def values(self) -> list[Expr]:
+        """The values of all stores and names."""
+        stored = [store.value for store in (*self.stores, *self.epilogue)]
+        return [*stored, *(value for _, value in self.lets)]
 
     def axes(self) -> tuple[Axis, ...]:
         """All axes, spatial ones first."""
@@ -235,6 +251,45 @@ def floors(value: Expr, analyzer: Analyzer) -> Expr:
     return tvm_ffi.structural_map(value, (tirx.Div, change))
 
 
+def without_divisions(value: Expr, analyzer: Analyzer) -> Expr:
+    """Positions that open sizes divide, of which it is known that they are within these sizes.
+
+    (n * i + j) // n % m  ->  i, if j < n and i < m
+    """
+
+    def change(division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
+        divisor = division.b
+        whole, rest = (analyzer.simplify(each) for each in _parted(division.a, divisor))
+        if not analyzer.can_prove(rest >= 0) or not analyzer.can_prove(rest < divisor):
+            return division
+        return whole if isinstance(division, tirx.FloorDiv) else rest
+
+    for _ in range(_MOST_DIVISIONS):
+        before = value
+        value = tvm_ffi.structural_map(value, ((tirx.FloorDiv, tirx.FloorMod), change))
+        if value.same_as(before):
+            break
+        value = analyzer.simplify(value)
+    return value
+
+
+def _parted(value: Expr, divisor: Expr) -> tuple[Expr, Expr]:
+    """`whole` and `rest` of a sum which is `whole * divisor + rest`."""
+    if isinstance(value, tirx.Add | tirx.Sub):
+        is_sum = isinstance(value, tirx.Add)
+        pairs = zip(_parted(value.a, divisor), _parted(value.b, divisor), strict=True)
+        whole, rest = (one + other if is_sum else one - other for one, other in pairs)
+        return whole, rest
+    factors = [(value.a, value.b), (value.b, value.a)] if isinstance(value, tirx.Mul) else []
+    for one, other in factors:
+        if same(other, divisor):
+            return one, int64(0)
+        whole, rest = _parted(one, divisor)
+        if const_int(rest) == 0:
+            return whole * other, rest
+    return int64(0), value
+
+
 def without_round_trips(value: Expr) -> Expr:
     """Small integers that are made f32 and integers again (by TVM's resize) as they were."""
 
@@ -252,7 +307,8 @@ def analyzer_for(axes: Iterable[Axis]) -> Analyzer:
     """An analyzer that knows the range of every axis, and that no size is negative."""
     analyzer = Analyzer()
     axes = list(axes)
-    for var in {var for axis in axes if axis.end is not None for var in variables_of(axis.end)}:
+    ends = {var for axis in axes if axis.end is not None for var in variables_of(axis.end)}
+    for var in ends - {axis.var for axis in axes}:
         analyzer.bind(var, Range(int64(0), int64(_LARGEST)))
     for axis in axes:
         analyzer.bind(axis.var, Range(int64(0), axis.stated))

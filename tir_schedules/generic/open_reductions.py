@@ -37,8 +37,10 @@ from .loops import (
     with_statements,
 )
 from .nest import Axis, Nest, NotHandledError, Store
-from .open_nests import open_nests, over_axes, step_along
+from .open_elements import element_loops
+from .open_nests import open_nests, over_axes, step_along, with_fewer_reduced
 from .reduction_rows import open_row
+from .selects import with_selects
 
 
 def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
@@ -59,12 +61,13 @@ def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
         if buffer in kept:
             statements.append(tirx.AllocBuffer(views[buffer].flat))
     for nest in program.nests:
-        flat = flattened(nest, views)
-        statements.append(_loops(flat, machine) if nest.reduce else _elements(flat, machine))
+        flat = flattened(nest if nest.reduce else with_selects(nest), views)
+        statements.append(_loops(flat, machine) if nest.reduce else element_loops(flat, machine))
     return with_statements(func, statements), "generic_reduction"
 
 
 def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
+    nest = with_fewer_reduced(nest)
     own = {store.buffer for store in nest.stores}
     for store in nest.stores:
         value = store.value
@@ -88,14 +91,6 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
         if all(step in (0, 1) for step in steps) and set(written) == {1}:
             return over_axes(nest.spatial[:-1], _along_results(nest, axis), machine)
     raise NotHandledError(f"{nest.name} reads no neighbours")
-
-
-def _elements(nest: Nest, machine: Machine) -> tirx.Stmt:
-    """The elements that are computed of reduced ones, in the order in which they are stored."""
-    body = store_statement(nest, nest.stores, {})
-    for axis in nest.spatial[-1:]:
-        body = tirx.For(axis.var, int64(0), axis.stated, ForKind.SERIAL, body)
-    return over_axes(nest.spatial[:-1], body, machine)
 
 
 def _along_results(nest: Nest, axis: Axis) -> tirx.Stmt:

@@ -29,6 +29,7 @@ from .fallback import loops_as_written, parallel_blocks
 from .inline import merge_nests
 from .names import names_in_memory
 from .nest import NotHandledError
+from .open_elements import open_elements
 from .open_items import SCHEDULES_LEFT, open_items
 from .open_reductions import open_reductions
 from .open_rows import open_rows
@@ -53,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     _nests,
     whole_copy,
     open_transposes,
+    open_elements,
     _open_items,
     open_rows,
     open_reductions,

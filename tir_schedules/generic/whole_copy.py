@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from tvm import tirx
 from tvm.relax.analysis import has_reshape_pattern
-from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .expressions import int64
 from .loops import parameter_views, with_statements
 from .nest import NotHandledError
-from .open_nests import require_open
+from .open_nests import flat_loop, require_open
 
 WHOLE_COPY = "tvm_hybrid.whole_copy"
 """Attribute of a function that stores its first tensor's elements in its last, in order."""
@@ -36,14 +34,9 @@ def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
         raise NotHandledError("it does more than copy")
     views, declarations = parameter_views(func)
     source, *_, result = views.values()
-    size = result.flat.shape[0]
-    part, number = (tirx.Var(name, "int64") for name in ("part", "number"))
-    share = tirx.floordiv(size + int64(machine.threads - 1), int64(machine.threads))
-    first: Expr = part * share
-    at = number if machine.threads == 1 else first + number
-    store = tirx.BufferStore(result.flat, tirx.BufferLoad(source.flat, [at]), [at])
-    count = size if machine.threads == 1 else tirx.Min(share, tirx.Max(size - first, int64(0)))
-    loop = tirx.For(number, int64(0), count, ForKind.SERIAL, store)
-    if machine.threads > 1:
-        loop = tirx.For(part, int64(0), int64(machine.threads), ForKind.PARALLEL, loop)
+
+    def copied(at: Expr) -> tirx.Stmt:
+        return tirx.BufferStore(result.flat, tirx.BufferLoad(source.flat, [at]), [at])
+
+    loop = flat_loop(result.flat.shape[0], copied, machine)
     return with_statements(func, [*declarations, loop]), "generic_injective"

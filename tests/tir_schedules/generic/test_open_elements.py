@@ -1,0 +1,209 @@
+"""Elements of open sizes: rows in pieces, periods and joined axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, te, tirx
+
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from tests.tir_schedules.generic.test_open_reductions import function_of
+from tir_schedules.core.statements import walk
+from tir_schedules.generic.expressions import variables_of
+from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.open_elements import open_elements
+from tir_schedules.generic.schedule import schedule_generic
+
+N, M = (tirx.Var(name, "int64") for name in "nm")
+SIZES = [(1, 1), (3, 40), (40, 3), (17, 16), (33, 49), (0, 5), (5, 0)]
+
+Case = tuple[Callable[[te.Tensor], te.Tensor], Callable[[np.ndarray], np.ndarray]]
+
+
+def _number(value: int) -> tirx.Expr:
+    return tirx.const(value, "int64")
+
+
+def _one(size: tirx.Expr) -> tirx.Expr:
+    return tirx.Max(size, _number(1))
+
+
+def _reflected(place: tirx.Expr, size: tirx.Expr) -> tirx.Expr:
+    before = tirx.if_then_else(place < 2, 2 - place, place - 2)
+    return tirx.if_then_else(place < size + 2, before, 2 * size - place)
+
+
+def _within(i: tirx.Expr, j: tirx.Expr) -> tirx.Expr:
+    return tirx.all(i >= 1, i <= N, j >= 2, j < M + 2)
+
+
+def _halves(x: np.ndarray, times: int) -> np.ndarray:
+    return np.repeat(np.repeat(x, times, 0), times, 1)
+
+
+CASES: dict[str, Case] = {
+    "tiled": (
+        lambda x: te.compute((2 * N, 3 * M), lambda i, j: x[i % _one(N), j % _one(M)]),
+        lambda x: np.tile(x, (2, 3)),
+    ),
+    "wrapped": (
+        lambda x: te.compute((N, M + 5), lambda i, j: x[i, tirx.floormod(j - 2, _one(M))]),
+        lambda x: np.pad(x, ((0, 0), (2, 3)), mode="wrap"),
+    ),
+    "edges": (
+        lambda x: te.compute(
+            (N + 1, M + 5),
+            lambda i, j: x[
+                tirx.Min(i, N - 1), tirx.Max(tirx.Min(j - 2, M - 1), _number(0))
+            ],
+        ),
+        lambda x: np.pad(x, ((0, 1), (2, 3)), mode="edge"),
+    ),
+    "reflected": (
+        lambda x: te.compute((N, M + 4), lambda i, j: x[i, _reflected(j, M)]),
+        lambda x: np.pad(x, ((0, 0), (2, 2)), mode="reflect"),
+    ),
+    "padded": (
+        lambda x: te.compute(
+            (N + 2, M + 3),
+            lambda i, j: tirx.if_then_else(_within(i, j), x[i - 1, j - 2], tirx.const(7.0)),
+        ),
+        lambda x: np.pad(x, ((1, 1), (2, 1)), constant_values=7),
+    ),
+    "joined": (
+        lambda x: te.compute(
+            (N, 2 * M), lambda i, j: tirx.if_then_else(j < M, x[i, j], -x[i, j - M])
+        ),
+        lambda x: np.concatenate([x, -x], 1),
+    ),
+    "rows joined": (
+        lambda x: te.compute(
+            (2 * N, M), lambda i, j: tirx.if_then_else(i < N, x[i, j], -x[i - N, j])
+        ),
+        lambda x: np.concatenate([x, -x]),
+    ),
+    "a triangle": (
+        lambda x: te.compute(
+            (N, M), lambda i, j: tirx.Select(i <= j, x[i, j], tirx.const(0.0))
+        ),
+        np.triu,
+    ),
+    "but for the diagonal": (
+        lambda x: te.compute(
+            (N, M), lambda i, j: tirx.if_then_else(tirx.NE(i, j), x[i, j], tirx.const(0.0))
+        ),
+        lambda x: x * (1 - np.eye(*x.shape, dtype=x.dtype)),
+    ),
+    "every second": (
+        lambda x: te.compute((N, (M + 1) // 2), lambda i, j: x[i, 2 * j]),
+        lambda x: x[:, ::2],
+    ),
+    "twice": (
+        lambda x: te.compute((2 * N, 2 * M), lambda i, j: x[i // 2, j // 2]),
+        lambda x: _halves(x, 2),
+    ),
+    "nine times": (
+        lambda x: te.compute((9 * N, 9 * M), lambda i, j: x[i // 9, j // 9]),
+        lambda x: _halves(x, 9),
+    ),
+    "not whole periods": (
+        lambda x: te.compute((N, 2 * M - M // 2), lambda i, j: x[i, j // 2]),
+        lambda x: np.repeat(x, 2, 1)[:, : 2 * x.shape[1] - x.shape[1] // 2],
+    ),
+    "backwards": (
+        lambda x: te.compute((N, M), lambda i, j: x[i, M - 1 - j]),
+        lambda x: x[:, ::-1],
+    ),
+    "greater ones": (
+        lambda x: te.compute(
+            (N, M), lambda i, j: tirx.Select(x[i, j] > 0.5, x[i, j], x[i, M - 1 - j])
+        ),
+        lambda x: np.where(x > 0.5, x, x[:, ::-1]),
+    ),
+}  # fmt: skip
+OF_SOME = ("wrapped", "edges", "reflected")  # which have elements where there are none to read
+
+
+def _function(name: str) -> tirx.PrimFunc:
+    x = te.placeholder((N, M), "float32", name="x")
+    return te.create_prim_func([x, CASES[name][0](x)])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str, threads: int) -> None:
+    machine = Machine("znver4", isa_named("avx2"), threads)
+    scheduled, schedule = open_elements(_function(name), machine)
+    assert schedule == "generic_injective"
+    run = tvm.compile(scheduled, "llvm")
+    for sizes in SIZES:
+        if name.startswith(OF_SOME) and 0 in sizes:
+            continue
+        if name == "reflected" and sizes[1] < 3:  # `_reflected` turns once
+            continue
+        x = np.random.default_rng(0).random(sizes).astype(np.float32)
+        wanted = CASES[name][1](x)
+        result = tvm.runtime.tensor(np.full(wanted.shape, np.nan, np.float32))
+        run(tvm.runtime.tensor(x), result)
+        np.testing.assert_array_equal(result.numpy(), wanted)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_asked_and_divided_for_each_element(name: str) -> None:
+    scheduled, _ = open_elements(_function(name), Machine("znver4", isa_named("avx2")))
+    found: list[tirx.Expr] = []
+    questions = (tirx.Select, tirx.LT, tirx.LE, tirx.EQ, tirx.NE, tirx.Min, tirx.Max)
+    for loop in _innermost(scheduled):
+        tvm_ffi.structural_walk(
+            loop.body, ((*questions, tirx.FloorDiv, tirx.FloorMod), found.append)
+        )
+        found = [each for each in found if loop.loop_var in variables_of(each)]
+        if name in ("twice", "not whole periods") and found:
+            # The elements of a period that is not whole, behind those that are.
+            assert all(isinstance(division, tirx.FloorDiv) for division in found)
+            found = []
+        assert not found or name == "greater ones"
+
+
+def _innermost(function: tirx.PrimFunc) -> list[tirx.For]:
+    found = [each for each in walk(function.body) if isinstance(each, tirx.For)]
+    return [each for each in found if not any(isinstance(e, tirx.For) for e in walk(each.body))]
+
+
+def test_a_choice_by_value_is_no_branch() -> None:
+    function = _function("greater ones").with_attr("global_symbol", "main")
+    scheduled, _ = schedule_generic(function, Machine("znver4", isa_named("avx2")))
+    built = tvm.compile(scheduled, tvm.target.Target({"kind": "llvm", "mcpu": "znver3"}))
+    assert "vblendvps" in built.mod.inspect_source("asm")
+
+
+def test_neighbouring_axes_become_one() -> None:
+    x = te.placeholder((N, _number(3), M, M), "float32", name="x")
+    row = te.placeholder((_number(3),), "float32", name="row")
+    result = te.compute(x.shape, lambda n, c, i, j: x[n, c, i, j] * row[c])
+    scheduled, _ = open_elements(
+        te.create_prim_func([x, row, result]), Machine("znver4", isa_named("avx2"))
+    )
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(scheduled.body, (tirx.For, loops.append))
+    assert len(loops) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "reason"),
+    [
+        (relax.op.tanh, (4, 16), "all sizes are known"),
+        (relax.op.tanh, (N, 16), "rows are of known size"),
+        (lambda x: relax.op.sum(x, 0), (N, M), "more than elements"),
+    ],
+)
+def test_what_is_left(
+    body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...], reason: str
+) -> None:
+    with pytest.raises(NotHandledError, match=reason):
+        open_elements(function_of(body, shape), Machine("znver4", isa_named("avx2")))
