@@ -19,6 +19,7 @@ from .legalize_arg_extremes import LEGALIZATIONS as ARG_EXTREMES
 from .legalize_floats import LEGALIZATIONS as FLOATS
 from .legalize_integers import LEGALIZATIONS as INTEGERS
 from .legalize_joins import LEGALIZATIONS as JOINS
+from .legalize_places import LEGALIZATIONS as PLACES
 from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
 from .legalize_reorders import LEGALIZATIONS as REORDERS
 from .legalize_resize import LEGALIZATIONS as RESIZE
@@ -30,5 +31,5 @@ from .legalize_slices import LEGALIZATIONS as SLICES
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
     ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE}
-    ours |= {**SCANS, **SHAPES, **SLICES, **JOINS}
+    ours |= {**SCANS, **SHAPES, **SLICES, **JOINS, **PLACES}
     return relax.transform.LegalizeOps(customize_legalize_map=ours)

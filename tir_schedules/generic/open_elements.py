@@ -41,6 +41,9 @@ MOST_PIECES = 16
 FEW = 4
 """Elements of a period that are written out, so that LLVM stores them as one vector."""
 
+SHORT = 16
+"""Elements of a piece that is not worth a loop over periods."""
+
 Most = Mapping[tirx.Var, int]
 """How many pieces an axis may be cut into; others are not cut."""
 
@@ -103,7 +106,8 @@ def _over(nest: Nest, number: int, most: Most, machine: Machine) -> tirx.Stmt:
 
 def _piece(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
     nest, last = piece.nest, number + 1 == len(piece.nest.spatial)
-    period = _period(nest, number)
+    size = const_int(nest.analyzer().simplify(piece.end - piece.first))
+    period = None if size is not None and size <= SHORT else _period(nest, number)
     length = None if period is None else const_int(period.length)
     if period is None or (number == 0 and not last and machine.threads > 1):
         return _run(piece, number, most, machine)

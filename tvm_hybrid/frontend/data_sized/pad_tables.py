@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te, tirx
 
+from relay_passes.lower.legalize_places import PLACES
 from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 
 from ..expressions import Expr
@@ -43,7 +44,9 @@ def pad_by_table(
     def compute(size: Expr, kept: Expr, before: Expr) -> te.Tensor:
         def element(place: Expr) -> Expr:
             inner = place - te.max(before, index(0))
-            return _source(mode, inner, kept) - te.min(before, index(0))
+            outside = _source(mode, inner, kept)
+            behind = tirx.if_then_else(inner < kept, inner, outside)
+            return tirx.if_then_else(inner < 0, outside, behind) - te.min(before, index(0))
 
         return te.compute((size,), element, name="places")
 
@@ -54,7 +57,7 @@ def pad_by_table(
         kept,
         before,
         primfunc_name_hint="pad_places",
-        primfunc_attrs={OP_PATTERN: OPAQUE},
+        primfunc_attrs={OP_PATTERN: OPAQUE, PLACES: True},
     )
     return builder.normalize(relax.op.take(x, places, axis, mode="clip"))
 
