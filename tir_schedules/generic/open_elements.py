@@ -32,6 +32,7 @@ from .loops import (
 )
 from .nest import Axis, Nest, NotHandledError
 from .open_nests import continues, flat_loop, open_axis, open_nests
+from .open_vectors import loop_of_elements
 from .pieces import Piece, pieces
 from .selects import with_selects
 
@@ -131,8 +132,10 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         return flat_loop(
             axis.stated, lambda at: store_statement(nest, nest.stores, {axis.var: at}), machine
         )
-    kind = ForKind.PARALLEL if shared else ForKind.SERIAL
-    return tirx.For(axis.var, int64(0), axis.stated, kind, _over(nest, number + 1, most, machine))
+    body = _over(nest, number + 1, most, machine)
+    if not shared:
+        return loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
+    return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
 
 
 def _replaced(

@@ -17,6 +17,7 @@ from .expressions import const_int, int64, strides_of
 from .inline import merge_nests
 from .loops import numbers_used
 from .nest import Axis, Nest, NotHandledError, Program, analyzer_for
+from .open_vectors import loop_of_elements
 from .read_program import read_program
 
 SAMPLE = 1 << 10  # what costs are estimated with, and order of loops chosen
@@ -103,10 +104,11 @@ def open_axis(name: str, size: Expr) -> Axis:
 def flat_loop(size: Expr, body: Callable[[Expr], tirx.Stmt], machine: Machine) -> tirx.Stmt:
     """One loop; threads have a share each."""
     number, part = tirx.Var("number", "int64"), tirx.Var("part", "int64")
+    lanes = machine.isa.f32_lanes
     if machine.threads == 1:
-        return tirx.For(number, int64(0), size, ForKind.SERIAL, body(number))
+        return loop_of_elements(number, size, body(number), lanes)
     share = tirx.floordiv(size + int64(machine.threads - 1), int64(machine.threads))
     first: Expr = part * share
     count = tirx.Min(share, tirx.Max(size - first, int64(0)))
-    loop = tirx.For(number, int64(0), count, ForKind.SERIAL, body(first + number))
+    loop = loop_of_elements(number, count, body(first + number), lanes)
     return tirx.For(part, int64(0), int64(machine.threads), ForKind.PARALLEL, loop)
