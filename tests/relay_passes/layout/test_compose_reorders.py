@@ -74,7 +74,7 @@ def test_there_and_back_is_a_reshape() -> None:
 
 def read_halfway(x: relax.Expr) -> list[relax.Expr]:
     x = bind(op.permute_dims(x, [1, 0, 2]))
-    return [op.permute_dims(bind(op.reshape(x, (3, 2, 2, N))), [1, 0, 3, 2]), op.exp(x)]
+    return [op.permute_dims(bind(op.reshape(x, (3, N, 2, 2))), [1, 0, 3, 2]), op.exp(x)]
 
 
 @pytest.mark.parametrize(
