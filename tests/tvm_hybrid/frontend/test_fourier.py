@@ -139,7 +139,8 @@ def test_the_product_is_ours() -> None:
     [
         (3, 6, ModelError, "axis 3"),
         (1, 0, ModelError, "transform of 0"),
-        (1, 1 << 20, UnsupportedOperatorError, "table would have"),
+        (1, (1 << 20) - 3, UnsupportedOperatorError, "tables would have"),  # a prime
+        (1, 1 << 26, UnsupportedOperatorError, "tables would have"),
     ],
 )
 def test_what_is_refused(axis: int, length: int, error: type[Exception], message: str) -> None:

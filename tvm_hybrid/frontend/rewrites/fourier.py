@@ -4,13 +4,13 @@
     STFT(x: [1, 99, 1], 7, window)    ->    Gather(x, [frames, length]), then as DFT
 
 A table holds the powers of the root of unity, with the window and the factor of the inverse in it.
+A long transform of a static size is two products with small tables (fourier_factors.py).
 Sums are computed in float32 at least. A table of a dynamic size is computed when the model runs
 (fourier_converters.py). The length of STFT's frames is static, unless one frame is a whole signal.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from ..fourier_converters import MAX_TABLE_BYTES
 from ..graph import OWN_DOMAIN, Graph, describe
 from ..node_builder import Extent, NodeBuilder, attributes_of, known_shape, optional_input
 from ..node_extents import element_of, extents_of, known, minus, plus, times, value_of
+from .fourier_factors import factored_product, factors_of, roots
 from .registry import rewrites
 
 AXIS_BY_INPUT = 20  # of DFT
@@ -170,20 +171,19 @@ def _whole(node: onnx.NodeProto, graph: Graph, position: int, name: str) -> int 
     return int(graph.constants[value].item())
 
 
-def _check_size(node: onnx.NodeProto, rows: int, columns: int) -> None:
-    size = rows * columns * np.dtype(np.float32).itemsize
+def _check_size(node: onnx.NodeProto, numbers: int) -> None:
+    size = numbers * np.dtype(np.float32).itemsize
     if size > MAX_TABLE_BYTES:
         raise UnsupportedOperatorError(
-            f"{describe(node)}: its table would have {size} bytes; up to {MAX_TABLE_BYTES} are "
+            f"{describe(node)}: its tables would have {size} bytes; up to {MAX_TABLE_BYTES} are "
             "supported. Transform fewer elements at once"
         )
 
 
 def _table(read: int, length: int, inverse: bool) -> np.ndarray:
     """What each part of an element adds to each part of a result: [read, 2, length, 2]."""
-    powers = np.outer(np.arange(read), np.arange(length)) % length
-    root = np.exp((2j if inverse else -2j) * math.pi * np.arange(length) / length)
-    factors = root[powers] / (length if inverse else 1)
+    powers = np.outer(np.arange(read), np.arange(length))
+    factors = roots(powers, length, inverse) / (length if inverse else 1)
     real, imaginary = factors.real, factors.imag
     return np.stack(
         [np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)],
@@ -194,10 +194,15 @@ def _table(read: int, length: int, inverse: bool) -> np.ndarray:
 def _real_table(read: int, length: int) -> np.ndarray:
     """The inverse of one half of a spectrum whose other half mirrors it: [read, 2, length, 1]."""
     table = _table(read, length, inverse=True)[..., :1]
+    weights = _weights(read, length)
+    table[weights == 1, 1] = 0
+    return table * weights[:, None, None, None]
+
+
+def _weights(read: int, length: int) -> np.ndarray:
+    """How often each element of one half of a spectrum is in the whole, itself and mirrored."""
     place = np.arange(read)
-    single = (place == 0) | (2 * place == length)  # those that mirror themselves
-    table[single, 1] = 0
-    return table * np.where(single, 1, 2)[:, None, None, None]
+    return np.where((place == 0) | (2 * place == length), 1, 2)
 
 
 def _transformed(
@@ -209,43 +214,70 @@ def _transformed(
     output: str,
     window: np.ndarray | None = None,
 ) -> str:
-    """A signal [..., read, parts] times a table, [..., count, parts]."""
+    """A signal [..., read, parts] times a table, or two small ones: [..., made, parts]."""
     elem_type = build.graph.elem_type(build.source.input[0])
     narrow = elem_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
     dtype = np.dtype(np.float32 if narrow else helper.tensor_dtype_to_np_dtype(elem_type))
     made, made_parts = form.length, 1 if form.mirrored else 2
     if form.onesided and not form.inverse:
         made = _halved(build, form.length)
-    if isinstance(read, int) and isinstance(form.length, int) and isinstance(made, int):
-        values = _known_table(build.source, form, read, made)
-        if window is not None:
-            values = values * window.astype(np.float64)[:, None, None, None]
-        table = build.constant(values.reshape(read * form.parts, -1), dtype)
-    else:
-        sizes = (value_of(build, each) for each in (read, made, form.length))
-        table = build.add(
-            "FourierTable", *sizes, domain=OWN_DOMAIN, parts=form.parts, made_parts=made_parts,
-            inverse=int(form.inverse), mirrored=int(form.mirrored), dtype=str(dtype),
-        )  # fmt: skip
-        rows = read * form.parts if isinstance(read, int) else None
-        columns = made * made_parts if isinstance(made, int) else None
-        build.graph.declare(table, helper.np_dtype_to_tensor_dtype(dtype), (rows, columns))
     count: Extent = 1
     for size in others:
         count = times(build, count, size)
-    flat = build.reshape(signal, [count, times(build, read, form.parts)])
+    factors = None
+    if isinstance(read, int) and isinstance(form.length, int) and isinstance(made, int):
+        parts = form.parts, made, made_parts
+        factors = factors_of(form.length, read, *parts, form.inverse, count)
+    width = times(build, read, form.parts)
+    flat = build.reshape(signal, [count, read, form.parts] if factors else [count, width])
     if narrow:
         flat = build.add("Cast", flat, to=TensorProto.FLOAT)
-    product = build.add("MatMul", flat, table)
+    if factors:
+        _check_size(build.source, factors.table_numbers)
+        weights = window
+        if form.mirrored:
+            weights = _weights(factors.read, factors.first * factors.second)
+        if weights is not None:
+            flat = build.add("Mul", flat, build.constant(weights[:, None], dtype))
+        product = factored_product(build, factors, flat, count, dtype)
+    else:
+        table = _whole_table(build, form, read, made, made_parts, dtype, window)
+        product = build.add("MatMul", flat, table)
     if narrow:
         product = build.add("Cast", product, to=elem_type)
     return build.reshape(product, [*others, made, made_parts], output)
 
 
+def _whole_table(
+    build: NodeBuilder,
+    form: _Form,
+    read: Extent,
+    made: Extent,
+    made_parts: int,
+    dtype: np.dtype,
+    window: np.ndarray | None,
+) -> str:
+    """The table of one product, [read * parts, made * made_parts]."""
+    if isinstance(read, int) and isinstance(form.length, int) and isinstance(made, int):
+        values = _known_table(build.source, form, read, made)
+        if window is not None:
+            values = values * window.astype(np.float64)[:, None, None, None]
+        return build.constant(values.reshape(read * form.parts, -1), dtype)
+    sizes = (value_of(build, each) for each in (read, made, form.length))
+    table = build.add(
+        "FourierTable", *sizes, domain=OWN_DOMAIN, parts=form.parts, made_parts=made_parts,
+        inverse=int(form.inverse), mirrored=int(form.mirrored), dtype=str(dtype),
+    )  # fmt: skip
+    rows = read * form.parts if isinstance(read, int) else None
+    columns = made * made_parts if isinstance(made, int) else None
+    build.graph.declare(table, helper.np_dtype_to_tensor_dtype(dtype), (rows, columns))
+    return table
+
+
 def _known_table(node: onnx.NodeProto, form: _Form, read: int, made: int) -> np.ndarray:
     """The table of static sizes, [read, parts, made, parts]."""
     assert isinstance(form.length, int)
-    _check_size(node, read * form.parts, made * (1 if form.mirrored else 2))
+    _check_size(node, read * form.parts * made * (1 if form.mirrored else 2))
     if form.mirrored:
         return _real_table(read, form.length)[:, : form.parts]
     return _table(read, form.length, form.inverse)[:, : form.parts, :made]
