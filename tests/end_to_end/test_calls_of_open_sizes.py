@@ -14,6 +14,8 @@ from tools.compile_times.corpus import OTHER_BATCH, build, has_relative
 from tools.compile_times.graph import Model
 from tvm_hybrid.frontend.onnx_import import import_onnx
 
+pytestmark = pytest.mark.turns
+
 MOST = 1.1
 MODELS = (
     "minilm",

@@ -13,6 +13,8 @@ from tvm_hybrid.frontend.rewrites.fourier_factors import Factors, factors_of
 from .models import random
 from .test_fourier import bound, check, exact
 
+pytestmark = pytest.mark.turns
+
 LENGTHS = [1, 2, 60, 97, 997, 1022, 1024, 4096, 6000]
 
 
