@@ -168,6 +168,15 @@ def tan(x: Expr) -> Expr:
     return flipped(_of_quarters(x, _tangent), reinterpret("int32", x))
 
 
+def _arcsine(x: Expr) -> tuple[Expr, Expr]:
+    """Whether a bound x, which is not negative, is at most 1/2; the arcsine of x if so, else that
+    of sqrt((1 - x) / 2)."""
+    near = x <= like(0.5, x)
+    half = bind(like(0.5, x) - x * like(0.5, x))
+    square = bind(tirx.Select(near, x * x, half))
+    return near, bind(_odd(ASIN, bind(tirx.Select(near, x, tirx.sqrt(half))), square))
+
+
 def asin(x: Expr) -> Expr:
     """Arcsine, about 25 instructions, one of them a square root.
 
@@ -175,11 +184,7 @@ def asin(x: Expr) -> Expr:
     """
     x = bind(x)
     # asin(x) = pi / 2 - 2 asin(sqrt((1 - x) / 2)).
-    magnitude = bind(absolute(x))
-    near = magnitude <= like(0.5, x)
-    half = bind(like(0.5, x) - magnitude * like(0.5, x))
-    square = bind(tirx.Select(near, magnitude * magnitude, half))
-    value = bind(_odd(ASIN, bind(tirx.Select(near, magnitude, tirx.sqrt(half))), square))
+    near, value = _arcsine(bind(absolute(x)))
     far = like(math.pi / 2, x) - (value * like(2, x) - like(_PI_LOW / 2, x))
     return flipped(tirx.Select(near, value, far), reinterpret("int32", x))
 
@@ -191,11 +196,7 @@ def acos(x: Expr) -> Expr:
     """
     x = bind(x)
     # acos(x) = pi / 2 - asin(x) = 2 asin(sqrt((1 - x) / 2)) = pi - 2 asin(sqrt((1 + x) / 2)).
-    magnitude = bind(absolute(x))
-    near = magnitude <= like(0.5, x)
-    half = bind(like(0.5, x) - magnitude * like(0.5, x))
-    square = bind(tirx.Select(near, magnitude * magnitude, half))
-    value = bind(_odd(ASIN, bind(tirx.Select(near, magnitude, tirx.sqrt(half))), square))
+    near, value = _arcsine(bind(absolute(x)))
     sign = reinterpret("int32", x)
     middle = like(math.pi / 2, x) - (flipped(value, sign) - like(_PI_LOW / 2, x))
     double = bind(value * like(2, x))

@@ -12,11 +12,12 @@ After
     lv2 = R.call_tir_inplace(tvm_hybrid_conv2d1_placed, (x, const_w1, lv),
                              out_ty=R.Tensor((1, 56, 56, 128)), inplace_indices=[2])
 
-Each kernel writes its own part only; nothing is copied, and TVM plans memory for one tensor. Nested
-concatenations, with reshapes between them, are treated as one (such as the interleaved phases of a
-transposed convolution). A part that no kernel computes, or that has another reader, is copied, if
-most of the result is not copied; otherwise the concatenation stays. The pass works on finished
-kernels (`tir_schedules.assembled.placed_output`), so it works for every template.
+Each kernel writes its own part only; nothing is copied, and TVM plans memory for one tensor. Axes
+in front of that of the concatenation may be of open size. Nested concatenations, with reshapes
+between them, are treated as one (such as the interleaved phases of a transposed convolution). A
+part that no kernel computes, or that has another reader, is copied, if most of the result is not
+copied; otherwise the concatenation stays. The pass works on finished kernels
+(`tir_schedules.assembled.placed_output`), so it works for every template.
 """
 
 from __future__ import annotations
