@@ -1,0 +1,5 @@
+"""Runs the command."""
+
+from .command import main
+
+main()

@@ -1,0 +1,143 @@
+"""The kernels of a program: their TIR and machine code, in files and beside those of another."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import tvm
+from tvm import tirx
+
+from relay_passes.lower import native_code
+from relay_passes.lower.kernel_text import GLOBAL_SYMBOL, KernelCode, kernel_key
+from relay_passes.tvm_compat import llvm_version
+from tvm_hybrid import api
+from tvm_hybrid.cache_folder import CACHE_VARIABLE
+
+from .programs import LEVELS, PROGRAMS, compile_for
+
+_SUFFIX = ".kernels"
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """A kernel as it goes to LLVM, and what LLVM makes of it.
+
+    Attributes
+    ----------
+    tir : str
+    code : str
+        Assembler text, in which the kernel has no name; "" where it cannot be had for one alone.
+    """
+
+    tir: str
+    code: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The kernels of a program by name, and the versions of what made them."""
+
+    versions: tuple[str, int]
+    kernels: dict[str, Kernel]
+
+
+def taken(name: str, levels: list[str]) -> Iterator[tuple[str, Snapshot]]:
+    """The kernels of a program for each level.
+
+    Kernels that compute sizes have no parallel loops, no vectors and no snapshot: TVM orders their
+    statements by address.
+    """
+    arguments = PROGRAMS[name].arguments()
+    for level in levels:
+        with _Recorder() as recorder:
+            compile_for(LEVELS[level], arguments)
+        yield level, Snapshot((tvm.__version__, llvm_version()), recorder.kernels())
+
+
+class _Recorder:
+    """A store of kernels that has none, and remembers those that are compiled meanwhile."""
+
+    def __init__(self) -> None:
+        self._tir: dict[str, tuple[str, str | None]] = {}
+        self._codes: dict[str, str] = {}
+        self._patches: list[Any] = [
+            patch.dict(os.environ, {CACHE_VARIABLE: "1"}),
+            patch.object(api, "kernel_cache", lambda: self),
+            patch.object(native_code, "kernel_key", self._note),
+        ]
+
+    def __enter__(self) -> _Recorder:
+        for each in self._patches:
+            each.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for each in self._patches:
+            each.stop()
+
+    def _note(self, kernel: tirx.PrimFunc, *how: Any) -> str | None:
+        key = kernel_key(kernel, *how)
+        self._tir[str(kernel.attrs[GLOBAL_SYMBOL])] = str(kernel.script()), key
+        return key
+
+    def find(self, _key: str) -> None:
+        """As `KernelStore`."""
+
+    def keep(self, key: str, code: KernelCode) -> None:
+        """As `KernelStore`."""
+        self._codes[key] = str(code.text)
+
+    def finish(self) -> None:
+        """As `KernelCache`."""
+
+    def kernels(self) -> dict[str, Kernel]:
+        return {
+            name: Kernel(tir, "" if key is None else self._codes.get(key, ""))
+            for name, (tir, key) in sorted(self._tir.items())
+        }
+
+
+def path_of(folder: Path, program: str, level: str) -> Path:
+    """The file of a snapshot."""
+    return folder / f"{program}.{level}{_SUFFIX}"
+
+
+def write(snapshot: Snapshot, path: Path) -> None:
+    """Writes a snapshot; the file appears whole."""
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(gzip.compress(msgspec.json.encode(snapshot), 3))
+    draft.replace(path)
+
+
+def read(path: Path) -> Snapshot:
+    """Reads a snapshot.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged.
+    """
+    try:
+        return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=Snapshot)
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); save the snapshot again") from error
+
+
+def differences(before: Snapshot, after: Snapshot) -> dict[str, str]:
+    """What differs, by kernel: "gone", "new", or the lines of TIR, else of machine code."""
+    found = {}
+    for name in sorted({*before.kernels, *after.kernels}):
+        first, second = before.kernels.get(name), after.kernels.get(name)
+        if first is None or second is None:
+            found[name] = "new" if first is None else "gone"
+        elif first != second:
+            part = "tir" if first.tir != second.tir else "code"
+            old, new = (getattr(each, part).splitlines() for each in (first, second))
+            lines = difflib.unified_diff(old, new, f"{part} before", f"{part} after", lineterm="")
+            found[name] = "\n".join(lines)
+    return found
