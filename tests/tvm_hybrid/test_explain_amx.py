@@ -12,6 +12,7 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import saved
+from tir_schedules.cost.why_vectors import DYNAMIC
 from tvm_hybrid.cli import main
 from tvm_hybrid.explanation import Explanation
 
@@ -42,6 +43,17 @@ def test_one_row_stays_on_vectors_with_a_reason(target: str) -> None:
     assert one in reasons[one] and "as fast" in reasons[one]
     shown = " ".join(str(explanation).split())
     assert "on vectors:" in shown
+
+
+def test_dynamic_rows_stay_on_vectors_with_a_reason() -> None:
+    g, rng = OnnxBuilder(), np.random.default_rng(0)
+    weight = g.constant(rng.standard_normal((256, 256)), np.float32)
+    g.output(g.node("MatMul", g.input("x", ("rows", 256)), weight), ("rows", 256))
+    model = g.model()
+    found = tvm_hybrid.compile(model, target="spr", precision="bf16", keep_open=True).explain()
+    (product,) = (each for each in found.taken if each.op == "matmul")
+    assert product.kernel.startswith("avx512_bf16_")
+    assert product.on_vectors == DYNAMIC
 
 
 def test_float32_is_never_on_tiles() -> None:

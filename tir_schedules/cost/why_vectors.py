@@ -24,6 +24,8 @@ from tir_schedules.core.template import template_for
 
 from .amx_cost import CONFIGURED, why_not_amx
 
+DYNAMIC = "products of a dynamic number of rows run on vectors"
+
 
 def why_vectors(region: Region, config: Config, machine: Machine) -> str:
     """Why products of a region stay on vectors; "" if none does, or the machine has no tiles.
@@ -66,10 +68,12 @@ def _reason(product: Product, machine: Machine) -> str | None:
         if tile_kernels_for(machine.isa, "float16", "float16"):
             floats = "16-bit floats"
         return f"AMX multiplies 8-bit integers and {floats}, not {multiplied}"
-    tiles = min(cycles for kernel, cycles in product.others() if microkernel_named(kernel).by_tiles)
+    on_tiles = [cycles for kernel, cycles in product.others() if microkernel_named(kernel).by_tiles]
+    if not on_tiles:  # a template's candidates for dynamic rows are all on vectors
+        return DYNAMIC
     m, k = product.filled or (plan.m, plan.k)
     k_bytes = k * DataType(types[0]).itemsize
-    return why_not_amx(m, tiles, product.cycles, plan.kernel.name, k_bytes) or CONFIGURED
+    return why_not_amx(m, min(on_tiles), product.cycles, plan.kernel.name, k_bytes) or CONFIGURED
 
 
 def _types(region: Region) -> tuple[str, str]:
