@@ -14,7 +14,7 @@ from microkernels.vector.expressions import Expr
 from .combine import keeping_nan
 from .expressions import int64, map_loads
 from .loops import Strides, sequence, store_statement
-from .nest import Axis, Nest, Store
+from .nest import Axis, Nest, NotHandledError, Store
 from .strided_reads import NOTHING_STAGED, Staged
 
 
@@ -121,6 +121,34 @@ def over_reduced(axes: Sequence[Axis], body: tirx.Stmt) -> tirx.Stmt:
     for axis in reversed(axes):
         body = tirx.For(axis.var, int64(0), axis.stated, tirx.ForKind.SERIAL, body)
     return body
+
+
+def along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
+    """The results along an axis, accumulated where they end up; those of another type in a row."""
+    if len(nest.stores) != 1 or len(nest.results) != 1:
+        raise NotHandledError(f"{nest.name} has several results")
+    (store,), (result,) = nest.stores, nest.results
+    row = replace(result, value=store.value)
+    apart: list[tirx.Stmt] = []
+    if str(store.buffer.dtype) != str(result.buffer.dtype):
+        kept = tirx.decl_buffer((axis.stated,), store.buffer.dtype, "row")
+        row = replace(row, buffer=kept, indices=(axis.var,))
+        apart.append(tirx.AllocBuffer(kept))
+
+    def placed(load: TensorLoad) -> Expr:
+        same = load.source.same_as(store.buffer)
+        return tirx.BufferLoad(row.buffer, list(row.indices)) if same else load
+
+    update = Store(row.buffer, row.indices, map_loads(keeping_nan(store.value), placed))
+
+    def each(value: Store) -> tirx.Stmt:
+        body = store_statement(nest, [value], {})
+        return tirx.For(axis.var, int64(0), axis.stated, tirx.ForKind.SERIAL, body)
+
+    parts = [each(replace(row, value=store.start)), over_reduced(nest.reduce, each(update))]
+    if nest.epilogue:
+        parts.append(each(replace(result, value=map_loads(result.value, placed))))
+    return sequence([*apart, *parts])
 
 
 def tiles_of(extent: int, size: int) -> list[tuple[int, int, int]]:

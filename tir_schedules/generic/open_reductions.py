@@ -15,28 +15,22 @@ axis innermost, jumps from row to row, and LLVM may not reorder a sum of floats.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
-from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import Expr
 
-from .accumulators import over_reduced
-from .combine import COMBINE, keeping_nan
+from .accumulators import along_results
+from .combine import COMBINE
 from .elementwise import lanes_for
-from .expressions import calls_of, int64, loads_of, map_loads
+from .expressions import calls_of, loads_of
 from .loops import (
     flattened,
     parameter_views,
-    sequence,
-    store_statement,
     temporary_view,
     with_statements,
 )
-from .nest import Axis, Nest, NotHandledError, Store
+from .nest import Nest, NotHandledError
 from .open_elements import element_loops
 from .open_nests import open_nests, over_axes, step_along, with_fewer_reduced
 from .reduction_rows import open_row
@@ -89,33 +83,5 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
         steps = [step_along(nest, load.indices[0], axis) for load in loads]
         written = [step_along(nest, store.indices[0], axis) for store in nest.results]
         if all(step in (0, 1) for step in steps) and set(written) == {1}:
-            return over_axes(nest.spatial[:-1], _along_results(nest, axis), machine)
+            return over_axes(nest.spatial[:-1], along_results(nest, axis), machine)
     raise NotHandledError(f"{nest.name} reads no neighbours")
-
-
-def _along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
-    """The results along an axis, accumulated where they end up; those of another type in a row."""
-    if len(nest.stores) != 1 or len(nest.results) != 1:
-        raise NotHandledError(f"{nest.name} has several results")
-    (store,), (result,) = nest.stores, nest.results
-    row = replace(result, value=store.value)
-    apart: list[tirx.Stmt] = []
-    if str(store.buffer.dtype) != str(result.buffer.dtype):
-        kept = tirx.decl_buffer((axis.stated,), store.buffer.dtype, "row")
-        row = replace(row, buffer=kept, indices=(axis.var,))
-        apart.append(tirx.AllocBuffer(kept))
-
-    def placed(load: TensorLoad) -> Expr:
-        same = load.source.same_as(store.buffer)
-        return tirx.BufferLoad(row.buffer, list(row.indices)) if same else load
-
-    update = Store(row.buffer, row.indices, map_loads(keeping_nan(store.value), placed))
-
-    def each(value: Store) -> tirx.Stmt:
-        body = store_statement(nest, [value], {})
-        return tirx.For(axis.var, int64(0), axis.stated, ForKind.SERIAL, body)
-
-    parts = [each(replace(row, value=store.start)), over_reduced(nest.reduce, each(update))]
-    if nest.epilogue:
-        parts.append(each(replace(result, value=map_loads(result.value, placed))))
-    return sequence([*apart, *parts])

@@ -9,6 +9,10 @@ Along the result, when neighbouring results read neighbouring elements (or the s
             for k: accumulator[i, j] += a[6 * it + i, k] * b[k, 64 * jt + j]
             y <- accumulators (with the epilogue applied)
 
+Row by row, when that would jump through more rows than are in cache:
+
+    ->  for jb in grid(m / 2048): y <- 0; for k: for j in block: y[j] += x[k, j]
+
 Along the reduced axis, when neighbouring elements lie along it:
 
     for i, k in grid: y[i] += x[i, k]
@@ -20,6 +24,7 @@ So the order of additions differs from that of the loops (float addition is not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tvm import tirx
@@ -28,7 +33,14 @@ from tvm.ir.expr import TensorLoad
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
+from .accumulators import (
+    Accumulators,
+    Plan,
+    along_results,
+    over_reduced,
+    shared_axis,
+    tiles_of,
+)
 from .combine import COMBINE
 from .elementwise import conditions_as_selects, lanes_for
 from .expressions import calls_of, int64, loads_of, same, variables_of
@@ -48,6 +60,9 @@ from .pool import window_loops
 from .pool_window import window_of
 from .reduction_rows import reduced_row_loops
 from .strided_reads import Staged, stage, strided_loads
+
+_MANY_ROWS = 32  # further apart than the CPU fetches ahead
+_SWEPT = 2048  # results of a row of blocks, which wait in L1
 
 _Write = Callable[[int, Expr, Expr, dict[tirx.Var, Expr], Staged], tirx.Stmt]
 
@@ -74,6 +89,8 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     along, strided = _along_result(plan)
     inner = _along_reduced(plan)
     if lanes > 1 and along is not None and (inner is None or 2 * along.extent >= lanes):
+        if _streams(plan, along):
+            return _swept_loops(plan, along), "generic_reduction"
         return _result_loops(plan, along, lanes), "generic_reduction"
     if lanes > 1 and inner is not None and 2 * inner.extent >= lanes:
         return reduced_row_loops(plan, inner, lanes), "generic_reduction"
@@ -162,6 +179,31 @@ def _result_loops(plan: Plan, along: Axis, lanes: int) -> tirx.Stmt:
             body = _register_tile(nest, along, shared, column, row, rows, pieces(width, lanes))
             axes = (*others, row_axis, column_axis)
             statements.append(nested(axes, body, machine, plan.threads))
+    return sequence(statements)
+
+
+def _streams(plan: Plan, along: Axis) -> bool:
+    """Whether tiles of columns would jump through more rows than are in cache."""
+    nest = plan.nest
+    if len(nest.stores) != 1 or len(nest.results) != 1 or nest.lets or shared_axis(plan, along):
+        return False
+    rows = math.prod(axis.extent for axis in nest.reduce)
+    bits = max(int(load.ty.dtype.bits) for load in nest.reads())
+    return rows >= _MANY_ROWS and nest.points * bits // 8 > plan.machine.l2_bytes
+
+
+def _swept_loops(plan: Plan, along: Axis) -> tirx.Stmt:
+    """Row by row: results wait in L1, and what is read comes in the order of memory."""
+    lanes = lanes_for(plan.nest, plan.machine)
+    most = min(along.extent // plan.threads, _SWEPT)
+    block = most // lanes * lanes or along.extent
+    others = [axis for axis in plan.nest.spatial if axis is not along]
+    statements = []
+    for start, width, count in tiles_of(along.extent, block):
+        outer, inner = Axis.new(count, "columns"), Axis.new(width, "column")
+        column = outer.var * int64(block) + inner.var + int64(start)
+        body = along_results(plan.nest.substituted({along.var: column}), inner)
+        statements.append(nested((*others, outer), body, plan.machine, plan.threads))
     return sequence(statements)
 
 

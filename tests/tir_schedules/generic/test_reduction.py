@@ -70,6 +70,34 @@ def test_a_nan_stays_wherever_it_is(isa: str, shape: tuple[int, ...], axis: int)
         np.testing.assert_array_equal(result, meaning(x, axis=axis))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float16"])
+@pytest.mark.parametrize("columns", [700, 1031, 5000])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_beyond_the_caches_are_read_in_order(dtype: str, columns: int, threads: int) -> None:
+    x = random_array((6_400_000 // columns, columns), "int32").astype(dtype)
+    x[5, 3] = x[-1, -1] = 127
+    result, name, func = run_guarded(lambda x: op.max(x, [0]), [x], threads=threads)
+    assert name == "generic_reduction"
+    assert "accumulator" not in func.script()  # of a tile of columns
+    assert is_parallel(func) == (threads == 2)
+    np.testing.assert_array_equal(result, x.max(0))
+    if dtype == "float32":
+        x[7, 10] = np.nan
+        result, _, _ = run_guarded(lambda x: op.sum(x, [0]), [x], threads=threads)
+        expected = x.sum(0, dtype=float)
+        # n * eps * sum of magnitudes, as above.
+        bound = len(x) * EPSILON * np.abs(x).sum(0, dtype=float)
+        assert np.isnan(result[10]) and np.isnan(result).sum() == 1
+        assert (np.abs(result - expected) <= bound)[np.arange(columns) != 10].all()
+
+
+def test_rows_in_the_caches_are_read_by_tiles_of_columns() -> None:
+    x = random_array((200, 200), "int32")
+    result, _, func = run_guarded(lambda x: op.sum(x, [0]), [x])
+    assert "accumulator" in func.script()
+    np.testing.assert_array_equal(result, x.sum(0))
+
+
 @pytest.mark.parametrize("inner", [15, 16, 17, 31, 63, 64, 65, 127, 128, 200])
 def test_rows_of_every_length_use_vectors(inner: int) -> None:
     x = random_array((3, inner), "int32")
