@@ -25,6 +25,9 @@ SHAPES_ENTRY = "main_shapes"
 WEIGHTS_ENTRY = "tvm_hybrid_weights"
 """Hands out the large constants."""
 
+RELEASE_ENTRY = "tvm_hybrid_release"
+"""Lets go of the last results, in a program whose results are large."""
+
 
 def weights_in(mod: IRModule) -> list[Tensor]:
     """What the entry of a module that has it returns; nothing if there is none."""

@@ -77,6 +77,7 @@ from .lower.pack_open_weights import pack_open_weights
 from .lower.plain_views import plain_views
 from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
+from .lower.release_entry import release_entry
 from .lower.rename_kernels import rename_kernels
 from .lower.rewrite_reshapes import rewrite_reshapes
 from .lower.scalars_in_shapes import scalars_in_shapes
@@ -266,6 +267,7 @@ def phases(
         ],
         Phase.LOWER_TO_VM: [
             weights_entry(),
+            release_entry(),
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),

@@ -21,6 +21,7 @@ from relay_passes.entries import (
     BITS_ENTRY,
     INTO_ENTRY,
     MAIN,
+    RELEASE_ENTRY,
     SHAPES_ENTRY,
     WEIGHTS_ENTRY,
     weights_in,
@@ -176,14 +177,14 @@ class Executable:
         try:
             main = self._local.main
         except AttributeError:
-            main = self._local.main = self.for_host().new_machine()[MAIN]
+            main = self._local.main = _releasing(self.for_host().new_machine(), MAIN)
         if self._parallel and current.setting is not self.setting:
             use_setting(self.setting)
         return main
 
     def numpy_main(self) -> Any:
         """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
-        return self.new_machine()[BITS_ENTRY if self.has_bfloat16 else MAIN]
+        return _releasing(self.new_machine(), BITS_ENTRY if self.has_bfloat16 else MAIN)
 
     def into_entries(self) -> tuple[Any, Any]:
         """Functions of a machine of their own, of a program that has `manifest.bound_outputs`.
@@ -499,3 +500,18 @@ class Executable:
         values = "".join(f", {value}" for value in self.values)
         cpu, threads = self.manifest.cpu, self.num_threads
         return f"Executable(({inputs}) -> ({outputs}), {cpu}, {threads}T{values})"
+
+
+def _releasing(machine: Any, name: str) -> Any:
+    """A function of a machine, which keeps none of its results where these are large."""
+    function = machine[name]
+    if not machine.module.implements_function(RELEASE_ENTRY):
+        return function
+    release = machine[RELEASE_ENTRY]
+
+    def run(*inputs: Any) -> Any:
+        results = function(*inputs)
+        release()
+        return results
+
+    return run
