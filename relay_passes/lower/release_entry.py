@@ -25,7 +25,7 @@ from tvm.ir.transform import PassContext, module_pass
 from relay_passes.entries import MAIN, RELEASE_ENTRY
 
 LEAST_BYTES = 1 << 17  # of all results: what is below stays in L2 either way
-_SAMPLE = 64  # of a dynamic dimension
+_SAMPLE = 256  # of a dynamic dimension
 
 
 def release_entry() -> ir.transform.Pass:
