@@ -298,15 +298,16 @@ class Microkernel:
                 for j in range(tile.vectors):
                     b = _named(load_b(j, loops))
                     for i, row in zip(rows, a, strict=True):
-                        self._update(tile, i, j, row, b)
+                        self.update(tile, i, j, row, b)
             else:
                 panel = [_named(load_b(j, loops)) for j in range(tile.vectors)]
                 for i in rows:
                     row = _named(load_a(i, loops))
                     for j in range(tile.vectors):
-                        self._update(tile, i, j, row, panel[j])
+                        self.update(tile, i, j, row, panel[j])
 
-    def _update(self, tile: Tile, i: int, j: int, a: Expr, b: Expr) -> None:
+    def update(self, tile: Tile, i: int, j: int, a: Expr, b: Expr) -> None:
+        """Emits one product, added to a vector of a tile in registers."""
         value = self.multiply_add(tile.value(i, j), a, b)
         I.buffer_store(tile.buffers[i], value, [ramp(j * tile.lanes, tile.lanes)])
 

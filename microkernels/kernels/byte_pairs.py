@@ -1,8 +1,9 @@
-"""u8 x s8 -> s32 without VNNI: by digits, by bytes, by words. One packed weight serves all three.
+"""u8 x s8 -> s32 without VNNI: by digits, bytes, words, halves. One packed weight serves all four.
 
     digits   of four bits of A: vpmaddubsw and vpmaddwd for each; exact, 6 instructions
     bytes    vpmaddubsw, vpmaddwd by ones; exact where no sum of two products leaves 16 bits, 3
     words    vpmaddwd on operands that were widened in cache before; exact, 4
+    halves   words that are made of bytes in registers; exact, 4, and 3 for each vector of B
 
 Instructions are those for 4 products in each lane, with additions. Bytes do not saturate if all of
 A is at most 127 (2 * 127 * 128 = 32512), or if |w0| + |w1| <= 128 for every pair of weights that
@@ -43,6 +44,12 @@ def byte_tile(kernel: Microkernel) -> Microkernel:
     return replace(kernel, name=name, multiply_add=_by_bytes(kernel.isa_name))
 
 
+def halves_tile(kernel: Microkernel) -> Microkernel:
+    """The tile by halves of a kernel that has pairs: for any bytes, where words fill the cache."""
+    name = kernel.name.replace("u8s8s32", "u8s8s32_halves")
+    return replace(kernel, name=name, multiply_add=_by_halves(kernel.isa_name))
+
+
 def word_tile(kernel: Microkernel) -> Microkernel:
     """The tile by words of a kernel that has pairs; two of its steps are one of the kernel's."""
     name = kernel.name.replace("u8s8s32", "s16s16s32")
@@ -66,8 +73,22 @@ def widening_tile(kernel: Microkernel) -> Microkernel:
 
 def pairs_fit(packed: np.ndarray) -> bool:
     """Whether no pair of weights can saturate, whatever A is; s8, packed for such a kernel."""
-    pairs = np.abs(packed.reshape(-1, 2).astype(np.int16)).sum(axis=1)
-    return bool(pairs.max(initial=0) <= LARGEST_PAIR)
+    return bool(_magnitudes(packed).max(initial=0) <= LARGEST_PAIR)
+
+
+def split_pairs(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(weights without pairs that can saturate, the rest): two weights that add up to this one.
+
+    The rest is 0 but for those pairs, which are halved, and cannot saturate either.
+    """
+    large = np.repeat(_magnitudes(packed) > LARGEST_PAIR, 2).reshape(packed.shape)
+    within = np.where(large, packed >> 1, packed)
+    return within, packed - within
+
+
+def _magnitudes(packed: np.ndarray) -> np.ndarray:
+    """|w0| + |w1| of every pair."""
+    return np.abs(packed.reshape(-1, 2).astype(np.int16)).sum(axis=1)
 
 
 def by_digits(isa_name: str) -> MultiplyAdd:
@@ -99,6 +120,27 @@ def _by_words(isa_name: str) -> MultiplyAdd:
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
         dtype = vector_type("int32", lanes_of(accumulator))
         return accumulator + I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], a, b)
+
+    return multiply_add
+
+
+def _by_halves(isa_name: str) -> MultiplyAdd:
+    by_words = _by_words(isa_name)
+
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        words = lanes_of(a) // 2
+        unsigned = I.reinterpret(vector_type("uint16", words), a)
+        signed = I.reinterpret(vector_type("int16", words), b)
+        eight = constant(8, "int16", words)
+        # The upper byte of each word, and the lower one.
+        halves = (
+            (unsigned >> constant(8, "uint16", words), signed >> eight),
+            (unsigned & constant(255, "uint16", words), (signed << eight) >> eight),
+        )
+        for one, other in halves:
+            as_words = I.reinterpret(vector_type("int16", words), one)
+            accumulator = by_words(accumulator, as_words, other)
+        return accumulator
 
     return multiply_add
 

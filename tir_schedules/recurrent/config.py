@@ -30,6 +30,7 @@ from .problem import RecurrentProblem
 ACCUMULATORS = {"scalar": 4, "avx2": 12, "avx512": 24}
 """Registers of a tile, by the level of vectors."""
 WORD_ACCUMULATORS = {**ACCUMULATORS, "avx2": 8}  # a product needs a register before it is added
+BYTE_INSTRUCTIONS, WORD_INSTRUCTIONS = 3, 2  # of a product of pairs, with the addition
 CELL_CYCLES = 45.0  # of a vector of hidden values, for each row
 MOST_ROWS = 12
 
@@ -197,7 +198,8 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     kernel = _kernel(problem, isa)
     gates = max(map(len, problem.products))
     lanes = min(kernel.lanes // (2 if problem.dtype == "float64" else 1) or 1, problem.hidden)
-    registers = WORD_ACCUMULATORS if has_pairs(kernel) else ACCUMULATORS
+    by_words = has_pairs(kernel) and problem.weight_dtype == "int16"
+    registers = WORD_ACCUMULATORS if by_words else ACCUMULATORS
     most = registers[kernel.isa.vector_level]
     threads = _threads(problem, machine)
     batch = MOST_ROWS if region.is_open else problem.batch
@@ -243,7 +245,9 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
     rows = batch / blocks
     all_panels, kernel = panels_of(problem, config), kernel_of(problem, config)
     size = DataType(kernel.b_dtype).itemsize
-    instructions = 2 if has_pairs(microkernel_named(config.kernel)) else 1  # with the addition
+    instructions = 1
+    if has_pairs(kernel):
+        instructions = WORD_INSTRUCTIONS if kernel.b_dtype == "int16" else BYTE_INSTRUCTIONS
     fits = size * sum(panels.size for panels in all_panels) <= machine.l2_bytes
     rate = (machine.l2_rate if fits else machine.l3_rate(config.threads)) / machine.cycles_per_us
     cycles = 0.0

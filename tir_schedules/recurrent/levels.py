@@ -3,9 +3,10 @@
     h[row] = scale[row] * (level - zero_point[row])        level 0 to 255, as DynamicQuantizeLinear
     gate = part + scale[row] * weight_scale[column] * sum of (level - zero_point) * weight
 
-Each sequence has a scale of its own in every step. Kernels without VNNI multiply level - zero_point
-and the weight as words of 16 bits, in half the instructions of exact bytes (`byte_pairs`). Those
-with VNNI multiply levels as bytes: their sums start with -zero_point times the column's sum.
+Each sequence has a scale of its own in every step. Levels are multiplied as bytes: sums start with
+-zero_point times the column's sum. Without VNNI, products that bytes cannot add stand apart
+(`large_pairs`), and weights of words, which are 8-bit integers less a zero point, are multiplied by
+level - zero_point as words of 16 bits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.kernels.byte_pairs import has_pairs, packed_words_tile
+from microkernels.kernels.byte_pairs import byte_tile, has_pairs, packed_words_tile
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
 from microkernels.vector.rounding import round_to_integer
@@ -34,7 +35,7 @@ Place = tuple[Expr, Expr]
 def level_tile(kernel: Microkernel, weight_dtype: str) -> Microkernel:
     """The form of a kernel of bytes that multiplies levels by weights of bytes or of words."""
     if has_pairs(kernel):
-        return packed_words_tile(kernel)
+        return byte_tile(kernel) if weight_dtype == "int8" else packed_words_tile(kernel)
     if kernel.kr > 1:
         return kernel
     return replace(kernel, a_dtype="int16", b_dtype=weight_dtype)
@@ -91,9 +92,9 @@ class Levels:
             value = cast(self.kernel.a_dtype, number)
             I.buffer_store(self.levels, value, [*sequence, columns])
 
-    def operand(self, sequence: Place, step: Expr | int) -> Expr:
-        """kr levels of a sequence, as products take them."""
-        found = self.kernel.a_operand(self.levels, [*sequence, step * self.kernel.kr], 0)
+    def operand(self, sequence: Place, first: Expr | int) -> Expr:
+        """kr levels of a sequence, from the first one on, as products take them."""
+        found = self.kernel.a_operand(self.levels, [*sequence, first], 0)
         assert isinstance(found, tirx.Expr)
         return found
 

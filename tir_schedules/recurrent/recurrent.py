@@ -57,6 +57,7 @@ from .config import (
     parts_of,
     space,
 )
+from .large_pairs import RestsOf
 from .problem import RECURRENT, RecurrentProblem, reject
 from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps, allocate
 
@@ -94,6 +95,7 @@ def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
             return reinterpret_group("int32", found, kernel.lanes)
 
         shared = allocate(problem, kernel, allocated(problem.batch), parameters, sums_of)
+        large = weight.large_pairs(problem, config)
         with task_loop(sides * parts, threads=config.threads) as task:
             side = materialise(I.floordiv(task, parts))
             share = materialise(task - side * parts)
@@ -108,6 +110,7 @@ def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
                 side=side,
                 steps=as_expr(extent(problem.steps)),
                 named=materialise,
+                rests=None if large is None else RestsOf(large, kernel, parameters["weight"]),
             )
             if known is None:
                 first, rows = share_of(as_expr(batch), share, parts)
@@ -194,6 +197,13 @@ def kernel_name(region: Region, config: RecurrentConfig, isa: Isa) -> str:
     return kernel_of(RecurrentProblem.of(region), config).name
 
 
+def by_values(region: Region, config: RecurrentConfig) -> str:
+    """What the weight's values decide, for `explain`."""
+    if weight.large_pairs(RecurrentProblem.of(region), config) is None:
+        return ""
+    return "pairs of bytes where few of the weight's pairs are large, else bytes as words"
+
+
 def flops(region: Region) -> int:
     """Multiplications and additions of the recurrence."""
     problem = RecurrentProblem.of(region)
@@ -264,6 +274,7 @@ RECURRENT_TEMPLATE = register_template(
         reference=reference,
         reject=lambda region, _isa: reject(region),
         opens=lambda _region, _isa: None,
+        by_values=by_values,
         at_run_time=lambda _region, config: f"steps; tiles of up to {config.rows} sequences",
         packing=Packing(weight.pack, weight.unpack, weight.packed_shape, weight.express),
         estimate=estimate,

@@ -19,13 +19,16 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.kernels.byte_pairs import halves_tile
 from microkernels.microkernel import Microkernel, whole_loop
+from microkernels.tile import Tile
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind, constant, ramp, splat
 from tir_schedules.core.emission import opaque_block
 
 from .cells import Cell
 from .config import Panels
+from .large_pairs import RestsOf
 from .levels import Levels, ReadSums, allocate_levels
 from .problem import RecurrentProblem
 
@@ -106,6 +109,8 @@ class Steps:
     steps : Expr
     named : callable
         Gives an index a name.
+    rests : RestsOf or None
+        What products of pairs of bytes leave.
     """
 
     problem: RecurrentProblem
@@ -117,6 +122,7 @@ class Steps:
     side: Expr
     steps: Expr
     named: Callable[[Expr], Expr]
+    rests: RestsOf | None = None
 
     def emit(self, first: Expr, rows: Expr | int, for_tiles: ForTiles) -> None:
         """The steps of the sequences from the first one on; `for_tiles` cuts them."""
@@ -273,7 +279,7 @@ class _Step:
 
         def operand(i: int, ks: Sequence[Expr | int]) -> Expr:
             if levels is not None:
-                return levels.operand((of.side, row + i), ks[0])
+                return levels.operand((of.side, row + i), ks[0] * of.kernel.kr)
             if of.buffers.rounded:
                 bits = of.buffers.rounded[1 if product else 0]
                 group = of.kernel.a_operand(bits, [*index, row + i, ks[0] * of.kernel.kr], 0)
@@ -281,17 +287,40 @@ class _Step:
                 return group
             return splat(state[(*index, row + i, ks[0])], lanes)
 
+        def accumulate(kernel: Microkernel) -> None:
+            kernel.accumulate(
+                tile,
+                range(rows),
+                (panels.steps,),
+                operand,
+                lambda j, ks: of.read_weight(of.side, panels, tiles.panel, j, ks[0]),
+            )
+
         tile = of.kernel.begin(rows, panels.vectors, start)
-        of.kernel.accumulate(
-            tile,
-            range(rows),
-            (panels.steps,),
-            operand,
-            lambda j, ks: of.read_weight(of.side, panels, tiles.panel, j, ks[0]),
-        )
+        if of.rests is None:
+            accumulate(of.kernel)
+        else:
+            with I.If(of.rests.fit):
+                with I.Then():
+                    accumulate(of.kernel)
+                    self._add_rests(of.rests, tiles, tile, row)
+                with I.Else():
+                    accumulate(halves_tile(of.kernel))
         for i in range(rows):
             for j in range(panels.vectors):
                 I.buffer_store(of.buffers.sums, tile.value(i, j), [i, ramp(j * lanes, lanes)])
+
+    def _add_rests(self, rests: RestsOf, tiles: _Tiles, tile: Tile, row: Expr) -> None:
+        """The products of what pairs of bytes leave."""
+        of, panels, levels = self.of, self.of.panels[tiles.product], self.of.buffers.levels
+        assert levels is not None
+        with I.serial(rests.count) as entry:
+            for j in range(tile.vectors):
+                number = of.side * panels.count + tiles.panel
+                first, vector = map(bind, rests.entry(number, entry, j))
+                for i in range(tile.rows):
+                    operand = levels.operand((of.side, row + i), first)
+                    of.kernel.update(tile, i, j, operand, vector)
 
     def _finish(self, tiles: _Tiles, row: Expr, rows: Expr | int) -> None:
         """The cells of a tile, of its sums."""

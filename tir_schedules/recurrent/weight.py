@@ -4,9 +4,9 @@
         ->  flat: [direction][product][panel][K / kr][unit][gate][lane][kr]
 
 K is padded with zeros. Elements are of the type that the kernel multiplies: narrow floats are
-widened unless it multiplies them, 8-bit weights are words where it multiplies words. Where sums
-start with those of columns, these lie behind the panels, int32. Other constant inputs, such as
-biases, stay as they are.
+widened unless it multiplies them. Behind the panels of bytes lie their large pairs (`large_pairs`),
+where a kernel adds pairs, and the sums of columns, int32. Other constant inputs, such as biases,
+stay as they are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from tvm import relax
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.kernels.byte_pairs import has_pairs
 from tir_schedules.core.region import Region
 
 from .config import Panels, RecurrentConfig, check, kernel_of, panels_of
+from .large_pairs import LargePairs
 from .levels import starts_with_sums
 from .problem import RecurrentProblem
 
@@ -51,12 +53,28 @@ def pack(
     packed = _panels(problem, config, array.astype(kernel.b_dtype, copy=False))
     if not starts_with_sums(kernel):
         return packed
+    large = large_pairs(problem, config)
+    if large is not None:
+        packed = large.pack(packed)
     sums = array.sum(axis=-1, dtype=np.int32).reshape(-1)
     return np.concatenate([packed, sums.view(packed.dtype)])
 
 
+def large_pairs(problem: RecurrentProblem, config: RecurrentConfig) -> LargePairs | None:
+    """Where pairs lie that bytes cannot add; None if the kernel does not add pairs of bytes."""
+    kernel = kernel_of(problem, config)
+    if not (starts_with_sums(kernel) and has_pairs(kernel)):
+        return None
+    (panels,) = panels_of(problem, config)  # only an LSTM has a weight of bytes
+    count = problem.directions * panels.count
+    return LargePairs(count, panels.steps, panels.vectors, panels.lanes * panels.kr)
+
+
 def sums_at(problem: RecurrentProblem, config: RecurrentConfig) -> int:
-    """Elements of all panels: where the columns' sums begin."""
+    """Elements before the columns' sums: all panels, and large pairs."""
+    large = large_pairs(problem, config)
+    if large is not None:
+        return large.end
     return problem.directions * sum(panels.size for panels in panels_of(problem, config))
 
 
@@ -80,6 +98,9 @@ def unpack(
     if index != WEIGHT:
         return expr
     places = relax.const(_places(region, config, isa))
+    large = large_pairs(check(region, config, isa), config)
+    if large is not None:
+        expr = large.unpack(expr)
     elements = relax.op.take(expr, places, axis=0, mode="fast")
     tensor = region.inputs[index]
     return relax.op.astype(relax.op.reshape(elements, tensor.shape), tensor.dtype)

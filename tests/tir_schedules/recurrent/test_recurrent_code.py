@@ -18,8 +18,10 @@ from tir_schedules.recurrent.problem import RecurrentProblem
 
 TEMPLATE = template_for("recurrent")
 REGISTERS = {"avx2": "ymm", "avx512": "zmm", "avx512_vnni": "zmm"}
-PRODUCTS = {"float32": r"vfmadd\d+ps", "float64": r"vfmadd\d+pd", "int8": "vpmaddwd"}
+PRODUCTS = {"float32": r"vfmadd\d+ps", "float64": r"vfmadd\d+pd", "int16": "vpmaddwd"}
+PRODUCTS["int8"] = "vpmaddubsw"
 CELLS = re.compile("vcmp|vmin|vmax|vdiv")  # what only loops over cells have
+BY_LISTS = re.compile("movslq")  # a step of K that comes out of memory
 
 
 def loops(region: Region, config: RecurrentConfig, isa: str) -> list[str]:
@@ -49,6 +51,7 @@ def loops(region: Region, config: RecurrentConfig, isa: str) -> list[str]:
         ("rnn", 8, "float32"),
         ("lstm", 1, "float64"),
         ("lstm", 2, "int8"),
+        ("lstm", 2, "int16"),
     ],
 )
 def test_loops_over_k(cell: str, batch: int, weight: str, isa: str) -> None:
@@ -60,7 +63,7 @@ def test_loops_over_k(cell: str, batch: int, weight: str, isa: str) -> None:
     panels = panels_of(problem, config)
     product, register = re.compile(PRODUCTS[weight]), REGISTERS[isa]
     found = [each for each in loops(region, config, isa) if product.search(each)]
-    steps = [each for each in found if not CELLS.search(each)]
+    steps = [each for each in found if not CELLS.search(each) and not BY_LISTS.search(each)]
     assert len(steps) == len(panels)
     for loop, each in zip(steps, panels, strict=True):
         # LLVM writes short loops out a few times.
@@ -72,6 +75,22 @@ def test_loops_over_k(cell: str, batch: int, weight: str, isa: str) -> None:
         loads = len(re.findall(rf"-?\w*\(%r[^)]*\).*%{register}\d+", loop))
         assert of_operands <= times * config.rows
         assert loads - of_operands == times * each.vectors
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_large_pairs_and_halves_stay_in_registers(isa: str) -> None:
+    """Of a weight of bytes: a loop over its lists, and one over bytes as words."""
+    region = recurrent("lstm", 9, 1, 256, weight="int8")
+    config = TEMPLATE.default_config(region, machine_for(isa))
+    found = [each for each in loops(region, config, isa) if "vpmaddwd" in each]
+    lists = [each for each in found if BY_LISTS.search(each)]
+    halves = [each for each in found if "vpmaddubsw" not in each]
+    assert len(lists) == len(halves) == 1 and len(found) == 3
+    for loop in (*lists, *halves):
+        assert not re.findall(rf"vmov\w+\s+%{REGISTERS[isa]}\d+, -?\w*\(", loop)
+    (panels,) = panels_of(RecurrentProblem.of(region), config)
+    for pattern in ("vpmaddubsw", "movslq", "vpbroadcastd"):  # each entry has a place of its own
+        assert len(re.findall(pattern, lists[0])) == panels.vectors
 
 
 def test_cells_of_many_rows_take_no_registers_of_products() -> None:
