@@ -51,6 +51,11 @@ class Cell:
 
     def lstm(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
         """The next h and c; peepholes are empty, or those of i, o and f."""
+        shows, following = self.lstm_memory(gates, memory, peepholes)
+        return self.lstm_shown(shows, following), following
+
+    def lstm_memory(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
+        """The function of the output gate, and the next c; parameters as of `lstm`."""
         i, o, f, c = gates
         if peepholes:
             i, f = i + peepholes[0] * memory, f + peepholes[2] * memory
@@ -59,7 +64,11 @@ class Cell:
         following = self.named(forget * memory + enter * self.activate(1, c))
         if peepholes:
             o = o + peepholes[1] * following
-        return self.activate(0, o) * self.activations[2](following), following
+        return self.activate(0, o), following
+
+    def lstm_shown(self, shows: Any, following: Any) -> Any:
+        """The next h: as much of the next c as the output gate shows."""
+        return shows * self.activations[2](following)
 
     def gru(self, update: Any, candidate: Any, hidden: Any) -> Any:
         """The next h; `update` is z, and `candidate` n before its function."""
