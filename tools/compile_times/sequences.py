@@ -11,9 +11,16 @@ from .graph import CONTRIB, Form, Graph, Model, Part
 
 def _bytes_of(g: Graph, *shape: int) -> tuple[str, list[str]]:
     """Weights of bytes, and their scale and zero."""
-    values = g.constant(g.rng.integers(-127, 128, shape), np.int8)
-    scale = g.constant(np.full(shape[0], 0.01))
-    return values, [scale, g.constant(np.zeros(shape[0]), np.int8)]
+    values, step = _normal_bytes(g, *shape)
+    scale = g.constant(np.full(shape[0], shape[1] ** -0.5 * step))
+    return g.constant(values, np.int8), [scale, g.constant(np.zeros(shape[0]), np.int8)]
+
+
+def _normal_bytes(g: Graph, *shape: int) -> tuple[np.ndarray, float]:
+    """Normal values, as those of trained weights, in bytes: (bytes, their common scale)."""
+    values = g.rng.standard_normal(shape)
+    scale = float(np.abs(values).max()) / 127
+    return np.rint(values / scale), scale
 
 
 def _lstm8(g: Graph, x: str, inner: int, hidden: int, both_ways: bool = False) -> str:
@@ -50,9 +57,10 @@ def _flat(g: Graph, y: str, width: int) -> str:
 def _integer_linear(g: Graph, x: str, inner: int, outer: int) -> str:
     """A product of bytes, as onnxruntime.quantization's dynamic quantiser writes it."""
     values, scale, zero = g.nodes("DynamicQuantizeLinear", 3, x)
-    weight = g.constant(g.rng.integers(-127, 128, (inner, outer)), np.int8)
-    sums = g.node("MatMulInteger", values, weight, zero, g.constant(0, np.int8))
-    scales = g.node("Mul", scale, g.constant(0.01 * inner**-0.5))
+    weight, step = _normal_bytes(g, inner, outer)
+    second = g.constant(weight, np.int8)
+    sums = g.node("MatMulInteger", values, second, zero, g.constant(0, np.int8))
+    scales = g.node("Mul", scale, g.constant(step * inner**-0.5))
     y = g.node("Mul", g.node("Cast", sums, to=1), scales)
     return g.node("Add", y, g.random(outer, spread=0.1))
 
