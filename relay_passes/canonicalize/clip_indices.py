@@ -8,9 +8,9 @@ After
 
     R.take(table, R.where(R.less(indices, 0), R.add(indices, 5), indices), axis=0, mode="clip")
 
-Constant indices are computed at compile time. gather_elements, gather_nd, scatter_elements,
-scatter_nd, index_tensor and index_put have no mode: their indices are clipped by minimum and
-maximum, also where an extent is a symbol.
+Constant indices are computed at compile time. gather_elements, gather_nd, scatter_nd, index_tensor
+and index_put have no mode: their indices are clipped by minimum and maximum, also if an extent is a
+symbol. The kernel of scatter_elements clips its own (`legalize_scatters`).
 
 In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error. TVM
 does not check: a token id that is too large would crash the process or overwrite other memory.
@@ -31,9 +31,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.with_args import with_args
 
-_ALONG_AXIS = ("relax.gather_elements", "relax.scatter_elements")
+_ALONG_AXIS = "relax.gather_elements"
 _ND = ("relax.gather_nd", "relax.scatter_nd")
 _BY_TENSORS = ("relax.index_tensor", "relax.index_put")
+_ON_PLACES = (_ALONG_AXIS, *_ND, *_BY_TENSORS)
 _WIDE = ("int32", "int64")
 
 
@@ -63,11 +64,11 @@ class _Clipper(PyExprMutator):
         name = op_name(call)
         if name == "relax.take" and call.attrs.mode == "fast":
             return self._take(call)
-        shape = _extents(call.args[0]) if name in _ALONG_AXIS + _ND + _BY_TENSORS else None
+        shape = _extents(call.args[0]) if name in _ON_PLACES else None
         if shape is None:
             return call
         arguments = list(call.args)
-        if name in _ALONG_AXIS:
+        if name == _ALONG_AXIS:
             extents = [shape[int(call.attrs.axis)]]
             arguments[1] = self._inside(arguments[1], extents)
         elif name in _ND:

@@ -24,6 +24,7 @@ from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
 from .legalize_reorders import LEGALIZATIONS as REORDERS
 from .legalize_resize import LEGALIZATIONS as RESIZE
 from .legalize_scans import LEGALIZATIONS as SCANS
+from .legalize_scatters import LEGALIZATIONS as SCATTERS
 from .legalize_shapes import LEGALIZATIONS as SHAPES
 from .legalize_slices import LEGALIZATIONS as SLICES
 
@@ -31,5 +32,5 @@ from .legalize_slices import LEGALIZATIONS as SLICES
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
     ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE}
-    ours |= {**SCANS, **SHAPES, **SLICES, **JOINS, **PLACES}
+    ours |= {**SCANS, **SCATTERS, **SHAPES, **SLICES, **JOINS, **PLACES}
     return relax.transform.LegalizeOps(customize_legalize_map=ours)
