@@ -29,6 +29,7 @@ from .data_sized.access import gather
 from .data_sized.index_grids import index_grid
 from .data_sized.sizes import dims_of
 from .data_sized.slices import open_slice
+from .data_sized.top_k import TOP_K_CONVERTERS
 from .deform_converter import DEFORM_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 from .fourier_converters import FOURIER_CONVERTERS
@@ -47,7 +48,6 @@ from .resize_converters import RESIZE_CONVERTERS
 from .roi_align_converter import ROI_ALIGN_CONVERTERS
 from .sequence_converters import SEQUENCE_CONVERTERS
 from .tf_idf_converter import TF_IDF_CONVERTERS
-from .top_k_converter import TOP_K_CONVERTERS
 from .value_converters import VALUE_CONVERTERS
 
 

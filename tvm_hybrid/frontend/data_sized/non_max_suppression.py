@@ -18,7 +18,7 @@ from tvm import relax, te, tirx
 from ..expressions import Converter, Expr, cast, constant, given, literal, reshaped
 from .kernels import INDEX, cell, emit_kernel, index, put, table
 from .sizes import cut, dims_of, size_in
-from .sorting import Heap, descending_key, place_in
+from .sorting import Heap, key_of, place_in, rising
 
 Side: TypeAlias = tuple[Expr, Expr]
 """Where a box begins and ends along an axis."""
@@ -52,7 +52,8 @@ def _non_max_suppression(
             with I.serial(extent) as box:
                 score = scores[image, kind, box]
                 # Without a branch, which scores near the threshold would mispredict.
-                put(order, descending_key(score, box), candidates[0])
+                rank = rising(score, nan_is_most=False) ^ tirx.const(-1, "int32")
+                put(order, key_of(rank, box), candidates[0])
                 counts = tirx.const(True, "bool") if threshold is None else score > least[0]
                 put(candidates, candidates[0] + counts.astype(INDEX))
             heap.build(candidates[0])

@@ -24,6 +24,7 @@ from tests.tvm_hybrid.frontend.data_sized.compare import (
     session_of,
 )
 from tvm_hybrid.errors import FeedError
+from tvm_hybrid.frontend.onnx_import import import_onnx
 
 
 def top(k: Callable[[OnnxBuilder, str], str], source: str = "", **attributes: int) -> OnnxBuilder:
@@ -73,3 +74,73 @@ def test_more_than_there_are() -> None:
     session = session_of(top(lambda g, _: g.node("Neg", count(g)), "x", axis=0))
     with pytest.raises(FeedError, match="below 0"):
         session.run(None, feeds_of(ONE))
+
+
+DTYPES = ("float16", "float32", "float64", "int8", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+def with_ties(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of all signs and sizes, many of them twice."""
+    random = np.random.default_rng(shape[-1])
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        x = random.integers(-99, 99, shape) * 2.0 ** random.integers(-9, 9, shape)
+        x[random.random(shape) < 0.1] = random.choice([np.inf, -np.inf, 0.0, -0.0])
+        return x.astype(dtype)
+    limits = np.iinfo(kind)
+    x = random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    x[random.random(shape) < 0.3] = random.integers(0, 5)
+    return x
+
+
+def best(x: np.ndarray, k: int, axis: int, largest: int) -> list[np.ndarray]:
+    """By a stable sort of the places of distinct numbers."""
+    order = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+    places = np.argsort(-order if largest else order, axis, kind="stable")
+    places = np.take(places, range(k), axis)
+    return [np.take_along_axis(x, places, axis), places]
+
+
+def plain_top(
+    dtype: str, shape: tuple[int, ...], k: int, axis: int, largest: int, is_open: bool
+) -> OnnxBuilder:
+    """A model of one TopK."""
+    model = OnnxBuilder()
+    sizes = [f"n{place}" for place in range(len(shape))] if is_open else list(shape)
+    x = model.input("x", sizes, np.dtype(dtype))
+    values, places = model.nodes("TopK", 2, x, model.constant([k]), axis=axis, largest=largest)
+    model.output(values, None, np.dtype(dtype))
+    model.output(places, None, np.int64)
+    return model
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
+def test_few_and_many(dtype: str, is_open: bool) -> None:
+    """By heap and by digits, of some columns more than a block has, along all axes."""
+    for shape, k, axis in [((2, 500), 20, 1), ((2, 90), 17, 1), ((70, 19), 3, 0), ((1, 1), 1, 1)]:
+        for largest in (0, 1):
+            x = with_ties(dtype, shape)
+            model = plain_top(dtype, shape, k, axis, largest, is_open)
+            session = same(model, [({"x": x}, best(x, k, axis, largest))])
+            assert {each.function for each in session.explain()} == {"top_k"}
+
+
+@pytest.mark.parametrize(("count", "k"), [(500, 20), (90, 17), (96, 16), (90, 90)])
+def test_which_sort(count: int, k: int) -> None:
+    """Known sizes have the code of one of the two only, open ones of both if there are many."""
+    few = k <= 16 or k * 24 <= count
+    for is_open in (False, True):
+        both = is_open and k > 16
+        model = plain_top("float32", (2, count), k, 1, 1, is_open)
+        text = import_onnx(model.model(), keep_open=True).mod.script()
+        assert ("vector.reduce.smin" in text) == (few or both)
+        assert ("& 255" in text) == (not few or both)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0)])
+def test_nothing(shape: tuple[int, int]) -> None:
+    k = min(1, shape[1])
+    x = np.zeros(shape, np.float32)
+    wanted = [np.zeros((shape[0], k), np.float32), np.zeros((shape[0], k), np.int64)]
+    same(plain_top("float32", shape, k, 1, 1, True), [({"x": x}, wanted)])
