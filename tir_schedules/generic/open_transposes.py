@@ -2,7 +2,9 @@
 
     for i, j in grid(n, m): y[i, j] = x[j, i]
 
-    ->  for blocks of 8 by 8 elements: for j: for i: y[i, j] = x[j, i]
+    ->  if n >= 8 and m >= 8: for tiles of 8 by 8 elements, the last of which end with an axis:
+            eight vectors of x, transposed in registers (`transpose`), are eight vectors of y
+        else: for blocks of 8 by 8 elements: for j: for i: y[i, j] = x[j, i]
 
 So each cache line is read, and written, while it is in L1.
 """
@@ -10,15 +12,17 @@ So each cache line is read, and written, while it is in L1.
 from __future__ import annotations
 
 from tvm import tirx
+from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .expressions import int64, loads_of
+from .expressions import calls_of, int64, loads_of, same
 from .loops import flattened, parameter_views, store_statement, with_statements
 from .nest import Axis, Nest, NotHandledError
 from .open_nests import open_nests, over_axes, step_along
+from .transpose import Tile, tile_of, turned
 
 BLOCK = 8
 
@@ -36,14 +40,19 @@ def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
         raise NotHandledError("it is more than one pass over elements")
     views, statements = parameter_views(func)
     nest = flattened(program.nests[0], views)
-    stored, read = _axes(nest)
+    stored, read, apart = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
-    statements.append(over_axes(others, _blocks(nest, stored, read), machine))
+    body = _blocks(nest, stored, read)
+    tile = _tile(nest, stored, read, apart, machine)
+    if tile is not None:
+        wide = tirx.all(stored.stated >= int64(tile.width), read.stated >= int64(tile.height))
+        body = tirx.IfThenElse(wide, _tiles(nest, tile), body)
+    statements.append(over_axes(others, body, machine))
     return with_statements(func, statements), "generic_transpose"
 
 
-def _axes(nest: Nest) -> tuple[Axis, Axis]:
-    """The axes along which neighbours are stored, and read."""
+def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
+    """The axes along which neighbours are stored, and read, and the loads that are read so."""
     loads = [load for store in nest.stores for load in loads_of(store.value)]
     if len(nest.stores) != 1 or nest.lets or not nest.spatial:
         raise NotHandledError(f"{nest.name} stores more than one element")
@@ -55,8 +64,37 @@ def _axes(nest: Nest) -> tuple[Axis, Axis]:
             if read.end is None and stored.end is None:
                 continue  # for `open_items`
             if apart and all(step_along(nest, load.indices[0], read) == 1 for load in apart):
-                return stored, read
+                return stored, read, apart
     raise NotHandledError(f"{nest.name} reads along the axis that it stores along")
+
+
+def _tile(
+    nest: Nest, stored: Axis, read: Axis, apart: list[TensorLoad], machine: Machine
+) -> Tile | None:
+    """The tile to transpose in registers, or None if elements are no plain ones."""
+    reads = nest.reads()
+    if machine.isa.vector_bits < 32 * BLOCK or any(loads_of(load.indices[0]) for load in reads):
+        return None
+    if calls_of(nest.stores[0].value, "if_then_else"):
+        return None
+    loads = list[TensorLoad]()
+    for load in apart:
+        if not any(same(load, other) for other in loads):
+            loads.append(load)
+    return tile_of(stored, read, loads, BLOCK) if len(loads) <= 2 else None
+
+
+def _tiles(nest: Nest, tile: Tile) -> tirx.Stmt:
+    """Tiles of two axes; what the last shares with the one before, both write alike."""
+    steps, starts = list[tuple[tirx.Var, Expr]](), dict[tirx.Var, Expr]()
+    for axis, size in ((tile.read, tile.height), (tile.written, tile.width)):
+        step = tirx.Var(f"{axis.var.name}_tile", "int64")
+        steps.append((step, tirx.floordiv(axis.stated + int64(size - 1), int64(size))))
+        starts[axis.var] = tirx.Min(step * int64(size), axis.stated - int64(size))
+    body = turned(nest, tile, starts)
+    for step, count in reversed(steps):
+        body = tirx.For(step, int64(0), count, ForKind.SERIAL, body)
+    return body
 
 
 def _blocks(nest: Nest, stored: Axis, read: Axis) -> tirx.Stmt:

@@ -87,15 +87,20 @@ def transpose_axes(
             found.append(load)
     if chosen is None or len(found) > 2 or any(strides[chosen.var] is None for strides in loads):
         return None
-    kinds = {"" if element_of(load) == "bool" else str(load.ty.dtype.bits) for load in found}
+    return tile_of(written, chosen, found, words)
+
+
+def tile_of(written: Axis, read: Axis, loads: list[TensorLoad], words: int) -> Tile | None:
+    """The tile that turns some loads, of at most so many words; None if no tile is worth it."""
+    kinds = {"" if element_of(load) == "bool" else str(load.ty.dtype.bits) for load in loads}
     if len(kinds) != 1 or not kinds <= {"8", "16", "32"}:
         return None
     bits = int(kinds.pop())
     width = _power_of_two(written.extent, words * 32 // bits)
-    height = _power_of_two(chosen.extent, words)
+    height = _power_of_two(read.extent, words)
     if min(width * bits // 32, height) < LEAST_WORDS:
         return None
-    return Tile(written, chosen, tuple(found), bits, width, height)
+    return Tile(written, read, tuple(loads), bits, width, height)
 
 
 def _power_of_two(extent: int, most: int) -> int:
@@ -112,7 +117,7 @@ def transpose_loops(nest: Nest, tile: Tile, machine: Machine, threads: int) -> t
     others = [a for a in nest.spatial if a is not written and a is not read]
     rows, row = covering(read.extent, tile.height, "rows")
     columns, column = covering(written.extent, tile.width, "columns")
-    body = _tile(nest, tile, {read.var: row, written.var: column})
+    body = turned(nest, tile, {read.var: row, written.var: column})
     return nested((*others, rows, columns), body, machine, threads)
 
 
@@ -126,7 +131,8 @@ def covering(extent: int, size: int, name: str) -> tuple[Axis, Expr]:
     return axis, start if extent % size == 0 else tirx.Min(start, int64(extent - size))
 
 
-def _tile(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
+def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
+    """The stores of the tile that begins at some place along its two axes."""
     statements: list[tirx.Stmt] = []
     rows_of: list[list[tirx.Var]] = []
     for load in tile.transposed:

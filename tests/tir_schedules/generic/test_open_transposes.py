@@ -41,6 +41,39 @@ def test_values(name: str, threads: int) -> None:
         np.testing.assert_array_equal(result, reference(x))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "int32", "float64", "bool"])
+def test_types(dtype: str) -> None:
+    """Elements of 8, 16 and 32 bits are turned in registers, others are not."""
+    mod = lowered(op.permute_dims, (N, M), dtype)
+    machine = Machine("znver4", isa_named("avx2"))
+    mod = schedule_leftovers(machine, noted := [])(mod)
+    assert [each.kernel for each in noted] == ["generic_transpose"]
+    in_registers = "_tile in " in mod["transpose"].script()
+    assert in_registers == (dtype not in ("float64", "bool"))
+    run = compiled(mod)
+    for sizes in (*SIZES, (31, 32), (8, 97)):
+        values = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 99, sizes)
+        values = values.astype(dtype)
+        np.testing.assert_array_equal(run(tvm.runtime.tensor(values)).numpy(), values.T)
+
+
+@pytest.mark.parametrize("channels", [3, 4, 24])
+def test_known_channels_of_open_images(channels: int) -> None:
+    """Too few channels are no vectors."""
+    mod = lowered(lambda x: op.permute_dims(x, (0, 2, 3, 1)), (N, channels, M, M))
+    mod = schedule_leftovers(Machine("znver4", isa_named("avx2")), [])(mod)
+    assert ("_tile in " in mod["transpose"].script()) == (channels > 3)
+    run = compiled(mod)
+    for n, m in ((1, 7), (2, 19)):
+        x = np.random.default_rng(0).standard_normal((n, channels, m, m)).astype(np.float32)
+        np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), x.transpose(0, 2, 3, 1))
+
+
+def test_no_tiles_without_wide_vectors() -> None:
+    func = function_of(op.permute_dims, (N, M))
+    assert "_tile in " not in open_transposes(func, Machine("", isa_named("scalar")))[0].script()
+
+
 @pytest.mark.parametrize("order", [(0, 3, 1, 2), (3, 1, 0, 2)])
 def test_images(order: tuple[int, ...]) -> None:
     mod = lowered(lambda x: op.permute_dims(x, order), (N, 5, M, M))
