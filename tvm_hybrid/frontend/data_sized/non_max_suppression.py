@@ -2,8 +2,9 @@
 
 Overlaps and comparisons are computed as ONNX Runtime computes them, in float32 and in its order, so
 that a box at a threshold has the same fate. A heap gives the next best box: those behind the last
-that is chosen are never sorted. NaN counts as the lowest score. TVM's operator takes no limits that
-arrive at run time, suppresses at the threshold, and makes all boxes of the result.
+that is chosen are never sorted. Vectors compare a box with several chosen ones. NaN counts as the
+lowest score. TVM's operator takes no limits that arrive at run time, suppresses at the threshold,
+and makes all boxes of the result.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
+from microkernels.vector.expressions import ramp, splat
+
 from ..expressions import Converter, Expr, cast, constant, given, literal, reshaped
 from .kernels import INDEX, cell, emit_kernel, index, put, table
 from .sizes import cut, dims_of, size_in
 from .sorting import Heap, key_of, place_in, rising
+
+LANES = 8  # boxes that are compared at once
 
 Side: TypeAlias = tuple[Expr, Expr]
 """Where a box begins and ends along an axis."""
@@ -46,6 +51,7 @@ def _non_max_suppression(
         order, candidates, best = table(extent), cell(), cell()
         first, rival, keep = cell(), cell(), cell("bool")
         heap = Heap(order, lambda one, other: one < other)
+        rivals = _Chosen(extent)
         put(count, index(0))
         with I.grid(images, classes) as (image, kind):
             put(candidates, index(0))
@@ -58,23 +64,27 @@ def _non_max_suppression(
                 put(candidates, candidates[0] + counts.astype(INDEX))
             heap.build(candidates[0])
             put(first, count[0])
-            room = te.min(most[0], each)
-            with I.While(tirx.all(candidates[0] > 0, count[0] - first[0] < room)):
+            room, rank = te.min(most[0], each), count[0] - first[0]
+            with I.While(tirx.all(candidates[0] > 0, rank < room)):
                 put(best, place_in(order[0]))
                 put(candidates, candidates[0] - 1)
                 put(order, order[candidates[0]])
                 heap.sink(index(0), candidates[0])
+                corners = [boxes[image, best[0], side] for side in range(4)]
+                rivals.append(rank, [_extent(corners, axis, centered) for axis in (0, 1)])
                 put(keep, tirx.const(True, "bool"))
-                put(rival, first[0])
-                with I.While(tirx.all(keep[0], rival[0] < count[0])):
-                    sides = [
-                        _extent([boxes[image, box, side] for side in range(4)], axis, centered)
-                        for axis in (0, 1)
-                        for box in (chosen[rival[0], 2], best[0])
-                    ]
-                    with I.If(_meet(sides)), I.Then():  # few do
-                        put(keep, tirx.Not(_suppresses(sides, overlap[0])))
-                    put(rival, rival[0] + 1)
+                put(rival, index(0))
+                with I.While(tirx.all(keep[0], rival[0] < rank)):
+                    with (
+                        I.If(rivals.some_may_meet(rival[0], rank)),
+                        I.Then(),
+                        I.serial(te.min(rank - rival[0], LANES)) as number,
+                    ):
+                        sides = rivals.beside(rival[0] + number, rank)
+                        with I.If(_meet(sides)), I.Then():  # few do
+                            stays = tirx.Not(_suppresses(sides, overlap[0]))
+                            put(keep, tirx.all(keep[0], stays))
+                    put(rival, rival[0] + LANES)
                 with I.If(keep[0]), I.Then():
                     for column, value in enumerate((image, kind, best[0])):
                         put(chosen, value, count[0], column)
@@ -96,10 +106,42 @@ def _limit(
     return cast(builder, reshaped(builder, value, (1,)), str(default.dtype))
 
 
+class _Chosen:
+    """Where the chosen boxes of a class lie, and behind them a box that may become one.
+
+    Each of the four sides is a table, so that vectors compare a box with several.
+    """
+
+    def __init__(self, extent: Expr) -> None:
+        self._apart = extent + LANES
+        self._sides = I.sblock_alloc_buffer([4 * self._apart], "float32")
+
+    def append(self, number: Expr, sides: Sequence[Side]) -> None:
+        """Notes a box behind the first `number` ones."""
+        for place, side in enumerate(each for pair in sides for each in pair):
+            put(self._sides, side, place * self._apart + number)
+
+    def some_may_meet(self, first: Expr, box: Expr) -> Expr:
+        """Whether one of several boxes from `first` on may have an area in common with a box."""
+        several = [self._sides[ramp(n * self._apart + first, LANES)] for n in range(4)]
+        own = [splat(side, LANES) for pair in self._of(box) for side in pair]
+        meet = [own[0] < several[1], several[0] < own[1], own[2] < several[3], several[2] < own[3]]
+        both = tirx.And(tirx.And(*meet[:2]), tirx.And(*meet[2:]))
+        return I.call_llvm_pure_intrin("bool", f"llvm.vector.reduce.or.v{LANES}i1", both)
+
+    def beside(self, one: Expr, other: Expr) -> list[Side]:
+        """Rows of two boxes, then columns of both."""
+        return [side for pair in zip(self._of(one), self._of(other), strict=True) for side in pair]
+
+    def _of(self, number: Expr) -> list[Side]:
+        low, high, left, right = (self._sides[n * self._apart + number] for n in range(4))
+        return [(low, high), (left, right)]
+
+
 def _meet(sides: Sequence[Side]) -> Expr:
     """Whether two boxes have an area in common; `sides` are rows of both, then columns of both."""
     pairs = (sides[:2], sides[2:])
-    return tirx.all(*(te.max(a[0], b[0]) < te.min(a[1], b[1]) for a, b in pairs))
+    return tirx.all(*(one[0] < other[1] for pair in pairs for one in pair for other in pair))
 
 
 def _suppresses(sides: Sequence[Side], threshold: Expr) -> Expr:

@@ -8,6 +8,7 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.frontend.data_sized.compare import same, same_as_onnx_runtime
+from tvm_hybrid.frontend.onnx_import import import_onnx
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 # [y1, x1, y2, x2]: the second overlaps the first by a half, the third by a third, the last by none.
@@ -91,6 +92,31 @@ def test_images_and_classes() -> None:
             }
         )
     same_as_onnx_runtime(model, feeds)
+
+
+@pytest.mark.parametrize("size", [0.1, 0.4])
+def test_more_than_a_vector(size: float) -> None:
+    """Small boxes, of which dozens are chosen: each meets a few of them, or all vectors of them."""
+    model = OnnxBuilder()
+    boxes, scores = model.input("boxes", ("i", "n", 4)), model.input("scores", ("i", "c", "n"))
+    limits = (np.array([90]), np.array([0.1], "f"))
+    chosen = model.node("NonMaxSuppression", boxes, scores, *map(model.constant, limits))
+    model.output(chosen, ("k", 3), np.int64)
+    assert "vector.reduce.or" in import_onnx(model.model(), keep_open=True).mod.script()
+    rng = np.random.default_rng(0)
+    feeds = []
+    for count in (0, 1, 8, 9, 200):
+        corners = rng.uniform(-1, 1, (2, count, 2))
+        feeds.append(
+            {
+                "boxes": np.concatenate([corners, corners + size], 2).astype(np.float32),
+                "scores": rng.permutation(3 * count)
+                .reshape(1, 3, count)
+                .astype(np.float32)[[0, 0]],
+            }
+        )
+    session = same_as_onnx_runtime(model, feeds)
+    assert len(session.run(None, feeds[-1])[0]) > 6 * 16
 
 
 def test_scores_that_are_nan_come_last() -> None:
