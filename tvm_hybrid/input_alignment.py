@@ -2,7 +2,7 @@
 
 Templates and generic schedules need no more alignment than an element has. Kernels by tiles are
 faster on whole cache lines, and of what else runs nothing is known: an array for one of these has
-to be copied if it is not aligned.
+to be copied if it is not aligned. An input that is merely returned is read by nobody.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from tvm import IRModule, ir, relax
 from relay_passes.lower.lower_regions import UNALIGNED
 
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
+_NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)  # they name values, and read none
 
 
 def unaligned_inputs(mod: IRModule, function: str = "main") -> tuple[bool, ...]:
@@ -27,10 +28,12 @@ def unaligned_inputs(mod: IRModule, function: str = "main") -> tuple[bool, ...]:
     body = mod[function]
     strict: set[relax.Var] = set()
     bindings = [binding for block in body.body.blocks for binding in block.bindings]
-    _demand(body.body.body, strict)
     for binding in reversed(bindings):
         value = getattr(binding, "value", None)
-        if not isinstance(value, relax.Call):
+        if isinstance(value, _NAMES):
+            if binding.var in strict:
+                _demand(value, strict)
+        elif not isinstance(value, relax.Call):
             _demand(value, strict)
         elif isinstance(value.op, ir.Op) and value.op.name in _VIEWS:
             if binding.var in strict:

@@ -49,7 +49,7 @@ from .tensors import (
     from_stored,
     is_narrow,
 )
-from .thread_runs import ThreadState, short_run
+from .thread_runs import ThreadState, short_constant_run, short_run
 from .threads import ThreadsLike, current, resolve_setting, use_setting
 
 from_dlpack = np.from_dlpack
@@ -501,12 +501,13 @@ class InferenceSession(SessionMethods, SessionStart):
         """What the calling thread runs with; the first one may get the short way."""
         state = ThreadState(self._runner)
         manifest = self.executable.manifest
-        plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
+        plain = len(manifest.outputs) == 1 and manifest.unaligned_inputs in ((), (True,))
         narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
         empty = any(0 in info.shape for info in manifest.inputs)
         empty = empty or any(0 in info.shape for info in manifest.outputs)
         if plain and not narrow and not empty and not self._open and "run" not in self.__dict__:
-            self.__dict__["run"] = short_run(self._runner, state.main, self.run)
+            short = short_run if manifest.inputs else short_constant_run
+            self.__dict__["run"] = short(self._runner, state.main, self.run)
         return state
 
     def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:

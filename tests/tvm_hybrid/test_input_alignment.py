@@ -51,6 +51,8 @@ def elementwise_and_matmul(x):
         (elementwise_and_matmul, True),
         (op.tanh, True),
         (cumsum_of_a_view, True),
+        (lambda x: op.reshape(x, (96, 64)), True),
+        (lambda x: [op.tanh(x), x], True),
     ],
 )
 def test_what_may_lie_anywhere_is_known(body, anywhere: bool) -> None:

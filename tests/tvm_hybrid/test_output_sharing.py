@@ -8,6 +8,7 @@ from tvm import IRModule, relax, topi
 
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp, several
+from tvm_hybrid.errors import FeedError
 from tvm_hybrid.output_sharing import shared_outputs
 
 
@@ -45,6 +46,27 @@ def test_a_session_hands_out_memory_of_its_own(kind: str) -> None:
         array[...] = -7
     for array, expected in zip(session.run(None, {"x": x}), kept, strict=True):
         np.testing.assert_array_equal(array, expected)
+
+
+def test_a_value_that_needs_no_input_is_new_memory_in_every_run() -> None:
+    """It takes a short way, and so does the second model, whose input is merely returned."""
+    given = np.arange(5000.0, dtype=np.float32)
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        with builder.dataflow():
+            result = builder.emit_output(relax.const(given))
+        builder.emit_func_output(result)
+    for mod, fed in ((builder.get(), {}), (module_of("input"), {"x": given[:4]})):
+        session = tvm_hybrid.InferenceSession(mod, num_threads=1)
+        first = session.run(None, fed)[0]
+        assert session.run.__qualname__.startswith("short_")
+        second = session.run(None, fed)[0]
+        second[...] = -7
+        wanted = given[: len(first)]
+        for array in (first, session.run(None, fed)[0], session.run(["output"], fed)[0]):
+            np.testing.assert_array_equal(array, wanted)
+        with pytest.raises(FeedError, match="'y'"):
+            session.run(None, {**fed, "y": given})
 
 
 def test_a_kernel_that_only_reshapes_may_become_a_view() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tvm_hybrid.errors import CompileError, InputValueError
+from tvm_hybrid.errors import CompileError, FeedError, InputValueError
 from tvm_hybrid.model_programs import OpenSession
-from tvm_hybrid.programs import MOST_REFUSALS, Programs
+from tvm_hybrid.programs import MOST_PROGRAMS, MOST_REFUSALS, Programs
 from tvm_hybrid.tensors import DeclaredInterface, OpenTensorInfo
 
 X = OpenTensorInfo("x", ("n",), "int64")
@@ -171,3 +171,50 @@ def test_dynamic_programs_are_not_tried_for_ever() -> None:
     for mode in range(4):
         sometimes.run(1, mode)
     assert [mode for shape, mode in sometimes.asked if shape is None] == [0, 1, 2, 3]
+
+
+def test_a_program_that_was_just_used_is_found_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `InputValue` of each parameter took three quarters of a call."""
+    made = ByMode(8, 16)
+    for mode in (8, 16, 8, 16):  # compiled, then looked up
+        made.run(1, mode)
+    monkeypatch.setattr("tvm_hybrid.programs.InputValue", None)
+    assert [made.run(length, mode)[1] for length, mode in ((1, 8), (2, 16), (3, 8))] == [8, 16, 8]
+    with pytest.raises(AttributeError):  # a list takes the way that makes one
+        made.programs.session_for({**feeds(1), "mode": [8]})
+
+
+def test_feeds_of_other_types_shapes_or_names_are_looked_at_closely() -> None:
+    made = ByMode(8, 16)
+    for mode in (8, 16, 8, 16):
+        made.run(1, mode)
+    eight = np.array([8])
+    with pytest.raises(FeedError, match="mode"):  # of the same bytes
+        made.programs.session_for({**feeds(1), "mode": eight.view(np.uint64)})
+    with pytest.raises(FeedError, match="mode"):
+        made.programs.session_for({**feeds(1), "mode": eight.reshape(1, 1)})
+    with pytest.raises(FeedError, match="'x'"):
+        made.programs.session_for({"mode": eight})
+    with pytest.raises(FeedError, match="'x'"):
+        made.programs.session_for({"mode": eight, "y": eight})
+
+
+def test_the_program_that_is_used_all_the_time_is_not_the_one_that_is_dropped() -> None:
+    modes = range(MOST_PROGRAMS + 1)
+    made = ByMode(*modes)
+    for mode in modes[1:]:
+        for each in (mode, 0, 0):
+            made.run(1, each)
+    assert [mode for _, mode in made.asked].count(0) == 1
+    kept = {session.executable[1] for session in made.programs._sessions.values()}
+    assert kept == {0, *modes[2:]}
+
+
+def test_a_dropped_program_is_not_found() -> None:
+    modes = range(MOST_PROGRAMS + 1)
+    made = ByMode(*modes)
+    for mode in modes:
+        for _ in range(3):
+            made.run(1, mode)
+    made.run(1, 0)
+    assert [mode for _, mode in made.asked] == [*modes, 0]
