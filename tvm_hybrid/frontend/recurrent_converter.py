@@ -26,20 +26,55 @@ from .expressions import Converter
 
 
 def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    given = tuple(attrs["given"].decode().split())
+    return recurrent_layer(
+        builder,
+        inputs,
+        cell=attrs["cell"].decode(),
+        direction=attrs["direction"].decode(),
+        activations=tuple(attrs["activations"].decode().split()),
+        given=tuple(attrs["given"].decode().split()),
+        finals=bool(attrs["finals"]),
+        clip=attrs["clip"],
+        coupled=bool(attrs["coupled"]),
+    )
+
+
+def recurrent_layer(
+    builder: relax.BlockBuilder,
+    inputs: Sequence[Any],
+    *,
+    cell: str,
+    direction: str,
+    activations: tuple[str, ...],
+    given: tuple[str, ...],
+    finals: bool,
+    clip: float = 0.0,
+    coupled: bool = False,
+) -> Any:
+    """All steps of a layer; a tuple of them and the final states if `finals`.
+
+    Parameters
+    ----------
+    builder
+        Of the function that the layer belongs to.
+    inputs
+        Those of a region of the template "recurrent".
+    cell, direction, activations, given, finals, clip, coupled
+        As of `RecurrentProblem`.
+    """
     inputs = _of_one_batch(builder, inputs, given)
     part, weight = map(known_tensor, inputs[:2])
     region = region_of(
         RecurrentProblem(
-            cell=attrs["cell"].decode(),
-            direction=attrs["direction"].decode(),
+            cell=cell,
+            direction=direction,
             steps=part.shape[0],
             batch=part.shape[1],
             hidden=weight.shape[2],
-            activations=tuple(attrs["activations"].decode().split()),
-            clip=attrs["clip"],
-            coupled=bool(attrs["coupled"]),
-            finals=bool(attrs["finals"]),
+            activations=activations,
+            clip=clip,
+            coupled=coupled,
+            finals=finals,
             given=given,
             weight_dtype=weight.dtype,
         )

@@ -17,6 +17,7 @@ from tvm_hybrid.errors import ModelError, UnsupportedOperatorError  # noqa: E402
 from tvm_hybrid.frontend.aten.converters import known_converters, new_importer  # noqa: E402
 from tvm_hybrid.frontend.aten.exported_program import decomposed, import_core  # noqa: E402
 from tvm_hybrid.frontend.aten.quantized import QUANTIZED  # noqa: E402
+from tvm_hybrid.frontend.aten.recurrent import RECURRENT  # noqa: E402
 from tvm_hybrid.frontend.aten.sizes import Sizes  # noqa: E402
 
 from .aten import FAMILIES  # noqa: E402
@@ -30,7 +31,7 @@ REFUSED = [
     if each.refused
 ]
 # By further tests here, in test_quantised.py and test_chosen_ranges.py, and in test_buffers.py.
-TESTED_APART = {"cond", *QUANTIZED, "lift_fresh_copy.default"}
+TESTED_APART = {"cond", *QUANTIZED, *RECURRENT, "lift_fresh_copy.default"}
 
 
 def exported(family: Family) -> tuple[Calls, Any]:

@@ -22,6 +22,7 @@ from .functions import FUNCTIONS
 from .pools import average
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
+from .recurrent import RECURRENT, drops_out
 from .reductions import REDUCTIONS, mean
 from .resize import antialiased, bilinear, nearest, resize, sampled
 from .scattering import scatter
@@ -89,6 +90,7 @@ def _ours() -> dict[str, Converter]:
         "mean.dim": mean,
     }
     of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS, **ALONG_AXIS}
+    of_families |= RECURRENT
     return {**torch_converters(summing), **of_families, **ours}
 
 
@@ -150,6 +152,8 @@ def _is_random(node: Any, name: str) -> bool:
     """Whether an operator draws numbers: TVM would draw them once, when it imports, or never."""
     if name in _DROPOUT:
         return len(node.args) < 3 or bool(node.args[2])
+    if name in RECURRENT:
+        return drops_out(node)
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 

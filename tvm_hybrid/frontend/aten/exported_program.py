@@ -13,6 +13,7 @@ from microkernels.errors import ModelError, TvmHybridError
 
 from .decompositions import with_decompositions
 from .importer import import_graph
+from .recurrent import with_whole_layers
 from .without_onednn import without_onednn
 
 
@@ -40,8 +41,11 @@ def import_program(program: Any) -> IRModule:
 
 def decomposed(program: Any) -> Any:
     """An exported program in the operators that are imported."""
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    known = {placeholders[position] for position in _constants(program)}
     with without_onednn():
-        return program.run_decompositions(with_decompositions(default_decompositions()))
+        table = with_decompositions(default_decompositions())
+        return program.run_decompositions(with_whole_layers(table, program.graph_module, known))
 
 
 def import_core(program: Any) -> IRModule:
