@@ -29,7 +29,7 @@ from .problem import RecurrentProblem
 
 ACCUMULATORS = {"scalar": 4, "avx2": 12, "avx512": 24}
 """Registers of a tile, by the level of vectors."""
-WORD_ACCUMULATORS = {**ACCUMULATORS, "avx2": 8}  # a product needs a register before it is added
+PAIR_ACCUMULATORS = {**ACCUMULATORS, "avx2": 8}  # a product needs a register before it is added
 BYTE_INSTRUCTIONS, WORD_INSTRUCTIONS = 3, 2  # of a product of pairs, with the addition
 CELL_CYCLES = 45.0  # of a vector of hidden values, for each row
 MOST_ROWS = 12
@@ -198,8 +198,7 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     kernel = _kernel(problem, isa)
     gates = max(map(len, problem.products))
     lanes = min(kernel.lanes // (2 if problem.dtype == "float64" else 1) or 1, problem.hidden)
-    by_words = has_pairs(kernel) and problem.weight_dtype == "int16"
-    registers = WORD_ACCUMULATORS if by_words else ACCUMULATORS
+    registers = PAIR_ACCUMULATORS if has_pairs(kernel) else ACCUMULATORS
     most = registers[kernel.isa.vector_level]
     threads = _threads(problem, machine)
     batch = MOST_ROWS if region.is_open else problem.batch
