@@ -30,6 +30,7 @@ from .expressions import (
     substitute,
 )
 from .nest import Nest, Program, Store
+from .open_windows import windows_of
 from .padded_windows import without_padding
 
 CHEAP = 2.0
@@ -99,9 +100,17 @@ def _into_consumers(program: Program, position: int) -> Program | None:
             return None
         changed[reader] = merged.simplified()
         # Padding costs nothing where windows leave it out.
-        if dear and without_padding(changed[reader]) is None:
+        if (
+            dear
+            and without_padding(changed[reader]) is None
+            and windows_of(changed[reader]) is None
+        ):
             return None
     return _without(program, position, changed)
+
+
+def _leaves_padding_out(nest: Nest) -> bool:
+    return without_padding(nest) is not None or windows_of(nest) is not None
 
 
 def _is_plain(nest: Nest) -> bool:

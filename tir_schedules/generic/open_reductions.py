@@ -33,6 +33,8 @@ from .loops import (
 from .nest import Nest, NotHandledError
 from .open_elements import element_loops
 from .open_nests import open_nests, over_axes, step_along, with_fewer_reduced
+from .open_window_loops import window_loops
+from .open_windows import windows_of
 from .reduction_rows import open_row
 from .selects import with_selects
 
@@ -61,6 +63,9 @@ def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
 
 
 def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
+    windows = windows_of(nest)
+    if windows is not None:
+        return window_loops(windows, machine)
     nest = with_fewer_reduced(nest)
     own = {store.buffer for store in nest.stores}
     for store in nest.stores:

@@ -101,7 +101,7 @@ def without_padding(nest: Nest) -> tuple[Nest, Bounds] | None:
     element_load = element.value if isinstance(element, tirx.Cast) else element
     if not isinstance(element_load, TensorLoad) or any(map(loads_of, element_load.indices)):
         return None
-    if not _is_neutral(store.value, padding, store.init):
+    if not is_neutral(store.value, padding, store.init):
         return None
     bounds = _bounds(nest, condition)
     if bounds is None:
@@ -114,7 +114,8 @@ def without_padding(nest: Nest) -> tuple[Nest, Bounds] | None:
     return replace(nest, stores=(stripped,)), bounds
 
 
-def _is_neutral(value: Expr, padding: Expr, init: Expr) -> bool:
+def is_neutral(value: Expr, padding: Expr, init: Expr) -> bool:
+    """Whether a padded element changes nothing in what a reduction comes to."""
     if isinstance(value, tirx.Add):
         number = getattr(padding, "value", None)
         return isinstance(padding, tirx.FloatImm | tirx.IntImm) and number == 0
@@ -124,7 +125,7 @@ def _is_neutral(value: Expr, padding: Expr, init: Expr) -> bool:
 def _bounds(nest: Nest, condition: Expr) -> Bounds | None:
     """The bounds that a conjunction of comparisons makes, if it makes no others."""
     found: Bounds = {}
-    for part in _conjunction(condition):
+    for part in conjunction(condition):
         if not isinstance(part, tirx.LT | tirx.LE) or loads_of(part):
             return None
         used = variables_of(part)
@@ -169,9 +170,10 @@ def _half(numbers: list[int], place: tirx.Var | None) -> Bound:
     return Bound(place, -slope, -step, base + 1, _FAR)
 
 
-def _conjunction(condition: Expr) -> list[Expr]:
+def conjunction(condition: Expr) -> list[Expr]:
+    """The comparisons that a condition is made of, each with `<` or `<=` where it has an order."""
     if isinstance(condition, tirx.And):
-        return [*_conjunction(condition.a), *_conjunction(condition.b)]
+        return [*conjunction(condition.a), *conjunction(condition.b)]
     if isinstance(condition, tirx.GE):
         return [condition.b <= condition.a]
     if isinstance(condition, tirx.GT):

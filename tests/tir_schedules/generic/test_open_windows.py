@@ -1,0 +1,172 @@
+"""Windows that slide along rows of open size."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from relay_passes.lower.schedule_generic import schedule_leftovers
+from tests.relay_passes.graphs import compiled
+from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
+from tir_schedules.generic.open_nests import open_nests
+from tir_schedules.generic.open_windows import windows_of
+
+op = relax.op
+N, HEIGHT, WIDTH = (tirx.Var(name, "int64") for name in ("n", "height", "width"))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool and what it is by definition."""
+
+    body: Callable[[relax.Expr], relax.Expr]
+    reduce: Callable[..., np.ndarray]
+    size: tuple[int, int]
+    step: int = 1
+    pad: int = 0
+    apart: int = 1
+
+    def reference(self, x: np.ndarray, around: float) -> np.ndarray:
+        """By the definition."""
+        wide = np.pad(x, ((0, 0), (0, 0), *[(self.pad, self.pad)] * 2), constant_values=around)
+        reach = [(size - 1) * self.apart + 1 for size in self.size]
+        windows = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3))
+        windows = windows[:, :, :: self.step, :: self.step, :: self.apart, :: self.apart]
+        return self.reduce(windows, axis=(4, 5))
+
+
+def _largest(*geometry: object) -> Callable[[relax.Expr], relax.Expr]:
+    return lambda x: op.nn.max_pool2d(x, *geometry)
+
+
+def _mean(counts_padding: bool, *geometry: object) -> Callable[[relax.Expr], relax.Expr]:
+    return lambda x: op.nn.avg_pool2d(x, *geometry, count_include_pad=counts_padding)
+
+
+MAXIMA = {
+    "3 by 3": Pool(_largest((3, 3), (2, 2), (1, 1)), np.max, (3, 3), 2, 1),
+    "2 by 2": Pool(_largest((2, 2), (2, 2)), np.max, (2, 2), 2),
+    "of every second": Pool(_largest((3, 3), (1, 1), (2, 2), (2, 2)), np.max, (3, 3), 1, 2, 2),
+    "of more rows than are written out": Pool(
+        _largest((9, 2), (3, 3), (1, 1)), np.max, (9, 2), 3, 1
+    ),
+}
+MEANS = {
+    "3 by 3": Pool(_mean(False, (3, 3), (2, 2), (1, 1)), np.nanmean, (3, 3), 2, 1),
+    "with padding": Pool(_mean(True, (3, 3), (1, 1), (1, 1)), np.mean, (3, 3), 1, 1),
+    "5 by 5": Pool(_mean(True, (5, 5), (4, 4)), np.mean, (5, 5), 4),
+}
+SIZES = [(1, 9, 9), (2, 9, 40), (1, 40, 9), (0, 12, 12), (1, 10, 77)]
+
+
+def _run(
+    pool: Pool, threads: int = 1, isa: str = "avx2", dtype: str = "float32"
+) -> Callable[[tvm.runtime.Tensor], tvm.runtime.Tensor]:
+    noted: list = []
+    machine = Machine("znver4", isa_named(isa), threads)
+    mod = lowered(pool.body, (N, 3, HEIGHT, WIDTH), dtype)
+    run = compiled(schedule_leftovers(machine, noted)(mod))
+    assert [each.kernel for each in noted] == ["generic_reduction"]
+    return run
+
+
+@pytest.mark.parametrize("name", [*MAXIMA, *MEANS])
+def test_windows_are_found_and_padding_is_left_out(name: str) -> None:
+    """Else another schedule would run, right but slow."""
+    for pool in {"max": MAXIMA.get(name), "mean": MEANS.get(name)}.values():
+        if pool is not None:
+            (nest,) = open_nests(function_of(pool.body, (N, 3, HEIGHT, WIDTH))).nests
+            assert windows_of(nest) is not None
+
+
+@pytest.mark.parametrize(("isa", "threads"), [("avx2", 1), ("avx512", 2)])
+@pytest.mark.parametrize("name", MAXIMA)
+def test_maxima(name: str, threads: int, isa: str) -> None:
+    run = _run(MAXIMA[name], threads, isa)
+    for n, height, width in SIZES:
+        x = np.random.default_rng(0).standard_normal((n, 3, height, width)).astype(np.float32)
+        wanted = MAXIMA[name].reference(x, -np.inf)
+        np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), wanted)
+
+
+@pytest.mark.parametrize(("isa", "threads"), [("avx2", 1), ("avx512", 2)])
+@pytest.mark.parametrize("name", MEANS)
+def test_means(name: str, threads: int, isa: str) -> None:
+    pool, run = MEANS[name], _run(MEANS[name], threads, isa)
+    for n, height, width in SIZES:
+        x = np.random.default_rng(0).standard_normal((n, 3, height, width)).astype(np.float32)
+        wanted = pool.reference(x.astype(np.float64), 0 if pool.reduce is np.mean else np.nan)
+        # Sums of 25 numbers at most, each rounded, and a division.
+        bound = 26 * np.abs(x).max(initial=1) * np.finfo(np.float32).eps
+        result = run(tvm.runtime.tensor(x)).numpy()
+        assert result.shape == wanted.shape
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "float64", "float16"])
+def test_types(dtype: str) -> None:
+    pool, x = MAXIMA["3 by 3"], np.random.default_rng(0).uniform(0, 100, (2, 3, 9, 40))
+    x = x.astype(dtype)
+    least = np.finfo(dtype).min if dtype.startswith("float") else np.iinfo(dtype).min
+    run = compiled(
+        schedule_leftovers(Machine("znver3", isa_named("avx2")), [])(
+            lowered(pool.body, (N, 3, HEIGHT, WIDTH), dtype)
+        )
+    )
+    wanted = pool.reference(x, least)
+    np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), wanted)
+
+
+def test_bfloat16_has_other_loops() -> None:
+    pool = MAXIMA["3 by 3"]
+    x = np.random.default_rng(0).uniform(0, 100, (2, 3, 9, 40)).astype(ml_dtypes.bfloat16)
+    run = compiled(
+        schedule_leftovers(Machine("znver3", isa_named("avx2")), [])(
+            lowered(pool.body, (N, 3, HEIGHT, WIDTH), "bfloat16")
+        )
+    )
+    wanted = pool.reference(x.astype(np.float32), -np.inf)
+    result = run(tvm.runtime.tensor(x)).numpy().astype(np.float32)
+    np.testing.assert_array_equal(result, wanted)
+
+
+def test_what_is_no_number_stays() -> None:
+    pool = MAXIMA["3 by 3"]
+    run = _run(pool)
+    for sign, place in itertools.product((1, -1), ((0, 0), (5, 6), (6, 7), (11, 40))):
+        x = np.full((1, 3, 12, 41), -np.inf, np.float32)
+        x[0, 1, 3, 3] = np.inf
+        x[(0, 2, *place)] = np.copysign(np.float32(np.nan), sign)
+        # TVM pads with the least number; ONNX's padding is -inf.
+        wanted = np.maximum(pool.reference(x, -np.inf), np.finfo(np.float32).min)
+        result = run(tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_array_equal(np.maximum(result, np.finfo(np.float32).min), wanted)
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        (lambda x: op.sum(x, 1), (N, 64, WIDTH)),  # rows are too many
+        (lambda x: op.sum(x, 0), (N, 64)),  # an axis of open size
+        (lambda x: op.nn.max_pool2d(x, (1, 17)), (N, 3, HEIGHT, WIDTH)),  # too many elements
+        (lambda x: op.nn.max_pool2d(x, (2, 2), (5, 5)), (N, 3, HEIGHT, WIDTH)),  # too far apart
+        (
+            lambda x: op.nn.max_pool2d(x, (2, 2), (2, 2), layout="NHWC"),
+            (N, HEIGHT, WIDTH, 8),
+        ),
+    ],
+)
+def test_what_is_left(
+    body: Callable[[relax.Expr], relax.Expr], shape: tuple[tirx.Expr | int, ...]
+) -> None:
+    nests = open_nests(function_of(body, shape)).nests
+    assert not any(map(windows_of, nests))
