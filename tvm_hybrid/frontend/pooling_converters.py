@@ -9,13 +9,17 @@ Col2Im           a kernel: for each pixel the sum over the windows that it lies 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from .data_sized.kernels import emit_kernel, index, put
+from tir_schedules.core.emission import opaque_block
+
+from .data_sized.kernels import INDEX, emit_kernel, index, put
 from .data_sized.requests import check, check_equal, requested_sizes
 from .data_sized.sizes import dims_of, is_open, plain, plain_dims, product, reshaped_to, simplified
 from .expressions import Converter, Expr, cast, constant, dtype_of, given, is_nan
@@ -29,48 +33,20 @@ def _max_pool_places(
     x, kernel, pads = inputs[0], attrs["kernel_shape"], attrs["pads"]
     if "float16" in dtype_of(x):
         x = cast(builder, x, "float32")
-    nowhere = tirx.const(-1, "int64")
 
     def sizes_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
         around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
         axes = zip(extents, around, kernel, attrs["strides"], attrs["dilations"], strict=True)
         return [window_count(*axis, bool(attrs["ceil_mode"])) for axis in axes]
 
-    def wins(place: Expr, value: Expr, other_place: Expr, other: Expr) -> Expr:
-        nan, other_nan = (is_nan(each) for each in (value, other))
-        larger = te.any(te.all(nan, tirx.Not(other_nan)), value > other)
-        same = te.any(te.all(nan, other_nan), value == other)
-        better = te.any(larger, te.all(same, place < other_place))
-        return te.all(place >= 0, te.any(other_place < 0, better))
-
-    def combine(first: Sequence[Expr], second: Sequence[Expr]) -> tuple[Expr, ...]:
-        chosen = wins(*first, *second)
-        return tuple(tirx.Select(chosen, a, b) for a, b in zip(first, second, strict=True))
-
-    def none(place_dtype: str, dtype: str) -> tuple[Expr, Expr]:
-        return nowhere, tirx.const(0, dtype)
-
+    images, channels, *extents = dims_of(x)
+    sizes = sizes_of(extents)
     if is_open(x):
-        nothing = tirx.EQ(product(sizes_of(dims_of(x)[2:])), index(0))
-        check(builder, tirx.any(product(dims_of(x)[2:]) > 0, nothing))
-    largest = te.comm_reducer(combine, none, name="largest")
-
-    def compute(x: te.Tensor) -> list[te.Tensor]:
-        axes = [te.reduce_axis((0, size)) for size in kernel]
-        images, channels, *extents = plain(x.shape)
-
-        def element(batch: Expr, channel: Expr, *window: Expr) -> tuple[Expr, ...]:
-            inside, held, place = [], [], (batch * channels + channel).astype("int64")
-            for axis, step in enumerate(axes):
-                at = window[axis] * attrs["strides"][axis] - pads[axis]
-                at += step.var * attrs["dilations"][axis]
-                inside += [at >= 0, at < extents[axis]]
-                held.append(te.max(te.min(at, extents[axis] - 1), 0))
-                place = place * extents[axis] + at
-            found = te.if_then_else(te.all(*inside), place, nowhere)
-            return largest((found, x[(batch, channel, *held)]), axis=axes)
-
-        return te.compute((images, channels, *sizes_of(extents)), element, name="max_pool_places")
+        check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(sizes), index(0))))
+    flat = reshaped_to(builder, x, [images * channels, *extents])
+    shape, body = [images * channels, *sizes], partial(_find_places, attrs=attrs)
+    (found,) = emit_kernel(builder, "max_pool_places", [flat], [(shape, "int64")], body)
+    places = reshaped_to(builder, found, [images, channels, *sizes])
 
     def by_columns(place: Expr, extents: Sequence[int | Expr]) -> Expr:
         """Where a place is if the first spatial axis is the one without gaps."""
@@ -82,8 +58,6 @@ def _max_pool_places(
             rest = tirx.floordiv(rest, extent)
         return rest * image + moved
 
-    pair = builder.emit_te(compute, x, primfunc_name_hint="max_pool_places")
-    places = builder.normalize(relax.TupleGetItem(pair, 0))
     if attrs["storage_order"] == 0:
         return places
 
@@ -92,6 +66,78 @@ def _max_pool_places(
 
     extents = plain_dims(x)[2:]
     return builder.emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
+
+
+def _find_places(ins: list[Expr], outs: list[Expr], attrs: dict[str, Any]) -> None:
+    """For each window of each image [images, ...] the place of the maximum; -1 if it is outside.
+
+    A row of results looks at the same element of all its windows at once, as a vector.
+    """
+    (x,), (places,) = ins, outs
+    kernel, least = attrs["kernel_shape"], _least(str(x.dtype))
+    images, *extents = x.shape
+    *outer, results = range(1, len(places.shape))
+    with I.parallel(images) as image, opaque_block("image"), ExitStack() as loops:
+        room = te.max(places.shape[results], 1)
+        best, found = (I.sblock_alloc_buffer([room], each) for each in (str(x.dtype), INDEX))
+        window = [loops.enter_context(I.serial(places.shape[axis])) for axis in outer]
+        ranges = [_inside(at, extents[axis], axis, attrs) for axis, at in enumerate(window)]
+
+        def flat(at: Sequence[Expr]) -> Expr:
+            place = image.astype(INDEX)
+            for extent, each in zip(extents, at, strict=True):
+                place = place * extent + each
+            return place
+
+        with I.serial(places.shape[results]) as result:
+            first, count = _inside(result, extents[-1], len(extents) - 1, attrs)
+            some = product([count, *(each for _, each in ranges)]) > 0
+            place = flat([*(start for start, _ in ranges), first])
+            put(found, tirx.Select(some, place, index(-1)), result)
+            put(best, least, result)
+        with ExitStack() as rows:
+            taps = [rows.enter_context(I.serial(count)) for _, count in ranges]
+            at = [
+                start + tap * apart
+                for (start, _), tap, apart in zip(ranges, taps, attrs["dilations"], strict=False)
+            ]
+            for tap in range(kernel[-1]):
+                begin, count, column = _column(tap, extents[-1], places.shape[results], attrs)
+                with I.serial(count) as number:
+                    result = begin + number
+                    here = [*at, column(result)]
+                    value, known = x[(image, *here)], best[result]
+                    new = tirx.all(is_nan(value), tirx.Not(is_nan(known)))
+                    better = tirx.any(value > known, new)
+                    put(found, tirx.Select(better, flat(here), found[result]), result)
+                    put(best, tirx.Select(better, value, known), result)
+        with I.serial(places.shape[results]) as result:
+            put(places, found[result], image, *window, result)
+
+
+def _inside(at: Expr, extent: Expr, axis: int, attrs: dict[str, Any]) -> tuple[Expr, Expr]:
+    """The first element of a window along an axis that is in the image, and how many are."""
+    apart = attrs["dilations"][axis]
+    start = at * attrs["strides"][axis] - attrs["pads"][axis]
+    before = te.max(tirx.floordiv(apart - 1 - start, apart), 0)
+    end = te.min(tirx.floordiv(extent - start + apart - 1, apart), attrs["kernel_shape"][axis])
+    return start + before * apart, te.max(end - before, 0)
+
+
+def _column(
+    tap: int, extent: Expr, results: Expr, attrs: dict[str, Any]
+) -> tuple[Expr, Expr, Callable[[Expr], Expr]]:
+    """First window of a row with this element in the image, how many there are, and the place."""
+    step = attrs["strides"][-1]
+    ahead = tap * attrs["dilations"][-1] - attrs["pads"][len(attrs["kernel_shape"]) - 1]
+    begin = index(max(-(ahead // step), 0))
+    end = te.min(tirx.floordiv(extent - 1 - ahead, index(step)) + 1, results)
+    return begin, te.max(end - begin, 0), lambda result: result * step + ahead
+
+
+def _least(dtype: str) -> Expr:
+    is_float = dtype.startswith("float")
+    return tirx.const(-math.inf, dtype) if is_float else tirx.min_value(dtype)
 
 
 def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
