@@ -34,6 +34,7 @@ from .nest import Axis, Nest, NotHandledError
 from .open_nests import continues, flat_loop, open_axis, open_nests
 from .open_vectors import loop_of_elements
 from .pieces import Piece, pieces
+from .sample_tables import with_sample_tables
 from .selects import with_selects
 
 MOST_PIECES = 16
@@ -57,7 +58,7 @@ def open_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
     NotHandledError
         If all sizes are known, it reduces, or all rows are of known size and the same in kind.
     """
-    program = open_nests(func)
+    program = with_sample_tables(open_nests(func))
     if not program.nests or any(nest.reduce for nest in program.nests):
         raise NotHandledError("it is more than elements")
     if not any(map(_gains, program.nests)):
