@@ -1,4 +1,4 @@
-"""Legalises R.reshape where it joins an axis of open size with known ones behind it.
+"""Legalises R.reshape where it joins open axes with known ones behind them, or sizes are sums.
 
 Before
 
@@ -9,7 +9,8 @@ After
     lv = R.call_tir(reshape, (x,))               # y[i, j, k] = x[i, j // 4, j % 4 // 2, j % 2, k]
 
 TVM divides the number of an element by open sizes, several times for each, and fuses nothing with
-that. Where an element comes from needs divisions by known numbers alone.
+that. Where an element comes from needs divisions by known numbers alone. What is not fused is a
+view: R.reshape again, by TVM's RewriteDataflowReshape or, of sums and quotients, by views_of_sums.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tvm.sym import Analyzer
 
 from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN, Legalize, legalize_by_tvm
 
-from .legalize_shapes import legalize_view
+from .legalize_shapes import is_product, legalize_view
+from .views_of_sums import VIEW
 
 Group = list[int]  # axes of what is reshaped that one axis of the result consists of
 
@@ -30,8 +32,9 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     before, after = call.args[0].ty.shape, call.ty.shape
     if not isinstance(before, relax.ShapeExpr) or not isinstance(after, relax.ShapeExpr):
         return legalize_by_tvm(builder, call)
-    groups = joined(list(before.values), list(after.values))
-    if groups is None or not any(_joins_open(group, before.values) for group in groups):
+    groups, sizes = joined(list(before.values), list(after.values)), list(after.values)
+    view = all(map(is_product, sizes))
+    if groups is None or (view and not any(_joins_open(each, before.values) for each in groups)):
         return legalize_view(builder, call)
 
     def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
@@ -48,7 +51,7 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         return te.compute(sizes, element, name="T_reshape")
 
-    sizes, attrs = list(after.values), {OP_PATTERN: INJECTIVE}
+    attrs = {OP_PATTERN: INJECTIVE} if view else {OP_PATTERN: INJECTIVE, VIEW: True}
     return builder.call_te(
         compute, call.args[0], sizes, primfunc_name_hint="reshape", primfunc_attrs=attrs
     )

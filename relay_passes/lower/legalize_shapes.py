@@ -50,10 +50,9 @@ def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
         return te.compute((len(sizes),), element, name="sizes")
 
-    # In a kernel with others the sizes would be defined twice: by tensors, and as arguments.
-    apart = {OP_PATTERN: OPAQUE}
+    attrs = {OP_PATTERN: INJECTIVE}
     return builder.call_te(
-        compute, sizes, primfunc_name_hint="shape_to_tensor", primfunc_attrs=apart
+        compute, sizes, primfunc_name_hint="shape_to_tensor", primfunc_attrs=attrs
     )
 
 
@@ -88,7 +87,7 @@ def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
 def legalize_view(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """A kernel that the pass `views_of_sums` replaces, where a size is a sum; else TVM's."""
     sizes = list(call.ty.shape.values)
-    if all(map(_is_product, sizes)):
+    if all(map(is_product, sizes)):
         return legalize_by_tvm(builder, call)
     attrs = {VIEW: True, OP_PATTERN: OPAQUE}
     return builder.call_te(
@@ -96,9 +95,10 @@ def legalize_view(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     )
 
 
-def _is_product(size: tirx.Expr) -> bool:
+def is_product(size: tirx.Expr) -> bool:
+    """Whether a size is a number, a symbol or a product of such."""
     if isinstance(size, tirx.Mul):
-        return _is_product(size.a) and _is_product(size.b)
+        return is_product(size.a) and is_product(size.b)
     return isinstance(size, tirx.IntImm | tirx.Var)
 
 

@@ -29,6 +29,7 @@ MODELS = (
     "tagger",
     "lstm_59",
     "gru_31",
+    "pitch",
 )
 SLOW = ("minilm", "t5_decoder", "resnet50", "notes")
 

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax, tirx
 
+from relay_passes.ir.graph import is_call
 from relay_passes.lower.legalize_joins import joined
 from relay_passes.lower.legalize_operators import legalize_operators
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN
-from tests.relay_passes.graphs import module, run
+from tests.relay_passes.graphs import TARGET, module, run
 
 H, W = (tirx.Var(name, "int64") for name in "hw")
 
@@ -43,6 +46,37 @@ def test_it_is_fused_with_the_permutation_before() -> None:
     assert patterns["reshape1"] == INJECTIVE
     mod = relax.transform.FuseOps()(relax.transform.AnnotateTIROpPattern()(mod))
     assert "fused_transpose_reshape1" in {var.name_hint for var in mod.get_global_vars()}
+
+
+def spectra() -> IRModule:
+    """[h // 8, 4, 6] turned, as rows; the second result as rows without being turned."""
+
+    def body(x: relax.Expr, _: relax.Expr) -> list[relax.Expr]:
+        frames = x.ty.shape[0]
+        turned = relax.op.permute_dims(x, [0, 2, 1])
+        rows = relax.ShapeExpr([frames, 24])
+        return [relax.op.sqrt(relax.op.reshape(turned, rows)), relax.op.reshape(x, rows)]
+
+    return module(body, ((tirx.floordiv(H, 8), 4, 6), "float32"), ((H,), "float32"))  # type: ignore[arg-type]
+
+
+def test_views_of_quotients_are_fused_or_copy_nothing() -> None:
+    """TVM takes them for views of any sizes, which nothing is fused with."""
+    lowered = lower_module(spectra(), PipelineOptions(TARGET))
+    calls = [binding.value for block in lowered["main"].body.blocks for binding in block.bindings]
+    (kernel,) = (call for call in calls if is_call(call, "relax.call_tir"))
+    assert "transpose" in kernel.args[0].name_hint and "sqrt" in kernel.args[0].name_hint
+    assert sum(is_call(call, "relax.reshape") for call in calls) == 1
+
+
+@pytest.mark.parametrize("length", [0, 7, 8, 31])
+def test_views_of_quotients(length: int) -> None:
+    x = np.random.default_rng(0).random((length // 8, 4, 6), np.float32)
+    lowered = lower_module(spectra(), PipelineOptions(TARGET))
+    roots, rows = run(lowered, [x, np.zeros(length, np.float32)])
+    np.testing.assert_array_equal(rows, x.reshape(-1, 24))
+    turned = x.transpose(0, 2, 1).reshape(-1, 24)
+    np.testing.assert_array_equal(roots, np.sqrt(turned))  # sqrt is rounded correctly
 
 
 def test_groups_of_axes() -> None:

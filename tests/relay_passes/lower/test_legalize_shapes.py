@@ -7,8 +7,12 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+import tvm_hybrid
+from relay_passes.ir.graph import is_call
 from relay_passes.lower.legalize_operators import legalize_operators
-from tests.relay_passes.graphs import module, run
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
+from tests.relay_passes.graphs import TARGET, module, run
 
 
 @pytest.mark.parametrize("bound", [False, True])
@@ -25,6 +29,29 @@ def test_shape_to_tensor(bound: bool) -> None:
     machine = relax.VirtualMachine(program, tvm.cpu())
     sizes = machine["main"](tvm.runtime.tensor(np.zeros((3, 4), np.float32)))
     assert sizes.numpy().tolist() == [6, 4]
+
+
+def test_a_size_is_part_of_the_kernel_that_reads_it() -> None:
+    """Indices that count from the end of an open axis take one kernel before the scatter."""
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+
+    def body(x: relax.Expr, places: relax.Expr, y: relax.Expr) -> relax.Expr:
+        return relax.op.scatter_elements(x, places, y, axis=0, reduction="add")
+
+    shapes = ((n, 4), "float32"), ((m, 4), "int64"), ((m, 4), "float32")
+    mod = module(body, *shapes)  # type: ignore[arg-type]
+    lowered = lower_module(mod, PipelineOptions(TARGET))
+    values = [binding.value for block in lowered["main"].body.blocks for binding in block.bindings]
+    kernels = [each.args[0].name_hint for each in values if is_call(each, "relax.call_tir")]
+    assert len(kernels) == 2 and kernels[0].startswith("fused_") and "scatter" in kernels[1]
+    program = tvm_hybrid.compile(mod, num_threads=1, keep_open=True)
+    rng = np.random.default_rng(0)
+    for rows, count in ((1, 1), (5, 0), (5, 7)):
+        x, y = (rng.integers(-9, 9, (each, 4)).astype(np.float32) for each in (rows, count))
+        places = rng.integers(-rows, rows, (count, 4))
+        wanted = x.copy()
+        np.add.at(wanted, (places, np.arange(4)), y)  # small integers: sums are exact
+        np.testing.assert_array_equal(program.run(x, places, y)[0].numpy(), wanted)
 
 
 @pytest.mark.parametrize("rows", [(1, 4), (3, 3), (2, 2)])

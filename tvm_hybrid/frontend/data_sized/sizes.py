@@ -99,14 +99,31 @@ def simplified(size: Expr) -> Expr:
     """A size in its simplest form; every variable in it is a size.
 
     A multiple that is found by a remainder, such as `t + (16 - t % 16) % 16`, is a quotient times a
-    number, `(t + 15) // 16 * 16`.
+    number, `(t + 15) // 16 * 16`. The lesser of two sizes is that one, where one is known to be.
     """
     analyzer = Analyzer()
     every = ir.Range(index(0), index(LARGEST))
     tvm_ffi.structural_walk(size, (tirx.Var, lambda var: analyzer.bind(var, every)))
+
+    def least(of: tirx.Min) -> Expr:
+        return next((a for a, b in ((of.a, of.b), (of.b, of.a)) if analyzer.can_prove(a <= b)), of)
+
     found = analyzer.simplify(size)
+    found = tvm_ffi.structural_map(found, [(tirx.FloorDiv, _without_whole), (tirx.Min, least)])
+    found = analyzer.simplify(found)
     multiple = _without_remainders(found)
     return found if multiple is None else multiple
+
+
+def _without_whole(quotient: tirx.FloorDiv) -> Expr:
+    """(n + 300) // 256 as (n + 44) // 256 + 1: TVM compares what stays with n // 256."""
+    sum_, divisor = quotient.a, quotient.b
+    if not isinstance(sum_, tirx.Add) or not all(
+        isinstance(each, tirx.IntImm) and int(each) > 0 for each in (sum_.b, divisor)
+    ):
+        return quotient
+    whole, rest = divmod(int(sum_.b), int(divisor))
+    return tirx.floordiv(sum_.a + rest, divisor) + whole if whole else quotient
 
 
 def _without_remainders(size: Expr) -> Expr | None:
