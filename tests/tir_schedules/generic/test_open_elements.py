@@ -14,10 +14,12 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.tir_schedules.generic.test_open_reductions import function_of
 from tir_schedules.core.statements import walk
-from tir_schedules.generic.expressions import variables_of
+from tir_schedules.generic.expressions import calls_of, variables_of
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.open_elements import open_elements
+from tir_schedules.generic.open_nests import open_nests
 from tir_schedules.generic.schedule import schedule_generic
+from tir_schedules.generic.selects import with_selects
 
 N, M = (tirx.Var(name, "int64") for name in "nm")
 SIZES = [(1, 1), (3, 40), (40, 3), (17, 16), (33, 49), (0, 5), (5, 0)]
@@ -119,6 +121,27 @@ CASES: dict[str, Case] = {
         lambda x: te.compute((N, M), lambda i, j: x[i, M - 1 - j]),
         lambda x: x[:, ::-1],
     ),
+    "borders in any order": (
+        lambda x: te.compute(
+            (N, M + 40),
+            lambda i, j: tirx.if_then_else(j > N, _number(1), _number(2)).astype("float32")
+            + tirx.if_then_else(j < M, x[i, j], tirx.const(-1.0)),
+        ),
+        lambda x: np.where(np.arange(x.shape[1] + 40) > x.shape[0], np.float32(1), np.float32(2))
+        + np.pad(x, ((0, 0), (0, 40)), constant_values=-1),
+    ),
+    "within a period": (
+        lambda x: te.compute((N, tirx.Max(2 * M - 1, _number(0))), lambda i, j: x[i, (j + 1) // 2]),
+        lambda x: np.repeat(x, 2, 1)[:, 1:],
+    ),
+    "periods without elements": (
+        lambda x: te.compute((2 * N, 2 * M), lambda i, j: x[i % N, j % M]),
+        lambda x: np.tile(x, (2, 2)),
+    ),
+    "stretched": (
+        lambda x: te.compute((N, M), lambda i, j: x[i, j * 2 // 3]),
+        lambda x: x[:, np.arange(x.shape[1]) * 2 // 3],
+    ),
     "greater ones": (
         lambda x: te.compute(
             (N, M), lambda i, j: tirx.Select(x[i, j] > 0.5, x[i, j], x[i, M - 1 - j])
@@ -126,6 +149,7 @@ CASES: dict[str, Case] = {
         lambda x: np.where(x > 0.5, x, x[:, ::-1]),
     ),
 }  # fmt: skip
+WITH_QUESTIONS = ("greater ones", "within a period", "stretched")  # for each element
 OF_SOME = ("wrapped", "edges", "reflected")  # which have elements where there are none to read
 
 
@@ -167,7 +191,7 @@ def test_nothing_is_asked_and_divided_for_each_element(name: str) -> None:
             # The elements of a period that is not whole, behind those that are.
             assert all(isinstance(division, tirx.FloorDiv) for division in found)
             found = []
-        assert not found or name == "greater ones"
+        assert not found or name in WITH_QUESTIONS
 
 
 def _innermost(function: tirx.PrimFunc) -> list[tirx.For]:
@@ -180,6 +204,24 @@ def test_a_choice_by_value_is_no_branch() -> None:
     scheduled, _ = schedule_generic(function, Machine("znver4", isa_named("avx2")))
     built = tvm.compile(scheduled, tvm.target.Target({"kind": "llvm", "mcpu": "znver3"}))
     assert "vblendvps" in built.mod.inspect_source("asm")
+
+
+@pytest.mark.parametrize(
+    "side",
+    [
+        lambda x, i, j: x[i, j + 1],
+        lambda x, i, j: x[i, j - 1],
+        lambda x, i, j: x[i, j] * (j // N).astype("float32"),
+    ],
+    ids=["behind", "before", "divided"],
+)
+def test_what_may_not_exist_stays_in_a_branch(side: Callable[..., tirx.Expr]) -> None:
+    x = te.placeholder((N, M), "float32", name="x")
+    zero = tirx.const(0.0)
+    result = te.compute((N, M), lambda i, j: tirx.if_then_else(x[i, j] > 0.5, side(x, i, j), zero))
+    (nest,) = open_nests(te.create_prim_func([x, result])).nests
+    found = with_selects(nest)
+    assert calls_of(found.stores[0].value, "if_then_else") and not found.lets
 
 
 def test_neighbouring_axes_become_one() -> None:
