@@ -32,7 +32,7 @@ def test_shape_to_tensor(bound: bool) -> None:
 
 
 def test_a_size_is_part_of_the_kernel_that_reads_it() -> None:
-    """Indices that count from the end of an open axis take one kernel before the scatter."""
+    """Indices that count from the end of an open axis take one kernel at most before the scatter."""
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 
     def body(x: relax.Expr, places: relax.Expr, y: relax.Expr) -> relax.Expr:
@@ -43,7 +43,8 @@ def test_a_size_is_part_of_the_kernel_that_reads_it() -> None:
     lowered = lower_module(mod, PipelineOptions(TARGET))
     values = [binding.value for block in lowered["main"].body.blocks for binding in block.bindings]
     kernels = [each.args[0].name_hint for each in values if is_call(each, "relax.call_tir")]
-    assert len(kernels) == 2 and kernels[0].startswith("fused_") and "scatter" in kernels[1]
+    assert "scatter" in kernels[-1] and not any(each == "shape_to_tensor" for each in kernels)
+    assert len(kernels) <= 2
     program = tvm_hybrid.compile(mod, num_threads=1, keep_open=True)
     rng = np.random.default_rng(0)
     for rows, count in ((1, 1), (5, 0), (5, 7)):
