@@ -195,8 +195,14 @@ def _streams(plan: Plan, along: Axis) -> bool:
 def _swept_loops(plan: Plan, along: Axis) -> tirx.Stmt:
     """Row by row: results wait in L1, and what is read comes in the order of memory."""
     lanes = lanes_for(plan.nest, plan.machine)
-    most = min(along.extent // plan.threads, _SWEPT)
-    block = most // lanes * lanes or along.extent
+    vectors = max(along.extent // lanes, 1)
+
+    def longest(size: int) -> tuple[int, int]:
+        """Vectors of the busiest thread, with the rest; of equals the longest blocks."""
+        count, rest = divmod(vectors, size)
+        return -(-count // plan.threads) * size + rest, -size
+
+    block = min(range(1, min(vectors, _SWEPT // lanes) + 1), key=longest) * lanes
     others = [axis for axis in plan.nest.spatial if axis is not along]
     statements = []
     for start, width, count in tiles_of(along.extent, block):

@@ -32,7 +32,7 @@ def test_shape_to_tensor(bound: bool) -> None:
 
 
 def test_a_size_is_part_of_the_kernel_that_reads_it() -> None:
-    """Indices that count from the end of an open axis take one kernel at most before the scatter."""
+    """Indices that count from the end of a dynamic axis take at most one kernel before it."""
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 
     def body(x: relax.Expr, places: relax.Expr, y: relax.Expr) -> relax.Expr:
