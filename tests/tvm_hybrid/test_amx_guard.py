@@ -18,6 +18,8 @@ from tvm_hybrid import cpu_features, library
 from tvm_hybrid.cpu_features import AMX_STATE, FEATURES, CpuFeature, missing_on_host, require_host
 from tvm_hybrid.errors import IsaError
 
+pytestmark = pytest.mark.turns
+
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 AMX = ("amx-tile", "amx-int8")
 

@@ -15,6 +15,8 @@ import tvm_hybrid
 from tests.tvm_hybrid.small_models import ROOT, mlp_module, mlp_reference, run_python
 from tvm_hybrid import _autoload
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:

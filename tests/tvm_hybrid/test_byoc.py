@@ -18,6 +18,8 @@ from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
 from tir_schedules.core.region import Region
 
+pytestmark = pytest.mark.turns
+
 M, K, N = 6, 30, 20
 F32 = np.float32
 

@@ -27,6 +27,8 @@ from tvm_hybrid.tuning import Trial
 from .onnx_models import saved, two_layers
 from .small_models import mlp_module
 
+pytestmark = pytest.mark.turns
+
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -29,6 +29,8 @@ from tir_schedules.core.region import Region
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule.workload import legalized
 
+pytestmark = pytest.mark.turns
+
 INTEGERS = ("uint8", "int8")
 BY_TEMPLATE = {
     "fused product": matmul(32, 64, 96),

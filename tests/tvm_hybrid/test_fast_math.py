@@ -20,6 +20,8 @@ from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, CompileError
 from tvm_hybrid.executable import Executable
 
+pytestmark = pytest.mark.turns
+
 SHAPE = (1, 10, 10, 32)
 
 

@@ -18,6 +18,8 @@ from tir_schedules.generic.read_program import read_program
 from .test_lift_programs import STAGES, legalized, lifted, names, randoms
 from .test_open_sizes import M, N, opened
 
+pytestmark = pytest.mark.turns
+
 op = relax.op
 F = "float32"
 WEIGHT = constant(4, 4, 1, 1)

@@ -13,6 +13,8 @@ from tvm_hybrid.frontend import import_onnx
 
 from .models import compare, f32, make_model, random
 
+pytestmark = pytest.mark.turns
+
 F16, F32, F64 = np.float16, np.float32, np.float64
 # Sums of 40 values near 1 and a handful of roundings after them; float16 rounds last, once.
 FLOAT_ERROR, HALF_ERROR = 1e-5, 2.0**-10

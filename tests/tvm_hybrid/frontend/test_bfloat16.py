@@ -16,6 +16,8 @@ from tvm_hybrid.frontend import import_onnx
 
 from .models import Declaration, make_model, operators, random, run_imported
 
+pytestmark = pytest.mark.turns
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 EPSILON = 2.0**-8  # largest relative error of one rounding to bfloat16
 

@@ -14,6 +14,8 @@ from tvm_hybrid.frontend import import_onnx
 
 from .models import compare, f32, i64, make_model, operators, random, run_imported
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("indices", [2, [0, 1], [[-1, 0], [2, -3]], [1]], ids=str)

@@ -12,6 +12,8 @@ from tvm_hybrid.frontend import import_onnx
 
 from .models import compare, f32, make_model, onnxruntime_run, random
 
+pytestmark = pytest.mark.turns
+
 OPERATORS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 
 

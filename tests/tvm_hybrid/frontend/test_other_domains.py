@@ -17,6 +17,8 @@ from tvm_hybrid.frontend import import_onnx
 from .models import onnxruntime_run, random
 from .test_values import declared, run
 
+pytestmark = pytest.mark.turns
+
 FEATURES = "ai.onnx.ml"
 TRAINING = "ai.onnx.preview.training"
 

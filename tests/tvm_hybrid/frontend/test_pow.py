@@ -12,6 +12,8 @@ import tvm_hybrid
 
 from .models import Declaration, make_model
 
+pytestmark = pytest.mark.turns
+
 EXPONENTS = [3, 2, 5, 4, 7, 1, 0]
 BASES = {
     "int32": [-3, -2, -1, 0, 1, 2, 7],

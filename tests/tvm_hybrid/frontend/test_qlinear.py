@@ -28,6 +28,8 @@ from .models import (
     within_one,
 )
 
+pytestmark = pytest.mark.turns
+
 MICROSOFT = "com.microsoft"
 TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 # Of values that are not ties by construction, the share that roundings may turn.

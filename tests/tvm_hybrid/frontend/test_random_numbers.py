@@ -20,6 +20,8 @@ from tvm_hybrid.frontend import import_onnx
 from .models import f32, make_model
 from .test_values import declared, one, run
 
+pytestmark = pytest.mark.turns
+
 COUNT = 6000
 WEYL = (0x9E3779B9, 0xBB67AE85)
 

@@ -16,6 +16,8 @@ from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
 
 from .models import OPSET, compare, f32, make_model, onnxruntime_run, random
 
+pytestmark = pytest.mark.turns
+
 STEPS, BATCH, INPUT, HIDDEN = 4, 3, 2, 4
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 

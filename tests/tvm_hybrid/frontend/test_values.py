@@ -19,6 +19,8 @@ from tvm_hybrid.frontend.propagate import propagate
 
 from .models import Declaration, f32, make_model, onnxruntime_run, random, run_imported
 
+pytestmark = pytest.mark.turns
+
 NEWEST = onnx.defs.onnx_opset_version()
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 POWERS = [2.0**bits + rest for bits in (7, 8, 15, 16, 31, 32, 63, 64) for rest in (-1, 0, 1)]

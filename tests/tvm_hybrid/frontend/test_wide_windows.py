@@ -12,6 +12,8 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.errors import ShapeError
 
+pytestmark = pytest.mark.turns
+
 X = np.random.default_rng(0).standard_normal((1, 2, 3, 4)).astype(np.float32)
 
 

@@ -19,6 +19,8 @@ from tvm_hybrid.onnxruntime_api import profiler
 from .models import sample, talkative
 from .test_session import of_no_known_rank
 
+pytestmark = pytest.mark.turns
+
 
 def options(folder: Path) -> SessionOptions:
     found = SessionOptions()

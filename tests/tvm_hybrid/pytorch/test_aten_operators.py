@@ -23,6 +23,8 @@ from tvm_hybrid.frontend.aten.sizes import Sizes  # noqa: E402
 from .aten import FAMILIES  # noqa: E402
 from .aten.calls import Calls, Family, operator, tensors  # noqa: E402
 
+pytestmark = pytest.mark.turns
+
 REFUSED = [
     (name, each)
     for family in FAMILIES.values()

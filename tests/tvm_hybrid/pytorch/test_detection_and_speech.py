@@ -16,6 +16,8 @@ transformers = pytest.importorskip("transformers")
 from .compiling import compiled, only_program, programs  # noqa: E402
 from .transformers_models import llama, rt_detr, vits  # noqa: E402
 
+pytestmark = pytest.mark.turns
+
 LARGER = pytest.param(True, marks=pytest.mark.slow)
 
 

@@ -17,6 +17,8 @@ from tools.doors.compare import differences, error, kernels, ran, reference
 from tools.doors.through import DOORS
 from tools.doors.torch_models import NAMES, TorchModel, torch_model
 
+pytestmark = pytest.mark.turns
+
 QUICK = ("mbconv", "gpt", "conv1d", "einsum")
 # A rounding of every tensor on the way, of numbers up to twice as large as the largest result.
 TOLERANCES = {"float32": 2e-6, "float16": 5e-3, "bfloat16": 4e-2}

@@ -14,6 +14,8 @@ from tvm_hybrid.errors import ModelError  # noqa: E402
 
 from .compiling import compiled, only_program, programs  # noqa: E402
 
+pytestmark = pytest.mark.turns
+
 
 def several(x: Any, index: Any, weight: Any, offsets: Any) -> tuple[Any, ...]:
     """What several operators make of rows and of indices of rows."""

@@ -17,6 +17,8 @@ F = nn.functional
 from .compiling import check  # noqa: E402
 from .quantising import QUANTISERS, convolutions, encoder, perceptron, quantised  # noqa: E402
 
+pytestmark = pytest.mark.turns
+
 QUICK = {(perceptron, "x86 dynamic"), (convolutions, "x86"), (encoder, "xnnpack")}
 PRODUCTS = {perceptron: (3,), convolutions: (4,), encoder: (4, 6)}  # 4: query, key, value are one
 

@@ -16,6 +16,8 @@ nn = torch.nn
 
 from .compiling import check, compiled, programs  # noqa: E402
 
+pytestmark = pytest.mark.turns
+
 
 class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
     """Steps in both directions, and a linear one behind them."""

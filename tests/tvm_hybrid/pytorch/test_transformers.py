@@ -20,6 +20,8 @@ from .transformers_models import (  # noqa: E402
     resnet,
 )
 
+pytestmark = pytest.mark.turns
+
 QUICK = {(bert, "sdpa"), (llama, "eager"), (resnet, "")}
 
 

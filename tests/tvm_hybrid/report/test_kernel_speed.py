@@ -22,6 +22,8 @@ from tvm_hybrid.report import kernel_speed
 from tvm_hybrid.report.kernel_speed import kernel_page, measure_kernels, types_of
 from tvm_hybrid.report.tables import kernel_speed_table
 
+pytestmark = pytest.mark.turns
+
 SCALAR = [
     microkernel_named(name) for name in ("scalar_f32_4x4", "scalar_u8s8s32_4x4", "scalar_bf16_4x4")
 ]

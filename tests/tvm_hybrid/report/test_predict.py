@@ -21,6 +21,8 @@ from tvm_hybrid.cli import main
 from tvm_hybrid.demo.mlp import mlp_model
 from tvm_hybrid.report.predict import LABEL, SHAPES, TYPES, predict_model, predict_shapes
 
+pytestmark = pytest.mark.turns
+
 PRODUCT = {"predicted_cycles", "predicted_share_of_peak", "predicted_instructions"}
 
 

@@ -26,6 +26,8 @@ from tvm_hybrid.report.search_table import search_json, search_page
 from tvm_hybrid.tuning.recordings import simulate as simulation
 from tvm_hybrid.tuning.recordings.simulate import Trace, load_recordings, simulate
 
+pytestmark = pytest.mark.turns
+
 PLAIN = ("random", "evolutionary")
 
 

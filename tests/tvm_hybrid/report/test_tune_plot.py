@@ -17,6 +17,8 @@ from tvm_hybrid.report.roof import Roof, measure_roof
 from tvm_hybrid.report.tune_plot import operand_type, plot_tuning, region_runs, roof_of
 from tvm_hybrid.tuning.records.record import Record
 
+pytestmark = pytest.mark.turns
+
 ROOF = Roof(threads=1, peaks={"float32": 100.0}, bandwidth=10.0)
 
 

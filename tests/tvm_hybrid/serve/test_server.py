@@ -19,6 +19,8 @@ import pytest
 from tests.tvm_hybrid.onnx_models import reference, saved, two_layers
 from tests.tvm_hybrid.small_models import ROOT
 
+pytestmark = pytest.mark.turns
+
 COMMAND = "import sys; from tvm_hybrid_command import main; sys.exit(main())"
 
 

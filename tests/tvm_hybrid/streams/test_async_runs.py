@@ -27,6 +27,8 @@ from tvm_hybrid.errors import (
     TargetError,
 )
 
+pytestmark = pytest.mark.turns
+
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 TOLERANCE = 17 * 64 * 2.0**-24  # as in test_session.py
 WAIT = 60.0  # seconds after which a test that hangs fails

@@ -24,6 +24,8 @@ from tvm_hybrid.report.page import collect
 from tvm_hybrid.report.page.data import PageData
 from tvm_hybrid.report.page.write import page_of
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PageData:
