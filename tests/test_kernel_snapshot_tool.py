@@ -92,3 +92,6 @@ def test_what_is_missing_damaged_or_unknown_is_said(folder: Path, tmp_path: Path
     path.write_bytes(path_of(folder, PROGRAM, LEVEL).read_bytes()[:-100])
     with pytest.raises(ValueError, match="is damaged"):
         read(path)
+    result = CliRunner().invoke(main, ["compare", str(tmp_path), *CHOICE])
+    assert result.exit_code == 1
+    assert "is damaged" in result.output

@@ -3,7 +3,7 @@
     .venv/torch/bin/python -m tools.kernel_snapshot save FOLDER
     .venv/torch/bin/python -m tools.kernel_snapshot compare FOLDER
 
-14 ONNX models and 4 modules of torch, static and dynamic, of f32, bf16 and int8, are compiled for a
+12 ONNX models and 4 modules of torch, static and dynamic, of f32, bf16 and int8, are compiled for a
 CPU of each instruction set level; none of them has to be this CPU. A change that only moves code
 leaves every kernel's TIR and machine code as they are. Models of torch need a Python that has it.
 """
@@ -108,7 +108,10 @@ def _save(folder: Path, levels: list[str], name: str) -> Found:
 def _compare(folder: Path, levels: list[str], name: str) -> Found:
     found = []
     for level, after in taken(name, levels):
-        before = read(path_of(folder, name, level))
+        try:
+            before = read(path_of(folder, name, level))
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
         if before.versions != after.versions:
             raise click.ClickException(
                 f"saved with TVM and LLVM {before.versions}, here are {after.versions}; "

@@ -21,7 +21,7 @@ LEVELS = {
 """A CPU of each instruction set level."""
 
 THREADS = 2
-"""Of every program. Kernels of one thread are the same without parallel loops."""
+"""Of every program."""
 
 _ONNX = (
     *(("minilm", "auto"), ("minilm", "bf16"), ("minilm_qdq", "auto")),
