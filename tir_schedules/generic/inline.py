@@ -100,11 +100,7 @@ def _into_consumers(program: Program, position: int) -> Program | None:
             return None
         changed[reader] = merged.simplified()
         # Padding costs nothing where windows leave it out.
-        if (
-            dear
-            and without_padding(changed[reader]) is None
-            and windows_of(changed[reader]) is None
-        ):
+        if dear and not _leaves_padding_out(changed[reader]):
             return None
     return _without(program, position, changed)
 

@@ -61,8 +61,8 @@ from .pool_window import window_of
 from .reduction_rows import reduced_row_loops
 from .strided_reads import Staged, stage, strided_loads
 
-_MANY_ROWS = 32  # further apart than the CPU fetches ahead
-_SWEPT = 2048  # results of a row of blocks, which wait in L1
+_MANY_ROWS = 32  # of fewer, hardware prefetchers follow each
+_SWEPT = 2048  # results of a block, which stay in L1
 
 _Write = Callable[[int, Expr, Expr, dict[tirx.Var, Expr], Staged], tirx.Stmt]
 
