@@ -3,13 +3,71 @@
 Each message says what was wrong, where, and what to do about it.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
 BY_ZERO = "a size is divided by another one that is 0"
 OUT_OF_RANGE = "an index is out of range"
 """What a program says of sizes that do not fit for this reason."""
 
 
+@dataclass(frozen=True)
+class Argument:
+    """A keyword argument inside of a message, such as `num_threads` or `shapes['x'][1]`.
+
+    It is a part of its own, so that the command line can show the option in its place.
+
+    Attributes
+    ----------
+    name : str
+        The argument.
+    item : str
+        The item that is meant, if the argument is a mapping.
+    position : int or None
+        The element of the item that is meant.
+    is_size : bool
+        Whether `item` is a dimension, and not an input.
+    value : Any
+        A value of the argument, to show behind its name; None if only the name is shown.
+    """
+
+    name: str
+    item: str = ""
+    position: int | None = None
+    is_size: bool = False
+    value: Any = None
+
+    def __str__(self) -> str:
+        text = self.name if self.value is None else f"{self.name}={self.value!r}"
+        text += f"[{self.item!r}]" if self.item else ""
+        return text if self.position is None else f"{text}[{self.position}]"
+
+
 class TvmHybridError(Exception):
-    """Base class: catch this to catch everything the plugin raises on purpose."""
+    """Base class: catch this to catch everything the plugin raises on purpose.
+
+    Parameters
+    ----------
+    *parts : str, Argument
+        The message, in parts.
+    argument : str
+        The keyword argument that is wrong. Default: the first Argument of the message.
+
+    Attributes
+    ----------
+    argument : str
+        The keyword argument that is wrong, such as "fast_math"; "" if no argument is.
+    """
+
+    def __init__(self, *parts: object, argument: str = "") -> None:
+        super().__init__(*parts)
+        named = (part.name for part in parts if isinstance(part, Argument))
+        self.argument = argument or next(named, "")
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.args))
 
 
 class UnsupportedTvmError(TvmHybridError, ImportError):
@@ -49,14 +107,14 @@ class InputValueError(ModelError):
 
     Parameters
     ----------
-    message : str
+    *parts : str, Argument
         What is wrong.
     inputs : tuple of str
         The inputs whose values must be known; empty if a given value does not fit.
     """
 
-    def __init__(self, message: str, inputs: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, *parts: object, inputs: tuple[str, ...] = ()) -> None:
+        super().__init__(*parts, argument="values")
         self.inputs = inputs
 
 

@@ -267,7 +267,7 @@ def _compiled(
         origins = texts_in(str(error), source.nodes)
         if not origins:
             raise
-        raise CompileError(f"{error} (from {short(origins)})") from error.__cause__
+        raise CompileError(*error.args, f" (from {short(origins)})") from error.__cause__
     except TvmHybridError:
         raise
     except Exception as error:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import IRModule, ir, relax, tirx
 
-from microkernels.errors import CompileError, InputValueError, ModelError, ShapeError
+from microkernels.errors import Argument, CompileError, InputValueError, ModelError, ShapeError
 from relay_passes.full_collections import without_full_collections
 from relay_passes.tvm_compat import set_type
 
@@ -77,12 +77,14 @@ def import_model(
     """
     if values and not is_onnx(model):
         raise InputValueError(
-            f"values can be given for ONNX models only, not for a {type(model).__name__}; bind "
-            "them in the model itself, for example by relax.transform.BindParams"
+            Argument("values"),
+            f" can be given for ONNX models only, not for a {type(model).__name__}; bind "
+            "them in the model itself, for example by relax.transform.BindParams",
         )
     if check_indices and not is_onnx(model):
         raise CompileError(
-            f"check_indices is for ONNX models only, not for a {type(model).__name__}; give False"
+            Argument("check_indices"),
+            f" is for ONNX models only, not for a {type(model).__name__}; give False",
         )
     if isinstance(model, IRModule):
         return _from_relax(model, shapes, keep_open)
@@ -158,10 +160,13 @@ def _bind_sizes(mod: IRModule, shapes: Mapping[str, Any]) -> IRModule:
         if name not in known:
             raise ShapeError(
                 f"the Relax module has no symbolic dimension {name!r}; "
-                f"it has {', '.join(sorted(known)) or 'none'}"
+                f"it has {', '.join(sorted(known)) or 'none'}",
+                argument="shapes",
             )
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise ShapeError(f"dimension {name!r} needs a size from 0 up, not {size!r}")
+            raise ShapeError(
+                f"dimension {name!r} needs a size from 0 up, not {size!r}", argument="shapes"
+            )
     return relax.transform.BindSymbolicVars(dict(shapes), "main")(mod)
 
 
@@ -182,8 +187,8 @@ def _info(name: str, type_: tvm.ir.Type, keep_open: bool) -> TensorInfo:
     for position, size in enumerate(type_.shape.values):
         if not isinstance(size, (int, tirx.IntImm)) and (not keep_open or sizes[position] is None):
             raise ShapeError(
-                f"dimension {position} of {name!r} has no size: {size}; "
-                f"give one by shapes={{{str(size)!r}: 1}}"
+                f"dimension {position} of {name!r} has no size: {size}; give one by ",
+                Argument("shapes", value={str(size): 1}),
             )
     known = tuple(size for size in sizes if size is not None)
     return TensorInfo(name, known, str(type_.dtype))

@@ -141,7 +141,7 @@ class ModelPrograms:
         if (found := self._find(key)) is not None:
             return found
         if (note := program_cache.find_refusal(key.text)) is not None:
-            raise InputValueError(note.refusal, note.inputs)
+            raise InputValueError(note.refusal, inputs=note.inputs)
         try:
             return self._compile(key, shapes, values, {})
         except InputValueError as error:

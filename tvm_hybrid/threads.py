@@ -21,7 +21,7 @@ import threading
 from itertools import cycle, islice
 from typing import NoReturn
 
-from microkernels.errors import TargetError
+from microkernels.errors import Argument, TargetError
 
 from .affinity.cpu_list import format_cpus
 from .affinity.places import PlaceLike, cpus_of
@@ -36,7 +36,7 @@ ThreadsLike = int | PlaceLike | None
 VARIABLE = "TVM_NUM_THREADS"
 _OPENMP_VARIABLE = "OMP_NUM_THREADS"
 _BIND_VARIABLE = "TVM_BIND_THREADS"
-_ARGUMENT = "num_threads"
+_ARGUMENT = Argument("num_threads")
 MOST_PER_CPU = 4
 MOST_ANYWHERE = 8192
 
@@ -64,11 +64,11 @@ def default_threads() -> int:
     return _default()[0]
 
 
-def _default() -> tuple[int, str]:
+def _default() -> tuple[int, str | Argument]:
     """The number, and who says so."""
     text = os.environ.get(VARIABLE, "")
     if text:
-        number = _number(text) or _refuse(f"{VARIABLE} must be a whole number from 1 up", text)
+        number = _number(text) or _refuse(text, VARIABLE, " must be a whole number from 1 up")
         return number, VARIABLE
     number = _number(os.environ.get(_OPENMP_VARIABLE, ""))
     return (number, _OPENMP_VARIABLE) if number else (physical_cores(), _ARGUMENT)
@@ -79,8 +79,8 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def _refuse(rule: str, value: object) -> NoReturn:
-    raise TargetError(f"{rule}, not {value!r}")
+def _refuse(value: object, *rule: str | Argument) -> NoReturn:
+    raise TargetError(*rule, f", not {value!r}")
 
 
 def physical_cores() -> int:
@@ -123,15 +123,16 @@ def resolve_setting(
     """
     if threads is None or isinstance(threads, int):
         if None not in (threads, num_threads) and threads != num_threads:
-            _refuse(f"a number in threads must be num_threads, {num_threads}", threads)
+            _refuse(threads, "a number in threads must be ", _ARGUMENT, f", {num_threads}")
         count = resolve_threads(num_threads if threads is None else threads, here)
         return PoolSetting.of(count, spin=spin)
     cpus = cpus_of(threads, topology or host_topology())
     count = resolve_threads(cores_of(cpus) if num_threads is None else num_threads)
     if count > len(cpus):
         raise TargetError(
-            f"threads={threads!r} has too few CPUs for {count} threads: this process may use "
-            f"{format_cpus(cpu.number for cpu in cpus)}"
+            Argument("threads", value=threads),
+            f" has too few CPUs for {count} threads: this process may use "
+            f"{format_cpus(cpu.number for cpu in cpus)}",
         )
     return PoolSetting.of(count, tuple(cpu.number for cpu in cpus[:count]), spin)
 
@@ -156,11 +157,11 @@ def resolve_threads(num_threads: int | None, here: bool = False) -> int:
     if num_threads is not None:
         count, named = num_threads, _ARGUMENT
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        _refuse("num_threads must be a whole number from 1 up", count)
+        _refuse(count, _ARGUMENT, " must be a whole number from 1 up")
     if here:
         _require_few(count, named)
     elif count > MOST_ANYWHERE:
-        _refuse(f"num_threads must be at most {MOST_ANYWHERE}, the most CPUs of Linux", count)
+        _refuse(count, _ARGUMENT, f" must be at most {MOST_ANYWHERE}, the most CPUs of Linux")
     return count
 
 
@@ -176,14 +177,15 @@ def require_runnable(count: int, what: str) -> None:
     _require_few(count, f"the number of threads of {what}")
 
 
-def _require_few(count: int, named: str) -> None:
+def _require_few(count: int, named: str | Argument) -> None:
     cpus = len(ALLOWED_CPUS)
     if count > MOST_PER_CPU * cpus:
         _refuse(
-            f"{named} must be at most {MOST_PER_CPU * cpus} here: this process may use {cpus} "
+            count,
+            named,
+            f" must be at most {MOST_PER_CPU * cpus} here: this process may use {cpus} "
             f"CPU{'s' * (cpus > 1)}, and more than {MOST_PER_CPU} threads for each only wait for "
             "each other",
-            count,
         )
 
 

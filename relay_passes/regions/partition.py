@@ -26,7 +26,7 @@ from dataclasses import replace
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.errors import CompileError
+from microkernels.errors import Argument, CompileError
 from microkernels.isa import Isa, isa_named
 from relay_passes.decisions import NOTES, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
@@ -78,8 +78,10 @@ def partition(
         ]
         if strict and left:
             raise CompileError(
-                f"strict: no template takes {'; '.join(left)}. Compile without strict to run these "
-                "by generic schedules"
+                Argument("strict"),
+                f": no template takes {'; '.join(left)}. Compile without ",
+                Argument("strict"),
+                " to run these by generic schedules",
             )
         return written
 

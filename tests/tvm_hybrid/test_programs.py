@@ -113,7 +113,7 @@ def test_who_waited_for_a_failure_tries_again() -> None:
 def test_values_that_are_found_to_be_needed_make_programs_of_their_own() -> None:
     def compile_for(shapes: dict[str, Any], values: dict[str, Any]) -> Any:
         if "x" not in values:
-            raise InputValueError("the value of 'x' must be known", ("x",))
+            raise InputValueError("the value of 'x' must be known", inputs=("x",))
         return SimpleNamespace(values=values)
 
     programs = Programs((X,), BY_SHAPE, compile_for)

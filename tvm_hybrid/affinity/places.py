@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 
-from microkernels.errors import TargetError
+from microkernels.errors import Argument, TargetError
 
 from .cpu_list import format_cpus, parse_cpus
 from .topology import Cpu, Topology, cores_first
@@ -44,7 +44,9 @@ def cpus_of(place: PlaceLike, topology: Topology) -> tuple[Cpu, ...]:
     try:
         return _listed(parse_cpus(place), topology)
     except ValueError as error:
-        raise TargetError(f"threads must be a number, {_FORMS}, not {place!r}: {error}") from error
+        raise TargetError(
+            Argument("threads"), f" must be a number, {_FORMS}, not {place!r}: {error}"
+        ) from error
 
 
 def _group(name: str, number: str, topology: Topology) -> tuple[Cpu, ...]:
@@ -70,20 +72,22 @@ def _numbers(place: Sequence[int]) -> tuple[int, ...]:
             return tuple(map(operator.index, numbers))
     except TypeError:
         pass
-    raise TargetError(f"threads must be a number, {_FORMS}, not {place!r}")
+    raise TargetError(Argument("threads"), f" must be a number, {_FORMS}, not {place!r}")
 
 
 def _listed(numbers: tuple[int, ...], topology: Topology) -> tuple[Cpu, ...]:
     if not numbers:
-        raise TargetError(f"threads names no CPU; give a number, {_FORMS}")
+        raise TargetError(Argument("threads"), f" names no CPU; give a number, {_FORMS}")
     if twice := {number for number in numbers if numbers.count(number) > 1}:
-        raise TargetError(f"threads names CPU {format_cpus(twice)} twice")
+        raise TargetError(Argument("threads"), f" names CPU {format_cpus(twice)} twice")
     usable = {cpu.number for cpu in topology.usable}
     if wrong := [number for number in numbers if number not in usable]:
         online = {cpu.number for cpu in topology.cpus}
         why = "is not online" if wrong[0] not in online else "is not for this process"
         raise TargetError(
-            f"CPU {wrong[0]} of threads {why}; this process may use {format_cpus(usable)}"
+            f"CPU {wrong[0]} of ",
+            Argument("threads"),
+            f" {why}; this process may use {format_cpus(usable)}",
         )
     by_number = {cpu.number: cpu for cpu in topology.usable}
     return cores_first(by_number[number] for number in numbers)

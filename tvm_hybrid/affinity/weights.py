@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from tvm.runtime import Tensor
 
-from microkernels.errors import TargetError
+from microkernels.errors import Argument, TargetError
 from relay_passes.ir.constants import bytes_of
 
 from ..logs import logger
@@ -49,14 +49,16 @@ def nodes_for(weights: str | None, setting: PoolSetting, topology: Topology) -> 
     """
     if weights not in (None, *WEIGHTS):
         known = ", ".join(map(repr, WEIGHTS))
-        raise TargetError(f"weights must be None or one of {known}, not {weights!r}")
+        raise TargetError(Argument("weights"), f" must be None or one of {known}, not {weights!r}")
     bound = [cpu for cpu in topology.usable if cpu.number in setting.cpus]
     cpus = bound or topology.usable
     sockets = {cpu.socket for cpu in cpus}
     if weights == "replicate" and len(sockets) > 1:
         raise TargetError(
-            "weights='replicate' needs threads that are bound to one socket, such as "
-            "threads='socket:0': make one session for each socket"
+            Argument("weights", value="replicate"),
+            " needs threads that are bound to one socket, such as ",
+            Argument("threads", value="socket:0"),
+            ": make one session for each socket",
         )
     if weights is None:
         weights = "replicate" if bound and len(sockets) == 1 else "first-touch"

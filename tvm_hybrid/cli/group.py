@@ -153,12 +153,11 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
         return _failed(error.format_message(), 2)
     if isinstance(error, TvmHybridError):
         from ..report.console import error_console
-        from .wording import in_options
+        from .options import in_options
 
         if "--debug" in arguments:
             error_console().print_exception()
-        message = in_options(str(error), arguments)
-        return _failed(message, 1 if isinstance(error, VerifyError) else 2)
+        return _failed(in_options(error), 1 if isinstance(error, VerifyError) else 2)
     raise error
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import shlex
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+
+from microkernels.errors import Argument, TvmHybridError
 
 from ..architectures import ARCHITECTURES
 from ..thread_pool.spin import SPINS
@@ -52,6 +56,49 @@ class CompileSettings:
     def loading(self) -> dict[str, Any]:
         """Those of `tvm_hybrid.load`, which say where a program runs, and how its threads wait."""
         return {"threads": self.threads, "weights": self.weights, "spin": self.spin}
+
+
+_OTHER_NAMES = {
+    "num_threads": "--threads",
+    "shapes": "--shape or --dim",
+    "values": "--value",
+}
+
+
+def in_options(error: TvmHybridError) -> str:
+    """An error's message, with the command's options for the arguments of functions."""
+    message = "".join(
+        _option(part) if isinstance(part, Argument) else str(part) for part in error.args
+    )
+    if not error.argument or any(isinstance(part, Argument) for part in error.args):
+        return message
+    return f"{_option(Argument(error.argument))}: {message}"
+
+
+def _option(argument: Argument) -> str:
+    """`--threads`, `--dim batch=1`, `--value k=1`, or `dimension 1 of --shape x`."""
+    if argument.value is not None and argument.name == "shapes":
+        return " ".join(starmap(_size_option, argument.value.items()))
+    if argument.value is not None and argument.name == "values":
+        texts = (f"{name}={json.dumps(value)}" for name, value in argument.value.items())
+        return " ".join(f"--value {shlex.quote(text)}" for text in texts)
+    option = _OTHER_NAMES.get(argument.name, f"--{argument.name.replace('_', '-')}")
+    if argument.value is not None:
+        return f"{option} {shlex.quote(str(argument.value))}"
+    if not argument.item:
+        return option
+    if argument.name == "shapes":
+        option = "--dim" if argument.is_size else "--shape"
+    option = f"{option} {shlex.quote(argument.item)}"
+    return option if argument.position is None else f"dimension {argument.position} of {option}"
+
+
+def _size_option(name: str, size: int | tuple[int, ...]) -> str:
+    """`--dim batch=1` or `--shape x=1x128`."""
+    if isinstance(size, int):
+        return f"--dim {shlex.quote(f'{name}={size}')}"
+    shape = "x".join(map(str, size)) or "scalar"
+    return f"--shape {shlex.quote(f'{name}={shape}')}"
 
 
 class TargetName(click.ParamType[Any]):

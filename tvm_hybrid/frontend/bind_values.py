@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from microkernels.errors import FeedError, InputValueError
+from microkernels.errors import Argument, FeedError, InputValueError
 
 from ..feeds import to_array
 from ..tensors import OpenTensorInfo, TensorInfo
@@ -34,7 +34,9 @@ def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
     for name, value in (values or {}).items():
         if name not in inputs:
             known = ", ".join(map(repr, inputs)) or "none"
-            raise InputValueError(f"values names {name!r}; the model's inputs are {known}")
+            raise InputValueError(
+                Argument("values"), f" names {name!r}; the model's inputs are {known}"
+            )
         arrays[name] = _array(inputs[name], value)
     return arrays
 
@@ -52,7 +54,10 @@ def shapes_with(arrays: Mapping[str, np.ndarray], shapes: Shapes | None) -> Shap
         given = known.setdefault(name, array.shape)
         if not isinstance(given, Sequence) or tuple(given) != array.shape:
             raise InputValueError(
-                f"values[{name!r}] has the shape {array.shape}, but shapes[{name!r}] is {given}"
+                Argument("values", name),
+                f" has the shape {array.shape}, but ",
+                Argument("shapes", name),
+                f" is {given}",
             )
     return known
 
@@ -75,7 +80,11 @@ def _array(info: OpenTensorInfo, value: Any) -> np.ndarray:
         shape = value.shape if isinstance(value, np.ndarray) else np.shape(value)
         array = to_array(value, TensorInfo(info.name, shape, info.dtype))
     except (FeedError, ValueError) as error:  # ValueError: rows of different lengths
-        raise InputValueError(f"values[{info.name!r}] is no value of {info}: {error}") from error
+        raise InputValueError(
+            Argument("values", info.name), f" is no value of {info}: {error}"
+        ) from error
     if not info.fits(shape):
-        raise InputValueError(f"values[{info.name!r}] has the shape {shape}; the input is {info}")
+        raise InputValueError(
+            Argument("values", info.name), f" has the shape {shape}; the input is {info}"
+        )
     return np.ascontiguousarray(array).reshape(shape)

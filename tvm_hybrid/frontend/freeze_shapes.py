@@ -7,13 +7,13 @@ y: float32[batch, 3]      shapes={"batch": 1, "seq": 128}     ->  y: float32[1, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index as as_index
 from typing import Any, SupportsIndex, cast
 
 from onnx import TensorShapeProto, TypeProto, helper
 
-from microkernels.errors import ShapeError
+from microkernels.errors import Argument, ShapeError
 
 from ..size_text import evaluate, is_relation, names_in, renamed
 from .graph import Graph
@@ -97,14 +97,18 @@ def _resolved(
     by_name = {item.name: item for item in inputs}
     symbols = {dim for item in inputs for dim in item.dims or () if isinstance(dim, str)}
     values: dict[str, int] = {}
-    sources: dict[str, str] = {}
+    sources: dict[str, str | Argument] = {}
     given: dict[str, list[int | None]] = {}
 
-    def bind(symbol: str, value: int, source: str) -> None:
+    def bind(symbol: str, value: int, source: str | Argument) -> None:
         if values.setdefault(symbol, value) != value:
             raise ShapeError(
-                f"dimension {symbol!r} is {values[symbol]} by {sources[symbol]} but {value} by "
-                f"{source}; give one value"
+                f"dimension {symbol!r} is {values[symbol]} by ",
+                sources[symbol],
+                f" but {value} by ",
+                source,
+                "; give one value",
+                argument="shapes",
             )
         sources.setdefault(symbol, source)
 
@@ -115,9 +119,10 @@ def _resolved(
                 if isinstance(symbol, str) and dim is not None:
                     bind(symbol, dim, f"the shape of {key!r}")
         elif key in symbols:
-            bind(key, _check_dim(value, f"shapes[{key!r}]"), f"shapes[{key!r}]")
+            where = Argument("shapes", key, is_size=True)
+            bind(key, _check_dim(value, where), where)
         else:
-            raise ShapeError(_unknown_name(key, graph, inputs, symbols))
+            raise ShapeError(Argument("shapes"), _unknown_name(key, graph, inputs, symbols))
     return {item: _resolve(item, given.get(item.name), values) for item in inputs}, values
 
 
@@ -173,36 +178,37 @@ def _declared_dim(dim: TensorShapeProto.Dimension) -> Dim:
     return None if dim.dim_param.strip() in ("", "?") else dim.dim_param
 
 
-def _check_dim(value: object, where: str) -> int:
+def _check_dim(value: object, where: Argument) -> int:
     try:
         number = as_index(cast(SupportsIndex, value))
     except TypeError:
-        raise ShapeError(f"{where} is {value!r}; a dimension is an integer") from None
+        raise ShapeError(where, f" is {value!r}; a dimension is an integer") from None
     if isinstance(value, bool) or not 0 <= number <= MAX_DIM:
-        raise ShapeError(f"{where} is {value!r}; a dimension is an integer from 0 to {MAX_DIM}")
+        raise ShapeError(where, f" is {value!r}; a dimension is an integer from 0 to {MAX_DIM}")
     return number
 
 
 def _check_shape(item: _Input, value: object) -> list[int | None]:
-    where = f"shapes[{item.name!r}]"
+    where = Argument("shapes", item.name)
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         raise ShapeError(
-            f"{where} is {value!r}; the shape of input {item} is a tuple of {_rank(item)}integers"
+            where, f" is {value!r}; the shape of input {item} is a tuple of {_rank(item)}integers"
         )
     dims = [
-        None if dim is None else _check_dim(dim, f"{where}[{position}]")
+        None if dim is None else _check_dim(dim, replace(where, position=position))
         for position, dim in enumerate(value)
     ]
     if item.dims is not None:
         if len(dims) != len(item.dims):
             raise ShapeError(
-                f"{where} has {len(dims)} dimensions, but input {item} has {len(item.dims)}"
+                where, f" has {len(dims)} dimensions, but input {item} has {len(item.dims)}"
             )
         for position, (fixed, dim) in enumerate(zip(item.dims, dims, strict=True)):
             if isinstance(fixed, int) and dim not in (None, fixed):
                 raise ShapeError(
-                    f"{where}[{position}] is {dim}, but the model fixes dimension {position} of "
-                    f"input {item} to {fixed}"
+                    replace(where, position=position),
+                    f" is {dim}, but the model fixes dimension {position} of input {item} to "
+                    f"{fixed}",
                 )
     return dims
 
@@ -215,7 +221,8 @@ def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int
     """The dimensions, as far as they have numbers."""
     if item.dims is None and given is None:
         raise ShapeError(
-            f"input {item} has no shape in the model; give it as shapes={{{item.name!r}: (1, ...)}}"
+            f"input {item} has no shape in the model; give all its sizes by ",
+            Argument("shapes", item.name),
         )
     declared: Sequence[Dim] = item.dims if item.dims is not None else [None] * len(given or ())
     dims: list[Dim] = list(declared)
@@ -235,10 +242,11 @@ def _numbers(item: _Input, dims: list[Dim]) -> list[int]:
         position, dim = next((p, d) for p, d in enumerate(dims) if not isinstance(d, int))
         named = f"{dim!r} (dimension {position})" if dim else f"dimension {position}"
         example = tuple(d if isinstance(d, int) else 1 for d in dims)
-        also = f" or shapes={{{dim!r}: 1}}" if dim else ""
+        also = (" or ", Argument("shapes", value={dim: 1})) if dim else ()
         raise ShapeError(
-            f"input {item}: {named} has no value; give one, for example "
-            f"shapes={{{item.name!r}: {example}}}{also}"
+            f"input {item}: {named} has no value; give one, for example ",
+            Argument("shapes", value={item.name: example}),
+            *also,
         )
     elements = 1
     for number in numbers:
@@ -250,6 +258,6 @@ def _numbers(item: _Input, dims: list[Dim]) -> list[int]:
 
 def _unknown_name(key: object, graph: Graph, inputs: list[_Input], symbols: set[str]) -> str:
     if key in graph.constants:
-        return f"shapes names {key!r}, which is an initializer (a constant), not an input"
-    text = f"shapes names {key!r}; the model's inputs are {', '.join(map(str, inputs)) or 'none'}"
+        return f" names {key!r}, which is an initializer (a constant), not an input"
+    text = f" names {key!r}; the model's inputs are {', '.join(map(str, inputs)) or 'none'}"
     return text + (f" and its dimensions {', '.join(sorted(symbols))}" if symbols else "")

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from microkernels.errors import InputValueError
+from microkernels.errors import Argument, InputValueError
 
 from .graph import CONTRIB_DOMAIN, STANDARD_DOMAINS, Graph, captured_names, describe
 
@@ -78,13 +78,14 @@ def require_value(node: str, name: str, graph: Graph) -> None:
         for source in _sources(parameter, graph)
     }
     needed = tuple(item.name for item in graph.inputs if item.name in {*inputs, *others})
-    values = ", ".join(f"{name!r}: {_example(name, graph)}" for name in needed)
+    example = {name: _example(name, graph) for name in needed}
     raise InputValueError(
         f"{node}: the value of its input {name!r} must be known when the model is "
-        f"compiled, and comes from graph input {', '.join(map(repr, inputs))}; give values, for "
-        f"example values={{{values}}}, or run the model by an InferenceSession, which compiles it "
-        "for the values that arrive",
-        needed,
+        f"compiled, and comes from graph input {', '.join(map(repr, inputs))}; give values, "
+        "for example ",
+        Argument("values", value=example),
+        ", or run the model by an InferenceSession, which compiles it for the values that arrive",
+        inputs=needed,
     )
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from microkernels.errors import FeedError, SessionClosedError, TargetError
+from microkernels.errors import Argument, FeedError, SessionClosedError, TargetError
 
 from ..logs import logger
 from ..threads import ThreadsLike
@@ -46,7 +46,7 @@ class AsyncRuns:
         _require_count("streams", streams, MOST_STREAMS)
         _require_count("queue_size", queue_size)
         if streams is not None and not isinstance(threads, int | None):
-            raise TargetError(f"threads={threads!r} is a place, {_NO_PLACE}")
+            raise TargetError(Argument("threads", value=threads), f" is a place, {_NO_PLACE}")
         self._streams = streams
         self._direct: dict[str, Callable[..., Any]] = {}
         self._threads_of_all = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from microkernels.errors import TargetError
+from microkernels.errors import Argument, TargetError
 
 RUN = "run"
 ALWAYS = "always"
@@ -28,11 +28,13 @@ def resolve_spin(spin: str | None) -> str:
     TargetError
         If there is no such value.
     """
-    named, value = "spin", spin
+    named: str | Argument = Argument("spin")
+    value = spin
     if value is None:
         named, value = VARIABLE, os.environ.get(VARIABLE, "")
     if not value and spin is None:
         return NEVER if os.environ.get(_OF_TVM) == "0" else RUN
     if value not in SPINS:
-        raise TargetError(f"{named} must be one of {', '.join(map(repr, SPINS))}, not {value!r}")
+        known = ", ".join(map(repr, SPINS))
+        raise TargetError(named, f" must be one of {known}, not {value!r}")
     return value

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from microkernels.errors import ConfigError
+from microkernels.errors import Argument, ConfigError
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
 from relay_passes.collect_regions import count_regions
@@ -320,10 +320,10 @@ def _check_plan(plan: Plan, timeout: float) -> None:
     }
     for name, (value, least) in limits.items():
         if value is not None and not value >= least:
-            raise ConfigError(f"{name} must be at least {least}, not {value}")
+            raise ConfigError(Argument(name), f" must be at least {least}, not {value}")
     for name, seconds in {"timeout": timeout, "time_limit": plan.time_limit}.items():
         if seconds is not None and not seconds > 0:
-            raise ConfigError(f"{name} must be more than 0 seconds, not {seconds}")
+            raise ConfigError(Argument(name), f" must be more than 0 seconds, not {seconds}")
 
 
 def _replayed(
