@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from microkernels.errors import CompileError
 
 
-def check_option(option: str, value: str, known: Sequence[str]) -> None:
+def check_option(argument: str, value: object, known: Sequence[str], what: str = "") -> None:
     """Refuses a value that is not among those known.
+
+    `what` is what the message calls the option; by default as its argument is called.
 
     Raises
     ------
@@ -17,4 +19,6 @@ def check_option(option: str, value: str, known: Sequence[str]) -> None:
     """
     if value not in known:
         names = ", ".join(map(repr, known))
-        raise CompileError(f"unknown {option} {value!r}; the known ones are {names}")
+        raise CompileError(
+            f"unknown {what or argument} {value!r}; the known ones are {names}", argument=argument
+        )

@@ -1,27 +1,65 @@
-"""PipelineOptions: what the passes need to know, and the words that its options may be."""
+"""PipelineOptions: what the passes need to know, and the part of it that users choose."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tvm.target import Target
 
 from microkernels.machines.machine import Machine
-from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
 
 from .check_option import check_option
-from .layout.search_space import ChooseLabels
-from .lower.kernel_text import KernelStore
-from .lower.select_configs import Lookup
+
+if TYPE_CHECKING:  # sessions read the options without loading the compiler
+    from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
+
+    from .layout.search_space import ChooseLabels
+    from .lower.kernel_text import KernelStore
+    from .lower.select_configs import Lookup
 
 PRECISIONS = ("auto", "f32", "bf16")
 FUSION_LEVELS = ("coarse", "fine", "none")
+FAST_MATH_LEVELS = ("off", "default", "on")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions:
+    """What users choose about the code of any target; `tvm_hybrid.CompileOptions` explains it.
+
+    Attributes
+    ----------
+    precision : str
+        One of PRECISIONS: in which type products are computed.
+    fusion : str
+        One of FUSION_LEVELS: what may become one kernel.
+    fast_math : str
+        One of FAST_MATH_LEVELS: which results may round otherwise, to be faster.
+
+    Raises
+    ------
+    CompileError
+        If there is no such precision or level.
+    """
+
+    precision: str = "auto"
+    fusion: str = "coarse"
+    fast_math: str = "default"
+
+    def __post_init__(self) -> None:
+        check_option("precision", self.precision, PRECISIONS)
+        check_option("fusion", self.fusion, FUSION_LEVELS, "fusion level")
+        check_option("fast_math", self.fast_math, FAST_MATH_LEVELS, "fast_math level")
+
+    def code(self) -> dict[str, Any]:
+        """These options by name, for what else has them."""
+        return {"precision": self.precision, "fusion": self.fusion, "fast_math": self.fast_math}
 
 
 @dataclass(frozen=True)
-class PipelineOptions:
-    """What the passes need to know.
+class PipelineOptions(CodeOptions):
+    """What the passes need to know; `precision`, `fusion` and `fast_math` are keywords.
 
     Attributes
     ----------
@@ -35,15 +73,8 @@ class PipelineOptions:
         Whether a matmul, convolution or normalisation that no template takes is an error.
     dump_ir : Path or None
         Folder that receives the IR after every pass.
-    precision : str
-        One of PRECISIONS: in which type products are computed. "auto": as the model says.
-    fusion : str
-        One of FUSION_LEVELS. "coarse": everything; "fine": an anchor with the elementwise operators
-        around it, but no regions merged; "none": every anchor alone.
     suffix : str
         What the names of all kernels end with.
-    fast_math : str
-        One of `select_winograd.FAST_MATH_LEVELS`: which results may round otherwise, to be faster.
     layouts : callable or None
         A block's layout problem -> the labels of its operators, or None where there are none that
         are better than those that move the fewest bytes.
@@ -66,10 +97,7 @@ class PipelineOptions:
     lookup: Lookup | None = None
     strict: bool = False
     dump_ir: Path | None = None
-    precision: str = "auto"
-    fusion: str = "coarse"
     suffix: str = ""
-    fast_math: str = "default"
     layouts: ChooseLabels | None = None
     arrange: ChooseArrangement | None = None
     open_weights: bool = False
@@ -80,13 +108,3 @@ class PipelineOptions:
     def machine(self) -> Machine:
         """The machine that kernels are built for."""
         return Machine.from_target(self.target, self.threads)
-
-
-def check_precision(precision: str) -> None:
-    """Refuses, by CompileError, what is not in PRECISIONS."""
-    check_option("precision", precision, PRECISIONS)
-
-
-def check_fusion(fusion: str) -> None:
-    """Refuses, by CompileError, what is not in FUSION_LEVELS."""
-    check_option("fusion level", fusion, FUSION_LEVELS)

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.report.markdown import markdown_table
 from tvm_hybrid.report.scale import scale_model
 
@@ -141,7 +142,7 @@ def attention(batch: int, sequence: int, hidden: int, heads: int, int8: bool) ->
 
 def predicted_us(model: onnx.ModelProto, fusion: str) -> float:
     """Microseconds of a run on all threads."""
-    report = scale_model(model, [THREADS], TARGET, fusion=fusion, records=[])
+    report = scale_model(model, [THREADS], CompileOptions(target=TARGET, fusion=fusion, records=[]))
     return report.runs[-1].predicted_us
 
 

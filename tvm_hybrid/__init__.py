@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .onnxruntime_api.providers import get_all_providers, get_available_providers, get_device
     from .onnxruntime_api.run_options import RunOptions
     from .onnxruntime_api.session_options import SessionOptions
+    from .options import CompileOptions
     from .pytorch.programs import torch_programs
     from .quantization import quantize
     from .session import InferenceSession
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "CompileOptions",
     "Executable",
     "ExecutionMode",
     "ExecutionOrder",
@@ -87,6 +89,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CompileOptions": "options",
     "Executable": "executable",
     "ExecutionMode": "onnxruntime_api.levels",
     "ExecutionOrder": "onnxruntime_api.levels",

@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import IRModule, ir, relax
@@ -24,10 +24,13 @@ from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.run_passes import passes_through
 from relay_passes.tvm_compat import WELL_FORMED_CHECK
 
-from .api import PathLike, Records
 from .cpu_guard import with_announced_guard, with_guard
-from .route_options import RouteOptions, guard_for, with_manifest
-from .targets import MachineLike, TargetLike
+from .options import CompileOptions, RouteKeywords, check_options, chosen_options
+from .route_options import guard_for, route_passes, with_manifest
+from .targets import TargetLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def partition_for_tvm_hybrid(
@@ -35,17 +38,10 @@ def partition_for_tvm_hybrid(
     params: Mapping[str, Any] | None = None,
     *,
     target: TargetLike = None,
-    machine: MachineLike = None,
-    precision: str = "auto",
-    fusion: str = "coarse",
-    fast_math: str = "default",
-    records: Records = None,
-    num_threads: int | None = None,
-    strict: bool | str = False,
-    dump_ir: PathLike | None = None,
     decisions: DecisionLog | None = None,
     check_cpu: bool = True,
     transform_params: bool = False,
+    **options: Unpack[RouteKeywords],
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
 
@@ -59,8 +55,6 @@ def partition_for_tvm_hybrid(
         Parameter name of `main` -> value; these become constants, so that weights can be packed.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
-    machine, precision, fusion, fast_math, records, num_threads, strict, dump_ir
-        As for `tvm_hybrid.compile`.
     decisions : list of Decision, optional
         Gets what was decided for every node, as `Executable.explain` shows it:
         `tvm_hybrid.explanation.Explanation(decisions).print()`.
@@ -73,6 +67,9 @@ def partition_for_tvm_hybrid(
         `main_transform_params` takes a tuple of the weights, which are parameters (a single one
         that is a tuple: a tuple of it), and `main` takes what it returns behind its inputs.
         Otherwise products and convolutions pack such weights at every call.
+    **options
+        Of the fields of `CompileOptions`: `machine`, `precision`, `fusion`, `fast_math`, `records`,
+        `num_threads`, `strict`, `dump_ir`.
 
     Returns
     -------
@@ -93,17 +90,7 @@ def partition_for_tvm_hybrid(
     OutputError
         If `dump_ir` cannot be written to.
     """
-    route = _route(
-        machine=machine,
-        precision=precision,
-        fusion=fusion,
-        fast_math=fast_math,
-        records=records,
-        num_threads=num_threads,
-        strict=strict,
-        dump_ir=dump_ir,
-        decisions=decisions,
-    )
+    chosen, decided = _checked(options, decisions)
     if transform_params and not any(map(has_weights, mod.functions.values())):
         raise CompileError(
             "transform_params: no function has the attribute 'num_input', which says how many of "
@@ -112,32 +99,26 @@ def partition_for_tvm_hybrid(
         )
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
-    options = replace(route.for_target(target, mod), open_weights=transform_params)
+    passes = route_passes(replace(chosen, target=target), mod)
+    passes = replace(passes, open_weights=transform_params)
     log: DecisionLog = []
     try:
-        parts = partition_module(mod, options, log)
+        parts = partition_module(mod, passes, log)
     finally:
-        route.decisions.extend(log)
+        decided.extend(log)
     if transform_params:
         parts = relax.transform.LiftTransformParams()(parts)
     if check_cpu:
-        parts = with_announced_guard(parts, guard_for(options, log))
-    return with_manifest(parts, options, log)
+        parts = with_announced_guard(parts, guard_for(passes, log))
+    return with_manifest(parts, passes, log)
 
 
 def build_pipeline(
     *,
-    machine: MachineLike = None,
-    precision: str = "auto",
-    fusion: str = "coarse",
-    fast_math: str = "default",
-    records: Records = None,
-    num_threads: int | None = None,
-    strict: bool | str = False,
-    dump_ir: PathLike | None = None,
     decisions: DecisionLog | None = None,
     check_cpu: bool = True,
     native: bool = True,
+    **options: Unpack[RouteKeywords],
 ) -> ir.transform.Pass:
     """What `relax.get_pipeline("tvm_hybrid", **options)` is.
 
@@ -146,8 +127,6 @@ def build_pipeline(
 
     Parameters
     ----------
-    machine, precision, fusion, fast_math, records, num_threads, strict, dump_ir
-        As for `tvm_hybrid.compile`.
     decisions : list of Decision, optional
         As for `partition_for_tvm_hybrid`; each run of the pipeline adds its own.
     check_cpu : bool
@@ -157,6 +136,8 @@ def build_pipeline(
         Whether kernels become machine code here, as modules that the executable imports. Otherwise
         they stay TIR, which can be read and saved, and `tvm.compile` runs its `tir_pipeline` over
         them; that of attention with open sizes takes minutes.
+    **options
+        As for `partition_for_tvm_hybrid`.
 
     Returns
     -------
@@ -170,35 +151,26 @@ def build_pipeline(
     TvmHybridError
         As `partition_for_tvm_hybrid`: of options at once, of the target when the pipeline runs.
     """
-    route = _route(
-        machine=machine,
-        precision=precision,
-        fusion=fusion,
-        fast_math=fast_math,
-        records=records,
-        num_threads=num_threads,
-        strict=strict,
-        dump_ir=dump_ir,
-        decisions=decisions,
-    )
+    chosen, decided = _checked(options, decisions)
 
     @ir.transform.module_pass(opt_level=0, name="tvm_hybrid")
     def pipeline(mod: IRModule, _context: PassContext) -> IRModule:
         named = Target.current(True)
-        options = replace(route.for_target(named, mod), entry_checks=True)
+        passes = route_passes(replace(chosen, target=named), mod)
+        passes = replace(passes, entry_checks=True)
         log: DecisionLog = []
         try:
-            lowered = _lowered(mod, options, log)
+            lowered = _lowered(mod, passes, log)
         finally:
-            route.decisions.extend(log)
+            decided.extend(log)
         if named is None:  # or TVM would compile the kernels for any x86-64 CPU
-            own = options.target.with_host(options.target)
+            own = passes.target.with_host(passes.target)
             lowered = tvm.tirx.transform.BindTarget(own)(lowered)
         if native:
-            lowered = with_native_code(lowered, options.target, options.threads)
+            lowered = with_native_code(lowered, passes.target, passes.threads)
         if check_cpu:
-            lowered = with_guard(lowered, guard_for(options, log))
-        return with_manifest(lowered, options, log)
+            lowered = with_guard(lowered, guard_for(passes, log))
+        return with_manifest(lowered, passes, log)
 
     return pipeline
 
@@ -213,7 +185,8 @@ def pipeline_of(options: Mapping[str, Any]) -> ir.transform.Pass:
     TvmHybridError
         As `build_pipeline`.
     """
-    known = list(inspect.signature(build_pipeline).parameters)
+    own = [each for each in inspect.signature(build_pipeline).parameters if each != "options"]
+    known = [*RouteKeywords.__annotations__, *own]
     for name in options:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
@@ -222,11 +195,19 @@ def pipeline_of(options: Mapping[str, Any]) -> ir.transform.Pass:
     return build_pipeline(**options)
 
 
-def _route(*, decisions: DecisionLog | None, **options: Any) -> RouteOptions:
-    """The options, checked."""
-    route = RouteOptions(decisions=[] if decisions is None else decisions, **options)
-    route.check()
-    return route
+def _checked(
+    options: RouteKeywords, decisions: DecisionLog | None
+) -> tuple[CompileOptions, DecisionLog]:
+    """The options without a target, which may follow later, and where decisions go."""
+    chosen = chosen_options(None, options, RouteKeywords)
+    decisions = [] if decisions is None else decisions
+    if not isinstance(decisions, list):
+        raise CompileError(
+            f"decisions is a list that gets the decisions, not a {type(decisions).__name__}",
+            argument="decisions",
+        )
+    check_options(chosen)
+    return chosen, decisions
 
 
 def _lowered(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import msgspec
 
@@ -53,7 +54,19 @@ class BoundOutput(msgspec.Struct, frozen=True):
     has_room: bool = False
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that a program, a record or a report keeps, as `CompileOptions` has them."""
+
+    precision: str = "auto"
+    fusion: str = "coarse"
+    fast_math: str = "default"
+
+    def chosen(self) -> dict[str, Any]:
+        """These options by name, for what else has them."""
+        return {name: getattr(self, name) for name in ChosenOptions.__struct_fields__}
+
+
+class Manifest(ChosenOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that is known about an executable besides its code.
 
     Attributes
@@ -72,12 +85,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What a CPU must have to run it, in LLVM's spelling.
     threads : int
         Threads that it is built for, and runs with.
-    precision : str
-        What was asked for: "auto", "f32" or "bf16".
-    fusion : str
-        What was asked for: "coarse", "fine" or "none".
-    fast_math : str
-        What was asked for: "off", "default" or "on".
+    precision, fusion, fast_math : str
+        What was asked for.
     inputs : tuple of TensorInfo
     outputs : tuple of OutputInfo
         In the order of the calling convention.
@@ -114,9 +123,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     isa: str
     features: tuple[str, ...]
     threads: int
-    precision: str = "auto"
-    fusion: str = "coarse"
-    fast_math: str = "default"
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[OutputInfo, ...]
     limits: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from .executable import Executable
 from .logs import logger
 from .model_bytes import ModelBytes, is_onnx
 from .model_digest import model_bytes
+from .options import CompileOptions
 from .program_key import ProgramKey, program_key
 from .program_note import Note
 from .progress import Progress
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Any] | None
 MOST_SHOWN = 40  # characters of a shape or value in the line about progress
-_FOR_ALL_SIZES = {"keep_open": True, "strict": "open"}
+_FOR_ALL_SIZES: Mapping[str, Any] = {"keep_open": True, "strict": "open"}
 
 
 class OpenSession(NamedTuple):
@@ -62,23 +64,18 @@ class ModelPrograms:
     ----------
     model : Any
         As for `compile`.
-    options : mapping
-        Arguments of `compile` that hold for all of them.
-    cache : bool
-        Whether programs of an ONNX model, and kernels of any model, are looked for in the caches,
-        and kept there.
+    options : CompileOptions
+        What holds for all of them. With its `cache`, programs of an ONNX model are looked for in
+        the cache, too, and kept there.
     progress : Progress
         What tells how far compiling is.
     """
 
-    def __init__(
-        self, model: Any, options: Mapping[str, Any], cache: bool, progress: Progress
-    ) -> None:
-        self._model, self._options = model, dict(options)
-        self._progress, self._cache = progress, cache
+    def __init__(self, model: Any, options: CompileOptions, progress: Progress) -> None:
+        self._model, self._options, self._progress = model, options, progress
         self._bytes: ModelBytes | None = None
         self._not_kept = ""  # why programs are not kept
-        if not cache:
+        if not options.cache:
             self._not_kept = "cache=False"
         elif not is_enabled():
             self._not_kept = f"{CACHE_VARIABLE}=0"
@@ -93,7 +90,7 @@ class ModelPrograms:
 
     def kept_for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession | None:
         """What `for_all_sizes` returns if nothing has to be compiled for that; else None."""
-        key = self._key(shapes, values, _FOR_ALL_SIZES)
+        key = self._key(self._for(shapes, values, _FOR_ALL_SIZES))
         if key is None:
             return None
         if (found := self._find(key)) is not None:
@@ -113,10 +110,11 @@ class ModelPrograms:
         """
         if (kept := self.kept_for_all_sizes(shapes, values)) is not None:
             return kept
-        key = self._key(shapes, values, _FOR_ALL_SIZES)
+        options = self._for(shapes, values, _FOR_ALL_SIZES)
+        key = self._key(options)
         try:
             # One program for all sizes only if all of it is as fast as with known ones.
-            return self._compile(key, shapes, values, _FOR_ALL_SIZES)
+            return self._compile(key, options)
         except (CompileError, ModelError) as error:
             opened = self._opened(shapes, error)
             if opened is None:
@@ -135,15 +133,16 @@ class ModelPrograms:
         TvmHybridError
             As `tvm_hybrid.compile`.
         """
-        key = self._key(shapes, values, {})
+        options = self._for(shapes, values)
+        key = self._key(options)
         if key is None:
-            return self._compile(None, shapes, values, {})
+            return self._compile(None, options)
         if (found := self._find(key)) is not None:
             return found
         if (note := program_cache.find_refusal(key.text)) is not None:
             raise InputValueError(note.refusal, inputs=note.inputs)
         try:
-            return self._compile(key, shapes, values, {})
+            return self._compile(key, options)
         except InputValueError as error:
             if error.inputs and key.holds():
                 note = Note(refusal=str(error), inputs=error.inputs)
@@ -194,11 +193,15 @@ class ModelPrograms:
             return False
         return True
 
-    def _key(self, shapes: Given, values: Given, how: Mapping[str, Any]) -> ProgramKey | None:
+    def _for(self, shapes: Given, values: Given, how: Mapping[str, Any] = {}) -> CompileOptions:
+        """The options of one program."""
+        return replace(self._options, shapes=shapes, values=values, **how)
+
+    def _key(self, options: CompileOptions) -> ProgramKey | None:
         if self._bytes is None:
             return None
         try:
-            return program_key(self._bytes, self._options, shapes, values, how)
+            return program_key(self._bytes, options)
         except (TvmHybridError, OSError, TypeError, ValueError) as error:
             self._not_kept = str(error)
             program_cache.say_once(f"a program is not kept: {error}")  # compiling says what matters
@@ -206,28 +209,26 @@ class ModelPrograms:
 
     def _find(self, key: ProgramKey, anew: bool = False) -> Executable | None:
         """The program from the cache; `anew` if it has just been compiled."""
-        threads, weights = self._options["threads"], self._options["weights"]
-        found = program_cache.find(key.text, threads, weights, self._options.get("spin"))
+        options = self._options
+        found = program_cache.find(key.text, options.threads, options.weights, options.spin)
         if found is None or anew:
             return found
         logger.info("not compiled: the program is in the cache, %s", key.text)
-        if self._options["precision"] == "bf16":
+        if options.precision == "bf16":
             from .api import warn_if_slow
 
             warn_if_slow(found.manifest.cpu, found.manifest.isa)
         return found
 
-    def _compile(
-        self, key: ProgramKey | None, shapes: Given, values: Given, how: Mapping[str, Any]
-    ) -> Executable:
+    def _compile(self, key: ProgramKey | None, options: CompileOptions) -> Executable:
         from .api import compile as compile_model  # a program from the cache needs no compiler
 
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
         not_kept = self._not_kept if key is None else ""
-        options = {**self._options, "cache": self._cache, **how}
-        with self._progress.shown(_which(shapes, values), not_kept) as outcome:
-            found = compile_model(self._model, shapes=shapes, values=values, **options)
+        which = _which(options.shapes, options.values)
+        with self._progress.shown(which, not_kept) as outcome:
+            found = compile_model(self._model, options)
             if key is not None:
                 if key.holds():
                     outcome.not_kept = program_cache.keep(key.text, found)

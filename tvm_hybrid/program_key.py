@@ -19,17 +19,22 @@ from tvm.target import Target
 
 from microkernels.machines.machine import Machine
 
-from .fallback import fallback_target
 from .manifest import FORMAT, package_versions
 from .model_bytes import FileState, ModelBytes, are_unchanged, file_state
+from .options import CompileOptions, Records, fallback_of, setting_of, target_of
 from .record_paths import default_record_paths, records_refused
-from .targets import resolve_target, threads_of
-from .threads import resolve_setting
 
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
 _READERS = ("onnx", "numpy", "ml_dtypes")
 _SOURCES = (".py", ".json", ".jsonl")  # code, descriptions of CPUs, shipped records
 _IMPORTED = time.time_ns()
+_NOT_AS_GIVEN = frozenset(
+    {
+        *("target", "machine", "fallback", "num_threads", "threads", "records"),  # resolved
+        *("shapes", "values"),  # None is as nothing given
+        *("weights", "spin", "cache", "dump_ir"),  # of a process, not of a program
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -52,24 +57,14 @@ class ProgramKey:
         return sources_are_imported() and are_unchanged(self.files)
 
 
-def program_key(
-    model: ModelBytes,
-    options: Mapping[str, Any],
-    shapes: Mapping[str, Any] | None,
-    values: Mapping[str, Any] | None,
-    how: Mapping[str, Any],
-) -> ProgramKey:
+def program_key(model: ModelBytes, options: CompileOptions) -> ProgramKey:
     """The key of a program.
 
     Parameters
     ----------
     model : ModelBytes
-    options : mapping
-        The arguments of `compile` that hold for all programs of a session.
-    shapes, values : mapping, optional
-        As for `compile`.
-    how : mapping
-        Its other arguments.
+    options : CompileOptions
+        How it is compiled.
 
     Raises
     ------
@@ -80,17 +75,11 @@ def program_key(
     TypeError
         If an argument cannot be part of a key.
     """
-    given = dict(options)
-    named = given.pop("target")
-    target = resolve_target(named, given.pop("machine"))
-    second = given.pop("fallback")
-    targets = [target] if second is None else [target, fallback_target(target, second)]
-    place = given.pop("threads")
-    number = threads_of(named, given.pop("num_threads"), place)
-    threads = resolve_setting(place, number).count
-    del given["weights"]  # where they lie, not what they are
-    given.pop("spin", None)  # how threads wait
-    records, files = _records(given.pop("records"))
+    target = target_of(options)
+    second = fallback_of(options, target)
+    targets = [target] if second is None else [target, second]
+    records, files = _records(options.records)
+    given = {name: value for name, value in vars(options).items() if name not in _NOT_AS_GIVEN}
     content = [
         FORMAT,
         package_versions(),
@@ -98,13 +87,12 @@ def program_key(
         stamp(),
         model.digest,
         [_machine(each) for each in targets],
-        threads,
+        setting_of(options, here=False).count,
         records,
         _context(),
         _plain(given),
-        _plain(shapes or {}),
-        _plain(values or {}),
-        _plain(how),
+        _plain(options.shapes or {}),
+        _plain(options.values or {}),
     ]
     text = msgspec.json.encode(content, order="deterministic")
     return ProgramKey(hashlib.sha256(text).hexdigest(), (*model.files, *files))
@@ -115,9 +103,6 @@ def _machine(target: Target) -> list[Any]:
     machine = Machine.from_target(target)
     numbers = {name: number.value for name, number in machine.description.numbers.items()}
     return [str(target), machine.name, machine.isa.name, numbers]
-
-
-Records = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
 def _records(records: Records) -> tuple[list[Any] | None, list[FileState]]:

@@ -6,8 +6,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 from tvm.runtime import Tensor
@@ -37,11 +38,11 @@ from .onnxruntime_api.run_options import check_run_options
 from .onnxruntime_api.session_face import SessionFace
 from .onnxruntime_api.session_methods import SessionMethods
 from .open_feeds import check_sizes
+from .options import CompileOptions, SessionKeywords, chosen_options, given, setting_of
 from .programs import Program, Programs
 from .progress import ProgressLike
 from .refuse_copies import refuse_copies
 from .size_errors import raise_size_error
-from .targets import MachineLike, TargetLike, threads_of
 from .tensors import (
     OpenTensorInfo,
     OutputInfo,
@@ -50,7 +51,13 @@ from .tensors import (
     is_narrow,
 )
 from .thread_runs import ThreadState, short_constant_run, short_run
-from .threads import ThreadsLike, current, resolve_setting, use_setting
+from .threads import current, use_setting
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+OF_LIBRARIES = frozenset({"num_threads", "threads", "weights", "spin", "cache"})
+"""Options of a session that say how a program runs, not how it is compiled."""
 
 from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
@@ -69,25 +76,8 @@ class InferenceSession(SessionMethods, SessionStart):
         There is "CPUExecutionProvider"; Python's `warnings` warn of others, which are left out.
     provider_options : sequence of dict, optional
         Options of each provider; none has a meaning here.
-    shapes : mapping, optional
-        As for `tvm_hybrid.compile`, for all open dimensions, some, or none. An ONNX model whose
-        dimensions stay open is compiled once, for all sizes, if its products, convolutions and
-        normalisations are as fast so; else when inputs arrive, once for each combination of shapes.
-        `explain` says why, and so does the log (level INFO).
-    values : mapping, optional
-        As for `tvm_hybrid.compile`. An ONNX model with parameters among its inputs, such as axes,
-        shapes or what a branch depends on, has a program for each combination of those whose values
-        are not given. It is made when they arrive; both programs of a single boolean, such as
-        `use_cache_branch`, are made here. `programs` says for which values they are.
-    target, machine, precision, fusion, fast_math, check_indices, records, fallback
-        As for `tvm_hybrid.compile`. A library is compiled already and takes none of them.
-    num_threads, threads, weights, spin
-        As for `tvm_hybrid.compile`. A library has its number of threads, and takes the others as
-        `tvm_hybrid.load` does; an Executable has all of them.
-    cache : bool
-        Whether programs of an ONNX model are taken from a folder of the user's cache if the same
-        was compiled before, and else kept there; and kernels of all models, as for
-        `tvm_hybrid.compile`. The environment variable TVM_HYBRID_CACHE=0 keeps all from both.
+    options : CompileOptions, optional
+        How the model is compiled.
     streams : int, optional
         How many requests run at once, each on its share of `num_threads`, at least one; weights
         are held once. Callers of `run` wait for their turn. A library, and an Executable, has the
@@ -107,6 +97,10 @@ class InferenceSession(SessionMethods, SessionStart):
         there. Results differ as floats do that are added in another order; errors of compiling are
         raised by `ready` and the next `run`. Whatever needs the program waits for it. "compiled":
         the program is compiled first.
+    **keywords
+        Fields of `CompileOptions`, such as `target`, `shapes` and `num_threads`, which go before
+        those of `options`: all but `strict`, `dump_ir` and `keep_open`. With `cache`, programs of
+        an ONNX model are kept, too.
 
     Raises
     ------
@@ -121,6 +115,19 @@ class InferenceSession(SessionMethods, SessionStart):
 
     Notes
     -----
+    `shapes` may be given for all open dimensions, some, or none. An ONNX model whose dimensions
+    stay open is compiled once, for all sizes, if its products, convolutions and normalisations are
+    as fast so; else when inputs arrive, once for each combination of shapes. `explain` says why,
+    and so does the log (level INFO).
+
+    An ONNX model with parameters among its inputs, such as axes, shapes or what a branch depends
+    on, has a program for each combination of those that `values` does not give. It is made when
+    they arrive; both programs of a single boolean, such as `use_cache_branch`, are made here.
+    `programs` says for which values they are.
+
+    A library is compiled already: it has its number of threads, and takes `threads`, `weights` and
+    `spin` as `tvm_hybrid.load` does. An Executable has these, too.
+
     `run` may be called from several threads at once; without `streams` they do not wait for each
     other. `with InferenceSession(...) as session` closes it at the end. A session is neither copied
     nor pickled: for processes of `multiprocessing`, export its executable once,
@@ -134,46 +141,36 @@ class InferenceSession(SessionMethods, SessionStart):
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
         *,
-        shapes: Mapping[str, Any] | None = None,
-        values: Mapping[str, Any] | None = None,
-        target: TargetLike = None,
-        machine: MachineLike = None,
-        precision: str = "auto",
-        fusion: str = "coarse",
-        fast_math: str = "default",
-        check_indices: bool = False,
-        records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        num_threads: int | None = None,
-        threads: ThreadsLike = None,
-        weights: str | None = None,
-        spin: str | None = None,
-        fallback: TargetLike = None,
-        cache: bool = True,
+        options: CompileOptions | None = None,
         streams: int | None = None,
         queue_size: int | None = None,
         progress: ProgressLike = None,
         start: str = "compiled",
+        **keywords: Unpack[SessionKeywords],
     ) -> None:
         self._check_start(start)
-        self._make_streams(streams, queue_size, threads)
+        options = chosen_options(options, keywords, SessionKeywords)
+        self._make_streams(streams, queue_size, options.threads)
         model = path_or_bytes
         self._face = face = SessionFace(model, sess_options, providers, provider_options, progress)
-        shapes = face.shapes(shapes)
-        num_threads = face.num_threads(num_threads, threads)
+        options = replace(
+            options,
+            shapes=face.shapes(options.shapes) or None,
+            values=options.values or None,
+            num_threads=face.num_threads(options.num_threads, options.threads),
+        )
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
-            defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
-            targets = (target, machine, fallback) != (None, None, None)
-            defaults = defaults and not check_indices
-            if shapes or values or targets or records is not None or not defaults:
+            if others := sorted(given(options) - OF_LIBRARIES):
                 raise ArtifactError(
-                    f"{model} is compiled already: shapes, values, target, machine, fallback, "
-                    "fast_math, check_indices, precision, fusion and records cannot be given; "
-                    "compile the model anew"
+                    f"{model} is compiled already: {', '.join(others)} cannot be given; compile "
+                    "the model anew",
+                    argument=others[0],
                 )
-            model = load(model, threads=threads, weights=weights, spin=spin)
-            threads = weights = spin = None
+            model = load(model, threads=options.threads, weights=options.weights, spin=options.spin)
+            options = replace(options, threads=None, weights=None, spin=None)
         if isinstance(model, Executable):
-            wanted = num_threads if threads is None else threads
+            threads = options.threads
+            wanted = options.num_threads if threads is None else threads
             if isinstance(wanted, int):
                 wanted = self._share_of(wanted)
             if isinstance(wanted, int) and wanted != model.num_threads:
@@ -181,7 +178,7 @@ class InferenceSession(SessionMethods, SessionStart):
                     f"this model is compiled for {model.num_threads} threads, not {wanted}; "
                     "compile it anew"
                 )
-            if weights is not None or spin is not None or not isinstance(threads, int | None):
+            if given(options) & {"weights", "spin"} or not isinstance(threads, int | None):
                 raise ArtifactError(
                     "an Executable has its threads and weights where it was compiled or loaded "
                     "to; give threads, weights and spin there"
@@ -195,25 +192,12 @@ class InferenceSession(SessionMethods, SessionStart):
             self._use(model)
             self._finish()
         else:
-            asked = threads_of(target, num_threads, threads)
-            setting = resolve_setting(threads, asked, here=True, spin=spin)
+            setting = setting_of(options, here=True)
             if streams is not None:
-                num_threads, threads = self._share_of(setting.count), None
-            options = {
-                "target": target,
-                "machine": machine,
-                "precision": precision,
-                "fusion": fusion,
-                "fast_math": fast_math,
-                "check_indices": check_indices,
-                "records": records,
-                "num_threads": num_threads,
-                "threads": threads,
-                "weights": weights,
-                "spin": spin,
-                "fallback": fallback,
-            }
-            programs = ModelPrograms(model, options, cache, face.progress)
+                share = self._share_of(setting.count)
+                options = replace(options, num_threads=share, threads=None)
+            shapes, values = options.shapes, options.values
+            programs = ModelPrograms(model, options, face.progress)
             if start != "fast" or not self._begin_fast(programs, shapes, values):
                 self._compile(programs, shapes, values)
                 self._finish()

@@ -17,8 +17,8 @@ from tir_schedules.generic.expressions import const_int, substitute, variables_o
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.read_program import is_number, read_program
 
-from .api import Records
-from .route_options import RouteOptions
+from .options import CompileOptions, Records
+from .route_options import route_passes
 from .targets import MachineLike, TargetLike
 
 _SCHEDULED = "tirx.is_scheduled"
@@ -72,11 +72,12 @@ def tensorize(
         If a record file cannot be read.
     """
     log = [] if decisions is None else decisions
-    route = RouteOptions(machine=machine, records=records, num_threads=num_threads, decisions=log)
-    route.check()
+    chosen = CompileOptions(
+        target=target, machine=machine, records=records, num_threads=num_threads
+    )
     if isinstance(program, IRModule):
-        return _module(program, route.for_target(target, program), log)
-    return _function(program, route.for_target(target, IRModule({"main": program})), log)
+        return _module(program, route_passes(chosen, program), log)
+    return _function(program, route_passes(chosen, IRModule({"main": program})), log)
 
 
 def _module(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:

@@ -33,7 +33,6 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
-from relay_passes.check_option import check_option
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.open_weights import moved_weights, weight_bytes, weights_of
 from relay_passes.ir.region_functions import (
@@ -51,7 +50,6 @@ from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-FAST_MATH_LEVELS = ("off", "default", "on")
 TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3
 LEAST_GAIN = 0.9  # of the direct template's time: what the estimates cannot tell
 DIRECT, WINOGRAD = "conv2d", "conv2d_winograd"
@@ -68,11 +66,6 @@ class Choice(msgspec.Struct, frozen=True):
     reason: str
 
 
-def check_fast_math(fast_math: str) -> None:
-    """Refuses, by CompileError, what is not in FAST_MATH_LEVELS."""
-    check_option("fast_math level", fast_math, FAST_MATH_LEVELS)
-
-
 def select_winograd(
     machine: Machine, fast_math: str = "default", open_weights: bool = False
 ) -> ir.transform.Pass:
@@ -83,7 +76,7 @@ def select_winograd(
     machine : Machine
         That kernels are built for.
     fast_math : str
-        One of FAST_MATH_LEVELS.
+        One of `pipeline_options.FAST_MATH_LEVELS`.
     open_weights : bool
         Whether weights that are parameters are packed before any run.
     """

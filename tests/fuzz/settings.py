@@ -12,8 +12,7 @@ import onnx
 
 import tvm_hybrid
 from microkernels.isa import LADDER
-from relay_passes.pipeline_options import FUSION_LEVELS, PRECISIONS
-from relay_passes.regions.select_winograd import FAST_MATH_LEVELS
+from relay_passes.pipeline_options import FAST_MATH_LEVELS, FUSION_LEVELS, PRECISIONS
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins import running
 from tests.stand_ins.isas_run import can_run, substitute_of

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from microkernels.errors import CompileError
 from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import Phase, phases
-from relay_passes.pipeline_options import FUSION_LEVELS, PipelineOptions, check_fusion
+from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.region import Region
@@ -120,10 +119,3 @@ def test_below_coarse_fusion_nothing_is_merged() -> None:
         scaling = ["tvm_hybrid.scale_weight"] if level == "fine" else []
         assert names[: len(scaling) + 1] == [*scaling, "tvm_hybrid.partition"]
         assert not any(name.startswith("tvm_hybrid.merge") for name in names)
-
-
-def test_levels_have_names() -> None:
-    for level in FUSION_LEVELS:
-        check_fusion(level)
-    with pytest.raises(CompileError, match="unknown fusion level 'all'; the known ones are 'coa"):
-        check_fusion("all")

@@ -11,7 +11,13 @@ from microkernels.errors import CompileError
 from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import Phase
-from relay_passes.pipeline_options import PipelineOptions, check_precision
+from relay_passes.pipeline_options import (
+    FAST_MATH_LEVELS,
+    FUSION_LEVELS,
+    PRECISIONS,
+    CodeOptions,
+    PipelineOptions,
+)
 from relay_passes.run_passes import passes_through
 from tests.relay_passes.graphs import constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
@@ -148,7 +154,21 @@ def test_the_order_of_the_passes() -> None:
     assert [name for name in names if name in chain] == chain
 
 
-def test_precisions_have_names() -> None:
-    check_precision("bf16")
-    with pytest.raises(CompileError, match="unknown precision 'int4'; the known ones are 'auto'"):
-        check_precision("int4")
+@pytest.mark.parametrize(
+    ("option", "value", "words", "known"),
+    [
+        ("precision", "int4", "precision", PRECISIONS),
+        ("fusion", "all", "fusion level", FUSION_LEVELS),
+        ("fast_math", "fast", "fast_math level", FAST_MATH_LEVELS),
+    ],
+)
+def test_options_of_the_code_are_words(
+    option: str, value: str, words: str, known: tuple[str, ...]
+) -> None:
+    for each in known:
+        assert CodeOptions(**{option: each}).code()[option] == each
+    names = ", ".join(map(repr, known))
+    wanted = f"unknown {words} {value!r}; the known ones are {names}"
+    with pytest.raises(CompileError, match=f"^{wanted}$") as caught:
+        CodeOptions(**{option: value})
+    assert caught.value.argument == option

@@ -12,7 +12,7 @@ from tvm import relax
 
 import tvm_hybrid
 from relay_passes.ir.region_functions import REGION
-from relay_passes.regions.select_winograd import FAST_MATH_LEVELS
+from relay_passes.pipeline_options import FAST_MATH_LEVELS
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import constant, module
 from tests.tvm_hybrid.onnx_models import saved

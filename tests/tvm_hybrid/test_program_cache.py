@@ -31,6 +31,7 @@ from tvm_hybrid.api import compile as compile_model
 from tvm_hybrid.cache_folder import PROGRAMS
 from tvm_hybrid.errors import FeedError, ShapeError
 from tvm_hybrid.executable import Executable
+from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.session import InferenceSession
 
 LONG = 120  # seconds, after which a test that hangs fails
@@ -179,14 +180,8 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
 
 def key(model: Any, **options: Any) -> str:
     """The key of a session's program."""
-    given = {
-        **dict.fromkeys(("target", "machine", "records", "threads", "weights", "fallback")),
-        **{"num_threads": 1, "precision": "auto", "fusion": "coarse", "fast_math": "default"},
-        **options,
-    }
-    shapes, values = given.pop("shapes", None), given.pop("values", None)
     found = model_programs.ModelBytes.of(model)
-    return program_key.program_key(found, given, shapes, values, {}).text
+    return program_key.program_key(found, CompileOptions(**{"num_threads": 1, **options})).text
 
 
 @pytest.mark.parametrize("option", OTHERS)

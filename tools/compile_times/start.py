@@ -79,19 +79,23 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
     from tools.compile_times import hooks
     from tvm_hybrid.errors import InputValueError
     from tvm_hybrid.model_programs import ModelPrograms, OpenSession
+    from tvm_hybrid.options import CompileOptions
     from tvm_hybrid.progress import Progress
 
     hooks.install(clock)
     target = job["target"]
-    options = {"target": target, "num_threads": job["threads"]}
-    if target is not None:
-        options["machine"] = shipped_path(target)
+    options = CompileOptions(
+        target=target,
+        machine=None if target is None else shipped_path(target),
+        num_threads=job["threads"],
+        cache=False,
+    )
     feeds = _feeds(job, clock)
     clock.begin(REST)
     entries = hooks.Entries()
     with hooks.announced(clock), entries:
         silent = Progress(False, job["model"], True)
-        programs = ModelPrograms(job["model"], options, False, silent)
+        programs = ModelPrograms(job["model"], options, silent)
         found = programs.for_all_sizes(None, None)
         if isinstance(found, OpenSession):
             shapes = {name: array.shape for name, array in feeds.items()}

@@ -59,10 +59,13 @@ def _group(name: str, number: str, topology: Topology) -> tuple[Cpu, ...]:
             raise TargetError(
                 f"this process may use none of the CPUs of {name}:{number} "
                 f"({format_cpus(taken)}): its affinity or a cpuset leaves "
-                f"{format_cpus(topology.allowed)}"
+                f"{format_cpus(topology.allowed)}",
+                argument="threads",
             )
     have = ", ".join(f"{name}:{n} (CPUs {format_cpus(cpus)})" for n, cpus in known.items())
-    raise TargetError(f"there is no {name}:{number} with CPUs; this process may use {have}")
+    raise TargetError(
+        f"there is no {name}:{number} with CPUs; this process may use {have}", argument="threads"
+    )
 
 
 def _numbers(place: Sequence[int]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +22,10 @@ from .bench_streams import StreamCounts, bench_streams
 from .bench_turns import Turns, turn_options
 from .inputs import input_options, note_random
 from .models import session_of
-from .options import AT_LEAST_ONE, FILE, CompileSettings, compile_options, json_option
+from .options import AT_LEAST_ONE, FILE, compile_options, json_option
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 TURN_SECONDS = 0.1
 
@@ -80,7 +84,7 @@ TURN_SECONDS = 0.1
     is_flag=True,
     help="Run nothing: show what AMX kernels are predicted to do, for MODEL or a table of shapes.",
 )
-@compile_options
+@compile_options()
 @json_option
 def command(
     model: Path | None,
@@ -97,7 +101,7 @@ def command(
     markdown: Path | None,
     variants: bool,
     predict: bool,
-    settings: CompileSettings,
+    options: CompileOptions,
     as_json: bool,
 ) -> int:
     """Measures MODEL: percentiles and least time of a run, requests a second, GFLOP/s, ratios.
@@ -129,14 +133,14 @@ def command(
         raise click.UsageError(
             "--streams is for a MODEL; leave --predict, --layers, --variants out"
         )
-    if settings.keep_open and (predict or layers is not None):
+    if options.keep_open and (predict or layers is not None):
         raise click.UsageError("--predict and --layers are for known sizes; leave --keep-open out")
     if predict:
         if arrays or archive or variants or layers:
             raise click.UsageError(
                 "--predict runs nothing; leave --input, --inputs, --variants, --layers out"
             )
-        _predict(model, settings, as_json)
+        _predict(model, options, as_json)
         return 0
     if layers is not None:
         if model or arrays or archive or variants:
@@ -145,7 +149,7 @@ def command(
             )
         names = _names(peers, "ort,openvino")
         return bench_layers(
-            layers, settings, names, *turns.of_layers(), openvino_python, markdown, as_json
+            layers, options, names, *turns.of_layers(), openvino_python, markdown, as_json
         )
     if markdown is not None:
         raise click.UsageError("--markdown writes the tables of --layers")
@@ -168,7 +172,7 @@ def command(
         names = _names(peers, "ort,openvino")
         return bench_streams(
             model,
-            settings,
+            options,
             load_feeds(arrays, archive),
             seed,
             streams,
@@ -183,20 +187,19 @@ def command(
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(PEERS)}")
-    if variants and settings.fusion != FUSION_LEVELS[0]:
+    if variants and options.fusion != FUSION_LEVELS[0]:
         raise click.UsageError("--variants measures every level of fusion; leave --fusion out")
     given = load_feeds(arrays, archive)
-    session = session_of(model, settings, given)
+    session = session_of(model, options, given)
     feeds, drawn = feeds_of(session.executable, given, seed)
-    settings = replace(settings, values=arrays_of(session.executable.values))
-    shapes = {info.name: feeds[info.name].shape for info in session.executable.inputs}
-    sums = ProductSums(import_onnx(model, shapes, settings.values).mod)
-    manifest = session.executable.manifest
-    precision, fusion = manifest.precision, manifest.fusion
+    options = replace(options, values=arrays_of(session.executable.values))
     lower = {
-        level: session_of(model, replace(settings, fusion=level, dump_ir=None), {})
+        level: session_of(model, replace(options, fusion=level, dump_ir=None), {})
         for level in (FUSION_LEVELS[1:] if variants else ())
     }
+    shapes = {info.name: feeds[info.name].shape for info in session.executable.inputs}
+    options = replace(options, shapes=shapes, **session.executable.manifest.chosen())
+    sums = ProductSums(import_onnx(model, shapes, options.values).mod)
     note_random(drawn)
     with turns_bar(f"measuring {model.name}") as (step, turned):
         report = bench(
@@ -205,18 +208,13 @@ def command(
             feeds,
             threads=session.executable.num_threads,
             flops=sums.flops,
-            tolerance=sums.tolerance(precision),
-            shapes=shapes,
-            values=settings.values,
-            target=settings.target,
+            tolerance=sums.tolerance(options.precision),
+            options=options,
             peers=names,
             rounds=turns.rounds(10, TURN_SECONDS),
             seconds=turns.length(TURN_SECONDS),
             warmup=turns.warmup,
             openvino_python=openvino_python,
-            precision=precision,
-            fusion=fusion,
-            fast_math=manifest.fast_math,
             variants=lower,
             progress=step,
             turns=turned,
@@ -226,8 +224,8 @@ def command(
     if as_json:
         print_json(report)
     else:
-        ours = "" if precision == "auto" else f", our precision: {precision}"
-        ours += "" if fusion == "coarse" else f", our fusion: {fusion}"
+        ours = "" if report.precision == "auto" else f", our precision: {report.precision}"
+        ours += "" if report.fusion == "coarse" else f", our fusion: {report.fusion}"
         ours += "" if report.fast_math == "default" else f", fast_math: {report.fast_math}"
         title = f"threads: {report.threads}{ours}"
         output_console().print(bench_table([report], title=title))
@@ -239,32 +237,23 @@ def _names(peers: str | None, default: str) -> list[str]:
     return [name for name in (default if peers is None else peers).split(",") if name]
 
 
-def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> None:
+def _predict(model: Path | None, options: CompileOptions, as_json: bool) -> None:
     """Shows the predictions for a model, or for the table of shapes."""
+    from ..options import target_of
     from ..report.predict import predict_model, predict_shapes
     from ..report.predict_table import predict_tables
-    from ..targets import resolve_target, threads_of
+    from ..targets import threads_of
     from ..threads import resolve_threads
 
-    if settings.threads is not None or settings.weights is not None:
+    if options.threads is not None or options.weights is not None:
         raise click.UsageError("--predict runs nothing: give --threads a number, and no --weights")
-    target = resolve_target(settings.target or "spr", settings.machine)
+    threads = resolve_threads(threads_of(options.target, options.num_threads))
+    options = replace(options, target=options.target or "spr")
     if model is None:
-        report = predict_shapes(target, settings.num_threads or 1)
+        report = predict_shapes(target_of(options), options.num_threads or 1)
     else:
         with working(f"predicting {model.name}"):
-            report = predict_model(
-                model,
-                target,
-                settings.shapes,
-                settings.values,
-                resolve_threads(threads_of(settings.target, settings.num_threads)),
-                settings.precision,
-                settings.fusion,
-                settings.fast_math,
-                settings.records,
-                name=model.stem,
-            )
+            report = predict_model(model, options, threads, name=model.stem)
     if as_json:
         print_json(report)
         return

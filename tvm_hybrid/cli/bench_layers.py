@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from microkernels.output_file import require_writable, write_whole
 
 from ..report.console import output_console, print_json, working
-from .options import CompileSettings
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 TURNS, TURN_SECONDS = 20, 0.03
 
 
 def bench_layers(
     network: str,
-    settings: CompileSettings,
+    options: CompileOptions,
     peers: Sequence[str],
     repeat: int | None,
     seconds: float | None,
@@ -25,10 +28,11 @@ def bench_layers(
     markdown: Path | None,
     as_json: bool,
 ) -> int:
-    """Measures with the number of threads in the settings; without one, with one and with all.
+    """Measures with the number of threads in the options; without one, with one and with all.
 
     Returns the exit code: 1 if results of ours are wrong.
     """
+    from ..options import given
     from ..report.conv_layers import measure_layers
     from ..report.layer_models import NETWORKS
     from ..report.layer_tables import layer_tables, markdown_page
@@ -36,10 +40,7 @@ def bench_layers(
 
     if network not in NETWORKS:
         raise click.BadParameter(f"{network!r} is not one of {', '.join(NETWORKS)}")
-    taken = CompileSettings(
-        num_threads=settings.num_threads, fast_math=settings.fast_math, records=settings.records
-    )
-    if settings != taken:
+    if given(options) - {"num_threads", "fast_math", "records"}:
         raise click.UsageError(
             "--layers goes with --threads, --fast-math and --records, and no other way to compile"
         )
@@ -48,7 +49,7 @@ def bench_layers(
         raise click.BadParameter(f"{unknown[0]!r} measures no layers; ort and openvino do")
     if markdown is not None:
         require_writable(markdown)
-    threads = sorted({settings.num_threads or 1, resolve_threads(settings.num_threads, here=True)})
+    threads = sorted({options.num_threads or 1, resolve_threads(options.num_threads, here=True)})
     with working(f"measuring the layers of {network}") as step:
         report = measure_layers(
             network,
@@ -58,8 +59,7 @@ def bench_layers(
             rounds=repeat or TURNS,
             seconds=TURN_SECONDS if seconds is None else seconds,
             openvino=openvino,
-            fast_math=settings.fast_math,
-            records=settings.records,
+            options=options,
             progress=step,
         )
     if markdown is not None:

@@ -15,10 +15,11 @@ from ..report.console import output_console, print_json, turns_bar
 from .bench_turns import Turns
 from .inputs import note_random
 from .models import session_of
-from .options import CompileSettings
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..options import CompileOptions
 
 TURNS, TURN_SECONDS = 5, 1.0
 
@@ -42,7 +43,7 @@ class StreamCounts(click.ParamType["tuple[int, ...]"]):
 
 def bench_streams(
     model: Path,
-    settings: CompileSettings,
+    options: CompileOptions,
     given: Mapping[str, np.ndarray],
     seed: int,
     streams: Sequence[int],
@@ -69,16 +70,16 @@ def bench_streams(
     unknown = [name for name in peers if name not in ("ort", "openvino")]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} has no streams; ort and openvino can be measured")
-    if settings.threads is not None or is_library(model):
+    if options.threads is not None or is_library(model):
         raise click.UsageError(
             "--streams shares out a number of --threads: it takes neither a place nor a library"
         )
-    threads = resolve_threads(threads_of(settings.target, settings.num_threads), here=True)
+    threads = resolve_threads(threads_of(options.target, options.num_threads), here=True)
     programs: dict[int, Any] = {}
     for count in streams:
         share = max(1, threads // count)
         if share not in programs:
-            own = replace(settings, num_threads=share, dump_ir=None)
+            own = replace(options, num_threads=share, dump_ir=None)
             programs[share] = session_of(model, own, given).executable
     sessions = {
         count: InferenceSession(programs[max(1, threads // count)], streams=count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +12,11 @@ from microkernels.errors import ArtifactError
 from microkernels.output_file import require_writable
 
 from ..report.console import print_json, say
-from .options import FILE, CompileSettings, compile_options, json_option, model_argument
+from .options import FILE, compile_options, json_option, model_argument
 from .stages import stages_shown
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 
 @click.command("compile")
@@ -25,9 +29,9 @@ from .stages import stages_shown
     type=FILE,
     help="The library to write.",
 )
-@compile_options
+@compile_options()
 @json_option
-def command(model: Path, output: Path, settings: CompileSettings, as_json: bool) -> int:
+def command(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
     """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime."""
     from ..artifact import is_library
 
@@ -38,7 +42,7 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
     from .. import compile as compile_model
 
     with stages_shown(f"compiling {model.name}") as begin:
-        executable = compile_model(model, **settings.keywords())
+        executable = compile_model(model, options)
         begin("writing the library")
         path = executable.export(output)
     seconds = time.perf_counter() - start

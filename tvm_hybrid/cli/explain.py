@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..report.console import output_console
 from .models import executable_of
-from .options import CompileSettings, compile_options, json_option, model_argument
+from .options import compile_options, json_option, model_argument
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 
 @click.command("explain")
 @model_argument
-@compile_options
+@compile_options()
 @json_option
-def command(model: Path, settings: CompileSettings, as_json: bool) -> int:
+def command(model: Path, options: CompileOptions, as_json: bool) -> int:
     """Shows what became of every node of MODEL, an ONNX file or a library that `compile` wrote."""
-    explanation = executable_of(model, settings).explain()
+    explanation = executable_of(model, options).explain()
     console = output_console()
     if as_json:
         console.file.write(explanation.to_json() + "\n")

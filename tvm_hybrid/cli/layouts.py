@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..report.console import print_json, say
-from .options import AT_LEAST_ONE, FOLDER, SECONDS, json_option, model_argument, model_options
+from .options import (
+    AT_LEAST_ONE,
+    FOLDER,
+    OF_CODE,
+    SECONDS,
+    compile_options,
+    json_option,
+    model_argument,
+)
 from .tune_progress import shown
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 
 @click.command("layouts")
@@ -37,14 +48,18 @@ from .tune_progress import shown
 )
 @click.option("--strategy", default="model", show_default=True, help="As for tune.")
 @click.option("--seed", default=0, show_default=True, help="Of both searches.")
-@model_options
+@compile_options(*OF_CODE, "num_threads")
 @json_option
-def command(model: Path, folder: Path, as_json: bool, **settings: Any) -> None:
+def command(
+    model: Path, folder: Path, options: CompileOptions, as_json: bool, **settings: Any
+) -> None:
     """Tunes MODEL twice with as many trials, with its layouts and without, and compares both."""
     from ..report.compare_layouts import compare_layouts
 
     with shown() as callback:
-        found = compare_layouts(model, folder, min_gain=0.0, callbacks=[callback], **settings)
+        found = compare_layouts(
+            model, folder, options, min_gain=0.0, callbacks=[callback], **settings
+        )
     if not as_json:
         say(found)
         return

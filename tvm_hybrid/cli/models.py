@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import CompileSettings
 from .stages import stages_shown
 
 if TYPE_CHECKING:
     from ..executable import Executable
+    from ..options import CompileOptions
     from ..session import InferenceSession
 
 
-def executable_of(model: Path, settings: CompileSettings) -> Executable:
+def executable_of(model: Path, options: CompileOptions) -> Executable:
     """Compiles a model, or loads an exported library.
 
     Raises
@@ -30,20 +30,19 @@ def executable_of(model: Path, settings: CompileSettings) -> Executable:
     from .. import compile as compile_model
     from .. import load
     from ..artifact import is_library
+    from ..options import given
 
     if is_library(model):
-        if settings != CompileSettings(**settings.loading()):
+        if given(options) - {"threads", "weights", "spin"}:
             raise click.UsageError(
                 f"{model} is compiled already; options of compilation do not apply to it"
             )
-        return load(model, **settings.loading())
+        return load(model, threads=options.threads, weights=options.weights, spin=options.spin)
     with stages_shown(f"compiling {model.name}", lines=False):
-        return compile_model(model, **settings.keywords())
+        return compile_model(model, options)
 
 
-def session_of(
-    model: Path, settings: CompileSettings, given: Mapping[str, Any]
-) -> InferenceSession:
+def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> InferenceSession:
     """A session of the same; what cannot run here is refused before it is compiled.
 
     Parameters
@@ -61,13 +60,13 @@ def session_of(
     from ..session import InferenceSession
     from ..threads import resolve_setting
 
-    resolve_setting(settings.threads, settings.num_threads, here=True)
+    resolve_setting(options.threads, options.num_threads, here=True)
     while True:
-        values = settings.values or {}
+        values = options.values or {}
         try:
-            return InferenceSession(executable_of(model, settings))
+            return InferenceSession(executable_of(model, options))
         except InputValueError as error:
             found = {name: given[name] for name in error.inputs if name in given.keys() - values}
             if not found:
                 raise
-            settings = replace(settings, values={**values, **found})
+            options = replace(options, values={**values, **found})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import starmap
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,43 +18,15 @@ from microkernels.errors import Argument, TvmHybridError
 from ..architectures import ARCHITECTURES
 from ..thread_pool.spin import SPINS
 
-Shapes = dict[str, "int | tuple[int, ...]"]
+if TYPE_CHECKING:
+    from ..options import CompileOptions
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 SECONDS = click.FloatRange(min=0, min_open=True)
 AT_LEAST_ONE = click.IntRange(min=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class CompileSettings:
-    """How a model is to be compiled; the fields are the keywords of `tvm_hybrid.compile`."""
-
-    shapes: Shapes | None = None
-    values: dict[str, Any] | None = None
-    keep_open: bool = False
-    target: str | dict[str, Any] | None = None
-    machine: Path | None = None
-    num_threads: int | None = None
-    threads: str | None = None
-    weights: str | None = None
-    spin: str | None = None
-    precision: str = "auto"
-    fusion: str = "coarse"
-    fast_math: str = "default"
-    check_indices: bool = False
-    records: list[str] | None = None
-    strict: bool = False
-    dump_ir: Path | None = None
-    fallback: str | dict[str, Any] | None = None
-
-    def keywords(self) -> dict[str, Any]:
-        """The keyword arguments of `tvm_hybrid.compile`."""
-        return dict(vars(self))
-
-    def loading(self) -> dict[str, Any]:
-        """Those of `tvm_hybrid.load`, which say where a program runs, and how its threads wait."""
-        return {"threads": self.threads, "weights": self.weights, "spin": self.spin}
 
 
 _OTHER_NAMES = {
@@ -222,83 +193,7 @@ machine_option = click.option(
     help="Description of the target's CPU for estimates, as calibrate writes. Default: for this "
     "CPU TVM_HYBRID_MACHINE or what was calibrated; else what comes along.",
 )
-
-
-def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which code a model becomes.
-
-    The command receives `shapes` and `values` (None if there are none), `target`, `machine`,
-    `num_threads`, `precision`, `fusion` and `fast_math`, as the functions of the library have them.
-    """
-    count = click.option(
-        "--threads",
-        "num_threads",
-        type=AT_LEAST_ONE,
-        help="Threads of one run. Default: all that TVM would use.",
-    )
-    return with_model_options(count(command))
-
-
-def with_model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which code a model becomes, but for the number of threads."""
-
-    @click.option(
-        "--shape", "named_shapes", type=NamedShape(), multiple=True, help="Shape of an input."
-    )
-    @click.option(
-        "--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic dimension."
-    )
-    @click.option(
-        "--value",
-        "named_values",
-        type=NamedValue(),
-        multiple=True,
-        help="Value of an input that is made a constant, such as axes, shapes or k.",
-    )
-    @click.option(
-        "--target",
-        type=TargetName(),
-        help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
-    )
-    @machine_option
-    @click.option(
-        "--precision",
-        default="auto",
-        show_default=True,
-        type=click.Choice(["auto", "f32", "bf16"]),
-        help="Operands of matrix products. auto: as the model says.",
-    )
-    @click.option(
-        "--fusion",
-        default="coarse",
-        show_default=True,
-        type=click.Choice(["coarse", "fine", "none"]),
-        help="What may become one kernel: several products, one with what is around it, or it "
-        "alone.",
-    )
-    @click.option(
-        "--fast-math",
-        default="default",
-        show_default=True,
-        type=click.Choice(["off", "default", "on"]),
-        help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
-    )
-    @functools.wraps(command)
-    def with_shapes(
-        *arguments: Any,
-        named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
-        sizes: tuple[tuple[str, int], ...],
-        named_values: tuple[tuple[str, Any], ...],
-        **others: Any,
-    ) -> Any:
-        shapes: Shapes = {**dict(named_shapes), **dict(sizes)}
-        values = dict(named_values) or None
-        return command(*arguments, shapes=shapes or None, values=values, **others)
-
-    return with_shapes
-
-
-threads_option = click.option(
+_COUNT_OR_PLACE = click.option(
     "--threads",
     "where",
     type=ThreadsChoice(),
@@ -306,97 +201,188 @@ threads_option = click.option(
     "socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not bound.",
 )
 
+# Fields of `CompileOptions`, in the order of the help, and what a user gives for each.
+_OPTIONS: dict[str, tuple[Decorator, ...]] = {
+    "shapes": (
+        click.option(
+            "--shape", "named_shapes", type=NamedShape(), multiple=True, help="Shape of an input."
+        ),
+        click.option(
+            "--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic dimension."
+        ),
+    ),
+    "values": (
+        click.option(
+            "--value",
+            "named_values",
+            type=NamedValue(),
+            multiple=True,
+            help="Value of an input that is made a constant, such as axes, shapes or k.",
+        ),
+    ),
+    "target": (
+        click.option(
+            "--target",
+            type=TargetName(),
+            help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this "
+            "one.",
+        ),
+    ),
+    "machine": (machine_option,),
+    "precision": (
+        click.option(
+            "--precision",
+            default="auto",
+            show_default=True,
+            type=click.Choice(["auto", "f32", "bf16"]),
+            help="Operands of matrix products. auto: as the model says.",
+        ),
+    ),
+    "fusion": (
+        click.option(
+            "--fusion",
+            default="coarse",
+            show_default=True,
+            type=click.Choice(["coarse", "fine", "none"]),
+            help="What may become one kernel: several products, one with what is around it, or it "
+            "alone.",
+        ),
+    ),
+    "fast_math": (
+        click.option(
+            "--fast-math",
+            default="default",
+            show_default=True,
+            type=click.Choice(["off", "default", "on"]),
+            help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever "
+            "faster.",
+        ),
+    ),
+    "keep_open": (
+        click.option(
+            "--keep-open",
+            is_flag=True,
+            help="Leave sizes open that the model leaves open and --shape and --dim do not give: "
+            "one program for all of them.",
+        ),
+    ),
+    "check_indices": (
+        click.option(
+            "--check-indices",
+            is_flag=True,
+            help="Make an index out of range an error when the program runs. Otherwise it is "
+            "clipped.",
+        ),
+    ),
+    "num_threads": (
+        click.option(
+            "--threads",
+            "num_threads",
+            type=AT_LEAST_ONE,
+            help="Threads of one run. Default: all that TVM would use.",
+        ),
+    ),
+    "threads": (_COUNT_OR_PLACE,),
+    "weights": (
+        click.option(
+            "--weights",
+            type=click.Choice(["first-touch", "interleave", "replicate"]),
+            help="Memory nodes of weights: where they are made, in turns those of --threads, or "
+            "those of its socket. Default: replicate for threads of one socket, else first-touch.",
+        ),
+    ),
+    "spin": (
+        click.option(
+            "--spin",
+            type=click.Choice(SPINS),
+            help="How long threads wait awake: inside a run, always, never. Default: "
+            "TVM_HYBRID_SPIN, else run.",
+        ),
+    ),
+    "fallback": (
+        click.option(
+            "--fallback",
+            type=TargetName(),
+            help="Compile also for this lower CPU, or for the same one with a lower instruction "
+            "set, such as avx512_vnni: code to run where AMX is missing or denied.",
+        ),
+    ),
+    "records": (
+        click.option(
+            "--records",
+            multiple=True,
+            metavar="FILE",
+            help="Tuning records to apply, before those that tvm_hybrid brings along.",
+        ),
+        click.option("--no-records", is_flag=True, help="Apply no tuning records at all."),
+    ),
+    "strict": (
+        click.option(
+            "--strict",
+            is_flag=True,
+            help="Refuse products, convolutions, norms and other operators that there is a "
+            "template for but that it does not take, as float64; operators without any template "
+            "remain.",
+        ),
+    ),
+    "dump_ir": (
+        click.option(
+            "--dump-ir",
+            metavar="DIR",
+            type=FOLDER,
+            help="Write the IR after every pass into this folder.",
+        ),
+    ),
+}
+OF_CODE = ("shapes", "values", "target", "machine", "precision", "fusion", "fast_math")
+"""The options that say which code a model becomes, but for the number of threads."""
+ALL = tuple(name for name in _OPTIONS if name != "num_threads")
 
-strict_option = click.option(
-    "--strict",
-    is_flag=True,
-    help="Refuse products, convolutions, norms and other operators that there is a template for "
-    "but that it does not take, as float64; operators without any template remain.",
-)
-dump_ir_option = click.option(
-    "--dump-ir",
-    metavar="DIR",
-    type=FOLDER,
-    help="Write the IR after every pass into this folder.",
-)
 
+def compile_options(*names: str) -> Decorator:
+    """Adds options of compilation, and gives the command a `CompileOptions` as `options`.
 
-def compile_options(
-    command: Callable[..., Any], threads: Callable[..., Any] = threads_option
-) -> Callable[..., Any]:
-    """Adds all options of compilation; the command receives them as `settings`.
-
-    Another option in place of `threads` is the command's own; settings then have no threads.
+    Parameters
+    ----------
+    *names : str
+        The fields of `CompileOptions` that a user may give; none for ALL. "threads" may be a number
+        or a place, "num_threads" is a number.
     """
+    wanted = names or ALL
 
-    @with_model_options
-    @click.option(
-        "--keep-open",
-        is_flag=True,
-        help="Leave sizes open that the model leaves open and --shape and --dim do not give: one "
-        "program for all of them.",
-    )
-    @click.option(
-        "--check-indices",
-        is_flag=True,
-        help="Make an index out of range an error when the program runs. Otherwise it is clipped.",
-    )
-    @threads
-    @click.option(
-        "--weights",
-        type=click.Choice(["first-touch", "interleave", "replicate"]),
-        help="Memory nodes of weights: where they are made, in turns those of --threads, or those "
-        "of its socket. Default: replicate for threads of one socket, else first-touch.",
-    )
-    @click.option(
-        "--spin",
-        type=click.Choice(SPINS),
-        help="How long threads wait awake: inside a run, always, never. Default: TVM_HYBRID_SPIN, "
-        "else run.",
-    )
-    @click.option(
-        "--fallback",
-        type=TargetName(),
-        help="Compile also for this lower CPU, or for the same one with a lower instruction set, "
-        "such as avx512_vnni: code to run where AMX is missing or denied.",
-    )
-    @click.option(
-        "--records",
-        multiple=True,
-        metavar="FILE",
-        help="Tuning records to apply, before those that tvm_hybrid brings along.",
-    )
-    @click.option("--no-records", is_flag=True, help="Apply no tuning records at all.")
-    @strict_option
-    @dump_ir_option
-    @functools.wraps(command)
-    def with_settings(
-        *arguments: Any,
-        records: tuple[str, ...],
-        no_records: bool,
-        where: int | str | None = None,
-        **others: Any,
-    ) -> Any:
-        if records and no_records:
-            raise click.UsageError("--records and --no-records exclude each other")
-        others["records"] = [] if no_records else list(records) or None
-        others["num_threads"] = where if isinstance(where, int) else None
-        others["threads"] = where if isinstance(where, str) else None
-        names = [field.name for field in dataclasses.fields(CompileSettings)]
-        settings = CompileSettings(**{name: others.pop(name) for name in names})
-        return command(*arguments, settings=settings, **others)
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_options(*arguments: Any, **given: Any) -> Any:
+            options = _taken(wanted, given)
+            return command(*arguments, options=options, **given)
 
-    return with_settings
+        decorated: Callable[..., Any] = with_options
+        for name in reversed(_OPTIONS):
+            for option in reversed(_OPTIONS[name] if name in wanted else ()):
+                decorated = option(decorated)
+        return decorated
+
+    return decorate
 
 
-def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--threads`, a number or a place: the command receives `num_threads` and `threads`."""
+def _taken(names: Collection[str], given: dict[str, Any]) -> CompileOptions:
+    """The options, which are taken out of a command's arguments."""
+    from ..options import CompileOptions
 
-    @threads_option
-    @functools.wraps(command)
-    def with_place(*arguments: Any, where: int | str | None, **others: Any) -> Any:
-        number = where if isinstance(where, int) else None
-        place = where if isinstance(where, str) else None
-        return command(*arguments, num_threads=number, threads=place, **others)
-
-    return with_place
+    found: dict[str, Any] = {}
+    for name in names:
+        if name == "shapes":
+            found[name] = {**dict(given.pop("named_shapes")), **dict(given.pop("sizes"))} or None
+        elif name == "values":
+            found[name] = dict(given.pop("named_values")) or None
+        elif name == "threads":
+            where = given.pop("where")
+            found["num_threads" if isinstance(where, int) else "threads"] = where
+        elif name == "records":
+            files, without = list(given.pop("records")), given.pop("no_records")
+            if files and without:
+                raise click.UsageError("--records and --no-records exclude each other")
+            found[name] = [] if without else files or None
+        else:
+            found[name] = given.pop(name)
+    return CompileOptions(**found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,11 +15,13 @@ from .models import executable_of
 from .options import (
     AT_LEAST_ONE,
     FILE,
-    CompileSettings,
     compile_options,
     json_option,
     model_argument,
 )
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 
 @click.command("report")
@@ -28,7 +31,7 @@ from .options import (
 @click.option(
     "--repeat", type=AT_LEAST_ONE, default=20, show_default=True, help="Runs that are timed."
 )
-@compile_options
+@compile_options()
 @json_option
 def command(
     model: Path,
@@ -37,7 +40,7 @@ def command(
     archive: Path | None,
     seed: int,
     repeat: int,
-    settings: CompileSettings,
+    options: CompileOptions,
     as_json: bool,
 ) -> int:
     """Writes a page that says why MODEL is slow: graph, kernels, roofline, memory, decisions.
@@ -55,7 +58,7 @@ def command(
     if output is not None:
         require_writable(output)
     given = load_feeds(arrays, archive)
-    executable = executable_of(model, settings)
+    executable = executable_of(model, options)
     feeds, made_up = feeds_of(executable, given, seed)
     note_random(made_up)
     with working("measuring"):

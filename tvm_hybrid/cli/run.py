@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..report.console import print_json, say
 from .inputs import input_options, note_random
 from .models import session_of
-from .options import FILE, CompileSettings, compile_options, json_option, model_argument
+from .options import FILE, compile_options, json_option, model_argument
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 
 @click.command("run")
@@ -21,7 +25,7 @@ from .options import FILE, CompileSettings, compile_options, json_option, model_
     type=FILE,
     help="Where to write the outputs, by name.",
 )
-@compile_options
+@compile_options()
 @json_option
 def command(
     model: Path,
@@ -29,7 +33,7 @@ def command(
     archive: Path | None,
     output: Path | None,
     seed: int,
-    settings: CompileSettings,
+    options: CompileOptions,
     as_json: bool,
 ) -> int:
     """Runs MODEL, an ONNX file or a library that `compile` wrote."""
@@ -40,7 +44,7 @@ def command(
     if output is not None:
         require_writable(output)
     given = load_feeds(arrays, archive)
-    session = session_of(model, settings, given)
+    session = session_of(model, options, given)
     feeds, drawn = feeds_of(session.executable, given, seed)
     results = session.run(None, feeds)
     outputs = {

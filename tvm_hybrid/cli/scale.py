@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +11,10 @@ import click
 from ..report.console import output_console, print_json, say, working
 from .inputs import input_options, note_random
 from .models import executable_of
-from .options import AT_LEAST_ONE, CompileSettings, compile_options, json_option, model_argument
+from .options import ALL, AT_LEAST_ONE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
+    from ..options import CompileOptions
     from ..report.scale import ScaleReport
 
 
@@ -56,7 +56,8 @@ _threads = click.option(
     "--measure", is_flag=True, help="Also run it here, which must be idle, and show both times."
 )
 @click.option("--rows", type=AT_LEAST_ONE, help="Show so many regions at most.")
-@functools.partial(compile_options, threads=_threads)
+@_threads
+@compile_options(*(name for name in ALL if name != "threads"))
 @json_option
 def command(
     model: Path,
@@ -66,7 +67,7 @@ def command(
     measure: bool,
     counts: tuple[int, ...],
     rows: int | None,
-    settings: CompileSettings,
+    options: CompileOptions,
     as_json: bool,
 ) -> int:
     """Predicts the time of MODEL and of its regions by threads; nothing is run.
@@ -75,9 +76,9 @@ def command(
     built, bytes at each level of the memory, forks, and how unequal the threads' shares are. For
     each region the table names what limits it on the most threads.
     """
-    if measure and settings.target is not None:
+    if measure and options.target is not None:
         raise click.UsageError("--measure is for this machine, and excludes --target")
-    if settings.keep_open:
+    if options.keep_open:
         raise click.UsageError("times are predicted for known sizes: give --shape or --dim")
     from ..report.scale import scale_model
     from ..report.scale_table import measured_table, scale_table
@@ -86,18 +87,11 @@ def command(
         report = scale_model(
             model,
             counts,
-            target=settings.target,
-            machine=settings.machine,
-            shapes=settings.shapes,
-            values=settings.values,
-            precision=settings.precision,
-            fusion=settings.fusion,
-            fast_math=settings.fast_math,
-            records=settings.records,
+            options,
             name=model.name,
         )
     if measure:
-        report = _measured(report, model, settings, (arrays, archive, seed))
+        report = _measured(report, model, options, (arrays, archive, seed))
     if as_json:
         print_json(report)
         return 0
@@ -113,7 +107,7 @@ def command(
 def _measured(
     report: ScaleReport,
     model: Path,
-    settings: CompileSettings,
+    options: CompileOptions,
     inputs: tuple[tuple[str, ...], Path | None, int],
 ) -> ScaleReport:
     """The report with times of this machine."""
@@ -122,7 +116,7 @@ def _measured(
 
     arrays, archive, seed = inputs
     executables = {
-        run.threads: executable_of(model, replace(settings, num_threads=run.threads))
+        run.threads: executable_of(model, replace(options, num_threads=run.threads))
         for run in report.runs
     }
     feeds, made_up = feeds_of(executables[1], load_feeds(arrays, archive), seed)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import AT_LEAST_ONE, model_argument, model_options
+from .options import AT_LEAST_ONE, OF_CODE, compile_options, model_argument
+
+if TYPE_CHECKING:
+    from ..options import CompileOptions
 
 
 @click.command("serve")
@@ -47,7 +50,7 @@ from .options import AT_LEAST_ONE, model_argument, model_options
     type=click.FloatRange(min=0),
     help="Milliseconds that a request waits for others to be put together with.",
 )
-@model_options
+@compile_options(*OF_CODE, "num_threads")
 def command(
     model: Path,
     name: str | None,
@@ -57,7 +60,7 @@ def command(
     queue_size: int | None,
     max_batch: int,
     max_delay_ms: float,
-    **options: Any,
+    options: CompileOptions,
 ) -> None:
     """Serves MODEL over HTTP, by the inference protocol, version 2.
 
@@ -74,6 +77,6 @@ def command(
         ) from error
     from ..session import InferenceSession
 
-    session = InferenceSession(model, streams=streams, queue_size=queue_size, **options)
+    session = InferenceSession(model, options=options, streams=streams, queue_size=queue_size)
     server = Server({name or model.stem: session}, max_batch, max_delay_ms / 1000)
     uvicorn.run(server.application, host=host, port=port, log_level="info")

@@ -15,13 +15,11 @@ from ..report.console import output_console, print_json, say, working
 from .options import (
     AT_LEAST_ONE,
     FILE,
+    OF_CODE,
     SECONDS,
-    dump_ir_option,
+    compile_options,
     json_option,
     model_argument,
-    place_options,
-    strict_option,
-    with_model_options,
 )
 from .tune_progress import shown
 
@@ -126,10 +124,7 @@ INTERRUPTED = 130
     type=click.Choice(["fixed", "joint"]),
     help="joint: search layouts together with loops first. fixed: those known to the file.",
 )
-@with_model_options
-@place_options
-@strict_option
-@dump_ir_option
+@compile_options(*OF_CODE, "threads", "strict", "dump_ir")
 @json_option
 def command(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     """Measures configurations of the regions of MODEL into a record file.

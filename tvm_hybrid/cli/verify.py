@@ -11,7 +11,7 @@ import click
 from ..report.console import output_console, print_json, say, working
 from .inputs import input_options, note_random
 from .models import session_of
-from .options import CompileSettings, compile_options, json_option, model_argument
+from .options import compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from ..options import CompileOptions
     from ..report.compare import Tolerance
     from ..report.verify import VerifyReport
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     help="Largest error relative to an output's largest value. Default: derived from the model.",
 )
-@compile_options
+@compile_options()
 @json_option
 def command(
     model: Path,
@@ -39,7 +40,7 @@ def command(
     archive: Path | None,
     seed: int,
     tolerance: float | None,
-    settings: CompileSettings,
+    options: CompileOptions,
     as_json: bool,
 ) -> int:
     """Compares MODEL's outputs with ONNX Runtime's; exit code 1 if they differ.
@@ -57,18 +58,18 @@ def command(
 
     given = load_feeds(arrays, archive)
     proto = read_model(model)
-    session = session_of(model, settings, given)
+    session = session_of(model, options, given)
     feeds, drawn = feeds_of(session.executable, given, seed)
-    settings = replace(settings, values=arrays_of(session.executable.values))
+    options = replace(options, values=arrays_of(session.executable.values))
     if tolerance is None:
         shapes = {info.name: feeds[info.name].shape for info in session.executable.inputs}
-        sums = ProductSums(import_onnx(proto, shapes, settings.values).mod)
+        sums = ProductSums(import_onnx(proto, shapes, options.values).mod)
         allowed = sums.tolerance(session.executable.manifest.precision)
     else:
         allowed = Tolerance.given(tolerance)
     report = verify(proto, session.run(None, feeds), feeds, allowed)
     if not report.passed:
-        report = _with_first_difference(report, proto, feeds, settings, allowed)
+        report = _with_first_difference(report, proto, feeds, options, allowed)
     _show(report, drawn, as_json)
     return 0 if report.passed else 1
 
@@ -77,7 +78,7 @@ def _with_first_difference(
     report: VerifyReport,
     proto: onnx.ModelProto,
     feeds: Mapping[str, np.ndarray],
-    settings: CompileSettings,
+    options: CompileOptions,
     tolerance: Tolerance,
 ) -> VerifyReport:
     import msgspec
@@ -87,7 +88,7 @@ def _with_first_difference(
     from ..session import InferenceSession
 
     def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
-        executable = compile_model(prefix, **settings.keywords())
+        executable = compile_model(prefix, options)
         return InferenceSession(executable, progress=False).run(None, feeds), executable.explain()
 
     with working("looking for the first region that differs"):

@@ -12,6 +12,7 @@ from microkernels.errors import VerifyError
 
 from .. import InferenceSession, import_onnx
 from ..frontend.read_model import read_model
+from ..options import CompileOptions
 from ..report.bench import BenchReport, bench
 from ..report.compare import Tolerance
 from ..report.flops import ProductSums
@@ -78,7 +79,7 @@ class DemoModel:
             threads=self.session.executable.num_threads,
             flops=self.flops,
             tolerance=self.tolerance,
-            shapes=self.shapes,
+            options=CompileOptions(shapes=self.shapes),
             rounds=10,
             seconds=seconds / 10,
             progress=progress,

@@ -134,7 +134,7 @@ class GraphProgram:
         with _disable_current_modes(), torch.no_grad():
             frozen = Frozen({number: arguments[number] for number in sorted(self._freezable)})
             found = import_graph(self._graph, frozen.tensors, self._results.tensors, True)
-            executable = compile(found.mod, keep_open=True, **self._options.of_compile())
+            executable = compile(found.mod, self._options.of_compile(), keep_open=True)
         manifest = executable.manifest
         report = self._report
         report.executable, report.parameters = executable, len(self._freezable)

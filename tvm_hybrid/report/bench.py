@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..manifest import ChosenOptions
+from ..options import CompileOptions
 from .compare import Tolerance
 from .contestants import SessionContestant, StockTvm, onnx_runtime_contestant
 from .judge import Judge, Verdict
@@ -66,19 +68,13 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[str, ...] = ()
 
 
-class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All contestants' results on one model, ours first.
-
-    `precision`, `fusion` and `fast_math` are those of ours alone.
-    """
+class BenchReport(ChosenOptions, frozen=True, kw_only=True):
+    """All contestants' results on one model, ours first; the options are those of ours alone."""
 
     model: str
     threads: int
     flops: int
     rows: list[BenchRow]
-    precision: str = "auto"
-    fusion: str = "coarse"
-    fast_math: str = "default"
 
     @property
     def wrong(self) -> list[BenchRow]:
@@ -98,16 +94,11 @@ def bench(
     threads: int,
     flops: int,
     tolerance: Tolerance,
-    shapes: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-    target: str | Mapping[str, Any] | None = None,
+    options: CompileOptions | None = None,
     peers: Sequence[str] = ("ort", "stock"),
     rounds: int = 10,
     seconds: float = 0.1,
     warmup: float = 0.0,
-    precision: str = "auto",
-    fusion: str = "coarse",
-    fast_math: str = "default",
     variants: Mapping[str, InferenceSession] | None = None,
     openvino_python: str | None = None,
     progress: Callable[[str], object] = lambda message: None,
@@ -130,14 +121,12 @@ def bench(
     tolerance : Tolerance
         How far outputs may be from the judge's; a contestant's row says if they are further. The
         judge is ONNX Runtime without optimisation, or ours where it is missing.
-    shapes, values, target
-        As for `tvm_hybrid.compile`; stock TVM compiles with them too.
+    options : CompileOptions, optional
+        How our session was compiled; stock TVM gets its target, shapes and values, too.
     peers : sequence of str
         Keys of `PEERS`.
     rounds, seconds, warmup
         As for `timing.interleave`.
-    precision, fusion, fast_math : str
-        What our session was compiled with; peers run the model as it is.
     variants : mapping, optional
         Level of fusion -> the same model compiled with it; each gets a row of its own.
     openvino_python : str or None
@@ -148,7 +137,8 @@ def bench(
         As `progress` of `timing.interleave`.
     """
     missing: list[BenchRow] = []
-    known = list(values or {})
+    options = options or CompileOptions()
+    known = list(options.values or {})
     ours_feeds = {name: feed for name, feed in feeds.items() if name not in known}
     contestants: dict[str, Any] = {OURS: SessionContestant(session, ours_feeds)}
     kernels: dict[str, tuple[str, ...]] = {OURS: _kernels(session)} if variants else {}
@@ -161,7 +151,7 @@ def bench(
             return onnx_runtime_contestant(str(model), feeds, threads)
         if name == OPENVINO:
             return OpenVino(model, feeds, threads, openvino_python)
-        return StockTvm(model, feeds, shapes, target, threads, known=known)
+        return StockTvm(model, feeds, options.shapes, options.target, threads, known=known)
 
     with ExitStack() as stack:
         for name in (PEERS[peer] for peer in peers):
@@ -188,7 +178,7 @@ def bench(
             judge.verdict(
                 contestants[name].outputs,
                 name in SATURATING,
-                precision if name.startswith(OURS) else "auto",
+                options.precision if name.startswith(OURS) else "auto",
             ),
             kernels.get(name, ()),
         )
@@ -199,9 +189,7 @@ def bench(
         threads=threads,
         flops=flops,
         rows=rows + missing,
-        precision=precision,
-        fusion=fusion,
-        fast_math=fast_math,
+        **options.code(),
     )
 
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from microkernels.errors import RecordError
-from relay_passes.pipeline_options import PipelineOptions
 
 from ..model_input import import_model
-from ..targets import MachineLike, resolve_target, threads_of
-from ..threads import resolve_threads
+from ..options import CompileOptions, passes_options, setting_of, target_of
 from ..tuning.layouts.joint_layout import JointResult
-from ..tuning.lookup.layout_lookup import with_records
 from ..tuning.lookup.record_lookup import RecordLookup
 from ..tuning.measuring.model_race import RACE_EFFORT, race
 from ..tuning.measuring.sampling import Effort
@@ -76,15 +72,8 @@ class LayoutComparison:
 def compare_layouts(
     model: Any,
     folder: str | os.PathLike[str],
+    options: CompileOptions,
     *,
-    target: Any = None,
-    machine: MachineLike = None,
-    shapes: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-    precision: str = "auto",
-    fusion: str = "coarse",
-    fast_math: str = "default",
-    num_threads: int | None = None,
     effort: Effort = RACE_EFFORT,
     **settings: Any,
 ) -> LayoutComparison:
@@ -92,10 +81,12 @@ def compare_layouts(
 
     Parameters
     ----------
-    model, target, machine, shapes, values, precision, fusion, fast_math, num_threads
+    model : Any
         As for `tune`.
     folder : path-like
         Where the record files go: NAMES, which must not be there yet.
+    options : CompileOptions
+        How the model is compiled.
     effort : Effort
         Of the comparison in the end.
     **settings
@@ -110,32 +101,16 @@ def compare_layouts(
     for file in files:
         if file.exists():
             raise RecordError(f"{file} exists: a comparison begins without records")
-    common = {
-        "target": target,
-        "machine": machine,
-        "shapes": shapes,
-        "values": values,
-        "precision": precision,
-        "fusion": fusion,
-        "fast_math": fast_math,
-        "num_threads": num_threads,
-        **settings,
-    }
     loops, joint = (
-        tune(model, records=file, layouts=layouts, **common)
+        tune(model, options, records=file, layouts=layouts, **settings)
         for file, layouts in zip(files, ("fixed", "joint"), strict=True)
     )
-    options = PipelineOptions(
-        target=resolve_target(target, machine),
-        threads=resolve_threads(threads_of(target, num_threads), here=True),
-        precision=precision,
-        fusion=fusion,
-        fast_math=fast_math,
-    )
+    target, threads = target_of(options), setting_of(options, here=True).count
     fixed, free = (
-        with_records(options, RecordLookup(RecordStore(file, must_exist=False))) for file in files
+        passes_options(options, target, threads, RecordLookup(RecordStore(file, must_exist=False)))
+        for file in files
     )
-    mod = import_model(model, shapes, values).mod
+    mod = import_model(model, options.shapes, options.values).mod
     found = race(mod, free, fixed, effort)
     return LayoutComparison(
         found.other_times_us, found.times_us, joint.layouts, _tried(loops), _tried(joint)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tvm.target import Target
 
+from ..targets import TargetLike
 from .onnx_runtime import last_line, optimised_session
 from .timing import ContestantError, time_calls
 from .worker_process import Feeds, WorkerContestant
@@ -67,7 +69,7 @@ class StockTvm(WorkerContestant):
         The inputs.
     shapes : mapping or None
         As for `tvm_hybrid.compile`.
-    target : str, mapping or None
+    target : str, mapping, tvm.target.Target or None
         As for `tvm_hybrid.compile`.
     threads : int
         Size of TVM's thread pool.
@@ -87,7 +89,7 @@ class StockTvm(WorkerContestant):
         model: Path,
         feeds: Feeds,
         shapes: Mapping[str, Any] | None,
-        target: str | Mapping[str, Any] | None,
+        target: TargetLike,
         threads: int,
         time_limit: float = 300.0,
         known: Sequence[str] = (),
@@ -99,7 +101,7 @@ class StockTvm(WorkerContestant):
                 "model": str(Path(model).resolve()),
                 "shapes": shapes,
                 "known": known,
-                "target": target,
+                "target": str(target) if isinstance(target, Target) else target,
             },
             feeds,
             {"TVM_NUM_THREADS": str(threads)},

@@ -19,6 +19,7 @@ import onnx
 
 from .. import InferenceSession
 from ..frontend import import_onnx
+from ..options import CompileOptions
 from ..targets import cpu_name, host_target
 from .bench import BenchReport, bench
 from .flops import ProductSums
@@ -44,8 +45,7 @@ def measure_layers(
     rounds: int = 20,
     seconds: float = 0.03,
     openvino: str | None = None,
-    fast_math: str = "default",
-    records: Sequence[str] | None = None,
+    options: CompileOptions | None = None,
     progress: Callable[[str], object] = lambda message: None,
 ) -> LayerReport:
     """Measures layers on this machine.
@@ -64,8 +64,8 @@ def measure_layers(
         As for `timing.interleave`, for whole models and for kernels.
     openvino : str or None
         The Python that has OpenVINO; see `openvino_peer.openvino_python`.
-    fast_math, records
-        As for `tvm_hybrid.compile`.
+    options : CompileOptions, optional
+        How layers are compiled; the number of threads is that of `threads`.
     progress : callable
         Gets a line for every step.
     """
@@ -87,11 +87,7 @@ def measure_layers(
                     path = Path(folder) / f"{layer.name} {dtype}.onnx"
                     onnx.save(layer_model(layer, dtype), path)
                     session = InferenceSession(
-                        path,
-                        num_threads=count,
-                        fast_math=fast_math,
-                        records=records,
-                        progress=False,
+                        path, options=options, num_threads=count, progress=False
                     )
                     rows.append(
                         _measure(

@@ -7,7 +7,7 @@ every field and column with a predicted number says "predicted".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -29,8 +29,8 @@ from tir_schedules.cost.amx_cost import amx_blocks
 from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, TilePart, predict
 
 from ..model_input import import_model
+from ..options import CompileOptions, records_of, target_of
 from ..targets import cpu_name, resolve_target
-from ..tuning.lookup.record_lookup import lookup_of
 from .predict_regions import operations_of, starts_loaded
 
 _ADVICE = (
@@ -175,23 +175,16 @@ def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
 
 
 def predict_model(
-    model: Any,
-    target: Any = "spr",
-    shapes: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-    threads: int = 1,
-    precision: str = "auto",
-    fusion: str = "coarse",
-    fast_math: str = "default",
-    records: Any = None,
-    name: str = "model",
+    model: Any, options: CompileOptions, threads: int = 1, name: str = "model"
 ) -> PredictReport:
     """Predictions for the products of a model that run on AMX tiles; each distinct region once.
 
     Parameters
     ----------
-    model, target, shapes, values, precision, fusion, fast_math, records
-        As for `tvm_hybrid.compile`; the target has AMX.
+    model : Any
+        As for `tvm_hybrid.compile`.
+    options : CompileOptions
+        How it is compiled, for a target that has AMX.
     threads : int
         Threads of a run.
     name : str
@@ -204,16 +197,14 @@ def predict_model(
     TvmHybridError
         As `tvm_hybrid.compile`.
     """
-    resolved, machine = _machine(target, threads)
-    mod = import_model(model, shapes, values).mod
-    lookup = lookup_of(records)
-    options = PipelineOptions(
-        resolved, threads, lookup, precision=precision, fusion=fusion, fast_math=fast_math
-    )
+    resolved, machine = _machine(target_of(options), threads)
+    mod = import_model(model, options.shapes, options.values).mod
+    lookup = records_of(options)
+    passes = PipelineOptions(resolved, threads, lookup, **options.code())
     products: list[PredictedProduct] = []
     without: list[Unpredicted] = []
     floats = 0
-    for region in collect_regions(mod, options):
+    for region in collect_regions(mod, passes):
         config, _ = choose(region, machine, lookup)
         found = list(_products(region, config, machine))
         products += found
@@ -227,7 +218,7 @@ def predict_model(
         kernels=predict_kernels(machine),
         products=products,
         without_prediction=without,
-        advice=_ADVICE.format(floats) if floats and precision != "bf16" else "",
+        advice=_ADVICE.format(floats) if floats and options.precision != "bf16" else "",
     )
 
 

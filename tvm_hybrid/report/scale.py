@@ -6,7 +6,7 @@ its kernels and estimates their time on the machine's description.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,9 +23,8 @@ from tir_schedules.program.time import kernel_time
 
 from .._autoload import register
 from ..model_input import import_model
-from ..targets import MachineLike, cpu_name, resolve_target
-from ..tuning.lookup.layout_lookup import with_records
-from ..tuning.lookup.record_lookup import lookup_of
+from ..options import CompileOptions, passes_options, records_of, target_of
+from ..targets import cpu_name, resolve_target
 from .model_calls import model_calls, origins
 
 LABEL = "prediction, not measured"
@@ -117,25 +116,20 @@ class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
 def scale_model(
     model: Any,
     threads: Iterable[int],
-    target: Any = None,
-    machine: MachineLike = None,
-    shapes: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-    precision: str = "auto",
-    fusion: str = "coarse",
-    fast_math: str = "default",
-    records: Any = None,
+    options: CompileOptions,
     name: str = "model",
 ) -> ScaleReport:
     """Predictions for some numbers of threads, and for one.
 
     Parameters
     ----------
-    model, target, machine, shapes, values, precision, fusion, fast_math, records
-        As for `tvm_hybrid.compile`; but a target that is named has its shipped description even if
-        this machine is such a CPU.
+    model : Any
+        As for `tvm_hybrid.compile`.
     threads : iterable of int
         How many threads to predict for.
+    options : CompileOptions
+        How it is compiled; but a target that is named has its shipped description even if this
+        machine is such a CPU.
     name : str
         What the report calls the model.
 
@@ -145,20 +139,17 @@ def scale_model(
         As `tvm_hybrid.compile`.
     """
     register()
-    resolved = resolve_target(target, machine)
+    resolved = target_of(options)
     described = str(resolved.attrs.get("model", "")).startswith("/")
-    if target is not None and not described:
+    if options.target is not None and not described:
         resolved = resolve_target(resolved, shipped_path(cpu_name(resolved)))
-    mod = import_model(model, shapes, values).mod
+    mod = import_model(model, options.shapes, options.values).mod
     runs: list[ScaleRun] = []
     for count in sorted({1, *threads}):
-        options = PipelineOptions(
-            resolved, count, precision=precision, fusion=fusion, fast_math=fast_math
-        )
-        options = with_records(options, lookup_of(records))
+        passes = passes_options(options, resolved, count, records_of(options))
         decisions: DecisionLog = []
-        lowered = lower_shared(mod, options, decisions)
-        regions = predict_regions(lowered, options, decisions)
+        lowered = lower_shared(mod, passes, decisions)
+        regions = predict_regions(lowered, passes, decisions)
         total = sum(region.predicted_us for region in regions)
         alone = runs[0].predicted_us if runs else total
         efficiency = alone / (total * count) if total else 1.0

@@ -6,27 +6,32 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from microkernels.errors import Argument, ConfigError
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
 from relay_passes.collect_regions import count_regions
-from relay_passes.dump_ir import require_folder
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.pipeline_options import PipelineOptions, check_fusion, check_precision
-from relay_passes.regions.select_winograd import check_fast_math
+from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 from ..affinity.on_cpus import on_cpus
 from ..model_input import import_model
-from ..targets import MachineLike, resolve_target, threads_of
-from ..threads import ThreadsLike, resolve_setting
+from ..options import (
+    CompileOptions,
+    TuneKeywords,
+    chosen_options,
+    dump_folder,
+    passes_options,
+    setting_of,
+    target_of,
+)
 from .events import Callback
 from .lookup.arrangement_lookup import arrangements_of
 from .lookup.record_lookup import RecordLookup
@@ -45,6 +50,9 @@ from .tune_regions import tune_regions
 from .tune_result import TuneResult
 from .tuning_task import Plan
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 logger = logging.getLogger("tvm_hybrid")
 
 LAYOUTS = ("fixed", "joint")
@@ -52,23 +60,13 @@ LAYOUTS = ("fixed", "joint")
 
 def tune(
     model: Any,
+    options: CompileOptions | None = None,
     *,
-    target: Any = None,
-    machine: MachineLike = None,
-    shapes: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-    precision: str = "auto",
-    fusion: str = "coarse",
-    fast_math: str = "default",
     trials: int | None = 1000,
     trials_per_region: int | None = None,
     time_limit: float | None = None,
     min_gain: float = 0.005,
     records: str | os.PathLike[str] = "records.jsonl",
-    num_threads: int | None = None,
-    threads: ThreadsLike = None,
-    strict: bool = False,
-    dump_ir: str | os.PathLike[str] | None = None,
     strategy: str = DEFAULT_STRATEGY,
     batch: int = 8,
     seed: int = 0,
@@ -80,6 +78,7 @@ def tune(
     rpc_timeout: float = 10.0,
     layouts: str = "fixed",
     callbacks: Sequence[Callback] = (),
+    **keywords: Unpack[TuneKeywords],
 ) -> TuneResult:
     """Measures configurations of the regions of a model, and writes records of them.
 
@@ -100,17 +99,9 @@ def tune(
     ----------
     model : path, bytes, onnx.ModelProto or IRModule
         What to tune.
-    target : str, dict, tvm.target.Target or None
-        As for `compile`; this machine, or the servers, must be able to run its code. None: the CPU
-        of whoever measures.
-    machine : path-like or None
-    shapes, values : mapping or None
-        As for `compile`.
-    precision : {"auto", "f32", "bf16"}
-    fusion : {"coarse", "fine", "none"}
-    fast_math : {"off", "default", "on"}
-        As for `compile`, which finds records of another precision or level of fusion or fast_math
-        only where the regions agree.
+    options : CompileOptions, optional
+        How the model is to be compiled. `compile` finds records of another precision or level of
+        fusion or fast_math only where the regions agree.
     trials : int or None
         Configurations of the whole model (what MetaSchedule calls `max_trials_global`): the default
         ones, and those that the file holds already, included; the finals, at most a few for each
@@ -124,16 +115,6 @@ def tune(
         share; see `task_scheduler`. 0: never.
     records : path-like
         The file to append to; made if it is not there.
-    num_threads : int or None
-        As for `compile`; a record is used only with the number of threads it was measured with.
-        With servers, None: as many as they have.
-    threads : int, str, sequence of int or None
-        As for `compile`: while it tunes, this process runs on the CPUs of a place alone. Not with
-        servers or a replay.
-    strict : bool
-        As for `compile`: refuses what could not be tuned, as no template takes it.
-    dump_ir : path-like or None
-        As for `compile`: the passes until regions are formed.
     strategy : str
         Which configuration is tried next: "model" learns what makes them fast, also from records
         of other regions; "evolutionary", "random", "grid".
@@ -163,6 +144,19 @@ def tune(
     callbacks : sequence of callable
         Called with a `tuning.Trial` after every measurement, at the beginning and at the end. One
         that raises `tuning.StopTuning` ends the search; finals are still made.
+    **keywords
+        Fields of `CompileOptions`, which go before those of `options`: `target`, `machine`,
+        `shapes`, `values`, `precision`, `fusion`, `fast_math`, `num_threads`, `threads`, `strict`,
+        `dump_ir`.
+
+    Notes
+    -----
+    This machine, or the servers, must be able to run the code of `target`; None is the CPU of
+    whoever measures. A record is used only with the number of threads it was measured with;
+    `num_threads` of None is, with servers, as many as they have. With a place in `threads`, this
+    process runs on the CPUs of that place alone while it tunes; servers and a replay take none.
+    `strict` refuses what could not be tuned, as no template takes it. `dump_ir` gets the passes
+    until regions are formed.
 
     Returns
     -------
@@ -196,9 +190,7 @@ def tune(
     )
     _check_plan(plan, timeout)
     _check_layouts(layouts, here=tracker is None and replay is None)
-    check_precision(precision)
-    check_fusion(fusion)
-    check_fast_math(fast_math)
+    chosen = chosen_options(options, keywords, TuneKeywords)
     if replay is None:
         require_appendable(Path(records))
     servers = None
@@ -207,26 +199,21 @@ def tune(
             raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
         servers = find_servers(Address.parse(tracker or "", key))
     here = servers is None and replay is None
-    if threads is not None and not isinstance(threads, int) and not here:
-        raise ConfigError("a place of threads is one of this machine: give servers a number")
-    if dump_ir is not None:
-        require_folder(Path(dump_ir))
-    if servers and num_threads is None and threads is None:
-        num_threads = servers.threads
-    setting = resolve_setting(threads, threads_of(target, num_threads, threads), here)
-    options = PipelineOptions(
-        target=resolve_target(servers.cpu if servers and target is None else target, machine),
-        threads=setting.count,
-        strict=strict,
-        dump_ir=None if dump_ir is None else Path(dump_ir),
-        precision=precision,
-        fusion=fusion,
-        fast_math=fast_math,
-    )
-    mod = import_model(model, shapes, values).mod
-    tuned = options.machine
+    if not isinstance(chosen.threads, int | None) and not here:
+        raise ConfigError(
+            "a place of threads is one of this machine: give servers a number", argument="threads"
+        )
+    dump_folder(chosen)
+    if servers and chosen.num_threads is None and chosen.threads is None:
+        chosen = replace(chosen, num_threads=servers.threads)
+    setting = setting_of(chosen, here)
+    if servers and chosen.target is None:
+        chosen = replace(chosen, target=servers.cpu)
+    passes = passes_options(chosen, target_of(chosen), setting.count)
+    mod = import_model(model, chosen.shapes, chosen.values).mod
+    tuned = passes.machine
     if replay is not None:
-        counted = count_regions(mod, options, strict)
+        counted = count_regions(mod, passes, passes.strict)
         return _replayed(counted, tuned, replay, plan, callbacks)
     store = RecordStore(records, must_exist=False)
     if servers is not None:
@@ -234,20 +221,20 @@ def tune(
     footprint = sum(bytes_of(constant.value) for constant in constants_of(mod))
     with (
         on_cpus(setting.cpus),
-        make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer,
+        make_measurer(passes, timeout, footprint, seed, servers, rpc_timeout) as measurer,
     ):
         begin, found = time.monotonic(), None
         arrangements: list[ArrangementResult] = []
         try:
             if servers is None:
                 limit = None if time_limit is None else SHARE * time_limit
-                arrangements = tune_arrangements(mod, options, store, resume, limit)
-                options = replace(options, arrange=arrangements_of(RecordLookup(store), options))
+                arrangements = tune_arrangements(mod, passes, store, resume, limit)
+                passes = replace(passes, arrange=arrangements_of(RecordLookup(store), passes))
             if layouts == "joint":
-                found = joint_layouts(mod, options, store, measurer, plan, footprint, callbacks)
+                found = joint_layouts(mod, passes, store, measurer, plan, footprint, callbacks)
         except KeyboardInterrupt:
             return TuneResult([], True, "interrupted", time.monotonic() - begin)
-        counted = count_regions(mod, with_layouts(options, store), strict)
+        counted = count_regions(mod, with_layouts(passes, store), passes.strict)
         regions, weights = [region for region, _ in counted], [count for _, count in counted]
         logger.info("%d distinct regions to tune", len(regions))
         plan = rest_of(plan, found, {region.key for region in regions}, time.monotonic() - begin)

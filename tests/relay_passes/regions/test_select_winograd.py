@@ -9,16 +9,13 @@ import pytest
 import tvm
 from tvm import IRModule, relax
 
-from microkernels.errors import CompileError
 from relay_passes.collect_regions import collect_regions
 from relay_passes.compile_module import compile_module
 from relay_passes.ir.open_weights import weight_bytes, weights_of
 from relay_passes.ir.region_functions import COMPOSITE, REASON, is_region_function
-from relay_passes.pipeline_options import PipelineOptions
+from relay_passes.pipeline_options import FAST_MATH_LEVELS, PipelineOptions
 from relay_passes.regions.select_winograd import (
-    FAST_MATH_LEVELS,
     TOLERANCE,
-    check_fast_math,
     choose,
     constant_bytes,
     select_winograd,
@@ -182,13 +179,6 @@ def test_integers_with_vnni_are_left_alone() -> None:
     parts = partitioned(module(body, ((1, 12, 12, 32), "uint8")))[0]
     mod = select_winograd(machine_for("avx512_vnni"), "on")(parts)
     assert all(region.op != "conv2d_winograd" for region in regions(mod)) and not reasons(mod)
-
-
-def test_levels_have_names() -> None:
-    for level in FAST_MATH_LEVELS:
-        check_fast_math(level)
-    with pytest.raises(CompileError, match="unknown fast_math level 'fast'; the known ones are"):
-        check_fast_math("fast")
 
 
 def test_a_compiled_model_is_right() -> None:

@@ -15,6 +15,7 @@ from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved, write_f
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import RecordError
 from tvm_hybrid.model_input import SourceModel
+from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.report import compare_layouts as module
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.layouts.joint_layout import JointResult
@@ -29,7 +30,7 @@ class Tunes:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
 
-    def __call__(self, model: Any, **settings: Any) -> TuneResult:
+    def __call__(self, model: Any, options: CompileOptions, **settings: Any) -> TuneResult:
         self.calls.append(settings)
         if settings["layouts"] == "fixed":
             return TuneResult()
@@ -55,7 +56,9 @@ def tunes(monkeypatch: pytest.MonkeyPatch) -> Tunes:
 
 
 def test_both_get_as_much_and_are_run_in_turns(tmp_path: Path, tunes: Tunes) -> None:
-    found = module.compare_layouts("model", tmp_path, trials=50, seed=3, num_threads=1)
+    found = module.compare_layouts(
+        "model", tmp_path, CompileOptions(num_threads=1), trials=50, seed=3
+    )
     one, two = tunes.calls
     assert (one.pop("layouts"), two.pop("layouts")) == ("fixed", "joint")
     assert one.pop("records") != two.pop("records")
@@ -65,7 +68,7 @@ def test_both_get_as_much_and_are_run_in_turns(tmp_path: Path, tunes: Tunes) -> 
     assert (found.loops_trials, found.joint_trials) == (0, 7)
     assert "1.250x" in str(found)
     with pytest.raises(RecordError, match=r"joint.jsonl exists"):
-        module.compare_layouts("model", tmp_path, trials=50)
+        module.compare_layouts("model", tmp_path, CompileOptions(), trials=50)
 
 
 def test_from_the_command_line(

@@ -19,6 +19,7 @@ from microkernels.registry import all_microkernels
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main
 from tvm_hybrid.demo.mlp import mlp_model
+from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.report.predict import LABEL, SHAPES, TYPES, predict_model, predict_shapes
 
 pytestmark = pytest.mark.turns
@@ -96,7 +97,7 @@ def test_nothing_passes_for_a_measurement(shapes: dict[str, Any]) -> None:
 
 def test_a_model_in_bf16(tmp_path: Path) -> None:
     path = saved(tmp_path, wide_layer())
-    report = predict_model(path, "tvm_hybrid/spr", precision="bf16")
+    report = predict_model(path, CompileOptions(target="tvm_hybrid/spr", precision="bf16"))
     (product,) = report.products
     assert (product.m, product.n, product.k) == (64, 96, 256)
     assert product.kernel.startswith("amx_bf16") and not report.without_prediction
@@ -108,7 +109,7 @@ def test_a_model_in_bf16(tmp_path: Path) -> None:
 
 def test_products_of_a_chain(tmp_path: Path) -> None:
     path = saved(tmp_path, mlp_model("MLP_1", 512))
-    report = predict_model(path, "spr", precision="bf16")
+    report = predict_model(path, CompileOptions(target="spr", precision="bf16"))
     assert [product.n for product in report.products] == [512, 256, 128]
     for product in report.products:
         assert product.name.startswith("matmul + ") and product.name.endswith(", of mlp_chain")
@@ -116,7 +117,7 @@ def test_products_of_a_chain(tmp_path: Path) -> None:
 
 
 def test_what_does_not_run_on_tiles_says_why(tmp_path: Path) -> None:
-    report = predict_model(saved(tmp_path, wide_layer()), "spr")  # f32
+    report = predict_model(saved(tmp_path, wide_layer()), CompileOptions(target="spr"))  # f32
     assert not report.products
     (left,) = report.without_prediction
     assert "avx512_f32" in left.reason and "without AMX tiles" in left.reason
@@ -126,7 +127,7 @@ def test_what_does_not_run_on_tiles_says_why(tmp_path: Path) -> None:
 def test_threads_share_a_product(tmp_path: Path) -> None:
     path = saved(tmp_path, wide_layer(512, 256, 96))
     alone, shared = (
-        predict_model(path, "spr", threads=threads, precision="bf16").products[0]
+        predict_model(path, CompileOptions(target="spr", precision="bf16"), threads).products[0]
         for threads in (1, 4)
     )
     assert alone.m * alone.n >= 4 * shared.m * shared.n * 0.9

@@ -12,6 +12,7 @@ from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid.cli import main
 from tvm_hybrid.demo.mlp import mlp_model
+from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.report.scale import (
     LABEL,
     RegionTime,
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.turns
 
 @pytest.fixture(scope="module")
 def report() -> ScaleReport:
-    return scale_model(mlp_model("MLP_1", 128), (2, 8), "spr", records=[])
+    return scale_model(mlp_model("MLP_1", 128), (2, 8), CompileOptions(target="spr", records=[]))
 
 
 def test_regions_add_up_to_the_model(report: ScaleReport) -> None:
@@ -47,7 +48,9 @@ def test_efficiency_begins_at_one_and_does_not_pass_it(report: ScaleReport) -> N
 
 def test_another_machine_gives_another_time() -> None:
     times = {
-        target: scale_model(mlp_module(64), (1,), target, records=[]).runs[0].predicted_us
+        target: scale_model(mlp_module(64), (1,), CompileOptions(target=target, records=[]))
+        .runs[0]
+        .predicted_us
         for target in ("haswell", "spr")
     }
     assert times["haswell"] > times["spr"] > 0

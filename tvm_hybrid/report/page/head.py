@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from ...manifest import ChosenOptions
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+
+class Head(ChosenOptions, frozen=True, kw_only=True):
     """What was compiled and measured, for what, and how long it takes.
 
     Attributes
@@ -33,9 +35,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     processor: str
     isa: str
     threads: int
-    precision: str
-    fusion: str
-    fast_math: str
     date: str
     versions: dict[str, str]
     inputs: list[str]

@@ -19,6 +19,7 @@ import msgspec
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.pipeline_options import PipelineOptions
 
+from ...manifest import ChosenOptions
 from .record_line import SCHEMA
 from .record_store import RecordStore
 
@@ -31,7 +32,7 @@ _NAMES: dict[int, Label] = {FIRST: "first", LAST: "last"}
 _NUMBERS: dict[str, int] = {name: label for label, name in _NAMES.items()}
 
 
-class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutRecord(ChosenOptions, frozen=True, kw_only=True):
     """Layouts of one block, measured on one machine.
 
     Attributes
@@ -64,12 +65,9 @@ class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     isa: str
     threads: int
-    precision: str = "auto"
-    fusion: str = "coarse"
-    fast_math: str = "default"
     labels: dict[str, Label]
-    times_us: list[float] = []
-    default_times_us: list[float] = []
+    times_us: list[float] = msgspec.field(default_factory=list)
+    default_times_us: list[float] = msgspec.field(default_factory=list)
     trials: int = 0
     date: str = ""
     tvm: str = ""
@@ -120,9 +118,7 @@ def _setting(options: PipelineOptions) -> dict[str, Any]:
         "machine": machine.name,
         "isa": machine.isa.name,
         "threads": options.threads,
-        "precision": options.precision,
-        "fusion": options.fusion,
-        "fast_math": options.fast_math,
+        **options.code(),
     }
 
 
