@@ -44,14 +44,14 @@ def load(
     path : path-like
         The library.
     threads : int, str, sequence of int or None
-        Where its threads run on this machine, as for `compile`. They are as many as it was
+        Where its threads run on this machine, see `CompileOptions`. They are as many as it was
         compiled for.
     weights : {"first-touch", "interleave", "replicate"} or None
-        As for `compile`. Weights that are to lie on nodes are copied by every call of `load`.
+        See `CompileOptions`. Weights that are to lie on nodes are copied by every call of `load`.
     verify : bool
         Whether to look for damage in the weights, too, which reads all of them.
     spin : {"run", "always", "never"} or None
-        As for `compile`.
+        See `CompileOptions`.
 
     Returns
     -------

@@ -51,7 +51,7 @@ def tensorize(
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
     machine, records, num_threads
-        As for `tvm_hybrid.compile`.
+        See `CompileOptions`.
     decisions : list of Decision, optional
         Gets what became of every product, and with which kernel.
 

@@ -41,7 +41,7 @@ class Pair:
     samples : sequence of mapping
         Inputs, at least one. Sessions are made for their shapes, or for open ones if they differ.
     num_threads : int or None
-        As for `tvm_hybrid.compile`.
+        See `CompileOptions`.
 
     Raises
     ------

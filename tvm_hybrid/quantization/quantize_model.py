@@ -130,7 +130,7 @@ def quantize(
     target : str, mapping, tvm.target.Target or None
         The CPU that the model is meant for; see `weight_range`. It is checked and measured here.
     num_threads : int or None
-        As for `compile`.
+        See `CompileOptions`.
     seconds : float
         Length of each of ten turns of a contestant; 0: nothing is measured.
     seed : int

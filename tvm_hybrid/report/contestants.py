@@ -68,9 +68,9 @@ class StockTvm(WorkerContestant):
     feeds : mapping
         The inputs.
     shapes : mapping or None
-        As for `tvm_hybrid.compile`.
+        See `CompileOptions`.
     target : str, mapping, tvm.target.Target or None
-        As for `tvm_hybrid.compile`.
+        See `CompileOptions`.
     threads : int
         Size of TVM's thread pool.
     time_limit : float
