@@ -33,6 +33,9 @@ os.environ["TVM_HYBRID_CACHE"] = "0"
 # What a test finds on standard error does not depend on how long compiling takes.
 os.environ["TVM_HYBRID_PROGRESS"] = "0"
 
+# A mistake in a rule for generic loops fails the test; users get the loops of another rule.
+os.environ["TVM_HYBRID_RULE_ERRORS"] = "raise"
+
 # Processes that run tests side by side have more threads than CPUs: those that wait shall sleep.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.setdefault("TVM_HYBRID_SPIN", "never")

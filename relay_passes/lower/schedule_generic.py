@@ -35,17 +35,20 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
         schedules: dict[str, str] = {}
+        failed: dict[str, list[str]] = {}
         reorders: dict[str, int] = {}
         for gvar, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in function.attrs:
-                scheduled, name = schedule_generic(function, machine, str(gvar.name_hint))
+                called = str(gvar.name_hint)
+                failed[called] = []
+                scheduled, name = schedule_generic(function, machine, called, failed[called])
                 marked = scheduled.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
                 updated.update_func(gvar, marked)
-                schedules[str(gvar.name_hint)] = name
-                reorders[str(gvar.name_hint)] = reorders_in(function)
+                schedules[called] = name
+                reorders[called] = reorders_in(function)
         for _, function in mod.functions_items():
             if isinstance(function, relax.Function):
-                _note(function, schedules, reorders, decisions)
+                _note(function, schedules, reorders, failed, decisions)
         return updated
 
     return run
@@ -55,6 +58,7 @@ def _note(
     function: relax.Function,
     schedules: dict[str, str],
     reorders: dict[str, int],
+    failed: dict[str, list[str]],
     decisions: DecisionLog,
 ) -> None:
     """One decision for every call to a scheduled function; a noted reorder gets its kernel."""
@@ -70,7 +74,10 @@ def _note(
         done, noted = [], []
     for place, index in zip(done, noted, strict=True):
         name = calls[place][1]
-        decisions[index] = structs.replace(decisions[index], function=name, kernel=schedules[name])
+        reason = "; ".join(filter(None, [decisions[index].reason, *failed[name]]))
+        decisions[index] = structs.replace(
+            decisions[index], function=name, kernel=schedules[name], reason=reason
+        )
     decisions.extend(
         Decision(
             node=node,
@@ -78,7 +85,7 @@ def _note(
             taken=False,
             function=name,
             kernel=schedules[name],
-            reason="no template; generic schedule",
+            reason="; ".join(["no template; generic schedule", *failed[name]]),
         )
         for place, (node, name) in enumerate(calls)
         if place not in done

@@ -45,6 +45,9 @@ class NotHandledError(Exception):
     """A rule does not apply; the message says why. Never leaves the generic schedule."""
 
 
+tvm_ffi.register_error(NotHandledError)  # else it comes out of TVM's callbacks as a RuntimeError
+
+
 def unchanged(load: TensorLoad) -> Expr:
     """Leaves a load as it is."""
     return load

@@ -48,11 +48,14 @@ def open_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str
     )
     if not isinstance(func.body, s_tir.SBlockRealize):
         raise NotHandledError("the body is not a root block")
-    schedule = s_tir.Schedule(func.with_body(lower_math(guard_floats(func.body))))
+    schedule = s_tir.Schedule(func.with_body(guard_floats(func.body)))
     root = schedule.get_sblock(func.body.block.name_hint)
     for block in schedule.get_child_blocks(root)[:-1]:
         _inline(schedule, block)
-    schedule = s_tir.Schedule(_ask_by_vectors(schedule.mod["main"], machine))
+    # Only now: TVM refuses a program in which the names of one function come twice.
+    inlined = schedule.mod["main"]
+    inlined = inlined.with_body(lower_math(inlined.body))
+    schedule = s_tir.Schedule(_ask_by_vectors(inlined, machine))
     for block in schedule.get_child_blocks(schedule.get_sblock(func.body.block.name_hint)):
         _vectorize(schedule, block, machine)
     name = "generic_reduction" if reduces else "generic_injective"

@@ -16,9 +16,10 @@ leaves its loops as they are.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 
-from tvm import DataType, tirx
+from tvm import DataType, s_tir, tirx
 
 from microkernels.machines.machine import Machine
 
@@ -38,6 +39,9 @@ from .read_program import read_program
 from .whole_copy import whole_copy
 
 logger = logging.getLogger("tvm_hybrid")
+
+ERRORS_VARIABLE = "TVM_HYBRID_RULE_ERRORS"
+"""With the value "raise", an error in a rule ends the compilation, as this project's tests want."""
 
 Rule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
 
@@ -64,9 +68,15 @@ RULES: tuple[Rule, ...] = (
 
 
 def schedule_generic(
-    func: tirx.PrimFunc, machine: Machine, called: str = "an item"
+    func: tirx.PrimFunc,
+    machine: Machine,
+    called: str = "an item",
+    failed: list[str] | None = None,
 ) -> tuple[tirx.PrimFunc, str]:
     """Loops for a function, by the first rule that can write them.
+
+    A rule refuses a function by a NotHandledError, or by TVM's ScheduleError. Every other error is
+    a mistake in the rule.
 
     Parameters
     ----------
@@ -76,6 +86,9 @@ def schedule_generic(
         With one thread, no loop is parallel.
     called : str
         Its name, for the log; default: part of one that was named.
+    failed : list of str or None
+        Gets a text for each rule with a mistake, and the next rule takes the function: that is
+        slower, not wrong. If None, or if `TVM_HYBRID_RULE_ERRORS` is "raise", the error is raised.
 
     Returns
     -------
@@ -92,11 +105,17 @@ def schedule_generic(
             found, name = _settled(*rule(func, machine))
         except NotHandledError as reason:
             refused[str(reason)] = None
-        # A rule that fails must not fail the compilation: the next rule is slower, not wrong.
-        except Exception:
+        except Exception as error:
             if rule is RULES[-1]:
                 raise
-            logger.warning("%s: %s failed", called, rule.__name__, exc_info=True)
+            lines = str(error).splitlines() or [""]
+            if isinstance(error, s_tir.ScheduleError):
+                refused[f"TVM refuses the schedule of {rule.__name__}: {lines[0]}"] = None
+                continue
+            if failed is None or os.environ.get(ERRORS_VARIABLE) == "raise":
+                raise
+            failed.append(f"{rule.__name__.strip('_')} failed: {type(error).__name__}: {lines[-1]}")
+            logger.warning("%s: %s", called, failed[-1], exc_info=True)
         else:
             break
     level = logging.INFO if name in SCHEDULES_LEFT else logging.DEBUG

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+import tvm_ffi
+from tvm import ir, relax, s_tir, tirx
 from tvm.relax import op
 
+from relay_passes.decisions import REORDER, Decision, DecisionLog
+from relay_passes.lower import schedule_generic as schedule_generic_pass
+from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.tir_schedules.run_generic import (
+    BEST,
     Shapes,
     is_parallel,
     lowered,
@@ -62,17 +67,81 @@ def test_unknown_lengths(
     np.testing.assert_allclose(result, np.exp(x.astype(float)) + x, rtol=1e-6, atol=1e-6)
 
 
-def test_a_failing_rule_hands_over_to_the_next(
+def broken(func: tirx.PrimFunc, machine: object) -> tuple[tirx.PrimFunc, str]:
+    raise IndexError("broken on purpose")
+
+
+def refused_by_tvm(func: tirx.PrimFunc, machine: object) -> tuple[tirx.PrimFunc, str]:
+    """The one loop is no reduction."""
+    schedule = s_tir.Schedule(func)
+    (block,) = schedule.get_child_blocks(schedule.get_sblock(func.body.block.name_hint))
+    schedule.decompose_reduction(block, schedule.get_loops(block)[0])
+    return func, "never"
+
+
+def refused_in_a_callback(func: tirx.PrimFunc, machine: object) -> tuple[tirx.PrimFunc, str]:
+    def visit(_load: ir.expr.TensorLoad) -> None:
+        raise NotHandledError("not here")
+
+    tvm_ffi.structural_walk(func.body, (ir.expr.TensorLoad, visit))
+    return func, "never"
+
+
+def with_first(rule: generic.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generic, "RULES", (rule, *generic.RULES))
+
+
+def test_a_mistake_in_a_rule_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the caller notes it; and in all tests, which `tests/conftest.py` sees to."""
+    with_first(broken, monkeypatch)
+    mod = lowered(op.add, [((3, 20), "float32")] * 2)
+    with pytest.raises(IndexError, match="broken on purpose"):
+        schedule_leftovers(machine_for(BEST), [])(mod)
+    monkeypatch.delenv(generic.ERRORS_VARIABLE)
+    with pytest.raises(IndexError, match="broken on purpose"):
+        scheduled(mod)
+
+
+def test_a_mistake_in_a_rule_is_a_decision(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(func: tirx.PrimFunc, machine: object) -> tuple[tirx.PrimFunc, str]:
-        raise IndexError("broken on purpose")
-
-    monkeypatch.setattr(generic, "RULES", (broken, *generic.RULES[1:]))
-    x = random_array((3, 20), "float32")
+    """Users get the loops of the next rule, which are right."""
+    monkeypatch.delenv(generic.ERRORS_VARIABLE)
+    with_first(broken, monkeypatch)
+    decisions: DecisionLog = []
     with caplog.at_level(logging.WARNING, logger="tvm_hybrid"):
-        result, name, _ = run_guarded(op.add, [x, x])
-    assert name == "generic_serial" and "broken on purpose" in caplog.text
+        mod = schedule_leftovers(machine_for(BEST), decisions)(
+            lowered(op.add, [((3, 20), "float32")] * 2)
+        )
+    (decision,) = decisions
+    said = "broken failed: IndexError: broken on purpose"
+    assert decision.reason == f"no template; generic schedule; {said}"
+    assert decision.kernel == "generic_injective" and said in caplog.text
+    x = random_array((3, 20), "float32")
+    np.testing.assert_array_equal(run_module(mod, [x, x])[0], x + x)
+
+
+def test_a_mistake_about_a_noted_reorder_is_in_its_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(generic.ERRORS_VARIABLE)
+    with_first(broken, monkeypatch)
+    noted = Decision(node="y", op=REORDER, taken=False, reason="why")
+    decisions = [noted]
+    body = lowered(lambda x: op.permute_dims(x, [1, 0]), [((3, 20), "float32")])
+    monkeypatch.setattr(schedule_generic_pass, "reorders_in", lambda _func: 1)
+    schedule_leftovers(machine_for(BEST), decisions)(body)
+    (decision,) = decisions
+    assert decision.reason == "why; broken failed: IndexError: broken on purpose"
+
+
+@pytest.mark.parametrize("rule", [refused_by_tvm, refused_in_a_callback])
+def test_a_refusal_is_no_mistake(rule: generic.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM's primitives refuse programs, too; and refusals come through TVM's callbacks."""
+    with_first(rule, monkeypatch)
+    x = random_array((60,), "float32")
+    result, name, _ = run_guarded(op.add, [x, x])
+    assert name == "generic_injective"
     np.testing.assert_array_equal(result, x + x)
 
 
