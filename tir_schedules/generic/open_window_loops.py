@@ -35,6 +35,7 @@ from .loops import sequence, store_statement, vectorized
 from .nest import Axis, Nest, Store
 from .open_windows import Windows
 from .pieces import Piece, pieces
+from .pool_step import accumulated, narrowed, widened
 from .strided_reads import NOTHING_STAGED, stage
 from .vector_math import lower_math
 
@@ -58,6 +59,8 @@ class _Writer:
 
     Attributes
     ----------
+    start : Expr
+        What a reduction begins with, in the type that is accumulated.
     kept : Var
         The row: what the rows of a window come to, at each column.
     totals : Var
@@ -66,9 +69,13 @@ class _Writer:
 
     def __init__(self, windows: Windows, machine: Machine) -> None:
         self.windows, self.threads = windows, machine.threads
-        self.lanes = lanes_for(windows.nest, machine)
         self.combine = COMBINE[type(windows.store.value)]
-        dtype, wide = str(windows.store.buffer.dtype), int64(self.lanes)
+        self.start = widened(windows.store.start)
+        dtype = accumulated(str(windows.store.buffer.dtype))
+        self.lanes = lanes_for(windows.nest, machine)
+        if dtype != str(windows.store.buffer.dtype):
+            self.lanes = machine.isa.f32_lanes
+        wide = int64(self.lanes)
         self.results = tirx.floordiv(windows.along.stated + wide - int64(1), wide) * wide
         beyond = -(-windows.taps.extent * windows.apart // self.lanes) * self.lanes
         self.columns = self.results * int64(windows.step) + int64(beyond)
@@ -79,7 +86,7 @@ class _Writer:
     def statement(self) -> tirx.Stmt:
         """Loops over groups of rows; each thread has its own buffers and a share of the groups."""
         at, axes = tirx.Var("column", "int64"), self.windows.nest.spatial[:-1]
-        start = tirx.BufferStore(self.kept, self.windows.store.start, [at])
+        start = tirx.BufferStore(self.kept, self.start, [at])
         filled = tirx.For(at, int64(0), self.kept.shape[0], ForKind.SERIAL, start)
         own = [tirx.AllocBuffer(self.kept), tirx.AllocBuffer(self.totals), filled]
         steps = [self._rows(), self._combined(), self._finished()]
@@ -125,20 +132,19 @@ class _Writer:
         """The parts of a row that are inside of the image, with what is read there."""
         windows = self.windows
         column = Axis(windows.column, windows.along.extent, windows.columns)
-        question = windows.element
+        question = widened(windows.element)
         if windows.inside:
-            start = windows.store.start
-            question = tirx.if_then_else(tirx.all(*windows.inside), question, start)
+            question = tirx.if_then_else(tirx.all(*windows.inside), question, self.start)
         own = Store(self.kept, (column.var,), question)
         spatial = (*windows.nest.spatial[:-1], *windows.others, column)
         nest = replace(windows.nest, spatial=spatial, reduce=(), stores=(own,), epilogue=())
         cut = pieces(nest.tidied(), column.var, windows.columns, set(), MOST_PIECES)
         found = [(piece, piece.nest.stores[0].value) for piece in cut]
-        return [each for each in found if not same(each[1], windows.store.start)]
+        return [each for each in found if not same(each[1], self.start)]
 
     def _begun(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
         def begin(at: Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self.kept, self.windows.store.start, [self._kept(at)])
+            return tirx.BufferStore(self.kept, self.start, [self._kept(at)])
 
         return sequence([self._along(piece, begin) for piece, _ in elements])
 
@@ -225,8 +231,9 @@ class _Writer:
         nest, row, own = self.windows.nest, self.windows.along, self.windows.store
 
         def total(load: TensorLoad) -> Expr:
-            is_own = load.source.same_as(own.buffer)
-            return tirx.BufferLoad(self.totals, [self._total(row.var)]) if is_own else load
+            if not load.source.same_as(own.buffer):
+                return load
+            return narrowed(tirx.BufferLoad(self.totals, [self._total(row.var)]), own)
 
         stored = nest.epilogue or (
             replace(own, value=tirx.BufferLoad(own.buffer, list(own.indices)), init=None),

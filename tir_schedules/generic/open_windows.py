@@ -99,8 +99,6 @@ def windows_of(nest: Nest) -> Windows | None:
     store = nest.stores[0]
     if type(store.value) not in COMBINE or store.init is None or nest.spatial[-1].end is None:
         return None
-    if str(store.buffer.dtype) == "bfloat16":  # TVM declares other buffers in place of such rows
-        return None
     parts = _parts(store)
     if parts is None or any(load.source.same_as(store.buffer) for load in loads_of(parts[0])):
         return None

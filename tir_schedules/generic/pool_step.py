@@ -42,6 +42,22 @@ def accumulated(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
 
 
+def widened(value: Expr) -> Expr:
+    """An element or a start in the type that is accumulated."""
+    dtype = accumulated(str(value.ty.dtype))
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(float(value.value), dtype)
+    return cast(dtype, value)
+
+
+def narrowed(value: Expr, store: Store) -> Expr:
+    """An accumulated value in the type of the result of a store."""
+    dtype = str(store.buffer.dtype)
+    if dtype == "bfloat16" and not isinstance(store.value, tirx.Add | tirx.Mul):
+        return bfloat16.exactly(value)
+    return cast(dtype, value)
+
+
 class Step:
     """Some neighbouring windows from `place` on; no whole one: the part of one that counts.
 
@@ -127,24 +143,11 @@ class Step:
             body = tirx.For(own.var, first, count, tirx.ForKind.SERIAL, body)
         return body
 
-    def _widened(self, value: Expr) -> Expr:
-        """A value in the type that is accumulated."""
-        if isinstance(value, tirx.FloatImm):
-            return tirx.const(float(value.value), self.dtype)
-        return lower_math(cast(self.dtype, value))
-
-    def _narrowed(self, value: Expr) -> Expr:
-        """An accumulated value in the type of the result."""
-        dtype = str(self.store.buffer.dtype)
-        if dtype == "bfloat16" and not isinstance(self.store.value, tirx.Add | tirx.Mul):
-            return bfloat16.exactly(value)
-        return cast(dtype, value)
-
     def _start(self, piece: int, column: int) -> tirx.Stmt:
         width, buffer = self.covered[piece][1], self.buffers[piece]
 
         def at_lane(lane: Expr) -> tirx.Stmt:
-            init = self._widened(self.store.start)
+            init = lower_math(widened(self.store.start))
             return tirx.BufferStore(buffer, init, [int64(column * width) + lane])
 
         return vectorized(width, at_lane)
@@ -155,7 +158,7 @@ class Step:
         def at_lane(lane: Expr) -> tirx.Stmt:
             position = int64(column * width) + lane
             at = {**point, self.window.along.var: channel + lane}
-            element = self._widened(substitute(self.store.value.b, at))
+            element = lower_math(widened(substitute(self.store.value.b, at)))
             value = self.combine(tirx.BufferLoad(buffer, [position]), element)
             return tirx.BufferStore(buffer, value, [position])
 
@@ -219,10 +222,10 @@ class Step:
             count = number.value if isinstance(number, tirx.Cast) else number
             return cast(dtype, total * (like(1.0, total) / cast(self.dtype, count)))
 
-        found = []
+        found, result = [], narrowed(total, own)
         for store in stores:
             value = self.analyzer.simplify(substitute(store.value, point))
             value = tvm_ffi.structural_map(value, (tirx.Div, inverted))
-            value = map_loads(value, lambda load: self._narrowed(total) if is_own(load) else load)
+            value = map_loads(value, lambda load: result if is_own(load) else load)
             found.append(replace(store, value=value))
         return found

@@ -58,9 +58,9 @@ def lowered(
 
 
 def function_of(
-    body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...]
+    body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...], dtype: str = "float32"
 ) -> tirx.PrimFunc:
-    functions = lowered(body, shape).functions.values()
+    functions = lowered(body, shape, dtype).functions.values()
     (function,) = [each for each in functions if isinstance(each, tirx.PrimFunc)]
     return function
 

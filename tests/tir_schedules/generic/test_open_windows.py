@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
@@ -112,6 +112,16 @@ def test_means(name: str, threads: int, isa: str) -> None:
         np.testing.assert_allclose(result, wanted, rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("name", MAXIMA)
+def test_borders(name: str) -> None:
+    """Every day: groups of rows that are not full, shares of threads, and windows over borders."""
+    run = _run(MAXIMA[name], threads=2)
+    for n, height, width in SIZES:
+        x = np.random.default_rng(1).standard_normal((n, 3, height, width)).astype(np.float32)
+        wanted = MAXIMA[name].reference(x, -np.inf)
+        np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), wanted)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "float64", "float16"])
 def test_types(dtype: str) -> None:
     pool, x = MAXIMA["3 by 3"], np.random.default_rng(0).uniform(0, 100, (2, 3, 9, 40))
@@ -126,17 +136,27 @@ def test_types(dtype: str) -> None:
     np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), wanted)
 
 
-def test_bfloat16_has_other_loops() -> None:
-    pool = MAXIMA["3 by 3"]
-    x = np.random.default_rng(0).uniform(0, 100, (2, 3, 9, 40)).astype(ml_dtypes.bfloat16)
-    run = compiled(
-        schedule_leftovers(Machine("znver3", isa_named("avx2")), [])(
-            lowered(pool.body, (N, 3, HEIGHT, WIDTH), "bfloat16")
-        )
-    )
-    wanted = pool.reference(x.astype(np.float32), -np.inf)
-    result = run(tvm.runtime.tensor(x)).numpy().astype(np.float32)
-    np.testing.assert_array_equal(result, wanted)
+@pytest.mark.parametrize("name", ["3 by 3", "of more rows than are written out", "mean"])
+def test_bfloat16_is_computed_in_float32(name: str) -> None:
+    pool = MEANS["3 by 3"] if name == "mean" else MAXIMA[name]
+    (nest,) = open_nests(function_of(pool.body, (N, 3, HEIGHT, WIDTH), "bfloat16")).nests
+    assert windows_of(nest) is not None
+    run = _run(pool, threads=2, dtype="bfloat16")
+    for sizes in SIZES:
+        x = np.random.default_rng(0).standard_normal((sizes[0], 3, *sizes[1:]))
+        x = x.astype(ml_dtypes.bfloat16)
+        if name != "mean" and x.size:
+            x[0, 1, 2, 3], x[0, 1, 6, 6] = np.nan, np.inf
+        wanted = pool.reference(x.astype(np.float64), np.nan if name == "mean" else -np.inf)
+        result = run(tvm.runtime.tensor(x)).numpy().astype(np.float64)
+        assert result.shape == wanted.shape
+        if name != "mean":
+            np.testing.assert_array_equal(result, wanted)
+            continue
+        # The sum and the quotient are rounded to 8 bits, by a share of 2**-8 at most each; before
+        # that, 9 numbers add up in float32.
+        bound = 10 * np.finfo(np.float32).eps * np.abs(x.astype(np.float64)).max(initial=1)
+        np.testing.assert_allclose(result, wanted, rtol=2.0**-7 + 2.0**-15, atol=bound)
 
 
 def test_what_is_no_number_stays() -> None:
@@ -170,3 +190,41 @@ def test_what_is_left(
 ) -> None:
     nests = open_nests(function_of(body, shape)).nests
     assert not any(map(windows_of, nests))
+
+
+LOWEST = te.min_value("float32")
+
+
+@pytest.mark.parametrize(
+    ("element", "around", "are_windows"),
+    [
+        (lambda x, row, column, _: x[row, column], LOWEST, True),
+        # Padding that counts.
+        (lambda x, row, column, _: x[row, column], tirx.const(5, "float32"), False),
+        # A condition of the result, not of the column.
+        (
+            lambda x, row, column, result: tirx.if_then_else(result < 3, x[row, column], LOWEST),
+            LOWEST,
+            False,
+        ),
+        # A number of the result.
+        (lambda x, row, column, result: x[row, column] * result.astype("float32"), LOWEST, False),
+        # Two steps from window to window.
+        (lambda x, row, column, result: te.max(x[row, column], x[row, result]), LOWEST, False),
+    ],
+)
+def test_what_all_windows_share(
+    element: Callable[..., tirx.Expr], around: tirx.Expr, are_windows: bool
+) -> None:
+    """An element of a row is computed once, and stands for all windows that it lies in."""
+    x = te.placeholder((HEIGHT, WIDTH), "float32", "x")
+    tap = te.reduce_axis((0, 3), "tap")
+
+    def largest(row: tirx.Var, result: tirx.Var) -> tirx.Expr:
+        column = result + tap.var - 1
+        inside = te.all(column >= 0, column < WIDTH)
+        return te.max(te.if_then_else(inside, element(x, row, column, result), around), axis=[tap])
+
+    y = te.compute((HEIGHT, WIDTH), largest)
+    (nest,) = open_nests(te.create_prim_func([x, y])).nests
+    assert (windows_of(nest) is not None) == are_windows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -87,3 +88,19 @@ def test_what_may_not_exist_is_not_read(guarded: bool, channels: int) -> None:
     assert len(with_sample_tables(open_nests(func)).nests) == (
         2 if not guarded and channels > 3 else 1
     )
+
+
+def test_tables_divide_by_no_size() -> None:
+    """It may be 0, where no element needs the quotient."""
+    x = te.placeholder((4, WIDTH), "float32", "x")
+    at = te.placeholder((WIDTH,), "float32", "at")
+    height = te.placeholder((HEIGHT,), "float32", "height")  # where its size comes from
+
+    def element(divisor: tirx.Expr, channel: tirx.Var, column: tirx.Var) -> tirx.Expr:
+        place = te.floor(at[tirx.floordiv(column, divisor)] * tirx.const(3, "float32"))
+        return x[channel, place.astype("int64")]
+
+    for divisor, count in ((tirx.const(2, "int64"), 2), (HEIGHT, 1)):
+        y = te.compute((4, WIDTH), partial(element, divisor))
+        func = te.create_prim_func([x, at, height, y])
+        assert len(with_sample_tables(open_nests(func)).nests) == count
