@@ -82,8 +82,7 @@ def _non_max_suppression(
                     ):
                         sides = rivals.beside(rival[0] + number, rank)
                         with I.If(_meet(sides)), I.Then():  # few do
-                            stays = tirx.Not(_suppresses(sides, overlap[0]))
-                            put(keep, tirx.all(keep[0], stays))
+                            put(keep, tirx.all(keep[0], _stays(sides, overlap[0])))
                     put(rival, rival[0] + LANES)
                 with I.If(keep[0]), I.Then():
                     for column, value in enumerate((image, kind, best[0])):
@@ -144,8 +143,8 @@ def _meet(sides: Sequence[Side]) -> Expr:
     return tirx.all(*(one[0] < other[1] for pair in pairs for one in pair for other in pair))
 
 
-def _suppresses(sides: Sequence[Side], threshold: Expr) -> Expr:
-    """Whether two boxes that meet overlap by more than a share of what they cover together."""
+def _stays(sides: Sequence[Side], threshold: Expr) -> Expr:
+    """Whether two boxes that meet overlap by no more than a share of what they cover together."""
     zero = tirx.const(0, "float32")
     pairs = (sides[:2], sides[2:])
     common = _product(*(te.min(a[1], b[1]) - te.max(a[0], b[0]) for a, b in pairs))
@@ -153,7 +152,9 @@ def _suppresses(sides: Sequence[Side], threshold: Expr) -> Expr:
     together = areas[0] + areas[1] - common
     positive = tirx.all(*(zero < each for each in (common, *areas, together)))
     share = common / tirx.Select(zero < together, together, tirx.const(1, "float32"))
-    return tirx.all(positive, threshold < share)
+    suppressed = tirx.all(positive, threshold < share)
+    # Not would turn the comparisons round, which a NaN, of areas that overflow, forbids.
+    return tirx.Select(suppressed, tirx.const(False, "bool"), tirx.const(True, "bool"))
 
 
 def _extent(box: list[Expr], axis: int, centered: bool) -> Side:

@@ -126,6 +126,15 @@ def test_scores_that_are_nan_come_last() -> None:
     same(model, [({"boxes": BOXES, "scores": scores}, [expected])])
 
 
+def test_areas_of_nothing_and_beyond_float32() -> None:
+    """Lines and points suppress nothing, nor do negative extents and infinite areas."""
+    model = _model(MOST, np.array([0.0], "f"), center_point_box=1)
+    rows = [[2, 2, 4, 4], [2, 2, -2, -2], [2, 2, 0, 4], [2, 2, 0, 0]]
+    boxes = [np.array([each], np.float32) for each in (rows, [[2, 2, 1e30, 1e30]] * 4)]
+    scores = [np.array([[each]], np.float32) for each in SCORES]
+    same_as_onnx_runtime(model, [{"boxes": b, "scores": s} for b in boxes for s in scores])
+
+
 def test_a_number_of_boxes_that_depends_on_data() -> None:
     """As a detector filters its boxes first."""
     model = OnnxBuilder()
