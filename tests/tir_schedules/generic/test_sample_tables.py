@@ -90,6 +90,21 @@ def test_what_may_not_exist_is_not_read(guarded: bool, channels: int) -> None:
     )
 
 
+def test_a_table_has_all_axes_of_its_numbers() -> None:
+    """As a grid has rows and columns, which channels share."""
+    x = te.placeholder((4, WIDTH), "float32", "x")
+    at = te.placeholder((HEIGHT, WIDTH), "float32", "at")
+
+    def element(channel: tirx.Var, row: tirx.Var, column: tirx.Var) -> tirx.Expr:
+        place = te.floor(at[row, column] * tirx.const(3, "float32"))
+        return x[channel, place.astype("int64")]
+
+    y = te.compute((4, HEIGHT, WIDTH), element)
+    table, last = with_sample_tables(open_nests(te.create_prim_func([x, at, y]))).nests
+    assert [axis.stated for axis in table.spatial] == [HEIGHT, WIDTH]
+    assert len(last.spatial) == 3
+
+
 def test_tables_divide_by_no_size() -> None:
     """It may be 0, where no element needs the quotient."""
     x = te.placeholder((4, WIDTH), "float32", "x")

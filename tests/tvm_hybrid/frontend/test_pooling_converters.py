@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tvm_hybrid
-from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
 from .models import f32, i64, make_model, onnxruntime_run, random, run_imported
@@ -66,6 +66,51 @@ def test_places_of_special_floats(dtype: str) -> None:
     np.testing.assert_array_equal(places, [[[0, 1, 3]]])
 
 
+def places(x: NDArray, window: dict[str, list[int]]) -> NDArray:
+    """By the definition: the first NaN or else the first of the maxima of each window; else -1."""
+    rank = x.ndim - 2
+    kernel, steps, apart = (window[name] for name in ("kernel_shape", "strides", "dilations"))
+    pads = np.array(window["pads"]).reshape(2, rank)
+    extents = np.array(x.shape[2:])
+    reach = (np.array(kernel) - 1) * apart + 1
+    found = np.full((*x.shape[:2], *((extents + pads.sum(0) - reach) // steps + 1)), -1)
+    for at in np.ndindex(found.shape):
+        best = -1
+        for tap in np.ndindex(*kernel):
+            here = np.array(at[2:]) * steps - pads[0] + np.array(tap) * apart
+            if (here < 0).any() or (here >= extents).any():
+                continue
+            place = np.ravel_multi_index((*at[:2], *here), x.shape)
+            value, known = x.flat[place], x.flat[best]
+            if best < 0 or (not np.isnan(known) and (value > known or np.isnan(value))):
+                best = int(place)
+        found[at] = best
+    return found
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
+def test_one_kernel_finds_the_places(is_open: bool) -> None:
+    """Windows over all borders, with gaps, or of padding alone; equal elements, NaN and -inf."""
+    window = {"strides": [2, 3], "pads": [1, 1, 1, 1], "kernel_shape": [2, 2], "dilations": [2, 3]}
+    shapes = [(2, 2, 5, 8), (1, 2, 2, 2), (1, 1, 9, 31)]
+    for shape in shapes if not is_open else [shapes]:
+        sizes = ["n", "c", "height", "width"] if is_open else shape
+        node = helper.make_node("MaxPool", ["x"], ["y", "i"], **window)
+        unknown = [None] * 4
+        model = make_model([node], [f32("x", *sizes)], [f32("y", *unknown), i64("i", *unknown)])
+        session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
+        for sizes in shapes if is_open else [shape]:
+            x = np.random.default_rng(0).integers(0, 4, sizes).astype(np.float32)
+            x[x == 3] = np.random.default_rng(1).choice([np.nan, -np.inf, 3], (x == 3).sum())
+            y, found = session.run(None, {"x": x})
+            wanted = places(x, window)
+            np.testing.assert_array_equal(found, wanted)
+            inside = wanted >= 0
+            np.testing.assert_array_equal(y[inside], x.flat[wanted[inside]])
+        assert len(session.programs) == 1
+        assert "max_pool_places" in [each.function for each in session.explain()]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("size", "pads", "extra"),
@@ -104,6 +149,23 @@ def test_unpooling_with_places_outside() -> None:
     ):
         (found,) = session.run(None, {"x": x, "i": np.array([[places]])})
         np.testing.assert_array_equal(found, [[wanted]])
+
+
+def test_what_does_not_fit_is_not_put_back() -> None:
+    """Fewer places than elements, and an image of nothing, are told before anything is read."""
+    node = helper.make_node(
+        "MaxUnpool", ["x", "i"], ["y"], kernel_shape=[2], strides=[2], pads=[1, 1]
+    )
+    unknown: list[Any] = [None] * 3
+    model = make_model([node], [f32("x", "n", 1, "w"), i64("i", "n", 1, "v")], [f32("y", *unknown)])
+    session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
+    x = np.array([[[5, 7, 6]]], np.float32)
+    (found,) = session.run(None, {"x": x, "i": np.array([[[0, 2, 3]]])})
+    np.testing.assert_array_equal(found, [[[5, 0, 7, 6]]])
+    for elements, count in ((3, 2), (2, 3), (1, 1)):  # one element of an image of 1 * 2 - 2
+        with pytest.raises(FeedError):
+            session.run(None, {"x": x[..., :elements], "i": np.zeros((1, 1, count), np.int64)})
+    assert session.run(None, {"x": x[:0, :, :1], "i": np.zeros((0, 1, 1), np.int64)})[0].size == 0
 
 
 FOLDS: list[tuple[list[int], list[int], dict[str, list[int]]]] = [

@@ -66,6 +66,25 @@ def test_nan_is_largest() -> None:
     same(model, [(feeds, [np.take_along_axis(x, order, axis=0), order])])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_signs_of_zeros_and_nan_do_not_count(dtype: str) -> None:
+    x = np.array([[-0.0, 0.0, -np.nan, np.nan, 1, -0.0, 0.0]], dtype)
+    assert np.signbit(x[0, :4]).tolist() == [True, False, True, False]
+    for largest, order in ((0, [0, 1, 5, 6, 4, 2, 3]), (1, [2, 3, 4, 0, 1, 5, 6])):
+        model = plain_top(dtype, x.shape, 7, 1, largest, False)
+        same(model, [({"x": x}, [x[:, order], np.array([order])])])
+
+
+def test_digits_of_one_other() -> None:
+    """One number among many equal ones, which it differs from in a single digit."""
+    rows = np.full((3, 1, 90), 5, np.int32)
+    for row, place in zip(rows, (0, 40, 89), strict=True):
+        row[0, place] = 5 + (7 << 16)
+    for largest in (0, 1):
+        model = plain_top("int32", (1, 90), 90, 1, largest, True)
+        same(model, [({"x": x}, best(x, 90, 1, largest)) for x in rows])
+
+
 def test_more_than_there_are() -> None:
     session = session_of(top(lambda g, _: g.constant([3]), axis=0))
     assert session.run(None, feeds_of(SOME))[0].shape == (3, 4)
