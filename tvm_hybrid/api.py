@@ -26,11 +26,9 @@ from ._autoload import register
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import host_topology
 from .affinity.weights import Nodes, nodes_for, place_weights
-from .bound_outputs import bound_outputs
 from .cpu_features import required_features
 from .executable import Executable
 from .featureless import warn_if_featureless
-from .input_alignment import unaligned_inputs
 from .kernel_cache import kernel_cache
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
@@ -49,11 +47,10 @@ from .options import (
     target_of,
 )
 from .origin_text import short
-from .output_sharing import shared_outputs
-from .program_graph import ProgramGraph, named_graph
+from .program_facts import ProgramFacts, program_facts
+from .program_graph import ProgramGraph
 from .pytorch.modules import exported, is_module
 from .record_use import uses_in
-from .single_kernel import single_kernel
 from .targets import cpu_name
 
 if TYPE_CHECKING:
@@ -176,9 +173,9 @@ def _compiled(
         raise
     except Exception as error:
         raise CompileError(f"the model could not be compiled: {first_line(error)}") from error
-    graph, names = named_graph(compiled.mod)
-    graph = with_origins(graph, names, source.nodes)
-    manifest = _manifest(compiled, graph, options, source, fallback)
+    facts = program_facts(compiled.mod)
+    graph = with_origins(facts.graph, facts.names, source.nodes)
+    manifest = _manifest(compiled, facts, graph, options, source, fallback)
     coverage = manifest.coverage
     logger.info(
         "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s",
@@ -196,7 +193,7 @@ def _compiled(
         manifest,
         lambda: with_weights(native, code).jit(),
         (native.mod, code),
-        kernel=single_kernel(compiled.mod),
+        kernel=facts.kernel,
         graph=graph,
         fallback=fallback,
         setting=setting,
@@ -220,6 +217,7 @@ def warn_if_slow(cpu: str, isa: str) -> None:
 
 def _manifest(
     compiled: CompiledModule,
+    facts: ProgramFacts,
     graph: ProgramGraph,
     options: PipelineOptions,
     source: SourceModel,
@@ -239,9 +237,9 @@ def _manifest(
         outputs=source.outputs,
         limits=dict(source.limits),
         values=source.values,
-        shared_outputs=shared_outputs(compiled.mod),
-        unaligned_inputs=unaligned_inputs(compiled.mod),
-        bound_outputs=bound_outputs(compiled.mod),
+        shared_outputs=facts.shared_outputs,
+        unaligned_inputs=facts.unaligned_inputs,
+        bound_outputs=facts.bound_outputs,
         coverage=Coverage(taken, len(compiled.decisions)),
         decisions=_as_stored(decisions_with_origins(compiled.decisions, graph, source.nodes)),
         records=uses_in(options.lookup),

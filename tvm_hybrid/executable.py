@@ -49,7 +49,7 @@ from .threads import current, use_setting
 
 if TYPE_CHECKING:
     from .library import Program
-    from .single_kernel import SingleKernel
+    from .program_facts import SingleKernel
 
 
 class Executable:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from tvm import DataType, IRModule, ir, relax
-
-from relay_passes.entries import MAIN
+from tvm import DataType, ir, relax
 
 INPUT, WEIGHT, VALUE = "input", "weight", "value"
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -84,22 +82,24 @@ class ProgramGraph(msgspec.Struct, frozen=True):
     outputs: tuple[int, ...]
 
 
-def program_graph(mod: IRModule) -> ProgramGraph:
-    """The graph of a module that calls kernels (R.call_tir) and is not lowered further.
+def named_graph(
+    main: relax.Function, bindings: Sequence[relax.Binding]
+) -> tuple[ProgramGraph, list[list[str]]]:
+    """The graph, and of each value the names of the variables that it or a view is bound to.
 
     Views are the tensors that they are of. Branches and loops are calls of one function each.
+
+    Parameters
+    ----------
+    main : relax.Function
+        Calls kernels (R.call_tir) and is not lowered further.
+    bindings : sequence of relax.Binding
+        Those of all its blocks.
     """
-    return named_graph(mod)[0]
-
-
-def named_graph(mod: IRModule) -> tuple[ProgramGraph, list[list[str]]]:
-    """The graph, and of each value the names of the variables that it or a view is bound to."""
     reader = _Reader()
-    main = mod[MAIN]
     inputs = tuple(number for each in main.params for number in reader.declare(each, INPUT))
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            reader.read(binding)
+    for binding in bindings:
+        reader.read(binding)
     outputs = tuple(reader.numbers(main.body.body))
     graph = ProgramGraph(tuple(reader.values), tuple(reader.calls), inputs, outputs)
     return graph, reader.names

@@ -10,7 +10,7 @@ import tvm_hybrid
 from microkernels.isa import host_isa
 from relay_passes.lower.lower_regions import UNALIGNED
 from tests.relay_passes.graphs import constant, module
-from tvm_hybrid.input_alignment import unaligned_inputs
+from tvm_hybrid.program_facts import program_facts
 
 F = "float32"
 op = relax.op
@@ -66,7 +66,7 @@ def test_a_kernel_that_wants_alignment_says_so(anywhere: bool) -> None:
     (gvar,) = [each for each in mod.functions if each.name_hint != "main"]
     if anywhere:
         mod.update_func(gvar, mod[gvar].with_attr(UNALIGNED, True))
-    assert unaligned_inputs(mod) == (anywhere,)
+    assert program_facts(mod).unaligned_inputs == (anywhere,)
 
 
 @pytest.mark.sampled

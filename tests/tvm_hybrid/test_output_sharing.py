@@ -9,7 +9,7 @@ from tvm import IRModule, relax, topi
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp, several
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.output_sharing import shared_outputs
+from tvm_hybrid.program_facts import program_facts
 
 
 def module_of(kind: str) -> IRModule:
@@ -77,7 +77,7 @@ def test_a_kernel_that_only_reshapes_may_become_a_view() -> None:
             viewed = builder.emit_output(builder.call_te(topi.reshape, x, (2, 2)))
             computed = builder.emit_output(builder.call_te(topi.negative, x))
         builder.emit_func_output(relax.Tuple([viewed, computed]))
-    assert shared_outputs(builder.get()) == (True, False)
+    assert program_facts(builder.get()).shared_outputs == (True, False)
 
 
 def test_results_of_kernels_are_not_copied() -> None:
@@ -95,4 +95,4 @@ def test_results_of_one_kernel_are_not_copied_unless_one_is_returned_twice() -> 
                 builder.emit_output(relax.TupleGetItem(made, index)) for index in (0, 0, 1)
             )
         builder.emit_func_output(relax.Tuple([first, again, second]))
-    assert shared_outputs(builder.get()) == (True, True, False)
+    assert program_facts(builder.get()).shared_outputs == (True, True, False)
