@@ -8,6 +8,7 @@ goes before LLVM's.
 from __future__ import annotations
 
 import functools
+import platform
 
 from tvm.target import Target, codegen
 
@@ -27,6 +28,11 @@ _VECTORS = ("avx", "amx", "fma", "f16c")  # beginnings of LLVM's names of featur
 def host_flags() -> frozenset[str]:
     """The flags that Linux lists for this CPU; empty if it does not tell."""
     return frozenset(_cpuinfo("flags").split())
+
+
+def processor() -> str:
+    """The name of this CPU model, as Linux writes it; the architecture if Linux has none."""
+    return _cpuinfo("model name") or platform.machine()
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import logs, version_check
+from .version_check import __version__ as __version__
 
 if TYPE_CHECKING:
     from relay_passes.stages import Stage
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from .targets import resolve_target
     from .tensorized import tensorize
     from .tuning import tune
-
-__version__ = "0.2.0"
 
 __all__ = [
     "CompileOptions",

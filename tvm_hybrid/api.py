@@ -22,7 +22,6 @@ from relay_passes.ir.constants import constants_of
 from relay_passes.lower.native_code import with_weights
 from relay_passes.pipeline_options import PipelineOptions
 
-from ._autoload import register
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import host_topology
 from .affinity.weights import Nodes, nodes_for, place_weights
@@ -105,7 +104,6 @@ def compile(
     from .tuning.lookup.layout_lookup import with_records
 
     options = chosen_options(options, keywords, CompileKeywords)
-    register()
     dump_folder(options)
     target = target_of(options)
     second = fallback_of(options, target)

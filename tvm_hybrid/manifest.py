@@ -9,10 +9,10 @@ import msgspec
 
 from relay_passes.decisions import Decision
 
-from . import __version__
 from .input_values import InputValue
 from .record_use import RecordUse
 from .tensors import OutputInfo, TensorInfo
+from .version_check import __version__
 from .weights_file import StoredWeight
 
 FORMAT = 2

@@ -1,5 +1,6 @@
-"""Refuses (apache-tvm, apache-tvm-ffi) pairs that are known not to work, before TVM is imported.
+"""The version of tvm_hybrid, and a check of the versions of TVM.
 
+Refuses (apache-tvm, apache-tvm-ffi) pairs that are known not to work, before TVM is imported.
 By default pip installs apache-tvm-ffi 0.1.15 with apache-tvm 0.27. That pair crashes the process
 while it saves IR. This gives an error with the right pip command instead.
 """
@@ -12,6 +13,8 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+
+__version__ = "0.2.0"
 
 TVM_RELEASE = (0, 27)
 FFI_RELEASE = (0, 1, 14)

@@ -17,9 +17,9 @@ import click
 
 from microkernels.errors import TvmHybridError, VerifyError
 
-from .. import __version__
 from ..interruptible import interruptible
 from ..logs import LOG_VARIABLE
+from ..version_check import __version__
 from .examples import add_examples
 
 INTERRUPTED = 130

@@ -52,7 +52,7 @@ def disable_telemetry_events() -> None:
 
 def get_version_string() -> str:
     """The version of this package, not one of ONNX Runtime's."""
-    from .. import __version__
+    from ..version_check import __version__
 
     return __version__
 

@@ -102,7 +102,7 @@ def measure_layers(
                             peak=peaks[dtype] * count,
                         )
                     )
-    from .. import __version__
+    from ..version_check import __version__
 
     return LayerReport(
         network=network,

@@ -98,6 +98,7 @@ def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
 
 
 def _cpu() -> list[Fact]:
+    from microkernels.host_cpu import processor
     from microkernels.isa import LADDER, host_features, host_isa
     from microkernels.machines.host import path_in_force
     from microkernels.machines.machine import Machine
@@ -147,16 +148,6 @@ def _amx() -> Fact:
         advice = "code for this machine is made for the next lower instruction set"
         return Fact("cpu", "AMX", f"{permission.reason}; {advice}", WARNING)
     return Fact("cpu", "AMX", f"usable: {permission.reason}")
-
-
-def processor() -> str:
-    """This machine's CPU, as Linux calls it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            line = next((line for line in lines if line.startswith("model name")), "")
-    except OSError:
-        line = ""
-    return line.partition(":")[2].strip() or platform.machine()
 
 
 def _threads() -> list[Fact]:

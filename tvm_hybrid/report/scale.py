@@ -21,7 +21,6 @@ from tir_schedules.program.phase import KernelTime
 from tir_schedules.program.read import read
 from tir_schedules.program.time import kernel_time
 
-from .._autoload import register
 from ..model_input import import_model
 from ..options import CompileOptions, passes_options, records_of, target_of
 from ..targets import cpu_name, resolve_target
@@ -138,7 +137,6 @@ def scale_model(
     TvmHybridError
         As `tvm_hybrid.compile`.
     """
-    register()
     resolved = target_of(options)
     described = str(resolved.attrs.get("model", "")).startswith("/")
     if options.target is not None and not described:

@@ -19,7 +19,7 @@ from microkernels.errors import (
     TvmHybridError,
 )
 
-from .. import __version__
+from ..version_check import __version__
 from .batching import Batcher
 from .tensors import InferRequest, answer, array_of, metadata, read_request
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from microkernels.errors import IsaError
+from microkernels.host_cpu import processor
 from relay_passes.decisions import REORDER, Decision
 
 from ...call_decisions import decisions_of
@@ -205,8 +206,6 @@ def _head(
     regions: Sequence[RegionCard],
     roof: Roof | None,
 ) -> Head:
-    from ..environment import processor
-
     manifest = executable.for_host().manifest
     least = None
     if roof is not None:
