@@ -1,8 +1,8 @@
 """Writes docs/architecture.md from the code: `python -m tools.architecture`.
 
 A floor is one of the four packages. A room is a folder of a floor; a folder inside a room belongs
-to it. A room's text is the docstring of its `__init__`; an arrow is an import, wherever it stands
-in a file.
+to it. A room's text is the docstring of its `__init__`. An arrow is an import, wherever it stands
+in a file; imports under `if TYPE_CHECKING:` do not count.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ INTRODUCTION = """\
 
 The compiler has four floors, one package each. A floor imports only from those to its left.
 A floor consists of rooms, one folder each. An arrow goes from a room to a room that it imports
-from. A thick line joins two rooms that import from each other. Files at the top of a floor belong
-to no room; the pictures of single floors leave them out.
+from. There is no circle of arrows. Files at the top of a floor belong to no room; the pictures of
+single floors leave them out.
 """
 
 
@@ -68,11 +68,7 @@ def read_rooms(root: Path = ROOT) -> dict[str, Room]:
     -------
     dict of str to Room
     """
-    sources = {
-        path.relative_to(root): ast.parse(path.read_text())
-        for floor in FLOORS
-        for path in sorted((root / floor).rglob("*.py"))
-    }
+    sources = _sources(root)
     rooms: dict[str, Room] = {}
     for path, tree in sources.items():
         if path.name == "__init__.py":
@@ -89,6 +85,39 @@ def read_rooms(root: Path = ROOT) -> dict[str, Room]:
             if module[0] in FLOORS and used != name:
                 rooms[name].uses.add(used)
     return rooms
+
+
+def read_imports(root: Path = ROOT) -> dict[str, set[str]]:
+    """The modules that each module imports from.
+
+    Parameters
+    ----------
+    root : Path
+        The folder that holds the floors.
+
+    Returns
+    -------
+    dict of str to set of str
+        Full names; a package is named as its folder.
+    """
+    sources = _sources(root)
+    names = {path: ".".join(path.with_suffix("").parts) for path in sources}
+    names = {path: name.removesuffix(".__init__") for path, name in names.items()}
+    modules = set(names.values())
+    imports: dict[str, set[str]] = {}
+    for path, tree in sources.items():
+        found = {".".join(parts) for parts in _imported(tree, path)}
+        found = {name if name in modules else name.rpartition(".")[0] for name in found}
+        imports[names[path]] = found & modules - {names[path]}
+    return imports
+
+
+def _sources(root: Path) -> dict[Path, ast.Module]:
+    return {
+        path.relative_to(root): ast.parse(path.read_text())
+        for floor in FLOORS
+        for path in sorted((root / floor).rglob("*.py"))
+    }
 
 
 def _room_of(parts: tuple[str, ...], rooms: dict[str, Room] | None = None) -> str:
@@ -111,7 +140,9 @@ def _imported(tree: ast.Module, path: Path) -> list[tuple[str, ...]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """All statements in a node. Imports are statements, so expressions need no visit."""
+    """All statements in a node that run. Imports are statements, so expressions need no visit."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield child
@@ -149,11 +180,7 @@ def _picture_of_rooms(inside: dict[str, Room]) -> str:
     lines += [f'    {_node(name)}["{name.partition(".")[2]}"]' for name in inside]
     for name, room in inside.items():
         for used in sorted(room.uses & inside.keys()):
-            mutual = name in inside[used].uses
-            if not mutual:
-                lines.append(f"    {_node(name)} --> {_node(used)}")
-            elif name < used:
-                lines.append(f"    {_node(name)} <==> {_node(used)}")
+            lines.append(f"    {_node(name)} --> {_node(used)}")
     return "\n".join([*lines, "```", ""])
 
 
