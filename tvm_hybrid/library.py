@@ -21,8 +21,7 @@ from relay_passes.tvm_compat import virtual_machine_code
 from relay_passes.workers import workers
 
 from .cxx_compiler import find_compiler, run_compiler
-from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source
-from .library_weights import weights_function
+from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source, weights_function
 from .tvm_compat.library_file import library_data
 from .tvm_compat.vm_file import tensor_places
 from .vm_code import write_code

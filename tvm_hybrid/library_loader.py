@@ -8,7 +8,15 @@ features that the kernels of each need and, if they use AMX, Linux for tile data
 program that runs here on to TVM's own loader, or raises a TVM error that says why there is none. So
 the check runs in any process that loads the library, Python or not, before any kernel can, and
 costs nothing afterwards. The global function `tvm_hybrid.chosen.<digest>` tells which it took.
-What concerns weights is in `library_weights`.
+
+Weights lie behind the library, as `weights_file` says. The library looks for its own file, checks
+that this still is the one that was exported, and maps the weights for reading only: processes share
+the pages, and nothing is read before a kernel reads it. The virtual machine asks for each weight by
+a function of the library, named after the program, with its number. The mapping goes when the
+library is closed; tensors that somebody still holds then keep their pages. A program may have
+weights of its own instead: the global function `tvm_hybrid.own_weights.<digest>` takes the name of
+a global function, and returns a program that asks that one. The library's function
+`tvm_hybrid_giving` makes such a function of tensors.
 """
 
 from __future__ import annotations
@@ -19,23 +27,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from microkernels.amx import permission as amx_permission
+from relay_passes.tvm_compat import SYMBOL_PREFIX
 
 from .cpu_features import AMX_STATE, FEATURES
-from .library_weights import (
-    EXPORTS,
-    OWN_WEIGHTS_PREFIX,
-    SOURCE,
-    weights_function,
-    weights_source,
-)
-from .loader_template import TEMPLATE
 from .tvm_compat.library_file import DATA_SYMBOL, LOADER_PREFIX
 from .tvm_compat.vm_file import KIND as VM_KIND
-from .weights_file import WeightsFile
+from .weights_file import MAGIC, PAGE, Weight, WeightsFile
 
 KIND_PREFIX = "tvm_hybrid."
 CHOSEN_PREFIX = "tvm_hybrid.chosen."
+OWN_WEIGHTS_PREFIX = "tvm_hybrid.own_weights."
+GIVING = "tvm_hybrid_giving"
 
+_SOURCE = Path(__file__).with_name("loader.cc")
+_WEIGHTS_FUNCTION = "tvm_hybrid_weight_of_{:08}"
 _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
 
 
@@ -100,9 +105,7 @@ def loader_source(
     }
     runs = [_runs([order[piece] for piece in program.pieces]) for program in programs]
     replacements = {
-        "@WEIGHTS@": SOURCE,
-        "@EXPORTS@": EXPORTS,
-        **weights_source(weights),
+        **_weights_source(weights),
         "@OWN_WEIGHTS@": json.dumps(OWN_WEIGHTS_PREFIX + digest),
         "@FRAME@": _quoted_twice(frame),
         "@DATA@": "".join(map(_data, order.values(), order)) + f'    "{_label(len(order))}:\\n"\n',
@@ -144,7 +147,7 @@ def loader_source(
         "@REQUEST@": f"{amx_permission.REQUEST:#x}",
         "@TILE_DATA@": str(amx_permission.TILE_DATA),
     }
-    source = TEMPLATE
+    source = _SOURCE.read_text(encoding="utf-8")
     for mark, text in replacements.items():
         source = source.replace(mark, text)
     return source
@@ -185,3 +188,43 @@ def _rows(features: tuple[str, ...]) -> str:
 def _quoted_twice(path: Path) -> str:
     """A C string literal that holds an assembler string literal."""
     return json.dumps(json.dumps(str(path), ensure_ascii=False), ensure_ascii=False)
+
+
+def weights_function(place: int) -> str:
+    """The name of the function that gives the weights of a library's program, 0 for the first.
+
+    All have the same length.
+    """
+    return _WEIGHTS_FUNCTION.format(place)
+
+
+def _weights_source(file: WeightsFile) -> dict[str, str]:
+    """What replaces the names that concern weights."""
+    rows = [weight for program in file.programs for weight in program]
+    getters, first = [], 0
+    for place, program in enumerate(file.programs):
+        symbol = SYMBOL_PREFIX + weights_function(place)
+        getters.append(f"TVM_HYBRID_WEIGHTS({symbol}, {first}, {len(program)})\n")
+        first += len(program)
+    return {
+        "@WEIGHT_ROWS@": _tables(rows),
+        "@HEAD@": json.dumps((MAGIC + file.identity.encode()).decode()),
+        "@BYTES@": f"{file.size}ull",
+        "@COUNT@": str(len(rows)),
+        "@PAGE@": str(PAGE),
+        "@GIVING@": SYMBOL_PREFIX + GIVING,
+        "@GETTERS@": "".join(getters),
+    }
+
+
+def _tables(rows: Sequence[Weight]) -> str:
+    shapes = "".join(
+        f"const long long kShape{number}[] = {{{', '.join(map(str, row.shape)) or '0'}}};\n"
+        for number, row in enumerate(rows)
+    )
+    items = "".join(
+        f"    {{{row.offset}ull, {{{', '.join(map(str, row.dtype))}}}, {len(row.shape)}, "
+        f"kShape{number}}},\n"
+        for number, row in enumerate(rows)
+    )
+    return f"{shapes}const Weight kWeights[] = {{\n{items}    {{0, {{0, 0, 0}}, 0, nullptr}}}};\n"

@@ -12,8 +12,7 @@ from tvm.runtime import Tensor
 
 from relay_passes.ir.constants import memory_of
 
-from .library_loader import CHOSEN_PREFIX
-from .library_weights import GIVING, OWN_WEIGHTS_PREFIX, weights_function
+from .library_loader import CHOSEN_PREFIX, GIVING, OWN_WEIGHTS_PREFIX, weights_function
 
 _NAME = "tvm_hybrid.weights."
 _numbers = itertools.count()

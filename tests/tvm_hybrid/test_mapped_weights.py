@@ -27,7 +27,7 @@ from tvm_hybrid.artifact import read_manifest
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError
 from tvm_hybrid.executable import Executable
-from tvm_hybrid.library_weights import weights_function
+from tvm_hybrid.library_loader import weights_function
 from tvm_hybrid.own_weights import with_own_weights
 from tvm_hybrid.weights_file import HEAD_BYTES
 

@@ -1,8 +1,5 @@
-"""The C++ source of a library's loader, with marks where `library_loader` puts what is its own."""
+// The loader of an exported library. `library_loader.py` replaces the names between @ signs.
 
-from __future__ import annotations
-
-TEMPLATE = r"""
 #include <cpuid.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -150,7 +147,177 @@ bool Runs(const Program& program, Text* text) {
   return false;
 }
 
-@WEIGHTS@
+struct Weight {
+  unsigned long long offset;  // from the first one's place
+  DLDataType dtype;
+  int ndim;
+  const long long* shape;
+};
+
+@WEIGHT_ROWS@
+const char kWeightsHead[] = @HEAD@;
+const unsigned long long kWeightsBytes = @BYTES@;
+const int kWeightCount = @COUNT@;
+
+pthread_mutex_t weights_lock = PTHREAD_MUTEX_INITIALIZER;
+char* weights_place = nullptr;
+void* weights_memory = nullptr;  // what tensors need besides
+TVMFFIObjectHandle weights[kWeightCount + 1];
+int weights_ready = 0;
+
+bool Fail(const char* path, const char* reason) {
+  char text[4096];
+  snprintf(text, sizeof(text), "the weights of %s cannot be used: %s; export it again", path,
+           reason);
+  TVMFFIErrorSetRaisedFromCStr("RuntimeError", text);
+  return false;
+}
+
+// Where weights begin in the file of a library: at the page behind the table of sections.
+bool FindWeights(int file, unsigned long long* start) {
+  Elf64_Ehdr header;
+  if (pread(file, &header, sizeof(header), 0) != sizeof(header)) return false;
+  if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return false;
+  *start = header.e_shoff + 1ull * header.e_shentsize * header.e_shnum;
+  *start = (*start + @PAGE@ - 1) / @PAGE@ * @PAGE@;
+  return true;
+}
+
+char* MapFile(const char* path, int file) {
+  unsigned long long start;
+  struct stat state;
+  if (fstat(file, &state) != 0) return Fail(path, strerror(errno)), nullptr;
+  const unsigned long long size = state.st_size;
+  if (!FindWeights(file, &start) || size < start || size - start < kWeightsBytes)
+    return Fail(path, "it is truncated"), nullptr;
+  char head[sizeof(kWeightsHead) - 1];
+  if (pread(file, head, sizeof(head), start) != sizeof(head) ||
+      memcmp(head, kWeightsHead, sizeof(head)) != 0)
+    return Fail(path, "they are those of another library"), nullptr;
+  void* place = mmap(nullptr, kWeightsBytes, PROT_READ, MAP_SHARED, file, start);
+  if (place == MAP_FAILED) return Fail(path, strerror(errno)), nullptr;
+  return static_cast<char*>(place);
+}
+
+char* MapWeights() {
+  Dl_info info;
+  if (!dladdr(&weights_lock, &info) || !info.dli_fname)
+    return Fail("a library", "its file is not known"), nullptr;
+  char* resolved = realpath(info.dli_fname, nullptr);
+  const char* path = resolved ? resolved : info.dli_fname;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  char* place = nullptr;
+  if (file < 0) {
+    Fail(path, strerror(errno));
+  } else {
+    place = MapFile(path, file);
+    close(file);
+  }
+  free(resolved);
+  return place;
+}
+
+bool MakeTensors(char* place) {
+  size_t sizes = 0;
+  for (int i = 0; i < kWeightCount; ++i) sizes += kWeights[i].ndim;
+  char* memory = static_cast<char*>(
+      calloc(1, kWeightCount * sizeof(DLManagedTensor) + sizes * sizeof(int64_t)));
+  if (!memory) return Fail("a library", "there is no memory"), false;
+  DLManagedTensor* managed = reinterpret_cast<DLManagedTensor*>(memory);
+  int64_t* shape = reinterpret_cast<int64_t*>(managed + kWeightCount);
+  int made = 0;
+  for (; made < kWeightCount; ++made) {
+    const Weight& weight = kWeights[made];
+    DLTensor* tensor = &managed[made].dl_tensor;
+    tensor->data = place + weight.offset;
+    tensor->device.device_type = kDLCPU;
+    tensor->ndim = weight.ndim;
+    tensor->dtype = weight.dtype;
+    tensor->shape = shape;
+    for (int i = 0; i < weight.ndim; ++i) *shape++ = weight.shape[i];
+    if (TVMFFITensorFromDLPack(&managed[made], 64, 1, &weights[made]) != 0) break;
+  }
+  if (made == kWeightCount) {
+    weights_memory = memory;
+    return true;
+  }
+  while (made > 0) TVMFFIObjectDecRef(weights[--made]);
+  free(memory);
+  return false;
+}
+
+// Makes the weights' tensors, the first time; false if an error is raised.
+bool HaveWeights() {
+  if (__atomic_load_n(&weights_ready, __ATOMIC_ACQUIRE)) return true;
+  pthread_mutex_lock(&weights_lock);
+  if (!weights_ready) {
+    char* place = MapWeights();
+    if (place && MakeTensors(place)) {
+      weights_place = place;
+      __atomic_store_n(&weights_ready, 1, __ATOMIC_RELEASE);
+    } else if (place) {
+      munmap(place, kWeightsBytes);
+    }
+  }
+  pthread_mutex_unlock(&weights_lock);
+  return weights_ready;
+}
+
+uint64_t* Uses(TVMFFIObjectHandle handle) {
+  return &static_cast<TVMFFIObject*>(handle)->combined_ref_count;
+}
+
+__attribute__((destructor)) void DropWeights() {
+  if (!weights_ready) return;
+  bool used = false;
+  for (int i = 0; i < kWeightCount; ++i) {
+    used = used || __atomic_load_n(Uses(weights[i]), __ATOMIC_ACQUIRE) % (1ull << 32) != 1;
+    TVMFFIObjectDecRef(weights[i]);
+  }
+  weights_ready = 0;
+  if (used) return;  // a tensor that outlives the library needs its pages and its shape
+  munmap(weights_place, kWeightsBytes);
+  free(weights_memory);
+}
+
+// One of some tensors, by the number that is the argument; without one, how many there are.
+int Give(TVMFFIObjectHandle* items, int count, const TVMFFIAny* arguments, int given,
+         TVMFFIAny* result) {
+  if (given == 0) {
+    result->type_index = kTVMFFIInt;
+    result->zero_padding = 0;
+    result->v_int64 = count;
+    return 0;
+  }
+  if (given != 1 || arguments[0].type_index != kTVMFFIInt || arguments[0].v_int64 < 0 ||
+      arguments[0].v_int64 >= count) {
+    TVMFFIErrorSetRaisedFromCStr("IndexError", "there is no weight of this number");
+    return -1;
+  }
+  TVMFFIObject* item = static_cast<TVMFFIObject*>(items[arguments[0].v_int64]);
+  TVMFFIObjectIncRef(item);
+  result->type_index = item->type_index;
+  result->zero_padding = 0;
+  result->v_obj = item;
+  return 0;
+}
+
+struct Given {
+  int count;
+  TVMFFIObjectHandle items[1];
+};
+
+int GiveGiven(void* self, const TVMFFIAny* arguments, int32_t count, TVMFFIAny* result) {
+  Given* given = static_cast<Given*>(self);
+  return Give(given->items, given->count, arguments, count, result);
+}
+
+void DropGiven(void* self) {
+  Given* given = static_cast<Given*>(self);
+  for (int i = 0; i < given->count; ++i) TVMFFIObjectDecRef(given->items[i]);
+  free(given);
+}
+
 // A program that shares pieces with another lies scattered; null if there is no memory.
 char* Join(const Program& program, size_t* size) {
   *size = 0;
@@ -253,4 +420,38 @@ __attribute__((constructor)) void RegisterLoader() {
 
 }  // namespace
 
-@EXPORTS@"""
+#define TVM_HYBRID_EXPORT extern "C" __attribute__((visibility("default")))
+
+// A function that gives these tensors by their numbers.
+TVM_HYBRID_EXPORT int @GIVING@(void*, const TVMFFIAny* arguments, int32_t count,
+                               TVMFFIAny* result) {
+  Given* given =
+      static_cast<Given*>(malloc(sizeof(Given) + count * sizeof(TVMFFIObjectHandle)));
+  if (!given) return Fail("a library", "there is no memory"), -1;
+  for (int i = 0; i < count; ++i) {
+    if (arguments[i].type_index != kTVMFFITensor) {
+      free(given);
+      TVMFFIErrorSetRaisedFromCStr("TypeError", "weights are tensors");
+      return -1;
+    }
+    given->items[i] = arguments[i].v_obj;
+  }
+  given->count = count;
+  TVMFFIObjectHandle function = nullptr;
+  for (int i = 0; i < count; ++i) TVMFFIObjectIncRef(given->items[i]);
+  if (TVMFFIFunctionCreate(given, GiveGiven, DropGiven, &function) != 0) return -1;
+  result->type_index = kTVMFFIFunction;
+  result->zero_padding = 0;
+  result->v_obj = static_cast<TVMFFIObject*>(function);
+  return 0;
+}
+
+// A function of the library that gives a program's weights by their numbers.
+#define TVM_HYBRID_WEIGHTS(symbol, first, number)                                          \
+  TVM_HYBRID_EXPORT int symbol(void*, const TVMFFIAny* arguments, int32_t count,           \
+                               TVMFFIAny* result) {                                        \
+    if (!HaveWeights()) return -1;                                                         \
+    return Give(weights + first, number, arguments, count, result);                        \
+  }
+
+@GETTERS@
