@@ -17,6 +17,7 @@ from tvm import ir, relax
 
 from .legalize_arg_extremes import LEGALIZATIONS as ARG_EXTREMES
 from .legalize_floats import LEGALIZATIONS as FLOATS
+from .legalize_grid_sample import LEGALIZATIONS as GRID_SAMPLE
 from .legalize_integers import LEGALIZATIONS as INTEGERS
 from .legalize_joins import LEGALIZATIONS as JOINS
 from .legalize_places import LEGALIZATIONS as PLACES
@@ -32,5 +33,5 @@ from .legalize_slices import LEGALIZATIONS as SLICES
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
     ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE}
-    ours |= {**SCANS, **SCATTERS, **SHAPES, **SLICES, **JOINS, **PLACES}
+    ours |= {**GRID_SAMPLE, **SCANS, **SCATTERS, **SHAPES, **SLICES, **JOINS, **PLACES}
     return relax.transform.LegalizeOps(customize_legalize_map=ours)
