@@ -9,10 +9,9 @@ element of the kernel. A sample outside is 0, as are the parts of a sample that 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,59 +23,51 @@ from .data_sized.sizes import dims_of, is_open, plain, plain_dims, product
 from .expressions import Converter, Expr, dtype_of, given, literal, rank_of
 from .windows import window_count
 
-_OUTSIDE = -2  # an element whose next one is outside, too
+_FAR = -2  # an element whose next one is outside, too
+_OUTSIDE = -1.0  # in place of a weight
 
 
 def _columns(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
     x, offset, mask = inputs[0], inputs[1], given(inputs, 2)
-    batch, channels, *_ = plain_dims(x)
-    rank = rank_of(x) - 2
-    groups, rows = attrs["group"], math.prod(plain_dims(offset)[2:])
-    taps = math.prod(attrs["kernel_shape"])
-    per_group, per_offset = channels // groups, channels // attrs["offset_group"]
+    (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
+    rank, dtype, groups = rank_of(x) - 2, dtype_of(x), attrs["group"]
+    taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
+    per_group, per_offset = channels // groups, channels // offset_groups
+    # So many channels share a group and an offset group.
+    unit = math.gcd(per_group, per_offset)
     _check_sizes(builder, inputs, attrs)
-    low, share = _places(builder, offset, plain_dims(x)[2:], attrs)
-    dtype = dtype_of(x)
+    corners = _corners(builder, offset, plain_dims(x)[2:], attrs)
+    pixels = builder.normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
+    flat = (batch, math.prod(plain_dims(x)[2:]), channels)
+    pixels = builder.normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
+    masks = []
+    if mask is not None:
+        shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
+        masks = [builder.normalize(relax.op.reshape(mask, shape))]
 
-    def compute(x: te.Tensor, low: te.Tensor, share: te.Tensor, *masks: te.Tensor) -> te.Tensor:
+    def compute(pixels: te.Tensor, corners: list[te.Tensor], masks: list[te.Tensor]) -> te.Tensor:
+        places, weights = corners[: 2**rank], corners[2**rank :]
         # The kernel's own names of sizes that are open.
-        extents, rows = plain(x.shape[2:]), plain(low.shape)[-1]
+        batch, _, _, *outputs = plain(places[0].shape)
 
-        def element(image: Expr, group: Expr, row: Expr, column: Expr) -> Expr:
-            channel, tap = group * per_group + column // taps, column % taps
-            source = channel // per_offset
-
-            def sides(axis: int) -> list[tuple[Expr, Expr]]:
-                """The two elements around the sample along an axis, and their weights."""
-                position = (image, source, tap, axis, row)
-                first, part = low[position], share[position]
-                return [(first, tirx.const(1, dtype) - part), (first + 1, part)]
-
+        def element(image: Expr, group: Expr, *at: Expr) -> Expr:
+            *row, tap, part, within = at
+            first = group * per_group + part * unit
+            own = (image, first // per_offset, tap, *row)
             parts = []
-            for corner in itertools.product(*map(sides, range(rank))):
-                at = [index for index, _ in corner]
-                held = [
-                    te.min(te.max(index, 0), extent - 1)
-                    for index, extent in zip(at, extents, strict=True)
-                ]
-                inside = tirx.all(
-                    *(index >= 0 for index in at),
-                    *(index < extent for index, extent in zip(at, extents, strict=True)),
-                )
-                weight = functools.reduce(operator.mul, [part for _, part in corner])
-                value = weight * x[(image, channel, *held)]
-                parts.append(tirx.Select(inside, value, tirx.const(0, dtype)))
+            for place, weight in zip(places, weights, strict=True):
+                pixel, share = pixels[image, place[own], first + within], weight[own]
+                zero = tirx.const(0, dtype)
+                parts.append(tirx.Select(share >= zero, share * pixel, zero))
             value = functools.reduce(operator.add, parts)
-            return value * masks[0][image, source, tap, row] if masks else value
+            return value * masks[0][own] if masks else value
 
-        shape = (plain(x.shape)[0], groups, rows, per_group * taps)
+        shape = (batch, groups, *outputs, taps, per_group // unit, unit)
         return te.compute(shape, element, name="deform_columns")
 
-    flat = []
-    if mask is not None:
-        shape = (batch, attrs["offset_group"], taps, rows)
-        flat = [builder.normalize(relax.op.reshape(mask, shape))]
-    return builder.emit_te(compute, x, low, share, *flat, primfunc_name_hint="deform_columns")
+    columns = builder.emit_te(compute, pixels, corners, masks, primfunc_name_hint="deform_columns")
+    rows = (batch, groups, math.prod(outputs), taps * per_group)
+    return relax.op.reshape(columns, relax.ShapeExpr(rows))
 
 
 def _check_sizes(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
@@ -98,70 +89,66 @@ def _check_sizes(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict
     check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(offset), index(0))))
 
 
-def _places(
+def _corners(
     builder: relax.BlockBuilder, offset: Expr, extents: Sequence[int | Expr], attrs: dict[str, Any]
-) -> tuple[Expr, Expr]:
-    """The element before each sample and how far behind it the sample is.
+) -> list[Expr]:
+    """The elements around each sample, the first one for what is outside, and then their weights.
 
-    Both are of the shape [N, offset groups, elements of the kernel, axes, output elements].
+    Each is of the shape [N, offset groups, elements of the kernel, *output extents]. Places are
+    within the image: TVM drops a bound of an index where a Select implies it, and then reads what
+    the Select does not choose.
     """
     dtype, rank = dtype_of(offset), len(extents)
     batch, _, *outputs = plain_dims(offset)
+    taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
+    shape = relax.ShapeExpr((batch, groups, taps, rank, *outputs))
+    moved = builder.normalize(relax.op.reshape(offset, shape))
 
-    def emit(call: Expr) -> Expr:
-        return builder.normalize(call)
+    def compute(moved: te.Tensor, starts: te.Tensor, extents: list[Expr]) -> list[te.Tensor]:
+        batch, _, _, _, *outputs = plain(moved.shape)
 
-    def number(value: int) -> Expr:
-        return literal(np.array(value, dtype))
+        def corner(which: int, part: int) -> Callable[..., Expr]:
+            def element(image: Expr, group: Expr, tap: Expr, *row: Expr) -> Expr:
+                places, weights, inside = [], [], []
+                for axis, extent in enumerate(extents):
+                    grid = row[axis] * attrs["strides"][axis] + starts[tap, axis]
+                    place = moved[(image, group, tap, axis, *row)] + grid.astype(dtype)
+                    near = tirx.all(place > tirx.const(-1, dtype), place < tirx.Cast(dtype, extent))
+                    low = te.floor(tirx.Select(near, place, tirx.const(_FAR, dtype)))
+                    share = place - low
+                    step = which >> (rank - 1 - axis) & 1
+                    weights.append(share if step else tirx.const(1, dtype) - share)
+                    at = low.astype("int32") + step
+                    places.append(at)
+                    inside += [at >= 0, at < tirx.Cast("int32", extent)]
+                if part:
+                    weight = functools.reduce(operator.mul, weights)
+                    return tirx.Select(tirx.all(*inside), weight, tirx.const(_OUTSIDE, dtype))
+                flat = functools.reduce(
+                    lambda flat, axis: flat * tirx.Cast("int32", extents[axis]) + places[axis],
+                    range(1, rank),
+                    places[0],
+                )
+                return tirx.Select(tirx.all(*inside), flat, tirx.const(0, "int32"))
 
-    taps = math.prod(attrs["kernel_shape"])
-    shape = (batch, attrs["offset_group"], taps, rank, math.prod(outputs))
-    grid = _grid(builder, outputs, attrs, dtype)
-    moved = emit(relax.op.add(emit(relax.op.reshape(offset, shape)), grid))
-    ends = _column(builder, extents, dtype)
-    near = relax.op.logical_and(
-        emit(relax.op.greater(moved, number(-1))), emit(relax.op.less(moved, ends))
-    )
-    low = emit(relax.op.floor(emit(relax.op.where(emit(near), moved, number(_OUTSIDE)))))
-    return emit(relax.op.astype(low, "int32")), emit(relax.op.subtract(moved, low))
+            return element
 
+        return [
+            te.compute(
+                (batch, groups, taps, *outputs), corner(which, part), name=f"corner_{which}_{part}"
+            )
+            for part in (0, 1)
+            for which in range(2**rank)
+        ]
 
-def _grid(
-    builder: relax.BlockBuilder, outputs: Sequence[int | Expr], attrs: dict[str, Any], dtype: str
-) -> Expr:
-    """Where samples lie without offsets: [elements of the kernel, axes, output elements]."""
-    rank, kernel = len(outputs), attrs["kernel_shape"]
+    kernel = attrs["kernel_shape"]
     at = np.indices(kernel).reshape(rank, -1)
     first = [at[axis] * attrs["dilations"][axis] - attrs["pads"][axis] for axis in range(rank)]
-    if all(isinstance(size, int) for size in outputs):
-        place = np.indices(outputs).reshape(rank, -1)
-        grid = [place[axis] * attrs["strides"][axis] + first[axis][:, None] for axis in range(rank)]
-        return literal(np.stack(grid, 1).astype(dtype))
-    starts, steps = literal(np.stack(first, 1)), literal(np.array(attrs["strides"], np.int64))
-
-    def compute(starts: te.Tensor, steps: te.Tensor, outputs: list[Expr]) -> te.Tensor:
-        def element(tap: Expr, axis: Expr, row: Expr) -> Expr:
-            places: list[Expr] = []
-            for size in reversed(outputs):
-                places.insert(0, tirx.floormod(row, size))
-                row = tirx.floordiv(row, size)
-            place = places[0]
-            for other in range(1, rank):
-                place = tirx.Select(axis == other, places[other], place)
-            return (place * steps[axis] + starts[tap, axis]).astype(dtype)
-
-        return te.compute((at.shape[1], rank, math.prod(outputs)), element, name="deform_grid")
-
-    return builder.emit_te(compute, starts, steps, list(outputs), primfunc_name_hint="deform_grid")
-
-
-def _column(builder: relax.BlockBuilder, sizes: Sequence[int | Expr], dtype: str) -> Expr:
-    """Sizes as a tensor [sizes, 1]."""
-    if all(isinstance(size, int) for size in sizes):
-        return literal(np.array(sizes, dtype)[:, None])
-    row = builder.normalize(relax.op.shape_to_tensor(relax.ShapeExpr(list(sizes))))
-    row = builder.normalize(relax.op.astype(row, dtype))
-    return builder.normalize(relax.op.reshape(row, (len(sizes), 1)))
+    starts = literal(np.stack(first, 1).astype(np.int64))
+    found = builder.emit_te(
+        compute, moved, starts, list(extents), primfunc_name_hint="deform_corners"
+    )
+    return [builder.emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
 
 
 DEFORM_CONVERTERS: dict[str, Converter] = {"DeformColumns": _columns}

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+import tvm
 from numpy.typing import NDArray
 from onnx import helper
 
 import tvm_hybrid
+from microkernels.machines.machine import Machine
+from relay_passes.lower.legalize_operators import legalize_operators
+from tir_schedules.generic.schedule import schedule_generic
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
 
@@ -154,3 +160,55 @@ def test_shapes_that_do_not_fit(position: int, shape: tuple[int, ...], words: st
     model.ir_version = 10
     with pytest.raises(ModelError, match=words):
         import_onnx(model)
+
+
+def one_node(x: tuple[int, ...], offset: tuple[int, ...], weight: NDArray, **attributes: Any) -> (
+    onnx.ModelProto
+):  # fmt: skip
+    node = helper.make_node("DeformConv", ["x", "w", "o"], ["y"], **attributes)
+    inputs = [("x", 1, x), ("o", 1, offset)]
+    model = make_model([node], inputs, [("y", 1, None)], {"w": weight}, OPSET)
+    model.ir_version = 10
+    return model
+
+
+def test_offset_groups_within_a_group() -> None:
+    form = Form((1, 6, 3, 3), (1, 1), 2, (1, 1), (0, 0, 0, 0), (1, 1), 1, 2, extras=False)
+    arrays = arrays_of(form)
+    weight = arrays.pop("w")
+    model = one_node(form.x, arrays["o"].shape, weight, offset_group=2)
+    (got,) = tvm_hybrid.InferenceSession(model, num_threads=1).run(None, arrays)
+    wanted = expected(form, {**arrays, "w": weight})
+    np.testing.assert_allclose(got, wanted, rtol=2**-13, atol=2**-13)
+
+
+def test_what_is_outside_takes_nothing_from_the_image() -> None:
+    x = np.ones((1, 8, 3, 3), np.float32)
+    x[:, :, 0, 0] = np.inf
+    offset = np.zeros((1, 2, 3, 3), np.float32)
+    offset[0, :, 0, 0] = 1e9, np.nan
+    offset[0, 0, 0, 1:] = -0.5  # between the first row and what is above it
+    model = one_node(x.shape, offset.shape, np.ones((1, 8, 1, 1), np.float32))
+    (got,) = tvm_hybrid.InferenceSession(model, num_threads=1).run(None, {"x": x, "o": offset})
+    np.testing.assert_array_equal(got[0, 0], [[0, 4, 4], [8, 8, 8], [8, 8, 8]])
+
+
+def test_channels_are_vectors_and_corners_lie_within_the_image() -> None:
+    x, offset = (1, 16, 5, 4), (1, 18, 5, 4)
+    weight = np.ones((2, 16, 3, 3), np.float32)
+    mod = legalize_operators()(import_onnx(one_node(x, offset, weight, pads=[1] * 4)).mod)
+    functions = {str(name.name_hint): function for name, function in mod.functions.items()}
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
+    columns, name = schedule_generic(functions["deform_columns"], Machine.from_target(target, 1))
+    assert name == "generic_injective" and "T.vectorized(T.int64(8))" in str(columns.script())
+    moved = random(1, 1, 9, 2, 5, 4, seed=5) * 8
+    moved.flat[:3] = [1e9, -1e9, np.nan]
+    starts = np.zeros((9, 2), np.int64)
+    places = [np.full((1, 1, 9, 5, 4), -7, np.int32) for _ in range(4)]
+    weights = [np.zeros((1, 1, 9, 5, 4), np.float32) for _ in range(4)]
+    corners = functions["deform_corners"].with_attr("global_symbol", "corners")
+    tensors = [tvm.runtime.tensor(each) for each in (moved, starts, *places, *weights)]
+    tvm.compile(corners, target="llvm")["corners"](*tensors)
+    for place, share in zip(tensors[2:6], tensors[6:], strict=True):
+        assert ((place.numpy() >= 0) & (place.numpy() < 20)).all()
+        assert (share.numpy() < 0).any() and (share.numpy() >= 0).any()

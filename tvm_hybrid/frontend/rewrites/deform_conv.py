@@ -45,8 +45,10 @@ def deform_conv(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     computed = TensorProto.FLOAT if elem_type in _NARROW else elem_type
     known_batch = batch if isinstance(batch, int) else None
     graph.declare(columns, computed, (known_batch, groups, rows, depth))
-    matrix = build.reshape(w, [groups, weights // groups, depth])
-    matrix = build.add("Transpose", matrix, perm=[0, 2, 1])
+    taps = math.prod(form["kernel_shape"])
+    matrix = build.reshape(w, [groups, weights // groups, channels // groups, taps])
+    matrix = build.add("Transpose", matrix, perm=[0, 3, 2, 1])
+    matrix = build.reshape(matrix, [groups, depth, weights // groups])
     value = build.add("MatMul", columns, matrix)
     if bias:
         value = build.add("Add", value, build.reshape(bias, [groups, 1, weights // groups]))
