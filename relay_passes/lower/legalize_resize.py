@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,13 @@ from relay_passes.tvm_compat import OP_PATTERN, OUT_ELEMENTWISE_FUSABLE, Legaliz
 
 MOST_TIMES = 16  # that an element of an open image is repeated
 
+_PLACES: dict[str, Callable[[Any, Any], Any]] = {
+    "half_pixel": lambda x, scale: (x + 0.5) * scale - 0.5,
+    "asymmetric": lambda x, scale: x * scale,
+    "tf_half_pixel_for_nn": lambda x, scale: (x + 0.5) * scale,
+}
+"""Where outputs lie between the elements, of arrays or expressions of float32."""
+
 Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
 """For every output along an axis, [outputs, taps]: which elements it is made of, and how much."""
 
@@ -46,6 +53,9 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     factors = _whole_factors(call) if exact and data is None else None
     if factors is not None:
         return _repeated(builder, call.args[0], layout.index("H"), factors)
+    if data is None and not exact:
+        tables = _dynamic_tables(builder, call)
+        return _weighted_sums(builder, call, tables) if tables else legalize_by_tvm(builder, call)
     if data is None or result is None or layout not in ("NCHW", "NHWC"):
         return legalize_by_tvm(builder, call)
     if data.dtype != result.dtype or (not exact and data.dtype != "float32"):
@@ -58,10 +68,22 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return legalize_by_tvm(builder, call)
     if exact:
         return _nearest_elements(builder, call.args[0], first, extents, [t for t, _ in known])
-    # Rows between two rows cost more to keep than to make twice, unless lanes lie along them; and
-    # where the result is smaller, most of a row would be made for nothing.
-    linear = str(call.attrs.method) == "linear"
-    at_once = (linear and layout == "NHWC") or outputs[1] < extents[1]
+    tables = [relax.const(np.ascontiguousarray(table.T)) for pair in known for table in pair]
+    # Of a much smaller result, most of a row would be made for nothing.
+    return _weighted_sums(builder, call, tables, at_once=2 * outputs[1] < extents[1])
+
+
+def _weighted_sums(
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    tables: Sequence[relax.Expr],
+    at_once: bool = False,
+) -> relax.Expr:
+    """Sums by tables [taps, outputs]: indices and weights of rows, and of columns."""
+    layout = str(call.attrs.layout)
+    first = layout.index("H")
+    # Rows between two rows cost more to keep than to make twice, unless lanes lie along them.
+    at_once = at_once or (str(call.attrs.method) == "linear" and layout == "NHWC")
 
     def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
         if at_once:
@@ -70,8 +92,57 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return _summed(rows, first + 1, given[2], given[3], "resized")
 
     attrs = {} if at_once else {"primfunc_attrs": {OP_PATTERN: OUT_ELEMENTWISE_FUSABLE}}
-    tables = [relax.const(table) for pair in known for table in pair]
     return builder.call_te(compute, call.args[0], *tables, primfunc_name_hint="resize2d", **attrs)
+
+
+def _dynamic_tables(builder: relax.BlockBuilder, call: relax.Call) -> list[relax.Expr]:
+    """The tables of an image of dynamic extents, which kernels compute; none of other forms."""
+    before, after, layout = call.args[0].ty, call.ty, str(call.attrs.layout)
+    coordinates, method = str(call.attrs.coordinate_transformation_mode), str(call.attrs.method)
+    shapes = isinstance(before.shape, relax.ShapeExpr) and isinstance(after.shape, relax.ShapeExpr)
+    if not shapes or layout not in ("NCHW", "NHWC") or method not in ("linear", "cubic"):
+        return []
+    if coordinates not in _PLACES or int(call.attrs.cubic_exclude):
+        return []
+    if {str(before.dtype), str(after.dtype)} != {"float32"}:
+        return []
+    taps, first = 2 if method == "linear" else 4, layout.index("H")
+
+    def indices(extent: tirx.Expr, outputs: tirx.Expr) -> te.Tensor:
+        def element(tap: tirx.Var, at: tirx.Var) -> tirx.Expr:
+            low = te.floor(place(at, extent, outputs)).astype("int64")
+            return te.max(te.min(low + tap - (taps // 2 - 1), extent - 1), 0)
+
+        return te.compute((taps, outputs), element, name="taps")
+
+    def weights(extent: tirx.Expr, outputs: tirx.Expr) -> te.Tensor:
+        def element(tap: tirx.Var, at: tirx.Var) -> tirx.Expr:
+            part = place(at, extent, outputs)
+            part = part - te.floor(part)
+            found = [1 - part, part]
+            if method == "cubic":
+                found = _cubic(part, float(call.attrs.cubic_alpha))
+            value = found[-1]
+            for number in range(taps - 1):
+                value = tirx.Select(tirx.EQ(tap, number), found[number], value)
+            return value
+
+        return te.compute((taps, outputs), element, name="taps")
+
+    def place(at: tirx.Var, extent: tirx.Expr, outputs: tirx.Expr) -> tirx.Expr:
+        scale = extent.astype("float32") / outputs.astype("float32")
+        return _PLACES[coordinates](at.astype("float32"), scale)
+
+    # Each by itself: in one kernel with what reads it, it would be computed for every element.
+    return [
+        builder.emit(builder.call_te(table, *sizes, primfunc_name_hint="resize_taps"))
+        for sizes in zip(
+            before.shape.values[first : first + 2],
+            after.shape.values[first : first + 2],
+            strict=True,
+        )
+        for table in (indices, weights)
+    ]
 
 
 def _whole_factors(call: relax.Call) -> list[int] | None:
@@ -155,12 +226,12 @@ def _nearest_elements(
 
 def _summed(x: te.Tensor, axis: int, index: te.Tensor, weights: te.Tensor, name: str) -> te.Tensor:
     """Weighted sums of elements along one axis."""
-    shape = [*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]]
+    shape = [*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :]]
 
     def element(*at: tirx.Var) -> tirx.Expr:
         parts = [
-            x(*at[:axis], index[at[axis], tap], *at[axis + 1 :]) * weights[at[axis], tap]
-            for tap in range(int(index.shape[1]))
+            x(*at[:axis], index[tap, at[axis]], *at[axis + 1 :]) * weights[tap, at[axis]]
+            for tap in range(int(index.shape[0]))
         ]
         return functools.reduce(operator.add, parts)
 
@@ -170,15 +241,15 @@ def _summed(x: te.Tensor, axis: int, index: te.Tensor, weights: te.Tensor, name:
 def _summed_at_once(x: te.Tensor, axis: int, given: tuple[te.Tensor, ...]) -> te.Tensor:
     """Weighted sums of elements along two axes."""
     rows, row_weights, columns, column_weights = given
-    shape = [*x.shape[:axis], rows.shape[0], columns.shape[0], *x.shape[axis + 2 :]]
+    shape = [*x.shape[:axis], rows.shape[1], columns.shape[1], *x.shape[axis + 2 :]]
 
     def element(*at: tirx.Var) -> tirx.Expr:
         h, w = at[axis], at[axis + 1]
 
-        taps = itertools.product(range(int(rows.shape[1])), range(int(columns.shape[1])))
+        taps = itertools.product(range(int(rows.shape[0])), range(int(columns.shape[0])))
         parts = [
-            x(*at[:axis], rows[h, row], columns[w, column], *at[axis + 2 :])
-            * (row_weights[h, row] * column_weights[w, column])
+            x(*at[:axis], rows[row, h], columns[column, w], *at[axis + 2 :])
+            * (row_weights[row, h] * column_weights[column, w])
             for row, column in taps
         ]
         return functools.reduce(operator.add, parts)
@@ -202,7 +273,7 @@ def _taps(call: relax.Call, extent: int, outputs: int) -> Taps | None:
     if method == "linear":
         steps, weights = np.arange(2), np.stack([1 - part, part], 1)
     elif method == "cubic" and not int(call.attrs.cubic_exclude):
-        steps, weights = np.arange(-1, 3), _cubic(part, np.float32(call.attrs.cubic_alpha))
+        steps, weights = np.arange(-1, 3), np.stack(_cubic(part, float(call.attrs.cubic_alpha)), 1)
     else:
         return None
     return _inside(low[:, None] + steps, extent), weights.astype(np.float32)
@@ -215,19 +286,13 @@ def _inside(index: NDArray[Any], extent: int) -> NDArray[np.int32]:
 
 def _places(coordinates: str, extent: int, outputs: int) -> NDArray[np.float32] | None:
     """Where every output lies between the elements, in f32 as TVM and ONNX Runtime compute it."""
-    x, half = np.arange(outputs, dtype=np.float32), np.float32(0.5)
+    x = np.arange(outputs, dtype=np.float32)
     scale = np.float32(extent) / np.float32(outputs)
-    if coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and outputs > 1):
-        return (x + half) * scale - half
     if coordinates == "pytorch_half_pixel":
-        return x * 0
+        return _PLACES["half_pixel"](x, scale) if outputs > 1 else x * 0
     if coordinates == "align_corners":
         return x * (np.float32(extent - 1) / np.float32(max(outputs - 1, 1)))
-    if coordinates == "asymmetric":
-        return x * scale
-    if coordinates == "tf_half_pixel_for_nn":
-        return (x + half) * scale
-    return None
+    return _PLACES[coordinates](x, scale) if coordinates in _PLACES else None
 
 
 def _nearest(places: NDArray[np.float32], rounding: str) -> NDArray[np.float32] | None:
@@ -243,18 +308,16 @@ def _nearest(places: NDArray[np.float32], rounding: str) -> NDArray[np.float32] 
     return None
 
 
-def _cubic(part: NDArray[np.float32], alpha: np.float32) -> NDArray[np.float32]:
-    """Weights [outputs, 4] of the elements around a place, `part` beyond the second."""
+def _cubic(part: Any, alpha: float) -> list[Any]:
+    """Weights of the four elements around a place, `part` beyond the second: arrays, or
+    expressions."""
     square, cube = part * part, part * part * part
-    return np.stack(
-        [
-            alpha * (cube - 2 * square + part),
-            (alpha + 2) * cube - (3 + alpha) * square + 1,
-            -(alpha + 2) * cube + (3 + 2 * alpha) * square - alpha * part,
-            -alpha * cube + alpha * square,
-        ],
-        1,
-    )
+    return [
+        alpha * (cube - 2 * square + part),
+        (alpha + 2) * cube - (3 + alpha) * square + 1,
+        -(alpha + 2) * cube + (3 + 2 * alpha) * square - alpha * part,
+        -alpha * cube + alpha * square,
+    ]
 
 
 LEGALIZATIONS: dict[str, Legalize] = {"relax.image.resize2d": resize2d}

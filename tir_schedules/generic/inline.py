@@ -90,7 +90,12 @@ def _into_consumers(program: Program, position: int) -> Program | None:
     if len(writers) != 1:
         return None
     cost = cost_of(store.value) + sum(cost_of(value) for _, value in producer.lets)
-    dear = cost > CHEAP and _evaluations(program, store.buffer, readers) > producer.points
+    evaluations = _evaluations(program, store.buffer, readers)
+    # At places of a table neighbours are no vector: as many elements cost more there.
+    repeated = evaluations > producer.points or (
+        evaluations == producer.points and _reads_by_table(program, store.buffer, readers)
+    )
+    dear = cost > CHEAP and repeated
     if dear and not all(program.nests[reader].reduce for reader in readers):
         return None
     changed = {}
@@ -134,6 +139,15 @@ def _evaluations(program: Program, buffer: tirx.Var, readers: list[int]) -> int:
                 distinct.append(load)
         total += len(distinct) * nest.points
     return total
+
+
+def _reads_by_table(program: Program, buffer: tirx.Var, readers: list[int]) -> bool:
+    """Whether several elements of a buffer are read, at places that are read, too."""
+    for reader in readers:
+        found = reads_of(program.nests[reader], buffer)
+        if len(found) > 1 and any(loads_of(index) for load in found for index in load.indices):
+            return True
+    return False
 
 
 def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import tvm
 from tvm import IRModule, relax, tirx
 
+from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.legalize_operators import legalize_operators
+from relay_passes.lower.schedule_generic import schedule_leftovers
 from tir_schedules.generic.schedule import schedule_generic
 
 COORDINATES = (
@@ -112,6 +115,73 @@ def test_whole_factors_need_no_table(coordinates: str, rounding: str) -> None:
     machine = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
     resized = machine["main"](tvm.runtime.tensor(data)).numpy()
     np.testing.assert_array_equal(resized, data.repeat(2, 1).repeat(4, 2))
+
+
+N, H, W = (tirx.Var(name, "int64") for name in "nhw")
+
+
+def dynamic(layout: str, dtype: str = "float32", **attrs: Any) -> IRModule:
+    """To three halves and to half of an image of any size."""
+    shape = (N, 16, H, W) if layout == "NCHW" else (N, H, W, 16)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, dtype))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            size = relax.ShapeExpr([H * 3 // 2, W // 2])
+            resized = relax.op.image.resize2d(x, size, layout=layout, **attrs)
+            result = builder.emit_output(resized)
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def kernels(mod: IRModule) -> list[str]:
+    """Kernels of the module as it is scheduled."""
+    noted: list = []
+    machine = Machine("znver3", isa_named("avx2"), 1)
+    schedule_leftovers(machine, noted)(legalize_operators()(mod))
+    return [each.kernel for each in noted]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("method", ["linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric"])
+def test_dynamic_extents_have_tables(coordinates: str, method: str, layout: str) -> None:
+    mod = dynamic(layout, method=method, coordinate_transformation_mode=coordinates)
+    ours, stock = (
+        relax.VirtualMachine(tvm.compile(each, target="llvm"), tvm.cpu())
+        for each in (legalize_operators()(mod), relax.transform.LegalizeOps()(mod))
+    )
+    assert kernels(mod) == ["generic_injective"] * 5  # two tables for each axis
+    for extents in ((4, 9), (7, 2)):
+        shape = (2, 16, *extents) if layout == "NCHW" else (2, *extents, 16)
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        made = [each["main"](tvm.runtime.tensor(x)).numpy() for each in (ours, stock)]
+        # As of constant taps.
+        np.testing.assert_allclose(*made, rtol=0, atol=16 * 13 * EPSILON)
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        dynamic("NCHW", "float16", method="linear"),
+        dynamic("NCHW", method="cubic", cubic_exclude=1),
+        dynamic("NCHW", method="linear", coordinate_transformation_mode="align_corners"),
+    ],
+)
+def test_other_dynamic_forms_are_left_to_tvm(mod: IRModule) -> None:
+    assert len(kernels(mod)) == 1
+
+
+def test_rows_are_kept_where_columns_are_read_by_a_table() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 4, 16, 64), "float32"))
+    with builder.function("main", [x]):
+        result = builder.emit(relax.op.image.resize2d(x, (8, 32), layout="NCHW", method="linear"))
+        builder.emit_func_output(result)
+    mod = legalize_operators()(builder.get())
+    (function,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    scheduled, _ = schedule_generic(function, Machine("znver3", isa_named("avx2"), 1))
+    assert "rows_flat = T.alloc_buffer((T.int64(64),))" in str(scheduled.script())
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

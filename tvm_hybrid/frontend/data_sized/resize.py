@@ -13,11 +13,13 @@ those of another image do, or be found by a kernel. `resize_taps` has the same f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 from ..expressions import Expr, cast, dtype_of, literal
 from ..resize_taps import Resizing, axis_taps
@@ -67,8 +69,12 @@ def open_resize(
     dtype = dtype_of(x)
     if changed and how.mode != "nearest":
         x = widened(builder, x)
-    for number in changed:
-        x = _resized(builder, x, how, axes[number], number, is_apart(dtype))
+    weighed_axes = {number: axes[number] for number in changed}
+    if _sums_at_once(how, weighed_axes, dtype):
+        x = _summed(builder, x, how, weighed_axes)
+    else:
+        for number, axis in weighed_axes.items():
+            x = _resized(builder, x, how, axis, number, is_apart(dtype))
     x = rounded(builder, x, dtype)
     if how.coordinates == "tf_crop_and_resize":
         for number in changed:
@@ -96,6 +102,53 @@ def _in_relax(how: Resizing, axes: list[Axis], changed: list[int]) -> dict[str, 
         "coordinate_transformation_mode": how.coordinates,
         "cubic_alpha": how.cubic_a,
     }
+
+
+def _sums_at_once(how: Resizing, axes: Mapping[int, Axis], dtype: str) -> bool:
+    """Whether one kernel adds up the taps of all axes: as floats, without rounding between."""
+    if how.mode == "nearest" or not axes or is_apart(dtype):
+        return False
+    return not any(axis.known is None and wants_filter(Table(how, axis)) for axis in axes.values())
+
+
+def _summed(builder: relax.BlockBuilder, x: Expr, how: Resizing, axes: Mapping[int, Axis]) -> Expr:
+    """The image with other extents along axes, one after the other in one kernel."""
+    found = [_tap_tables(builder, how, axis, dtype_of(x)) for axis in axes.values()]
+
+    def compute(value: te.Tensor, tables: list[list[te.Tensor]]) -> te.Tensor:
+        for number, own in zip(axes, tables, strict=True):
+            value = _along_axis(value, number, own)
+        return value
+
+    return builder.emit_te(compute, x, found, primfunc_name_hint="resize")
+
+
+def _along_axis(x: te.Tensor, number: int, tables: list[te.Tensor]) -> te.Tensor:
+    """Weighted sums along an axis, by the indices of its taps and behind them all weights."""
+    half = len(tables) // 2
+
+    def element(*at: Expr) -> Expr:
+        place = at[number]
+        parts = [
+            x(*at[:number], places[place], *at[number + 1 :]) * weights[place]
+            for places, weights in zip(tables[:half], tables[half:], strict=True)
+        ]
+        return functools.reduce(operator.add, parts)
+
+    shape = [*x.shape[:number], tables[0].shape[0], *x.shape[number + 1 :]]
+    return te.compute(shape, element, name="resized")
+
+
+def _tap_tables(builder: relax.BlockBuilder, how: Resizing, axis: Axis, dtype: str) -> list[Expr]:
+    """The indices of all taps of an axis, and then their weights."""
+    if axis.known is not None:
+        taps = axis_taps(how, *axis.known)
+        indices = [literal(np.ascontiguousarray(each)) for each in taps.index.T]
+        return [*indices, *(literal(each.astype(dtype)) for each in taps.weight.T)]
+    table = Table(how, axis)
+    parts = [(what, tap) for what in ("index", "weight") for tap in range(table.taps)]
+    found = [table.emit(builder, *part) for part in parts]
+    return [*found[: table.taps], *(cast(builder, each, dtype) for each in found[table.taps :])]
 
 
 def _resized(
