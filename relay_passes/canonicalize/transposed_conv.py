@@ -144,7 +144,9 @@ class TransposedConv:
             columns = self.channels * math.prod(len(window.taps) for window in windows)
             taps = math.prod(window.size for window in windows)
             cost += depth * (taps * math.ceil(columns / LANES) + READ)
-        if form.moves:
+        # `concat_in_place` saves the copy of parts of static extents.
+        copied = len(form.parts) > 1 and is_open(self.outputs)
+        if form.moves or copied:
             cost += INTERLEAVE * math.ceil(self.channels * math.prod(self.strides) / LANES)
         return cost
 
