@@ -63,11 +63,13 @@ def grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             _ChannelsFirst(pixels), grid, str(attrs.method), str(attrs.layout),
             str(attrs.padding_mode), bool(attrs.align_corners),
         )  # fmt: skip
-        image, channel, *place = (axis.var for axis in sampled.op.axis)
+        own = sampled.op
+        assert isinstance(own, te.ComputeOp)
+        image, channel, *place = (axis.var for axis in own.axis)
 
         def element(*at: tirx.Var) -> tirx.Expr:
             values = dict(zip([image, *place, channel], at, strict=True))
-            return substitute(sampled.op.body[0], values)
+            return substitute(own.body[0], values)
 
         batch, _, *outputs = sampled.shape
         return te.compute([batch, *outputs, channels], element, name="grid_sample")

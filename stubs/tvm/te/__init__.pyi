@@ -14,4 +14,5 @@ from .operation import extern as extern
 from .operation import placeholder as placeholder
 from .operation import reduce_axis as reduce_axis
 from .tag import tag_scope as tag_scope
+from .tensor import ComputeOp as ComputeOp
 from .tensor import Tensor as Tensor

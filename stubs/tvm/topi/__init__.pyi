@@ -1,7 +1,8 @@
 from collections.abc import Callable, Sequence
 
-from .ir import Expr
-from .te import Tensor
+from ..ir import Expr
+from ..te import Tensor
+from . import image as image
 
 def add(lhs: Tensor | Expr, rhs: Tensor | Expr) -> Tensor: ...
 def subtract(lhs: Tensor | Expr, rhs: Tensor | Expr) -> Tensor: ...
@@ -18,3 +19,4 @@ def scanop(
     op_name: str,
     axis: int | None = None,
 ) -> Tensor: ...
+def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor: ...
