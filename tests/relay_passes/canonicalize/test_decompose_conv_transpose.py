@@ -282,6 +282,18 @@ def test_images_of_any_size(channels: int) -> None:
         assert np.abs(found - wanted).max() <= bound * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize(("rows", "products"), [(5, 2), (tirx.Var("rows", "int64"), 1)])
+def test_phases_of_any_size_are_one_product(rows: int | tirx.Var, products: int) -> None:
+    """Parts of static extents are written in place, those of dynamic ones would be copied."""
+    weight = constant(32, 32, 2, 2)
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.conv2d_transpose(x, weight, strides=[2, 2])
+
+    after = rewritten(module(body, ((1, 32, rows, 4), F)))  # type: ignore[arg-type]
+    assert after.script().count("R.matmul") == products
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kernel", "padding"), [(4, [1, 1]), (3, [0, 1]), (3, [0, 0]), (5, [2, 2])]
