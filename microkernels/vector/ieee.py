@@ -24,6 +24,8 @@ LOWEST = float(np.finfo(np.float32).min)
 
 _SAME_WIDTH = {"float16": "int16", "float32": "int32", "float64": "int64"}
 _HALF_RANGE = {"uint32": 31, "uint64": 63}
+_INFINITE = {"float16": 0x7C00, "float32": 0x7F800000, "float64": 0x7FF0000000000000}
+"""The bits of infinity; those of a NaN's magnitude are more."""
 
 
 def is_float(value: Expr) -> bool:
@@ -82,6 +84,12 @@ def absolute(x: Expr) -> Expr:
     bits = reinterpret(_SAME_WIDTH[element_of(x)], x)
     ones = 2 ** (int(x.ty.dtype.bits) - 1) - 1
     return reinterpret(element_of(x), tirx.bitwise_and(bits, like(ones, bits)))
+
+
+def is_nan(x: Expr) -> Expr:
+    """Whether a value is a NaN, on vectors, too: TVM takes its own `isnan` apart into lanes."""
+    bits = reinterpret(_SAME_WIDTH[element_of(x)], absolute(x))
+    return bits > like(_INFINITE[element_of(x)], bits)
 
 
 def flipped(x: Expr, bits: Expr) -> Expr:

@@ -29,6 +29,7 @@ COSTS: dict[str, float] = {
     **dict.fromkeys(("asin", "acos", "atan", "cosh"), 25),
     **dict.fromkeys(("sinh", "log1p", "fmod"), 40),
     **dict.fromkeys(("asinh", "acosh", "atanh"), 55),
+    "isnan": 2,
     "reinterpret": 0,
     "if_then_else": 3,
 }

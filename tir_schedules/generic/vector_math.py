@@ -5,6 +5,7 @@
     T.bfloat16(x)       ->  integer arithmetic on the bits of x, rounding to nearest even
     T.truncmod(x, y)    ->  arithmetic of microkernels.vector.remainder
     T.exp10(x)          ->  exp10f(x), of the C library
+    T.isnan(x)          ->  a comparison of the bits of x
     T.atan2(half, half) ->  T.float16(T.atan2(T.float32(half), T.float32(half)))
     p == q, booleans    ->  T.uint8(p) == T.uint8(q)
 
@@ -124,6 +125,8 @@ def _lowered(call: Call) -> Expr:
     name = call_name(call)
     if name == "pow":
         return _power(call)
+    if name == "isnan":
+        return ieee.is_nan(call.args[0]) if ieee.is_float(call.args[0]) else call
     if name not in _KNOWN:
         return call  # such as an address, which has no elements
     element = element_of(call)
