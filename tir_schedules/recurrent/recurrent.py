@@ -38,7 +38,7 @@ from tir_schedules.core.emission import (
 )
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
 from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import for_tiles, share_of
+from tir_schedules.core.open_loops import choose, for_tiles, share_of
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.core.template import Packing, Template, register_template
@@ -175,14 +175,26 @@ def _parameters(region: Region, problem: RecurrentProblem, stored: Tensor) -> di
 
 
 def _known(total: int, most: int) -> ForTiles:
-    """Tiles of a known number of sequences."""
+    """Tiles of a known number of sequences.
+
+    Of two heights, one may be of a single tile. Alone outside of the others' loop it would lose its
+    registers to constants of the cells, which LLVM keeps for the inner loop: one loop has both.
+    """
+    tall, *others = balanced(total, most)
 
     def run(multiply: EmitTile, finish: FinishTile) -> None:
         def tile(start: Expr | int, size: int) -> None:
             multiply(start, size)
             finish(start, size)
 
-        for_groups(balanced(total, most), tile)
+        if not others:
+            for_groups((tall,), tile)
+            return
+        with I.serial(tall.count + others[0].count) as number, opaque_block("piece"):
+            start = materialise(number * others[0].size + tirx.Min(number, tall.count))
+            rows = materialise(tirx.Select(number < tall.count, tall.size, others[0].size))
+            choose(rows, [others[0].size, tall.size], lambda size: multiply(start, size))
+            finish(start, rows)
 
     return run
 

@@ -338,8 +338,14 @@ class _Step:
         """Runs `body(row of the tile, unit, its first hidden value)`."""
         of, panels = self.of, self.of.panels[tiles.product]
         many = isinstance(rows, int) and rows > 1 and rows * panels.units > MOST_WRITTEN
-        loop = whole_loop(rows, hidden=True) if many else I.serial(rows)
-        with loop as i, I.serial(panels.units) as unit, opaque_block("cell"):
+        if many:
+            # One loop: in an inner one, constants of cells would be worth more than accumulators.
+            with whole_loop(rows * panels.units, hidden=True) as number, opaque_block("cell"):
+                i = of.named(I.floordiv(number, panels.units))
+                unit = of.named(number - i * panels.units)
+                body(i, unit, of.named(tiles.place + unit * of.kernel.lanes))
+            return
+        with I.serial(rows) as i, I.serial(panels.units) as unit, opaque_block("cell"):
             body(i, unit, of.named(tiles.place + unit * of.kernel.lanes))
 
     def _cell(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> None:

@@ -11,6 +11,7 @@ from relay_passes.lower.kernel_context import kernel_context
 from tests.microkernels.isa_targets import target_of
 from tests.tir_schedules.recurrent_regions import recurrent
 from tests.tir_schedules.run_region import machine_for
+from tir_schedules.core.blocking import balanced
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.recurrent.config import RecurrentConfig, panels_of
@@ -101,4 +102,23 @@ def test_cells_of_many_rows_take_no_registers_of_products() -> None:
     found = [each for each in loops(region, config, "avx2") if product.search(each)]
     steps = [each for each in found if not CELLS.search(each)]
     assert sorted(len(product.findall(loop)) for loop in steps) == [8, 12]
+    assert not any("(%rsp" in loop for loop in steps)
+
+
+@pytest.mark.parametrize(
+    ("cell", "batch", "hidden"), [("lstm", 16, 64), ("rnn", 16, 256), ("gru_linear", 2, 64)]
+)
+def test_constants_of_cells_take_no_registers_of_products(
+    cell: str, batch: int, hidden: int
+) -> None:
+    """16 rows are tiles of 6, 5 and 5; a GRU of 64 values has one panel of four vectors."""
+    region = recurrent(cell, 9, batch, hidden)
+    config = TEMPLATE.default_config(region, machine_for("avx512"))
+    product = re.compile(PRODUCTS["float32"])
+    found = [each for each in loops(region, config, "avx512") if product.search(each)]
+    steps = [each for each in found if not CELLS.search(each)]
+    heights = {group.size for group in balanced(batch, config.rows)}
+    (panels,) = panels_of(RecurrentProblem.of(region), config)
+    products = {len(product.findall(loop)) for loop in steps}
+    assert products == {height * panels.vectors for height in heights}
     assert not any("(%rsp" in loop for loop in steps)
