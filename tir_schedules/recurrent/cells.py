@@ -51,20 +51,26 @@ class Cell:
 
     def lstm(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
         """The next h and c; peepholes are empty, or those of i, o and f."""
-        shows, following = self.lstm_memory(gates, memory, peepholes)
+        begun = self.lstm_gates(gates, memory, peepholes)
+        shows, following = self.lstm_memory(begun, memory, peepholes)
         return self.lstm_shown(shows, following), following
 
-    def lstm_memory(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
-        """The function of the output gate, and the next c; parameters as of `lstm`."""
+    def lstm_gates(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> list[Any]:
+        """The gates, with the functions of those that need no next c; parameters as of `lstm`."""
         i, o, f, c = gates
         if peepholes:
             i, f = i + peepholes[0] * memory, f + peepholes[2] * memory
         enter = self.activate(0, i)
         forget = _one_less(enter) if self.problem.coupled else self.activate(0, f)
+        return [enter, o if peepholes else self.activate(0, o), forget, c]
+
+    def lstm_memory(self, begun: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
+        """The function of the output gate, and the next c, of what `lstm_gates` gives."""
+        enter, shows, forget, c = begun
         following = self.named(forget * memory + enter * self.activate(1, c))
         if peepholes:
-            o = o + peepholes[1] * following
-        return self.activate(0, o), following
+            shows = self.activate(0, shows + peepholes[1] * following)
+        return shows, following
 
     def lstm_shown(self, shows: Any, following: Any) -> Any:
         """The next h: as much of the next c as the output gate shows."""

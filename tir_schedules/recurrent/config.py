@@ -234,7 +234,7 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
 
     A step of K of a tile takes the time of its products, of the latency of one of them, or of its
     loads. The first block of rows gets a panel from where the whole weight fits, the others from L1
-    if the panel leaves room there.
+    if the panel leaves room there; else what cells read comes from L2, too.
     """
     problem = RecurrentProblem.of(region.sampled())
     parts = parts_of(problem, config.threads, problem.batch)
@@ -248,7 +248,8 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
     if has_pairs(kernel):
         instructions = WORD_INSTRUCTIONS if kernel.b_dtype == "int16" else BYTE_INSTRUCTIONS
     fits = size * sum(panels.size for panels in all_panels) <= machine.l2_bytes
-    rate = (machine.l2_rate if fits else machine.l3_rate(config.threads)) / machine.cycles_per_us
+    l2_rate = machine.l2_rate / machine.cycles_per_us
+    rate = l2_rate if fits else machine.l3_rate(config.threads) / machine.cycles_per_us
     cycles = 0.0
     for panels in all_panels:
         tile = rows * panels.vectors
@@ -256,9 +257,13 @@ def estimate(region: Region, config: RecurrentConfig, machine: Machine) -> float
         near = max(instructions * tile / machine.fma_rate, machine.fma_latency, loads)
         panel = size * panels.size / panels.count
         far = max(near, panel / panels.steps / rate)
-        far_blocks = 1 if panel <= machine.l1_bytes / 2 else blocks
+        stays = panel <= machine.l1_bytes / 2
+        far_blocks = 1 if stays else blocks
         steps = far_blocks * far + (blocks - far_blocks) * near
-        once = 10 + 2 * tile + rows * panels.units * CELL_CYCLES
+        # A panel that does not stay in L1 drives out what cells read: sums and a state.
+        vector = kernel.lanes * DataType(kernel.acc_dtype).itemsize
+        read = 0 if stays else vector * (len(panels.gates) + 1) / l2_rate
+        once = 10 + 2 * tile + rows * panels.units * (CELL_CYCLES + read)
         cycles += panels.count * (panels.steps * steps + blocks * once)
     return shares * problem.steps * cycles
 

@@ -111,6 +111,7 @@ def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
                 steps=as_expr(extent(problem.steps)),
                 named=materialise,
                 rests=None if large is None else RestsOf(large, kernel, parameters["weight"]),
+                prefetches=config.rows > 1,
             )
             if known is None:
                 first, rows = share_of(as_expr(batch), share, parts)

@@ -122,3 +122,24 @@ def test_constants_of_cells_take_no_registers_of_products(
     products = {len(product.findall(loop)) for loop in steps}
     assert products == {height * panels.vectors for height in heights}
     assert not any("(%rsp" in loop for loop in steps)
+
+
+def test_cells_take_turns_by_function() -> None:
+    """Three gates' functions, then the one of the next c, then the one of what is shown."""
+    region = recurrent("lstm", 9, 18, 64)
+    config = TEMPLATE.default_config(region, machine_for("avx512"))
+    found = [each for each in loops(region, config, "avx512") if CELLS.search(each)]
+    assert sorted(each.count("vdivps") for each in found) == [1, 1, 3]
+    assert not any("vcmp" in each for each in found)  # the sign of e^-x is in constants
+
+
+def test_a_tile_asks_for_the_next_ones_input_parts() -> None:
+    region = recurrent("lstm", 9, 16, 64)
+    config = TEMPLATE.default_config(region, machine_for("avx512"))
+    heights = [group.size for group in balanced(16, config.rows)]
+    isa = machine_for("avx512").isa
+    text = TEMPLATE.build(region, config, isa).body.script()
+    assert text.count('"tvm_hybrid_prefetch"') == sum(heights) * 4 * config.units
+    region = recurrent("lstm", 9, 1, 64)
+    config = TEMPLATE.default_config(region, machine_for("avx512"))
+    assert "tvm_hybrid_prefetch" not in TEMPLATE.build(region, config, isa).body.script()
