@@ -87,6 +87,7 @@ from .lower.share_kernels import share_kernels
 from .lower.share_objects import share_objects
 from .lower.share_storage import share_storage
 from .lower.size_classes import size_classes
+from .lower.store_constants import store_constants
 from .lower.unmatched_sizes import unmatched_sizes
 from .lower.update_rows import update_rows
 from .lower.views_of_sums import views_of_sums
@@ -249,6 +250,7 @@ def phases(
             bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
+            store_constants(),
             unmatched_sizes(),
             fuse_operators(),
             scalars_in_shapes(),

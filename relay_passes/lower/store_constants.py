@@ -1,0 +1,165 @@
+"""Constants that are outputs: where few numbers make one, a kernel stores it in each call.
+
+Before
+
+    return const                                  (zeros, but for ones on a diagonal)
+
+After
+
+    lv = R.call_tir(sparse, (const_places, const_values))
+    return lv
+
+A caller gets memory of its own, which a copy of the constant writes and reads: a kernel only writes
+it. So it is for a constant of one number throughout, for one in arithmetic progression, and for one
+of one number with few exceptions. Small ones are copied as fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import IRModule, ir, relax, te, tirx
+from tvm.ir.transform import PassContext, module_pass
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.vector.expressions import Expr
+from relay_passes.entries import MAIN
+from relay_passes.ir.constants import array_of, constant_of
+from relay_passes.ir.rewrite import with_body
+from tir_schedules.core.emission import opaque_block
+
+LEAST_BYTES = 1 << 14
+EXCEPTIONS = 64  # elements for each that may differ from the others
+_SAMPLES = 64  # elements that are looked at for the number of most others
+_DTYPES = ("bool", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+
+Array = np.ndarray[Any, Any]
+
+
+def store_constants() -> ir.transform.Pass:
+    """The pass; it comes after the folding of constants, before kernels are scheduled."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.store_constants")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        main = next((g for g in mod.get_global_vars() if str(g.name_hint) == MAIN), None)
+        return mod if main is None else _stored(mod, main)
+
+    return run
+
+
+def _stored(mod: IRModule, name: ir.GlobalVar) -> IRModule:
+    """The module with kernels in the place of outputs of its main function."""
+    main = mod[name]
+    values: dict[relax.Expr, relax.Expr] = {
+        binding.var: binding.value
+        for block in main.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.VarBinding)
+    }
+    result = main.body.body
+    outputs = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    builder = relax.BlockBuilder(mod)
+    bindings: list[relax.VarBinding | relax.MatchCast] = []
+    for number, output in enumerate(outputs):
+        call = _call(builder, values.get(output, output))
+        if call is not None:
+            stored = relax.Var(f"stored{number}", call.ty)
+            bindings.append(relax.VarBinding(stored, call))
+            outputs[number] = stored
+    if not bindings:
+        return mod
+    body = relax.Tuple(outputs) if isinstance(result, relax.Tuple) else outputs[0]
+    blocks = [*main.body.blocks, relax.DataflowBlock(bindings)]
+    builder.update_func(name, with_body(main, relax.SeqExpr(blocks, body)))
+    return builder.get()
+
+
+def _call(builder: relax.BlockBuilder, value: relax.Expr) -> relax.Expr | None:
+    """A call of a kernel that stores a constant; None for what has none."""
+    if not isinstance(value, ir.GenericConst) or str(value.ty.dtype) not in _DTYPES:
+        return None
+    array = array_of(value.value)
+    if array.nbytes < LEAST_BYTES:
+        return None
+    flat = array.reshape(-1)
+    numbers = _progression(flat)
+    if numbers is not None:
+        return _kernel(builder, _in_progression, array, *numbers)
+    usual = _usual(flat)
+    places = np.flatnonzero(_bits(flat) != _bits(usual))
+    if len(places) * EXCEPTIONS > flat.size or _is_special(usual):
+        return None
+    tensors = [constant_of(each) for each in (places, flat[places])] if len(places) else []
+    return _kernel(builder, _of_few_numbers, array, usual.item(), *tensors)
+
+
+def _kernel(
+    builder: relax.BlockBuilder, computed: Callable[..., Any], array: Array, *what: Any
+) -> relax.Expr:
+    """A call of a kernel that makes an array of this shape and type."""
+    name = computed.__name__.strip("_")
+    shape, dtype = array.shape, str(array.dtype)
+    return builder.normalize(
+        builder.call_te(computed, shape, dtype, *what, primfunc_name_hint=name)
+    )
+
+
+def _bits(array: Array) -> Array:
+    """Elements as integers: a NaN is itself, and -0 is not 0."""
+    return array.view(f"u{array.dtype.itemsize}")
+
+
+def _progression(flat: Array) -> tuple[int, int] | None:
+    """The first of integers, and by how much each is larger than the one before it."""
+    if flat.dtype.kind not in "iu":
+        return None
+    first, step = int(flat[0]), int(flat[1]) - int(flat[0])
+    last, limits = first + step * (flat.size - 1), np.iinfo(flat.dtype)
+    if int(flat[-1]) != last or not limits.min <= step <= limits.max:
+        return None
+    return (first, step) if (np.diff(flat) == step).all() else None
+
+
+def _usual(flat: Array) -> Array:
+    """The number that most of some elements are, as an array of one."""
+    samples = flat[:: max(1, flat.size // _SAMPLES)]
+    _, firsts, counts = np.unique(_bits(samples), return_index=True, return_counts=True)
+    place = int(firsts[counts.argmax()])
+    return samples[place : place + 1]
+
+
+def _is_special(number: Array) -> bool:
+    """Whether TVM may write another number in its place."""
+    return bool(np.isnan(number[0])) or (number[0] == 0 and bool(np.signbit(number[0])))
+
+
+def _in_progression(shape: Sequence[int], dtype: str, first: int, step: int) -> te.Tensor:
+    def element(*indices: Expr) -> Expr:
+        place: Expr = tirx.const(0, "int64")
+        for index, size in zip(indices, shape, strict=True):
+            place = place * size + index
+        return (place * step + first).astype(dtype)
+
+    return te.compute(shape, element, name="in_progression")
+
+
+def _of_few_numbers(shape: Sequence[int], dtype: str, usual: Any, *exceptions: te.Tensor) -> Any:
+    number = tirx.const(usual, dtype)
+    if not exceptions:
+        return te.compute(shape, lambda *_: number, name="of_one_number")
+    size = math.prod(shape)
+
+    def statement(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
+        with IRBuilder() as kernel, opaque_block("sparse"):
+            flat = I.decl_buffer([size], dtype, data=outs[0].data)
+            with I.serial(size) as place:
+                I.buffer_store(flat, number, [place])
+            with I.serial(ins[0].shape[0]) as place:
+                I.buffer_store(flat, ins[1][place], [ins[0][place]])
+        return kernel.get()
+
+    return te.extern([shape], list(exceptions), statement, name="of_few_numbers", dtype=dtype)
