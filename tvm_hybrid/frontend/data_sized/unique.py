@@ -1,7 +1,8 @@
 """Unique: the different elements of a tensor, or the different slices along an axis.
 
 A kernel sorts the places of all slices, which puts equal ones side by side, the first of them in
-front. NaN is equal to NaN and comes last; of 0 and -0 the first one stays.
+front: elements by their digits, slices of several by merges. NaN is equal to NaN and comes last; of
+0 and -0 the first one stays.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from tvm import relax, tirx
 
 from ..expressions import Converter, Expr
 from .kernels import INDEX, cell, emit_kernel, index, put, table
-from .sizes import copied, cut, dims_of, pick, product, size_in
-from .sorting import lesser, sort_places
+from .sizes import copied, cut, dims_of, is_number, pick, product, size_in
+from .sorting import Before, Order, lesser, rising, sort_by_digits, sort_places
 
 
 def _unique(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -35,13 +36,8 @@ def _unique(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         (x,), (firsts, inverse, counts, count) = ins, outs
         extent = x.shape[1]
         order, group = table(extent), cell()
-
-        def before(one: Expr, other: Expr) -> Expr:
-            return _compared(x, one, other)
-
-        with I.serial(extent) as place:
-            put(order, place, place)
-        sort_places(order, extent, before)
+        single = is_number(x.shape[0], 1) and is_number(x.shape[2], 1)
+        before = (_sort_elements if single else _sort)(x, order)
         put(group, index(-1))
         with I.serial(extent) as place:
             new = cell("bool")
@@ -64,6 +60,33 @@ def _unique(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     found = size_in(builder, count)
     values = pick(builder, x, firsts, found, axis)
     return relax.Tuple([values, cut(builder, firsts, found), inverse, cut(builder, counts, found)])
+
+
+def _sort(x: Expr, order: Expr) -> Before:
+    """Puts the places of slices in order; whether one comes before another."""
+
+    def before(one: Expr, other: Expr) -> Expr:
+        return _compared(x, one, other)
+
+    extent = x.shape[1]
+    with I.serial(extent) as place:
+        put(order, place, place)
+    sort_places(order, extent, before)
+    return before
+
+
+def _sort_elements(x: Expr, order: Expr) -> Before:
+    """As `_sort`, of slices of one element: by digits."""
+    extent = x.shape[1]
+    ranks = table(extent, str(rising(x[0, index(0), 0]).ty.dtype))
+
+    def before(one: Expr, other: Expr) -> Expr:
+        return ranks[one] < ranks[other]
+
+    with I.serial(extent) as place:
+        put(ranks, rising(x[0, place, 0]), place)
+    sort_by_digits(Order(order, lambda place: ranks[place]), extent)
+    return before
 
 
 def _compared(x: Expr, one: Expr, other: Expr) -> Expr:

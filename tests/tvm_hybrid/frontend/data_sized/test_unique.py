@@ -14,9 +14,10 @@ from tests.tvm_hybrid.frontend.data_sized.compare import (
     same,
     same_as_onnx_runtime,
 )
+from tvm_hybrid.frontend.onnx_import import import_onnx
 
 
-def unique(shape: tuple[int, ...], dtype: Any, outputs: int = 4, **attributes: int) -> OnnxBuilder:
+def unique(shape: tuple[int, ...], dtype: Any, outputs: int = 4, **attributes: Any) -> OnnxBuilder:
     opset = 28 if dtype is BFLOAT16 else 17
     model = OnnxBuilder(opset)
     names = model.nodes("Unique", outputs, model.input("x", shape, dtype), **attributes)
@@ -72,6 +73,29 @@ def test_special_numbers() -> None:
     assert np.signbit(session.run(None, {"x": x})[0][1])
 
 
-def test_many_elements() -> None:
-    x = np.random.default_rng(1).integers(0, 500, 3000)
-    same(unique((3000,), np.int64), [({"x": x}, np.unique(x, True, True, True))])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int16, np.float32, np.float64])
+@pytest.mark.parametrize("in_order", [0, 1])
+def test_many_elements(dtype: Any, in_order: int) -> None:
+    """Of all digits, some of them alike in all elements."""
+    rng = np.random.default_rng(1)
+    bits = 8 * np.dtype(dtype).itemsize
+    few = rng.integers(0, 2**64 - 1, 500, np.uint64) >> np.uint64(64 - bits)
+    x = few.astype(f"u{bits // 8}").view(dtype)[rng.integers(0, 500, 3000)]
+    x = np.nan_to_num(x) if np.dtype(dtype).kind == "f" else x
+    values, firsts, inverse, counts = np.unique(x, True, True, True)
+    if not in_order:
+        by_place = np.argsort(firsts)
+        inverse = np.argsort(by_place)[inverse]
+        values, firsts, counts = (each[by_place] for each in (values, firsts, counts))
+    model = unique((3000,), dtype, sorted=in_order)
+    same(model, [({"x": x}, [values, firsts, inverse, counts])])
+
+
+@pytest.mark.parametrize(("shape", "by_comparisons"), [((300,), False), ((300, 2), True)])
+def test_elements_are_sorted_by_digits(shape: tuple[int, ...], by_comparisons: bool) -> None:
+    """A sort by merges has a loop over widths of runs; digits have a table of counts."""
+    axis = {"axis": 0} if by_comparisons else {}
+    model = unique(shape, np.int64, 4, **axis)
+    text = import_onnx(model.model(), keep_open=True).mod.script()
+    assert ("T.While" in text or "while " in text) == by_comparisons
+    assert ("T.int64(2048)" in text) != by_comparisons
