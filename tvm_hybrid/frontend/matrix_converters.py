@@ -17,9 +17,15 @@ from onnx import helper
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from tir_schedules.core.emission import opaque_block
+
+from .data_sized.kernels import index
 from .data_sized.requests import check_equal
 from .data_sized.sizes import dims_of, plain, plain_dims
 from .expressions import Converter, Expr, cast, dtype_of, literal
+
+WRITTEN = (2, 3, 4)
+"""Rows of matrices that have code of their own where sizes are open."""
 
 
 def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -53,37 +59,65 @@ def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
 def _eliminate(
     source: Expr, out: Expr, work: Expr, count: int | Expr, size: int | Expr
 ) -> tirx.Stmt:
-    """The product of the pivots; every exchange of rows turns its sign."""
+    """The determinants; matrices of few rows have code of their own, and need no memory."""
 
-    def put(row: Expr, column: Expr, value: Expr) -> None:
-        I.buffer_store(work, value, [n, row, column])
+    def emit(sizes: Sequence[int]) -> None:
+        if not sizes:
+            _matrices(source, out, work, count, size)
+            return
+        with I.If(tirx.EQ(size, index(sizes[0]))):
+            with I.Then():
+                _matrices(source, out, None, count, sizes[0])
+            with I.Else():
+                emit(sizes[1:])
 
-    with IRBuilder() as builder:
-        with I.parallel(count) as n:
-            I.buffer_store(out, tirx.const(1, out.dtype), [n])
-            with I.serial(size) as i, I.serial(size) as j:
-                put(i, j, source[n, i, j])
-            with I.serial(size) as k:
-                with I.serial(size - 1 - k) as below:
-                    row = k + 1 + below
-                    with I.If(tirx.abs(work[n, row, k]) > tirx.abs(work[n, k, k])), I.Then():
-                        I.buffer_store(out, -out[n], [n])
-                        with I.serial(size) as j:
-                            put(size, j, work[n, k, j])
-                            put(k, j, work[n, row, j])
-                            put(row, j, work[n, size, j])
-                with I.serial(size - 1 - k) as below:
-                    row = k + 1 + below
-                    # Below a pivot of 0 there are zeros, or NaN, which is to stay.
-                    nothing = work[n, row, k] == tirx.const(0, work.dtype)
-                    quotient = work[n, row, k] / work[n, k, k]
-                    put(size, 0, tirx.Select(nothing, tirx.const(0, work.dtype), quotient))
-                    with I.serial(size - 1 - k) as right:
-                        column = k + 1 + right
-                        step = work[n, size, 0] * work[n, k, column]
-                        put(row, column, work[n, row, column] - step)
-                I.buffer_store(out, out[n] * work[n, k, k], [n])
-        return builder.get()
+    with IRBuilder() as builder, opaque_block("det"):
+        if isinstance(size, int):
+            _matrices(source, out, None if size in WRITTEN else work, count, size)
+        else:
+            emit(WRITTEN)
+    return builder.get()
+
+
+def _matrices(
+    source: Expr, out: Expr, memory: Expr | None, count: int | Expr, size: int | Expr
+) -> None:
+    """The product of the pivots of each matrix; every exchange of rows turns its sign."""
+    with I.parallel(count) as n, opaque_block("matrix"):
+        found = I.sblock_alloc_buffer([1], out.dtype)
+        before = [] if memory is None else [n]
+        work = I.sblock_alloc_buffer([size + 1, size], out.dtype) if memory is None else memory
+        size = index(size) if isinstance(size, int) else size
+
+        def get(row: Expr | int, column: Expr | int) -> Expr:
+            return work[(*before, row, column)]
+
+        def put(row: Expr | int, column: Expr | int, value: Expr) -> None:
+            I.buffer_store(work, value, [*before, row, column])
+
+        I.buffer_store(found, tirx.const(1, out.dtype), [0])
+        with I.serial(size) as i, I.serial(size) as j:
+            put(i, j, source[n, i, j])
+        with I.serial(size) as k:
+            with I.serial(size - 1 - k) as below:
+                row = k + 1 + below
+                with I.If(tirx.abs(get(row, k)) > tirx.abs(get(k, k))), I.Then():
+                    I.buffer_store(found, -found[0], [0])
+                    with I.serial(size) as j:
+                        put(size, j, get(k, j))
+                        put(k, j, get(row, j))
+                        put(row, j, get(size, j))
+            with I.serial(size - 1 - k) as below:
+                row = k + 1 + below
+                # Below a pivot of 0 there are zeros, or NaN, which is to stay.
+                nothing = get(row, k) == tirx.const(0, out.dtype)
+                quotient = get(row, k) / get(k, k)
+                put(size, 0, tirx.Select(nothing, tirx.const(0, out.dtype), quotient))
+                with I.serial(size - 1 - k) as right:
+                    column = k + 1 + right
+                    put(row, column, get(row, column) - get(size, 0) * get(k, column))
+            I.buffer_store(found, found[0] * get(k, k), [0])
+        I.buffer_store(out, found[0], [n])
 
 
 def _eye_like(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ def code_of(dtype: np.dtype) -> int:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("size", [1, 2, 5, 16])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16])
 def test_determinants(dtype: str, size: int) -> None:
     """Against float64; singular ones too."""
     x = (random(3, 2, size, size) / np.float32(size**0.5)).astype(dtype)

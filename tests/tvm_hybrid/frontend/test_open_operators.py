@@ -147,6 +147,21 @@ def test_determinants_of_no_matrix_and_of_no_rows() -> None:
         np.testing.assert_array_equal(found, np.ones(sizes[0], np.float32))
 
 
+def test_determinants_of_few_and_of_more_rows() -> None:
+    """Of exchanged rows of triangles with powers of two, which need no rounding."""
+    model = model_of("Det", [["batch", "length", "length"]])
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    rng = np.random.default_rng(0)
+    for size in range(1, 7):
+        triangles = np.triu(2.0 ** rng.integers(-2, 3, (9, size, size)))
+        orders = [rng.permutation(size) for _ in triangles]
+        x = np.stack([each[order] for each, order in zip(triangles, orders, strict=True)])
+        signs = [round(np.linalg.det(np.eye(size)[order])) for order in orders]
+        (found,) = session.run(None, {"a": x.astype(np.float32)})
+        diagonals = np.diagonal(triangles, axis1=1, axis2=2)
+        np.testing.assert_array_equal(found, diagonals.prod(1) * signs)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("to", ["another", "numbers", "scales"])
 @pytest.mark.parametrize(
