@@ -15,27 +15,31 @@ from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import TensorLoad
 from tvm.sym import detect_linear_equation
 from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .expressions import const_int, divisions_of, int64, loads_of, same, variables_of
+from .elementwise import lanes_for
+from .expressions import calls_of, const_int, divisions_of, int64, loads_of, same, variables_of
 from .loops import (
     flattened,
     parameter_views,
     sequence,
     store_statement,
     temporary_view,
+    vectorized,
     with_statements,
 )
 from .nest import Axis, Nest, NotHandledError
-from .open_nests import continues, flat_loop, open_axis, open_nests
+from .open_nests import continues, flat_loop, open_axis, open_nests, step_along
 from .open_vectors import loop_of_elements
 from .pieces import Piece, pieces
 from .sample_tables import with_sample_tables
 from .selects import with_selects
+from .strided_reads import STEPS, stage
 
 MOST_PIECES = 16
 """Loops that one nest may be cut into."""
@@ -133,10 +137,56 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         return flat_loop(
             axis.stated, lambda at: store_statement(nest, nest.stores, {axis.var: at}), machine
         )
+    if not shared and number + 1 == len(nest.spatial):
+        loads = _strided(nest, axis)
+        lanes = lanes_for(nest, machine)
+        if loads and lanes > 1:
+            return _strided_row(nest, axis, loads, lanes)
     body = _over(nest, number + 1, most, machine)
     if not shared:
         return loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
     return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
+
+
+def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
+    """Loads that read every second, third or fourth element along a row of vectors, if any.
+
+    LLVM gathers these, as the last vector could read beyond the last element.
+    """
+    if nest.lets or any(calls_of(value, "if_then_else") for value in nest.expressions()):
+        return []
+    if any(step_along(nest, store.indices[0], axis) != 1 for store in nest.stores):
+        return []
+    found: list[TensorLoad] = []
+    written = [store.buffer for store in nest.stores]
+    for load in nest.reads():
+        step = None if loads_of(load.indices[0]) else step_along(nest, load.indices[0], axis)
+        if step not in (0, 1, *STEPS) or any(load.source.same_as(each) for each in written):
+            return []
+        if step in STEPS and str(load.ty.dtype) == "bool":
+            return []
+        if step in STEPS and not any(same(load, other) for other in found):
+            found.append(load)
+    return found
+
+
+def _strided_row(nest: Nest, axis: Axis, loads: list[TensorLoad], lanes: int) -> tirx.Stmt:
+    """A loop over vectors, the last of which ends with the row; over elements of shorter rows."""
+    start = tirx.Var("start", "int64")
+    staged = stage(loads, axis, {axis.var: start}, lanes)
+
+    def at_lane(lane: Expr) -> tirx.Stmt:
+        read = nest.with_loads(staged.lane(lane))
+        return store_statement(read, read.stores, {axis.var: start + lane})
+
+    vector = open_axis("vector", tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)))
+    first = tirx.Min(vector.var * int64(lanes), axis.stated - int64(lanes))
+    body = sequence([tirx.Bind(start, first), *staged.statements, vectorized(lanes, at_lane)])
+    wide = tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, body)
+    single = tirx.For(
+        axis.var, int64(0), axis.stated, ForKind.SERIAL, store_statement(nest, nest.stores, {})
+    )
+    return tirx.IfThenElse(axis.stated >= int64(lanes), wide, single)
 
 
 def _replaced(

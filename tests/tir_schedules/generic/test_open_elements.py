@@ -9,9 +9,11 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
+from tvm.tirx import ForKind
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
+from tests.guard import guarded
 from tests.tir_schedules.generic.test_open_reductions import function_of
 from tir_schedules.core.statements import walk
 from tir_schedules.generic.expressions import calls_of, variables_of
@@ -20,6 +22,7 @@ from tir_schedules.generic.open_elements import open_elements
 from tir_schedules.generic.open_nests import open_nests
 from tir_schedules.generic.schedule import schedule_generic
 from tir_schedules.generic.selects import with_selects
+from tvm_hybrid.dlpack import tensor_of
 
 N, M = (tirx.Var(name, "int64") for name in "nm")
 SIZES = [(1, 1), (3, 40), (40, 3), (17, 16), (33, 49), (0, 5), (5, 0)]
@@ -175,6 +178,38 @@ def test_values(name: str, threads: int) -> None:
         result = tvm.runtime.tensor(np.full(wanted.shape, np.nan, np.float32))
         run(tvm.runtime.tensor(x), result)
         np.testing.assert_array_equal(result.numpy(), wanted)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("step", [2, 3, 4, -1])
+def test_rows_read_in_steps_are_vectors(step: int, isa: str) -> None:
+    """Rows of fewer elements than a vector, of as many, of more; no element beyond is read."""
+    x = te.placeholder((N, M), "float32", name="x")
+    size = abs(step)
+
+    def element(i: tirx.Expr, j: tirx.Expr) -> tirx.Expr:
+        return x[i, step * j] + 1 if step > 0 else x[i, M - 1 - j] + 1
+
+    function = te.create_prim_func([x, te.compute((N, (M + size - 1) // size), element)])
+    scheduled, _ = schedule_generic(function, Machine("znver4", isa_named(isa)))
+    kinds = {each.kind for each in walk(scheduled.body) if isinstance(each, tirx.For)}
+    assert ForKind.VECTORIZED in kinds
+    run = tvm.compile(scheduled, "llvm")
+    for row in (1, 7, 8, 9, 15, 16, 17, 31, 33):
+        for columns in {size * row, max(1, size * (row - 1) + 1)}:
+            array = np.random.default_rng(row).random((3, columns)).astype(np.float32)
+            for at_end in (True, False):
+                result = guarded(np.full((3, row), np.nan, np.float32), at_end)
+                run(tensor_of(guarded(array, at_end)), tensor_of(result))
+                np.testing.assert_array_equal(result, array[:, ::step] + np.float32(1))
+
+
+def test_rows_that_are_also_read_otherwise_are_loops_over_elements() -> None:
+    x = te.placeholder((N, M), "float32", name="x")
+    y = te.compute((M, N), lambda i, j: x[j, i] + x[j, tirx.floordiv(i, 2)])
+    scheduled, _ = open_elements(te.create_prim_func([x, y]), Machine("znver4", isa_named("avx2")))
+    kinds = {each.kind for each in walk(scheduled.body) if isinstance(each, tirx.For)}
+    assert ForKind.VECTORIZED not in kinds
 
 
 @pytest.mark.parametrize("name", CASES)
