@@ -20,6 +20,7 @@ STORED = {
     "eye of booleans": (EYE.astype(bool), "of_few_numbers"),
     "eye of bytes": (EYE.astype(np.int8), "of_few_numbers"),
     "other zeros": (-EYE.astype(np.float64) + 0.0, "of_few_numbers"),
+    "-0 among zeros": (np.where(EYE == 1, -0.0, 0).astype(np.float32), "of_few_numbers"),
     "NaN among zeros": (np.where(EYE == 1, np.nan, 0).astype(np.float32), "of_few_numbers"),
     "integers": (LINE, "in_progression"),
     "falling": (-LINE.astype(np.int32).reshape(50, 100), "in_progression"),
