@@ -13,15 +13,14 @@ After
 
 A chain begins at a matmul or a normalisation and grows along its users, in order. Whenever all
 results between its parts are needed only inside, `chains.cost` decides whether it continues. A step
-that does not pay ends the chain before it; the refused region keeps the reason. Layers of open rows
-that are alike stay kernels that they share. Reshapes between
-the parts may regroup rows, but must keep the last dimension.
+that does not pay ends the chain before it; the refused region keeps the reason. Chains of dynamic
+rows also end where they would copy too much code (`chain_code`). Reshapes between the parts may
+regroup rows, but must keep the last dimension.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from dataclasses import dataclass, field
 
 from tvm import ir, relax
@@ -36,12 +35,14 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
+from .chain_code import lengths_worth
 from .merge_regions import Findings, Merge, RegionGraph, merging_pass
 from .merged_inputs import MergedInputs
 
 KIND = "mlp_chain"
 ROW_LOCAL = ("matmul", "layer_norm", "rms_norm")
 MOST_PARTS = 12
+COPIES = "a chain with the regions before it: copies too much code for the calls that it saves"
 
 
 def merge_chains(machine: Machine) -> ir.transform.Pass:
@@ -136,32 +137,35 @@ class _Matcher:
             return findings
         taken: set[int] = set()
         self.least = least_of(sum(map(constant_bytes, graph.regions.values())), self.machine)
-        self.shared = _shared(graph)
+        chains: list[list[Merge]] = []
         for position in graph.calls(*ROW_LOCAL):
             if position not in taken:
-                merge = self.longest(graph, position, taken, findings.refusals)
-                if merge is not None:
-                    taken.update(merge.members)
-                    findings.merges.append(merge)
+                ways = self.beginnings(graph, position, taken, findings.refusals)
+                if ways:
+                    taken.update(ways[-1].members)
+                    chains.append(ways)
+        for ways, length in zip(chains, lengths_worth(graph, chains), strict=True):
+            if length:
+                findings.merges.append(ways[length - 1])
+            if length < len(ways):
+                findings.refusals[ways[length].members[-1]] = COPIES
         return findings
 
-    def longest(
+    def beginnings(
         self, graph: RegionGraph, start: int, taken: set[int], refusals: dict[int, str]
-    ) -> Merge | None:
-        """The chain that begins at a position, as far as it pays; None if no step does."""
+    ) -> list[Merge]:
+        """The chain that begins at a position, after each step that pays."""
         chain = _Chain(graph)
-        if start in self.shared or not chain.add(start):
-            return None
-        best: Merge | None = None
+        if not chain.add(start):
+            return []
+        ways: list[Merge] = []
         saved = before = 0.0
         queue = list(graph.users.get(graph.bindings[start].var, ()))
         heapq.heapify(queue)
         seen: set[int] = set()
         while queue:
             position = heapq.heappop(queue)
-            if position in seen or position in taken or position in self.shared:
-                continue
-            if not chain.add(position):
+            if position in seen or position in taken or not chain.add(position):
                 continue
             seen.add(position)
             for user in graph.users.get(graph.bindings[position].var, ()):
@@ -177,30 +181,18 @@ class _Matcher:
                     saved, before = estimate.saved, time
                     members = tuple(at for at in chain.members if at <= position)
                     reason = f"template {KIND}: {estimate}"
-                    best = Merge(members, region, tuple(chain.inputs.arguments), reason)
+                    ways.append(Merge(members, region, tuple(chain.inputs.arguments), reason))
                     continue
                 reason = f"does not pay: {estimate}; {self.least.share:.2%} counts"
             refusals[position] = f"a chain with the regions before it: {reason}"
             break
-        return best
+        return ways
 
 
 def _estimate(region: Region, machine: Machine) -> ChainEstimate:
     """The estimate of a chain."""
     estimate = estimate_open_chain if region.is_open else estimate_chain
     return estimate(region, machine)
-
-
-def _shared(graph: RegionGraph) -> set[int]:
-    """Positions of open regions that differ from another one in their epilogue at most.
-
-    Their kernels are shared, or nearly alike. In chains their code, which is long for any number of
-    rows, would be there several times: a quantised MiniLM took 1.6 times as long to compile.
-    """
-    regions = {at: region for at, region in graph.regions.items() if region.is_open}
-    code = {at: (region.op, region.inputs, region.output) for at, region in regions.items()}
-    count = Counter(code.values())
-    return {at for at in regions if count[code[at]] > 1}
 
 
 def is_row_local(region: Region) -> bool:

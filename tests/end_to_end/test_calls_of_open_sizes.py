@@ -24,14 +24,17 @@ MODELS = (
     "resnet50",
     "squeezenet",
     "shufflenet",
+    "segformer",
+    "mobilevit",
     "notes",
     "voice_embedder",
     "tagger",
     "lstm_59",
     "gru_31",
     "pitch",
+    "atoms",
 )
-SLOW = ("minilm", "t5_decoder", "resnet50", "notes")
+SLOW = ("minilm", "t5_decoder", "resnet50", "segformer", "mobilevit", "notes")
 
 
 def calls(model: Model) -> int:
