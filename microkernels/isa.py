@@ -41,11 +41,14 @@ class Isa:
         `tvm_hybrid.cpu_features.required_features` tells.
     vector_bits : int
         Width of the registers that f32 code uses; 32 means scalar code.
+    cpu : str
+        LLVM's name of the plainest CPU of this level.
     """
 
     name: str
     features: tuple[str, ...]
     vector_bits: int
+    cpu: str
 
     @property
     def f32_lanes(self) -> int:
@@ -80,14 +83,14 @@ _VNNI = (*_AVX512, "avx512vnni")
 _BF16 = (*_VNNI, "avx512bf16")
 
 LADDER: tuple[Isa, ...] = (
-    Isa("scalar", (), 32),
-    Isa("avx2", _AVX2, 256),
-    Isa("avx2_vnni", (*_AVX2, "avxvnni"), 256),
-    Isa("avx512", _AVX512, 512),
-    Isa("avx512_vnni", _VNNI, 512),
-    Isa("avx512_bf16", _BF16, 512),
-    Isa("amx", (*_BF16, *AMX_FEATURES), 512),
-    Isa("amx_fp16", (*_BF16, *AMX_FEATURES, AMX_FP16), 512),
+    Isa("scalar", (), 32, "x86-64"),
+    Isa("avx2", _AVX2, 256, "haswell"),
+    Isa("avx2_vnni", (*_AVX2, "avxvnni"), 256, "alderlake"),
+    Isa("avx512", _AVX512, 512, "skylake-avx512"),
+    Isa("avx512_vnni", _VNNI, 512, "cascadelake"),
+    Isa("avx512_bf16", _BF16, 512, "cooperlake"),
+    Isa("amx", (*_BF16, *AMX_FEATURES), 512, "sapphirerapids"),
+    Isa("amx_fp16", (*_BF16, *AMX_FEATURES, AMX_FP16), 512, "graniterapids"),
 )
 
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 import pytest
 from tvm.target import Target
 
-from microkernels.isa import isa_named
+from microkernels.isa import LADDER, isa_named
 from microkernels.microkernel import Microkernel
 
-# The plainest CPU of every instruction set that has kernels.
-MCPU = {
-    "scalar": "x86-64",
-    "avx2": "haswell",
-    "avx2_vnni": "alderlake",
-    "avx512": "skylake-avx512",
-    "avx512_vnni": "cascadelake",
-    "avx512_bf16": "cooperlake",
-    "amx": "sapphirerapids",
-    "amx_fp16": "graniterapids",
-}
+MCPU = {isa.name: isa.cpu for isa in LADDER}
 # What no ISA asks for, and CPUs lack on which AMX is emulated: LLVM would use it where it can.
 _WITHOUT = {isa: ["-avx512fp16", "-avxvnni"] for isa in ("amx", "amx_fp16")}
 

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_hybrid
+from microkernels.isa import LADDER
 from tools.compile_times.corpus import build
 
-LEVELS = {
-    "avx2": "haswell",
-    "avx2_vnni": "alderlake",
-    "avx512": "skylake-avx512",
-    "avx512_vnni": "cascadelake",
-    "avx512_bf16": "cooperlake",
-    "amx": "sapphirerapids",
-    "amx_fp16": "graniterapids",
-}
+LEVELS = {isa.name: isa.cpu for isa in LADDER if isa.vector_bits > 32}
 """A CPU of each instruction set level."""
 
 THREADS = 2
