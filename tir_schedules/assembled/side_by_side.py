@@ -133,9 +133,8 @@ def with_times(found: Estimate, alone: Sequence[float], parts: Sequence[float]) 
 def shared_us(region: Region, config: Config, machine: Machine, tasks: int) -> float:
     """Estimated microseconds of a kernel of so many tasks on a machine, without the fork."""
     template, free = template_for(region.op), machine.with_numbers(fork_us=0)
-    if template.estimate is None:
-        return serial_us(region, machine) / tasks
-    return template.estimate(region, config, free) / machine.cycles_per_us
+    cycles = template.estimate(region, config, free)
+    return serial_us(region, machine) / tasks if cycles is None else cycles / machine.cycles_per_us
 
 
 def serial_us(region: Region, machine: Machine) -> float:

@@ -39,8 +39,7 @@ from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.epilogue.region_reference import region_result
-from tir_schedules.product import batch_matmul
-from tir_schedules.product.batch_matmul import multiplied
+from tir_schedules.product.batch_matmul import BATCH_MATMUL, multiplied
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .config import AttentionConfig, check, default_config, kernels_of, space
@@ -54,102 +53,9 @@ from .tiled.rows import row_shares, row_unit, tile_kernel
 _BYTES = 4  # that integer kernels multiply at once
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    if len(region.parts) != 3:
-        return "attention has three parts"
-    problem = AttentionProblem(region)
-    softmax = problem.softmax
-    if softmax.op != "softmax" or softmax.integer("axis") != len(softmax.output.shape) - 1:
-        return "the softmax runs along another axis than the keys"
-    if softmax.operands or [s.op for s in softmax.epilogue if s.op != "constant"] not in (
-        [],
-        ["cast"],
-        ["quantize"],
-    ):
-        return "something else than a rounding between softmax and product"
-    if region.output.dtype not in RESULT_DTYPES or problem.scores.output.dtype != "float32":
-        return f"scores of type {problem.scores.output.dtype}, result {region.output.dtype}"
-    for part in (problem.scores, problem.product):
-        reason = batch_matmul.reject(part, isa)
-        if reason is not None:
-            return reason
-        if zero_point_inputs(part):
-            return "a zero point that is known at run time only"
-    return problem.reject()
-
-
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with open sizes, or None."""
-    problem = AttentionProblem(region)
-    if is_open((problem.d, problem.e)):
-        return "heads whose size is not known"
-    parts = (problem.scores, problem.product)
-    multiplicands = (*problem.scores.inputs, problem.product.inputs[1])
-    stored = [tensor.dtype for tensor in region.inputs[:3]]
-    known = {*stored, problem.softmax.output.dtype} <= {"float32", "bfloat16", *RANGES}
-    alike = stored == [tensor.dtype for tensor in multiplicands]
-    if not (known and alike) or any(len(_kinds(part)) > 1 for part in parts):
-        return "attention of other types than floats or 8-bit integers over open sizes"
-    if any("float16" in multiplied(part) for part in parts):
-        return "products of float16, which only AMX tiles multiply"
-    together = 2 if "bfloat16" in multiplied(problem.scores) else 1
-    if is_integer(problem.scores):
-        together = _BYTES
-    if problem.d % together:
-        return f"heads whose size is no multiple of {together}, of elements that are multiplied so"
-    if problem.layouts["k"].column != 1 or problem.layouts["v"].column != 1:
-        return "keys or values whose columns are not next to each other"
-    return None
-
-
 def _kinds(part: Region) -> set[bool]:
     """Whether the factors of a product are integers."""
     return {tensor.dtype in RANGES for tensor in part.inputs[:2]}
-
-
-def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel."""
-    check(region, config, isa)
-    if region.is_open:
-        return build_open(region, config, isa)
-    if config.skinny:
-        return attention_decode.build_decode(region, config, isa)
-    problem = AttentionProblem(region)
-    kernels = kernels_of(config)
-    key_vectors = math.ceil(problem.n / isa.f32_lanes)
-    blocks = Blocks(
-        config.band,
-        config.score_vectors,
-        config.product_vectors,
-        min(config.key_block // isa.f32_lanes or key_vectors, key_vectors),
-        config.query_block,
-    )
-    of_rows = row_shares(problem.m, config.row_shares, row_unit(kernels))
-    with kernel_function("attention") as builder:
-        parameters = input_parameters(region)
-        c = tensor_parameter("C", region.output)
-        first = 3 + len(problem.scores.operands)
-        buffers = {
-            name: flat_view(buffer, problem.tensors[name])
-            for name, buffer in zip(("q", "k", "v", "out"), (*parameters[:3], c), strict=True)
-        }
-        program = AttentionProgram(
-            problem,
-            isa,
-            kernels,
-            blocks,
-            buffers,
-            Epilogue(problem.scores, parameters[3:first], kernels[0].narrow),
-            Epilogue(problem.product, parameters[first:], kernels[1].narrow),
-            config.prefetch,
-        )
-        on_tiles = tile_kernel(kernels)
-        if on_tiles is not None:
-            on_tiles.admit()
-        with llvm_functions(PREFETCH_LLVM_IR):
-            _emit(problem, config, program, of_rows)
-    return builder.get()
 
 
 def _emit(
@@ -199,54 +105,139 @@ def _tasks(count: int, config: AttentionConfig, name: str = "task") -> AbstractC
     return task_loop(count, config.parallel, name, config.threads)
 
 
-def kernel_name(region: Region, config: AttentionConfig, isa: Isa) -> str:
-    """The microkernels' names; the skinny form takes only their multiply-add."""
-    names = " + ".join(dict.fromkeys((config.scores_kernel, config.product_kernel)))
-    return f"skinny {names}" if config.skinny else names
+class Attention(Template[AttentionConfig]):
+    """softmax(q k^T * scale + mask) v in one kernel."""
+
+    name = "attention"
+    config_type = AttentionConfig
+    default_config = staticmethod(default_config)
+    space = staticmethod(space)
+    check = staticmethod(check)
+    at_run_time = staticmethod(at_run_time)
+    nests = staticmethod(nests)
+    estimate = staticmethod(estimate)
+    products = staticmethod(products)
+    why_vectors = staticmethod(why_vectors)
+
+    def build(self, region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel."""
+        check(region, config, isa)
+        if region.is_open:
+            return build_open(region, config, isa)
+        if config.skinny:
+            return attention_decode.build_decode(region, config, isa)
+        problem = AttentionProblem(region)
+        kernels = kernels_of(config)
+        key_vectors = math.ceil(problem.n / isa.f32_lanes)
+        blocks = Blocks(
+            config.band,
+            config.score_vectors,
+            config.product_vectors,
+            min(config.key_block // isa.f32_lanes or key_vectors, key_vectors),
+            config.query_block,
+        )
+        of_rows = row_shares(problem.m, config.row_shares, row_unit(kernels))
+        with kernel_function("attention") as builder:
+            parameters = input_parameters(region)
+            c = tensor_parameter("C", region.output)
+            first = 3 + len(problem.scores.operands)
+            buffers = {
+                name: flat_view(buffer, problem.tensors[name])
+                for name, buffer in zip(("q", "k", "v", "out"), (*parameters[:3], c), strict=True)
+            }
+            program = AttentionProgram(
+                problem,
+                isa,
+                kernels,
+                blocks,
+                buffers,
+                Epilogue(problem.scores, parameters[3:first], kernels[0].narrow),
+                Epilogue(problem.product, parameters[first:], kernels[1].narrow),
+                config.prefetch,
+            )
+            on_tiles = tile_kernel(kernels)
+            if on_tiles is not None:
+                on_tiles.admit()
+            with llvm_functions(PREFETCH_LLVM_IR):
+                _emit(problem, config, program, of_rows)
+        return builder.get()
+
+    def kernel_name(self, region: Region, config: AttentionConfig, isa: Isa) -> str:
+        """The microkernels' names; the skinny form takes only their multiply-add."""
+        names = " + ".join(dict.fromkeys((config.scores_kernel, config.product_kernel)))
+        return f"skinny {names}" if config.skinny else names
+
+    def flops(self, region: Region) -> int:
+        """Multiplications and additions of both products."""
+        return AttentionProblem(region).flops
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The parts one after the other, in float64; the result as it is stored."""
+        problem = AttentionProblem(region)
+        scores, softmax, product = region.parts
+        stored = dict(zip("qkv", inputs[:3], strict=True))
+        first = 3 + len(scores.operands)
+        q = problem.logical("q", stored["q"]).reshape(scores.inputs[0].shape)
+        k = problem.logical("k", stored["k"]).swapaxes(-1, -2).reshape(scores.inputs[1].shape)
+        v = problem.logical("v", stored["v"]).reshape(product.inputs[1].shape)
+        value = region_result(scores, [q, k, *inputs[3:first]])
+        if problem.causal is not None:
+            visible = np.tri(problem.m, problem.n, problem.causal, dtype=bool)
+            value = np.where(visible, value, -np.inf)
+        value = region_result(product, [region_result(softmax, [value]), v, *inputs[first:]])
+        result = np.zeros(region.output.shape, value.dtype)
+        view = problem.logical("out", result)
+        view[...] = value.reshape(view.shape)
+        return result
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        if len(region.parts) != 3:
+            return "attention has three parts"
+        problem = AttentionProblem(region)
+        softmax = problem.softmax
+        if softmax.op != "softmax" or softmax.integer("axis") != len(softmax.output.shape) - 1:
+            return "the softmax runs along another axis than the keys"
+        if softmax.operands or [s.op for s in softmax.epilogue if s.op != "constant"] not in (
+            [],
+            ["cast"],
+            ["quantize"],
+        ):
+            return "something else than a rounding between softmax and product"
+        if region.output.dtype not in RESULT_DTYPES or problem.scores.output.dtype != "float32":
+            return f"scores of type {problem.scores.output.dtype}, result {region.output.dtype}"
+        for part in (problem.scores, problem.product):
+            reason = BATCH_MATMUL.reject(part, isa)
+            if reason is not None:
+                return reason
+            if zero_point_inputs(part):
+                return "a zero point that is known at run time only"
+        return problem.reject()
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region with open sizes, or None."""
+        problem = AttentionProblem(region)
+        if is_open((problem.d, problem.e)):
+            return "heads whose size is not known"
+        parts = (problem.scores, problem.product)
+        multiplicands = (*problem.scores.inputs, problem.product.inputs[1])
+        stored = [tensor.dtype for tensor in region.inputs[:3]]
+        known = {*stored, problem.softmax.output.dtype} <= {"float32", "bfloat16", *RANGES}
+        alike = stored == [tensor.dtype for tensor in multiplicands]
+        if not (known and alike) or any(len(_kinds(part)) > 1 for part in parts):
+            return "attention of other types than floats or 8-bit integers over open sizes"
+        if any("float16" in multiplied(part) for part in parts):
+            return "products of float16, which only AMX tiles multiply"
+        together = 2 if "bfloat16" in multiplied(problem.scores) else 1
+        if is_integer(problem.scores):
+            together = _BYTES
+        if problem.d % together:
+            return (
+                f"heads whose size is no multiple of {together}, of elements that are multiplied so"
+            )
+        if problem.layouts["k"].column != 1 or problem.layouts["v"].column != 1:
+            return "keys or values whose columns are not next to each other"
+        return None
 
 
-def flops(region: Region) -> int:
-    """Multiplications and additions of both products."""
-    return AttentionProblem(region).flops
-
-
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The parts one after the other, in float64; the result as it is stored."""
-    problem = AttentionProblem(region)
-    scores, softmax, product = region.parts
-    stored = dict(zip("qkv", inputs[:3], strict=True))
-    first = 3 + len(scores.operands)
-    q = problem.logical("q", stored["q"]).reshape(scores.inputs[0].shape)
-    k = problem.logical("k", stored["k"]).swapaxes(-1, -2).reshape(scores.inputs[1].shape)
-    v = problem.logical("v", stored["v"]).reshape(product.inputs[1].shape)
-    value = region_result(scores, [q, k, *inputs[3:first]])
-    if problem.causal is not None:
-        visible = np.tri(problem.m, problem.n, problem.causal, dtype=bool)
-        value = np.where(visible, value, -np.inf)
-    value = region_result(product, [region_result(softmax, [value]), v, *inputs[first:]])
-    result = np.zeros(region.output.shape, value.dtype)
-    view = problem.logical("out", result)
-    view[...] = value.reshape(view.shape)
-    return result
-
-
-ATTENTION = register_template(
-    Template(
-        name="attention",
-        config_type=AttentionConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-        nests=nests,
-        estimate=estimate,
-        products=products,
-        why_vectors=why_vectors,
-    )
-)
+ATTENTION = register_template(Attention())

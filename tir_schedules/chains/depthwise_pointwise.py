@@ -50,50 +50,10 @@ from .depthwise_pointwise_cost import estimate_pair
 from .depthwise_pointwise_products import nests, products, why_vectors
 from .packing import express, pack, packed_shape, packed_uses, unpack
 from .parts import matmul_of_rows, parts_kernel_name, parts_parameters, row_pitch, rows_between
-from .reference import chain_reference, parts_flops
+from .reference import chain_reference
 from .sources import sources_of, tensors_of
 
 OPS = ("depthwise_conv2d", "matmul")
-
-
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    if tuple(part.op for part in region.parts) != OPS:
-        return f"parts {', '.join(part.op for part in region.parts) or 'missing'}"
-    first, second = region.parts
-    for part in region.parts:
-        reason = template_for(part.op).rejection(part, isa)
-        if reason is not None:
-            return f"{part.op}: {reason}"
-    if "window" in second.attrs or not second.inputs[1].constant:
-        return "matmul: windows, or a weight that is not constant"
-    if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
-        return "a range that all pixels have together"
-    try:
-        sources = sources_of(region)
-    except ConfigError as error:
-        return str(error)
-    if [source for source in sources[1] if source.part] != [sources[1][0]]:
-        return "the depthwise result is not just what the matmul multiplies"
-    made, read = first.output, second.inputs[0]
-    if (made.dtype, made.size, made.shape[-1]) != (read.dtype, read.size, read.shape[-1]):
-        return f"{made} where {read} is read"
-    last = second.output
-    if (region.output.dtype, region.output.size) != (last.dtype, last.size):
-        return f"output {region.output} of a part with {last}"
-    return _reject_inputs(region)
-
-
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with open sizes, or None."""
-    if DepthwiseProblem.of(region.parts[0]).opens_image:
-        return "bands of lines of images whose extents are not known"
-    return None
-
-
-def at_run_time(region: Region, config: DepthwisePointwiseConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    return "how many images"
 
 
 def _reject_inputs(region: Region) -> str | None:
@@ -111,23 +71,6 @@ def _reject_inputs(region: Region) -> str | None:
         if packed_uses(region, index) and (everywhere > 1 or not tensor.constant):
             return f"input {index} is a weight, and not one part's alone"
     return None
-
-
-def build(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel; weights are flat, as `pack` makes them."""
-    check(region, config, isa)
-    with kernel_function("depthwise_pointwise") as builder:
-        inputs = parts_parameters(region, config, isa)
-        output = tensor_parameter("C", region.output)
-        if region.is_open:
-            read_extents()
-        pair = _Pair(region, config, isa, inputs, output)
-        pair.kernel.admit()
-        items = pair.items
-        tasks = min(config.threads, items) if isinstance(items, int) else config.threads
-        with task_loop(tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
-            pair.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
-    return builder.get()
 
 
 class _Pair:
@@ -238,37 +181,83 @@ class _Pair:
             tiles.release()
 
 
-def default_config(region: Region, machine: Machine) -> DepthwisePointwiseConfig:
-    """The bands that `estimate_pair` prefers; no tuning is needed."""
-    return estimate_pair(region, machine).config
+class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
+    """A depthwise convolution and the matmul over its channels."""
+
+    name = "depthwise_pointwise"
+    config_type = DepthwisePointwiseConfig
+    check = staticmethod(check)
+    kernel_name = staticmethod(parts_kernel_name)
+    reference = staticmethod(chain_reference)
+    nests = staticmethod(nests)
+    products = staticmethod(products)
+    why_vectors = staticmethod(why_vectors)
+    packing = Packing(pack, unpack, packed_shape, express)
+
+    def default_config(self, region: Region, machine: Machine) -> DepthwisePointwiseConfig:
+        """The bands that `estimate_pair` prefers; no tuning is needed."""
+        return estimate_pair(region, machine).config
+
+    def space(self, region: Region, machine: Machine) -> Iterator[DepthwisePointwiseConfig]:
+        """The default; other bands; then other numbers for one part at a time."""
+        default = self.default_config(region, machine)
+        if region.is_open:
+            yield default
+            return
+        yield from dict.fromkeys((default, *variations(region, default, machine)))
+
+    def build(self, region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; weights are flat, as `pack` makes them."""
+        check(region, config, isa)
+        with kernel_function("depthwise_pointwise") as builder:
+            inputs = parts_parameters(region, config, isa)
+            output = tensor_parameter("C", region.output)
+            if region.is_open:
+                read_extents()
+            pair = _Pair(region, config, isa, inputs, output)
+            pair.kernel.admit()
+            items = pair.items
+            tasks = min(config.threads, items) if isinstance(items, int) else config.threads
+            with task_loop(tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
+                pair.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
+        return builder.get()
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        if tuple(part.op for part in region.parts) != OPS:
+            return f"parts {', '.join(part.op for part in region.parts) or 'missing'}"
+        first, second = region.parts
+        for part in region.parts:
+            reason = template_for(part.op).rejection(part, isa)
+            if reason is not None:
+                return f"{part.op}: {reason}"
+        if "window" in second.attrs or not second.inputs[1].constant:
+            return "matmul: windows, or a weight that is not constant"
+        if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
+            return "a range that all pixels have together"
+        try:
+            sources = sources_of(region)
+        except ConfigError as error:
+            return str(error)
+        if [source for source in sources[1] if source.part] != [sources[1][0]]:
+            return "the depthwise result is not just what the matmul multiplies"
+        made, read = first.output, second.inputs[0]
+        if (made.dtype, made.size, made.shape[-1]) != (read.dtype, read.size, read.shape[-1]):
+            return f"{made} where {read} is read"
+        last = second.output
+        if (region.output.dtype, region.output.size) != (last.dtype, last.size):
+            return f"output {region.output} of a part with {last}"
+        return _reject_inputs(region)
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region with open sizes, or None."""
+        if DepthwiseProblem.of(region.parts[0]).opens_image:
+            return "bands of lines of images whose extents are not known"
+        return None
+
+    def at_run_time(self, region: Region, config: DepthwisePointwiseConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        return "how many images"
 
 
-def space(region: Region, machine: Machine) -> Iterator[DepthwisePointwiseConfig]:
-    """The default; other bands; then other numbers for one part at a time."""
-    default = default_config(region, machine)
-    if region.is_open:
-        yield default
-        return
-    yield from dict.fromkeys((default, *variations(region, default, machine)))
-
-
-DEPTHWISE_POINTWISE = register_template(
-    Template[DepthwisePointwiseConfig](
-        name="depthwise_pointwise",
-        config_type=DepthwisePointwiseConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=parts_kernel_name,
-        flops=parts_flops,
-        reference=chain_reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape, express),
-        nests=nests,
-        products=products,
-        why_vectors=why_vectors,
-    )
-)
+DEPTHWISE_POINTWISE = register_template(DepthwisePointwise())

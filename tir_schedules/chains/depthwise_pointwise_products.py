@@ -17,7 +17,7 @@ from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.cost.product_nest import kind_of
 from tir_schedules.cost.why_vectors import reasons
-from tir_schedules.product import matmul
+from tir_schedules.product.matmul import MATMUL, product_of
 
 from .depthwise_pointwise_config import DepthwisePointwiseConfig, pointwise_rows
 
@@ -30,7 +30,7 @@ def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest
     bands = problem.batch * pieces(problem.rows.outputs, lines)
     share = problem.batch * problem.rows.outputs / lines  # a last band that is cut counts in part
     first = lines_nest(region.parts[0], config.depthwise, lines, samples=1)
-    (second,) = matmul.nests(pointwise_rows(region, lines), config.pointwise)
+    (second,) = MATMUL.nests(pointwise_rows(region, lines), config.pointwise)
     kind = kind_of(config.threads > 1)
     for nest in (first, second):
         a, b, c = nest.loops[0].touched
@@ -50,7 +50,7 @@ def products(
     one = dataclasses.replace(machine, threads=1)
     rows = pointwise_rows(region, config.lines)
     copies = image.batch * math.ceil(image.rows.outputs / config.lines)
-    product = matmul.product_of(rows, config.pointwise, one)
+    product = product_of(rows, config.pointwise, one)
     yield dataclasses.replace(product, part=region.parts[1], copies=copies)
 
 

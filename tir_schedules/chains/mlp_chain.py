@@ -49,36 +49,7 @@ from .parts import (
     parts_kernel_name,
     parts_parameters,
 )
-from .reference import chain_reference, parts_flops
-
-
-def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel; weights are flat, as `pack` makes them."""
-    configs = check(region, config, isa)
-    with kernel_function("mlp_chain") as builder:
-        inputs = parts_parameters(region, config, isa)
-        output = tensor_parameter("C", region.output)
-        if region.is_open:
-            read_extents()
-            region = open_parts(region)
-        chain = ChainLoops(region, configs, isa, inputs, output)
-        chain.admit()
-        m = rows_of(region.parts[0])
-        if region.is_open:
-            chain.run_any(m, config)
-        elif config.mode == "columns":
-            with opaque_block("chain"):
-                chain.share(m)
-        else:
-            blocks = blocks_of(m, config)
-            count = sum(group.count for group in blocks)
-            tasks = min(config.threads, count)
-            with task_loop(tasks, name="rows") as task:
-                # In turn: the first blocks are the largest ones.
-                own = I.serial(I.floordiv(count - 1 - task, tasks) + 1)
-                with own as number:
-                    _for_block(blocks, task + number * tasks, chain.run)
-    return builder.get()
+from .reference import chain_reference
 
 
 def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
@@ -93,35 +64,61 @@ def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int],
             _for_block(rest, index - group.count, body)
 
 
-def at_run_time(region: Region, config: MlpChainConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    tiles = dict.fromkeys(
-        tile_choices(plan_of(part, each))
-        for part, each in zip(region.parts, config.of_parts(region), strict=True)
-        if isinstance(each, MatmulConfig)
-    )
-    blocks = f"blocks of up to {config.most_rows} rows"
-    alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
-    return "; ".join([blocks, *tiles]) + alone
+class MlpChain(Template[MlpChainConfig]):
+    """Matmuls and normalisations one after the other, in one kernel."""
+
+    name = "mlp_chain"
+    config_type = MlpChainConfig
+    default_config = staticmethod(default_config)
+    space = staticmethod(space)
+    check = staticmethod(check)
+    kernel_name = staticmethod(parts_kernel_name)
+    reference = staticmethod(chain_reference)
+    reject = staticmethod(reject)
+    opens = staticmethod(opens)
+    nests = staticmethod(nests)
+    estimate = staticmethod(estimate)
+    products = staticmethod(products)
+    packing = Packing(pack, unpack, packed_shape, express)
+
+    def build(self, region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; weights are flat, as `pack` makes them."""
+        configs = check(region, config, isa)
+        with kernel_function("mlp_chain") as builder:
+            inputs = parts_parameters(region, config, isa)
+            output = tensor_parameter("C", region.output)
+            if region.is_open:
+                read_extents()
+                region = open_parts(region)
+            chain = ChainLoops(region, configs, isa, inputs, output)
+            chain.admit()
+            m = rows_of(region.parts[0])
+            if region.is_open:
+                chain.run_any(m, config)
+            elif config.mode == "columns":
+                with opaque_block("chain"):
+                    chain.share(m)
+            else:
+                blocks = blocks_of(m, config)
+                count = sum(group.count for group in blocks)
+                tasks = min(config.threads, count)
+                with task_loop(tasks, name="rows") as task:
+                    # In turn: the first blocks are the largest ones.
+                    own = I.serial(I.floordiv(count - 1 - task, tasks) + 1)
+                    with own as number:
+                        _for_block(blocks, task + number * tasks, chain.run)
+        return builder.get()
+
+    def at_run_time(self, region: Region, config: MlpChainConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        tiles = dict.fromkeys(
+            tile_choices(plan_of(part, each))
+            for part, each in zip(region.parts, config.of_parts(region), strict=True)
+            if isinstance(each, MatmulConfig)
+        )
+        blocks = f"blocks of up to {config.most_rows} rows"
+        alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
+        return "; ".join([blocks, *tiles]) + alone
 
 
-MLP_CHAIN = register_template(
-    Template[MlpChainConfig](
-        name="mlp_chain",
-        config_type=MlpChainConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=parts_kernel_name,
-        flops=parts_flops,
-        reference=chain_reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape, express),
-        nests=nests,
-        estimate=estimate,
-        products=products,
-    )
-)
+MLP_CHAIN = register_template(MlpChain())

@@ -13,7 +13,7 @@ from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.cost.product_nest import kind_of
-from tir_schedules.product import matmul
+from tir_schedules.product.matmul import MATMUL, estimated_cycles, product_of
 from tir_schedules.product.matmul_config import MatmulConfig
 
 from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
@@ -30,9 +30,9 @@ def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
         if not isinstance(found, MatmulConfig):
             continue
         if not rows:
-            yield from matmul.nests(part, found)
+            yield from MATMUL.nests(part, found)
             continue
-        (nest,) = matmul.nests(with_rows(part, rows), found)
+        (nest,) = MATMUL.nests(with_rows(part, rows), found)
         a, b, c = nest.loops[0].touched
         whole = Loop(
             "row block",
@@ -59,7 +59,7 @@ def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
         mine = tasks[:: config.threads]
         groups = [(mine.count(size), size) for size in sorted(set(mine))]
     return sum(
-        count * matmul.estimated_cycles(with_rows(part, size) if size else part, found, machine)
+        count * estimated_cycles(with_rows(part, size) if size else part, found, machine)
         for count, size in groups
         for part, found in parts
         if isinstance(found, MatmulConfig)
@@ -73,11 +73,11 @@ def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
             continue
         name = f"part {number}"
         if config.mode == "columns":
-            yield dataclasses.replace(matmul.product_of(part, found, machine), name=name)
+            yield dataclasses.replace(product_of(part, found, machine), name=name)
             continue
         blocks = blocks_of(rows_of(part), config)
         one = dataclasses.replace(machine, threads=1)
         sized = part if part.is_open else with_rows(part, blocks[0].size)
-        product = matmul.product_of(sized, found, one)
+        product = product_of(sized, found, one)
         copies = sum(group.count for group in blocks)
         yield dataclasses.replace(product, part=part, copies=copies, name=name)

@@ -13,8 +13,7 @@ from microkernels.isa import Isa
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.integer_product import is_dynamic
 from tir_schedules.core.region import Region
-from tir_schedules.product import matmul
-from tir_schedules.rows import normalize
+from tir_schedules.core.template import template_for
 from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .mlp_chain_config import rows_of
@@ -50,7 +49,7 @@ def reject(region: Region, isa: Isa) -> str | None:
 def opens(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region whose number of rows is open, or None."""
     for number, part in enumerate(region.parts):
-        reason = (matmul if part.op == "matmul" else normalize).opens(part, isa)
+        reason = template_for(part.op).opens(part, isa)
         if reason is not None:
             return f"part {number} ({part.op}): {reason}"
     return None
@@ -59,7 +58,7 @@ def opens(region: Region, isa: Isa) -> str | None:
 def _reject_part(part: Region, isa: Isa) -> str | None:
     """Why a part cannot run on a block of rows."""
     if part.op == "matmul":
-        reason = matmul.reject(part, isa)
+        reason = template_for(part.op).reject(part, isa)
         if reason is None and "window" in part.attrs:
             reason = "rows that are windows of others"
         if reason is None and not part.inputs[1].constant:
@@ -67,7 +66,7 @@ def _reject_part(part: Region, isa: Isa) -> str | None:
         if reason is None and (is_dynamic(part) or any(s.op == "range" for s in part.epilogue)):
             reason = "a range that all rows have together"
     elif part.op in NORM_OPS:
-        reason = normalize.reject(part, isa)
+        reason = template_for(part.op).reject(part, isa)
         if reason is None and part.integer("axis") != len(part.inputs[0].shape) - 1:
             reason = f"axis {part.attrs['axis']} of {part.inputs[0]}"
     else:

@@ -10,11 +10,11 @@ import msgspec
 
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
-from tir_schedules.product import matmul
+from tir_schedules.core.template import template_for
+from tir_schedules.product.matmul import neighbourhood
 from tir_schedules.product.matmul_config import product_types
 from tir_schedules.product.tile_config import product_kernels
 from tir_schedules.product.tile_space import register_tiles
-from tir_schedules.rows import normalize
 
 from .mlp_chain_config import (
     MlpChainConfig,
@@ -89,6 +89,6 @@ def _variations(
     for number, part in enumerate(region.parts):
         if default.mode == "rows":
             part = with_rows(part, blocks_of(rows_of(part), default)[0].size)
-        template_space = matmul.neighbourhood if part.op == "matmul" else normalize.space
+        template_space = neighbourhood if part.op == "matmul" else template_for(part.op).space
         for found in template_space(part, machine):
             yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])

@@ -10,17 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.region_reference import region_result
 
 from .sources import sources_of, tensors_of
 
 Evaluate = Callable[[Region, list[np.ndarray]], np.ndarray]
-
-
-def parts_flops(region: Region) -> int:
-    """Operations of all parts."""
-    return sum(template_for(part.op).flops(part) for part in region.parts)
 
 
 def chain_reference(

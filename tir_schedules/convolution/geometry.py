@@ -22,6 +22,7 @@ from microkernels.isa import Isa
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
+from tir_schedules.core.template import C, Template
 from tir_schedules.product.zero_points import centred_inputs
 
 SAMPLE_EXTENT = 64  # lines and columns of an image of a usual size
@@ -198,40 +199,6 @@ def _usual_extent(span: int, stride: int) -> int:
     return SAMPLE_EXTENT if span <= SAMPLE_EXTENT else (SAMPLE_EXTENT - 1) * stride + span
 
 
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why a convolution cannot be built for sizes that are known at run time only, or None."""
-    x, output = region.inputs[0], region.output.shape
-    if is_open((x.shape[-1], output[-1])):
-        return "channels whose number is not known"
-    if any(tensor.is_open for tensor in region.inputs[1:]):
-        return "a weight whose size is not known"
-    if any(is_open((b,)) and not is_open((a,)) for a, b in zip(x.shape, output, strict=True)):
-        return "a result of other sizes"
-    for tensor in region.operands:
-        sizes = zip(tensor.shape, output[len(output) - len(tensor.shape) :], strict=True)
-        if any(is_open((size,)) and size != there for size, there in sizes):
-            return f"an operand {tensor}"
-    return None
-
-
-def flops(region: Region) -> int:
-    """Multiplications and additions of a convolution region, padding included."""
-    return ConvGeometry.of(region).flops
-
-
-def conv_reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The convolution in float64 or, of integers, wrapped to int32; the weight unpacked."""
-    geometry = ConvGeometry.of(region)
-    x, w = inputs[:2]
-    if is_integer(region):
-        x, w = centred_inputs(region, inputs)
-    elif region.inputs[1].dtype in ("bfloat16", "float16"):
-        x = x.astype(w.dtype)
-    x, w = x.astype(np.float64), w.astype(np.float64)
-    result = _convolve(geometry, x, w)
-    return result.astype(np.int64).astype(np.int32) if is_integer(region) else result
-
-
 def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """One product for each tap."""
     margins = zip(geometry.before, geometry.after, strict=True)
@@ -250,3 +217,38 @@ def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarra
         weight = w[taps].reshape(channels, groups, -1).transpose(1, 0, 2)
         total += np.matmul(pixels, weight)[..., 0, :]
     return total.reshape(*shape, geometry.out_channels)
+
+
+class ConvTemplate(Template[C]):
+    """What the templates of convolutions have in common."""
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why a convolution cannot be built for sizes that are known at run time only, or None."""
+        x, output = region.inputs[0], region.output.shape
+        if is_open((x.shape[-1], output[-1])):
+            return "channels whose number is not known"
+        if any(tensor.is_open for tensor in region.inputs[1:]):
+            return "a weight whose size is not known"
+        if any(is_open((b,)) and not is_open((a,)) for a, b in zip(x.shape, output, strict=True)):
+            return "a result of other sizes"
+        for tensor in region.operands:
+            sizes = zip(tensor.shape, output[len(output) - len(tensor.shape) :], strict=True)
+            if any(is_open((size,)) and size != there for size, there in sizes):
+                return f"an operand {tensor}"
+        return None
+
+    def flops(self, region: Region) -> int:
+        """Multiplications and additions of a convolution region, padding included."""
+        return ConvGeometry.of(region).flops
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The convolution in float64 or, of integers, wrapped to int32; the weight unpacked."""
+        geometry = ConvGeometry.of(region)
+        x, w = inputs[:2]
+        if is_integer(region):
+            x, w = centred_inputs(region, inputs)
+        elif region.inputs[1].dtype in ("bfloat16", "float16"):
+            x = x.astype(w.dtype)
+        x, w = x.astype(np.float64), w.astype(np.float64)
+        result = _convolve(geometry, x, w)
+        return result.astype(np.int64).astype(np.int32) if is_integer(region) else result

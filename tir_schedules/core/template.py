@@ -1,11 +1,12 @@
 """Template: what builds and describes one kind of region, and the registry of all templates.
 
-A template's file ends with `register_template(Template(...))`. Lowering, tuning and the contract
-tests take every template that is registered.
+A template's file ends with a subclass of `Template` and `NAME = register_template(Subclass())`.
+Lowering, tuning and the contract tests take every template that is registered.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -23,6 +24,7 @@ from .product import Product
 from .region import Region
 
 C = TypeVar("C", bound=Config)
+T = TypeVar("T", bound="Template[Any]")
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,8 @@ class Packing(Generic[C]):
     express: Callable[[Region, C, Isa, int, relax.Expr], relax.Expr] | None = None
 
 
-def _none(*_: Any) -> Iterator[Any]:
-    """Nothing is described."""
-    return iter(())
-
-
-@dataclass(frozen=True)
-class Template(Generic[C]):
-    """How regions of one kind are built.
+class Template(ABC, Generic[C]):
+    """How regions of one kind are built; a subclass overrides what differs.
 
     Attributes
     ----------
@@ -64,90 +60,116 @@ class Template(Generic[C]):
         Equal to the `op` of the regions it builds.
     config_type : type
         Its subclass of Config.
-    default_config : callable
-        (region, machine) -> Config, by closed formula; good without any tuning.
-    space : callable
-        (region, machine) -> iterator of legal Configs, the default among them.
-    check : callable
-        (region, config, isa) -> anything; raises ConfigError, at no cost worth mentioning, for a
-        configuration that is not legal for the region.
-    build : callable
-        (region, config, isa) -> PrimFunc whose parameters are inputs, operands, output.
-        Raises ConfigError for a configuration that is not legal for the region.
-    kernel_name : callable
-        (region, config, isa) -> name of the microkernel, or of the schedule, that does the work.
-    flops : callable
-        (region) -> floating-point or integer operations of the anchor.
-    reference : callable
-        (region, inputs) -> the anchor's result by numpy, for tests and for checking candidates
-        while tuning: in float64 or, if every kernel finds the same, in float32 or integers.
-    reject : callable
-        (region, isa) -> None if the template can build the region, else the reason why not.
-    opens : callable or None
-        (region, isa) -> None if the template builds a region with sizes that are known at run time
-        only, else the reason why not; `reject` has been asked before. None: it builds none.
-    at_run_time : callable
-        (region, config) -> what the kernel of a region with such sizes decides when it runs, in
-        words.
-    by_values : callable
-        (region, config) -> what its kernel decides by the values that it gets, in words; "" if
-        nothing.
     packing : Packing or None
         How constant inputs are laid out; None if they are read as they are.
-    nests : callable
-        (region, config) -> its loop nests, in the order in which they run. Without them, a cost
-        model knows only the configuration itself.
-    estimate : callable or None
-        (region, config, machine) -> cycles, by the template's own formula. What all configurations
-        have in common may be missing from it.
     refuses_loans : bool
         Whether a configuration that was tuned for another region is left, if `estimate` finds it
         worse here than there.
-    products : callable
-        (region, config, machine) -> its matrix products: for predictions, and for the reason why
-        one is not on tiles (AMX).
-    why_vectors : callable or None
-        (region, config, machine with tiles) -> why products stay on vectors, "" if none does; None
-        if its products tell.
     version : int
         Raised when a change makes old measurements meaningless.
     """
 
     name: str
     config_type: type[C]
-    default_config: Callable[[Region, Machine], C]
-    space: Callable[[Region, Machine], Iterator[C]]
-    check: Callable[[Region, C, Isa], object]
-    build: Callable[[Region, C, Isa], tirx.PrimFunc]
-    kernel_name: Callable[[Region, C, Isa], str]
-    flops: Callable[[Region], int]
-    reference: Callable[[Region, list[np.ndarray]], np.ndarray]
-    reject: Callable[[Region, Isa], str | None]
-    opens: Callable[[Region, Isa], str | None] | None = None
-    at_run_time: Callable[[Region, C], str] = lambda _region, _config: ""
-    by_values: Callable[[Region, C], str] = lambda _region, _config: ""
     packing: Packing[C] | None = None
-    nests: Callable[[Region, C], Iterator[LoopNest]] = _none
-    estimate: Callable[[Region, C, Machine], float] | None = None
     refuses_loans: bool = False
-    products: Callable[[Region, C, Machine], Iterator[Product]] = _none
-    why_vectors: Callable[[Region, C, Machine], str] | None = None
     version: int = 1
 
+    @abstractmethod
+    def default_config(self, region: Region, machine: Machine) -> C:
+        """The configuration by closed formula, good without any tuning."""
+
+    @abstractmethod
+    def check(self, region: Region, config: C, isa: Isa) -> object:
+        """Refuses a configuration that is not legal, at no cost worth mentioning.
+
+        Raises
+        ------
+        ConfigError
+            If `build` cannot build the region with it.
+        """
+
+    @abstractmethod
+    def build(self, region: Region, config: C, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; its parameters are inputs, operands, output.
+
+        Raises
+        ------
+        ConfigError
+            For a configuration that is not legal for the region.
+        """
+
+    @abstractmethod
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The anchor's result by NumPy, for tests and for checking candidates while tuning.
+
+        In float64 or, if every kernel finds the same, in float32 or integers.
+        """
+
+    def space(self, region: Region, machine: Machine) -> Iterator[C]:
+        """Legal configurations, the default among them."""
+        yield self.default_config(region, machine)
+
+    def kernel_name(self, region: Region, config: C, isa: Isa) -> str:
+        """The microkernel that does the work or, without one, the ISA and the region's kind."""
+        return str(getattr(config, "kernel", f"{isa.vector_level}_{region.op}"))
+
+    def flops(self, region: Region) -> int:
+        """Operations of the anchor: those of all parts; without parts, one for each result."""
+        of_parts = (template_for(part.op).flops(part) for part in region.parts)
+        return sum(of_parts) if region.parts else region.output.size
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        return None
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why it cannot build a region with dynamic sizes, or None; `reject` is asked before."""
+        return f"{self.name} needs sizes that are known when it is compiled"
+
+    def at_run_time(self, region: Region, config: C) -> str:
+        """What the kernel of a region with dynamic sizes decides when it runs, in words."""
+        return ""
+
+    def by_values(self, region: Region, config: C) -> str:
+        """What the kernel decides by the values that it gets, in words; "" if nothing."""
+        return ""
+
+    def nests(self, region: Region, config: C) -> Iterator[LoopNest]:
+        """The loop nests, in the order in which they run.
+
+        Without them, a cost model knows only the configuration itself.
+        """
+        return iter(())
+
+    def estimate(self, region: Region, config: C, machine: Machine) -> float | None:
+        """Cycles by the template's own formula, or None if it has no formula.
+
+        What all configurations have in common may be missing.
+        """
+        return None
+
+    def products(self, region: Region, config: C, machine: Machine) -> Iterator[Product]:
+        """The matrix products: for predictions, and for why one is not on tiles (AMX)."""
+        return iter(())
+
+    def why_vectors(self, region: Region, config: C, machine: Machine) -> str | None:
+        """Why products stay on vectors though the machine has tiles; "" if none does.
+
+        None if `products` tell.
+        """
+        return None
+
     def rejection(self, region: Region, isa: Isa) -> str | None:
-        """Why it cannot build a region, or None."""
+        """Why it cannot build a region, static or dynamic, or None."""
         reason = self.reject(region, isa)
-        if reason is not None or not region.is_open:
-            return reason
-        if self.opens is None:
-            return f"{self.name} needs sizes that are known when it is compiled"
-        return self.opens(region, isa)
+        return self.opens(region, isa) if reason is None and region.is_open else reason
 
 
 _templates: dict[str, Template[Any]] = {}
 
 
-def register_template(template: Template[C]) -> Template[C]:
+def register_template(template: T) -> T:
     """Adds a template; its name must be new."""
     if template.name in _templates:
         raise ValueError(f"template {template.name!r} is registered twice")

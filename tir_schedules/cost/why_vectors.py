@@ -38,9 +38,10 @@ def why_vectors(region: Region, config: Config, machine: Machine) -> str:
     if not machine.isa.includes(isa_named("amx")):
         return ""
     template = template_for(region.op)
-    if template.why_vectors is not None:
-        return template.why_vectors(region, config, machine)
-    return reasons(template.products(region, config, machine), machine)
+    reason = template.why_vectors(region, config, machine)
+    if reason is None:
+        return reasons(template.products(region, config, machine), machine)
+    return reason
 
 
 def reasons(products: Iterable[Product], machine: Machine) -> str:

@@ -106,52 +106,10 @@ class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
     alone_flops: int = 0
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    a, b = region.inputs[:2]
-    allowed = OPERAND_DTYPES.get(multiplied(region)[1], ())
-    if not {a.dtype, b.dtype} <= {*allowed} or region.output.dtype not in RESULT_DTYPES:
-        return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
-    if "float16" in multiplied(region) and not tile_kernels_for(isa, *multiplied(region)):
-        return "products of float16, which only AMX tiles multiply"
-    if is_integer(region):
-        reason = reject_zero_points(region)
-        if reason or "b" in zero_point_inputs(region):
-            return reason or "a zero point for each column of an activation"
-    problem = BatchProblem(region)
-    if 0 in (problem.m, problem.n, problem.k, problem.batches):
-        return "a dimension is 0"
-    if problem.out_axes[-1] != len(problem.out_axes) - 1:
-        return "the result is stored with another dimension than its columns last"
-    if problem.a_shape[-1] != problem.k:
-        return f"K differs: {problem.a_shape[-1]} and {problem.k}"
-    return None
-
-
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with open sizes, or None."""
-    if not _vector_kernels(region, isa):
-        return "no product of vectors"
-    return None
-
-
-def at_run_time(region: Region, config: BatchMatmulConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    threads = config.threads if config.parallel else 1
-    return open_batch_matmul.at_run_time(config, config.alone_flops, threads)
-
-
 def multiplied(region: Region) -> tuple[str, str]:
     """Element types of the kernel's operands."""
     b_dtype = str(region.attrs.get("rounded", region.inputs[1].dtype))
     return KERNEL_TYPES.get(b_dtype, ("", ""))
-
-
-def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
-    """The configuration with the fewest estimated cycles."""
-    return fewest_cycles(
-        candidates(region, machine), lambda config: busiest_cycles(region, config, machine)
-    )
 
 
 def plan_of(problem: BatchProblem, config: BatchMatmulConfig) -> ProductPlan:
@@ -166,24 +124,6 @@ def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
         return [_open_config(region, machine, kernel) for kernel in found]
     kernels = worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
     return [_config(region, machine, kernel) for kernel in kernels]
-
-
-def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
-    """Every register tile with blocks of several sizes, rows cut or not."""
-    if region.is_open:
-        yield from candidates(region, machine)
-        return
-    problem = BatchProblem(region)
-    m, n, k = problem.m, problem.n, problem.k
-    default, kernels = default_config(region, machine), _kernels(region, machine.isa)
-    bases = [default_tile(kernel, m, n, k, machine) for kernel in kernels]
-    n_vectors = math.ceil(n / kernels[0].lanes)
-    found = {
-        BatchMatmulConfig(**{**default.to_dict(), **tile, **shares})
-        for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
-        for shares in ({}, {"row_shares": 1, "packs_first": False})
-    }
-    yield from best_first(default, found, lambda config: busiest_cycles(region, config, machine))
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -249,199 +189,243 @@ def busiest_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) 
     return math.ceil(tasks / threads) * estimated_cycles(region, config, machine)
 
 
-def nests(region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
-    """The loops of all batches; packing is left out."""
-    problem = BatchProblem(region)
-    nest = product_nest(plan_of(problem, config))
-    a, b, c = (size * problem.batches for size in nest.loops[0].touched)
-    whole = Loop("batch", problem.batches, kind_of(config.parallel), (a, b, c))
-    operations = nest.operations * problem.batches
-    yield dataclasses.replace(nest, loops=(whole, *nest.loops), operations=operations)
-
-
-def products(region: Region, config: BatchMatmulConfig, machine: Machine) -> Iterator[Product]:
-    """The product of one task."""
-    problem = BatchProblem(region)
-    cycles = estimated_cycles(region, config, machine)
-    # Others may cut the rows otherwise: their whole times are compared.
-    scale = cycles / busiest_cycles(region, config, machine)
-    yield Product(
-        part=region,
-        plan=plan_of(problem, config).busiest,
-        copies=problem.batches * config.row_shares,
-        cycles=cycles,
-        others=lambda: [
-            (other.kernel, scale * busiest_cycles(region, other, machine))
-            for other in candidates(region, machine)
-        ],
-    )
-
-
-def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
-    """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    check_numbers_or_all(region, config, "threads")
-    return check_tile(region, config, isa, product_types(region), "row_shares")
-
-
-def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel."""
-    kernel = check(region, config, isa)
-    if region.is_open:
-        threads = config.threads if config.parallel else 1
-        return open_batch_matmul.build_open(region, config, isa, threads, config.alone_flops)
-    problem = BatchProblem(region)
-    lanes, plan = kernel.lanes, plan_of(problem, config)
-    row_shares = plan.row_shares
-    share_count = sum(group.count for group in row_shares)
-    tasks = problem.batches * share_count
-    output = problem.output_tensor()
-    with kernel_function("batch_matmul") as builder:
-        a, b, *further = (
-            tensor_parameter(name, tensor)
-            for name, tensor in zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
-        )
-        operands = operand_parameters(region)
-        c = tensor_parameter("C", output)
-        epilogue = Epilogue(region, operands, kernel.narrow)
-        kernel.admit()
-        panels = balanced(plan.n_vectors, config.vectors)
-
-        def packed_b(batch: Expr) -> PackedOperand:
-            return PackedOperand(problem.stored_b(b, batch), kernel, panels, shelf, batch)
-
-        with ExitStack() as scope:
-            shelf = None
-            if config.packs_first:
-                scope.enter_context(opaque_block("batch_matmul"))
-                layout = Panels(kernel, problem.k, problem.n, widths_of(panels))
-                shelf = Shelf.allocate(problem.batches, layout)
-                pieces = packed_b(tirx.const(0, "int32")).pieces
-                of_pack = task_loop(
-                    problem.batches * pieces, config.parallel, "pack", config.threads
-                )
-                with of_pack as task:
-                    packed_b(bind(I.floordiv(task, pieces))).pack_piece(
-                        bind(I.floormod(task, pieces))
-                    )
-            task = scope.enter_context(task_loop(tasks, config.parallel, threads=config.threads))
-            batch = I.floordiv(task, share_count)
-
-            def logical_row(row: Expr) -> list[Expr]:
-                """Leading logical indices of a row of this batch."""
-                if problem.shared:
-                    return unflatten(row, region.output.shape[:-1])
-                return [*unflatten(batch, problem.batch_shape), row]
-
-            def read_a(row: Expr, columns: Columns) -> Expr:
-                index = problem.stored(
-                    problem.a_axes, problem.a_shape, [*logical_row(row), columns.start]
-                )
-                if columns.lanes == 1:
-                    return a[tuple(index)]
-                return load_vector(a, region.inputs[0].dtype, index[:-1], columns)
-
-            def stored_row(row: Expr) -> list[Expr]:
-                leading = logical_row(row)
-                return [leading[axis] for axis in problem.out_axes[:-1]]
-
-            def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-                flat = row if problem.shared else batch * problem.m + row
-                order = stored_row(row)
-                store_columns(
-                    problem.n,
-                    lanes,
-                    vector,
-                    last,
-                    lambda columns: store_vector(c, epilogue(value, flat, columns), order, columns),
-                )
-
-            packed = packed_b(batch)
-            if shelf is None:
-                packed.pack()
-            integer = is_integer(region)
-            activations = Activations(
-                kernel,
-                region.inputs[0].dtype,
-                problem.k,
-                min(max(config.m_block, config.rows), row_shares[0].size),
-                read_a,
-                contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
-                sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
-                rows=problem.rows_in_place(a, logical_row),
-                peels=True,
-            )
-            start = None
-            if integer:
-                start = Start(
-                    region,
-                    kernel,
-                    named_inputs(region, further),
-                    problem.k,
-                    packed.column_sum,
-                    activations.row_sum,
-                )
-                if start.zero_points.needs_column_sums:
-                    packed.column_sums()
-            loops = TileLoops(
-                plan,
-                activations.load,
-                packed.load,
-                store,
-                epilogue.cost,
-                begin=activations.begin,
-                start=start if start is not None and start.needed else None,
-                start_columns=start.columns if start is not None and start.by_column else None,
-                peel=activations.tail,
-                direct=direct_store(region, kernel, c, stored_row, problem.out_pitch),
-            )
-            for_share(
-                row_shares,
-                I.floormod(task, share_count),
-                lambda row, rows: loops.emit(row, rows, tirx.const(0, "int32"), plan.n_vectors),
-            )
-    return builder.get()
-
-
-def kernel_name(region: Region, config: BatchMatmulConfig, isa: Isa) -> str:
-    """The microkernel's name."""
-    return config.kernel
-
-
 def flops(region: Region) -> int:
     """Multiplications and additions of all products."""
     problem = BatchProblem(region)
     return 2 * problem.batches * problem.m * problem.n * problem.k
 
 
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The product in float64 or, of integers, int32; before `out_axes`."""
-    problem = BatchProblem(region)
-    a, b = inputs[0].transpose(problem.a_axes), inputs[1].transpose(problem.b_axes)
-    if is_integer(region):
-        return integer_reference(region, [a, b, *inputs[2:]])
-    rounded = multiplied(region)[1]
-    if rounded in ("bfloat16", "float16"):
-        kind = np.dtype(getattr(ml_dtypes, rounded, rounded))
-        a, b = (x.astype(np.float32).astype(kind) for x in (a, b))
-    return np.matmul(a.astype(np.float64), b.astype(np.float64))
+class BatchMatmul(Template[BatchMatmulConfig]):
+    """Products of two activations."""
+
+    name = "batch_matmul"
+    config_type = BatchMatmulConfig
+    flops = staticmethod(flops)
+    estimate = staticmethod(estimated_cycles)
+
+    def default_config(self, region: Region, machine: Machine) -> BatchMatmulConfig:
+        """The configuration with the fewest estimated cycles."""
+        return fewest_cycles(
+            candidates(region, machine), lambda config: busiest_cycles(region, config, machine)
+        )
+
+    def space(self, region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
+        """Every register tile with blocks of several sizes, rows cut or not."""
+        if region.is_open:
+            yield from candidates(region, machine)
+            return
+        problem = BatchProblem(region)
+        m, n, k = problem.m, problem.n, problem.k
+        default, kernels = self.default_config(region, machine), _kernels(region, machine.isa)
+        bases = [default_tile(kernel, m, n, k, machine) for kernel in kernels]
+        n_vectors = math.ceil(n / kernels[0].lanes)
+        found = {
+            BatchMatmulConfig(**{**default.to_dict(), **tile, **shares})
+            for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
+            for shares in ({}, {"row_shares": 1, "packs_first": False})
+        }
+        yield from best_first(
+            default, found, lambda config: busiest_cycles(region, config, machine)
+        )
+
+    def check(self, region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
+        """The microkernel of a legal configuration; ConfigError for an illegal one."""
+        check_numbers_or_all(region, config, "threads")
+        return check_tile(region, config, isa, product_types(region), "row_shares")
+
+    def build(self, region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel."""
+        kernel = self.check(region, config, isa)
+        if region.is_open:
+            threads = config.threads if config.parallel else 1
+            return open_batch_matmul.build_open(region, config, isa, threads, config.alone_flops)
+        problem = BatchProblem(region)
+        lanes, plan = kernel.lanes, plan_of(problem, config)
+        row_shares = plan.row_shares
+        share_count = sum(group.count for group in row_shares)
+        tasks = problem.batches * share_count
+        output = problem.output_tensor()
+        with kernel_function("batch_matmul") as builder:
+            a, b, *further = (
+                tensor_parameter(name, tensor)
+                for name, tensor in zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
+            )
+            operands = operand_parameters(region)
+            c = tensor_parameter("C", output)
+            epilogue = Epilogue(region, operands, kernel.narrow)
+            kernel.admit()
+            panels = balanced(plan.n_vectors, config.vectors)
+
+            def packed_b(batch: Expr) -> PackedOperand:
+                return PackedOperand(problem.stored_b(b, batch), kernel, panels, shelf, batch)
+
+            with ExitStack() as scope:
+                shelf = None
+                if config.packs_first:
+                    scope.enter_context(opaque_block("batch_matmul"))
+                    layout = Panels(kernel, problem.k, problem.n, widths_of(panels))
+                    shelf = Shelf.allocate(problem.batches, layout)
+                    pieces = packed_b(tirx.const(0, "int32")).pieces
+                    of_pack = task_loop(
+                        problem.batches * pieces, config.parallel, "pack", config.threads
+                    )
+                    with of_pack as task:
+                        packed_b(bind(I.floordiv(task, pieces))).pack_piece(
+                            bind(I.floormod(task, pieces))
+                        )
+                task = scope.enter_context(
+                    task_loop(tasks, config.parallel, threads=config.threads)
+                )
+                batch = I.floordiv(task, share_count)
+
+                def logical_row(row: Expr) -> list[Expr]:
+                    """Leading logical indices of a row of this batch."""
+                    if problem.shared:
+                        return unflatten(row, region.output.shape[:-1])
+                    return [*unflatten(batch, problem.batch_shape), row]
+
+                def read_a(row: Expr, columns: Columns) -> Expr:
+                    index = problem.stored(
+                        problem.a_axes, problem.a_shape, [*logical_row(row), columns.start]
+                    )
+                    if columns.lanes == 1:
+                        return a[tuple(index)]
+                    return load_vector(a, region.inputs[0].dtype, index[:-1], columns)
+
+                def stored_row(row: Expr) -> list[Expr]:
+                    leading = logical_row(row)
+                    return [leading[axis] for axis in problem.out_axes[:-1]]
+
+                def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+                    flat = row if problem.shared else batch * problem.m + row
+                    order = stored_row(row)
+                    store_columns(
+                        problem.n,
+                        lanes,
+                        vector,
+                        last,
+                        lambda columns: store_vector(
+                            c, epilogue(value, flat, columns), order, columns
+                        ),
+                    )
+
+                packed = packed_b(batch)
+                if shelf is None:
+                    packed.pack()
+                integer = is_integer(region)
+                activations = Activations(
+                    kernel,
+                    region.inputs[0].dtype,
+                    problem.k,
+                    min(max(config.m_block, config.rows), row_shares[0].size),
+                    read_a,
+                    contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
+                    sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
+                    rows=problem.rows_in_place(a, logical_row),
+                    peels=True,
+                )
+                start = None
+                if integer:
+                    start = Start(
+                        region,
+                        kernel,
+                        named_inputs(region, further),
+                        problem.k,
+                        packed.column_sum,
+                        activations.row_sum,
+                    )
+                    if start.zero_points.needs_column_sums:
+                        packed.column_sums()
+                loops = TileLoops(
+                    plan,
+                    activations.load,
+                    packed.load,
+                    store,
+                    epilogue.cost,
+                    begin=activations.begin,
+                    start=start if start is not None and start.needed else None,
+                    start_columns=start.columns if start is not None and start.by_column else None,
+                    peel=activations.tail,
+                    direct=direct_store(region, kernel, c, stored_row, problem.out_pitch),
+                )
+                for_share(
+                    row_shares,
+                    I.floormod(task, share_count),
+                    lambda row, rows: loops.emit(row, rows, tirx.const(0, "int32"), plan.n_vectors),
+                )
+        return builder.get()
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The product in float64 or, of integers, int32; before `out_axes`."""
+        problem = BatchProblem(region)
+        a, b = inputs[0].transpose(problem.a_axes), inputs[1].transpose(problem.b_axes)
+        if is_integer(region):
+            return integer_reference(region, [a, b, *inputs[2:]])
+        rounded = multiplied(region)[1]
+        if rounded in ("bfloat16", "float16"):
+            kind = np.dtype(getattr(ml_dtypes, rounded, rounded))
+            a, b = (x.astype(np.float32).astype(kind) for x in (a, b))
+        return np.matmul(a.astype(np.float64), b.astype(np.float64))
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        a, b = region.inputs[:2]
+        allowed = OPERAND_DTYPES.get(multiplied(region)[1], ())
+        if not {a.dtype, b.dtype} <= {*allowed} or region.output.dtype not in RESULT_DTYPES:
+            return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
+        if "float16" in multiplied(region) and not tile_kernels_for(isa, *multiplied(region)):
+            return "products of float16, which only AMX tiles multiply"
+        if is_integer(region):
+            reason = reject_zero_points(region)
+            if reason or "b" in zero_point_inputs(region):
+                return reason or "a zero point for each column of an activation"
+        problem = BatchProblem(region)
+        if 0 in (problem.m, problem.n, problem.k, problem.batches):
+            return "a dimension is 0"
+        if problem.out_axes[-1] != len(problem.out_axes) - 1:
+            return "the result is stored with another dimension than its columns last"
+        if problem.a_shape[-1] != problem.k:
+            return f"K differs: {problem.a_shape[-1]} and {problem.k}"
+        return None
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region with open sizes, or None."""
+        if not _vector_kernels(region, isa):
+            return "no product of vectors"
+        return None
+
+    def at_run_time(self, region: Region, config: BatchMatmulConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        threads = config.threads if config.parallel else 1
+        return open_batch_matmul.at_run_time(config, config.alone_flops, threads)
+
+    def nests(self, region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
+        """The loops of all batches; packing is left out."""
+        problem = BatchProblem(region)
+        nest = product_nest(plan_of(problem, config))
+        a, b, c = (size * problem.batches for size in nest.loops[0].touched)
+        whole = Loop("batch", problem.batches, kind_of(config.parallel), (a, b, c))
+        operations = nest.operations * problem.batches
+        yield dataclasses.replace(nest, loops=(whole, *nest.loops), operations=operations)
+
+    def products(
+        self, region: Region, config: BatchMatmulConfig, machine: Machine
+    ) -> Iterator[Product]:
+        """The product of one task."""
+        problem = BatchProblem(region)
+        cycles = estimated_cycles(region, config, machine)
+        # Others may cut the rows otherwise: their whole times are compared.
+        scale = cycles / busiest_cycles(region, config, machine)
+        yield Product(
+            part=region,
+            plan=plan_of(problem, config).busiest,
+            copies=problem.batches * config.row_shares,
+            cycles=cycles,
+            others=lambda: [
+                (other.kernel, scale * busiest_cycles(region, other, machine))
+                for other in candidates(region, machine)
+            ],
+        )
 
 
-BATCH_MATMUL = register_template(
-    Template(
-        name="batch_matmul",
-        config_type=BatchMatmulConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-        nests=nests,
-        estimate=estimated_cycles,
-        products=products,
-    )
-)
+BATCH_MATMUL = register_template(BatchMatmul())

@@ -14,7 +14,8 @@ from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 
-from . import batch_matmul, matmul
+from .batch_matmul import BATCH_MATMUL, busiest_cycles
+from .matmul import MATMUL, estimated_cycles
 
 HALF, WIDE = "float16", "float32"
 
@@ -38,8 +39,8 @@ def weighted_half_pays(machine: Machine, m: int, n: int, k: int) -> bool:
     def cycles(dtype: str) -> float:
         inputs = Tensor((m, k), dtype), Tensor((k, n), dtype, True)
         region = Region(op="matmul", inputs=inputs, output=Tensor((m, n), WIDE))
-        config = matmul.default_config(region, machine)
-        return matmul.estimated_cycles(region, config, machine)
+        config = MATMUL.default_config(region, machine)
+        return estimated_cycles(region, config, machine)
 
     return cycles(HALF) * LEAST_GAIN <= cycles(WIDE)
 
@@ -66,7 +67,7 @@ def batched_half_pays(
             output=Tensor(tuple(output), WIDE),
             attrs={**axes, **rounded},
         )
-        config = batch_matmul.default_config(region, machine)
-        return batch_matmul.busiest_cycles(region, config, machine)
+        config = BATCH_MATMUL.default_config(region, machine)
+        return busiest_cycles(region, config, machine)
 
     return cycles({"rounded": HALF}) * LEAST_GAIN <= cycles({})

@@ -80,39 +80,6 @@ from .wide_tile import default_wide_tile
 from .zero_points import ZeroPoints, integer_reference
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    a, w = region.inputs[:2]
-    if a.dtype not in ACTIVATION_DTYPES.get(w.dtype, ()):
-        return f"activations of type {a.dtype} and weight of type {w.dtype}"
-    if region.output.dtype not in RESULT_DTYPES:
-        return f"output of type {region.output.dtype}"
-    if w.dtype == "float16" and (region.is_open or not tile_kernels_for(isa, w.dtype, w.dtype)):
-        return "a weight of type float16, which only AMX tiles multiply, and of known rows"
-    if min(dimensions(region)) <= 0:
-        return "a dimension is 0"
-    if w.dtype != "float32" and window_of(region) is not None:
-        return f"windows of type {w.dtype}"
-    if is_integer(region) and not has_scale(region):
-        if ("a_quantize" in region.attrs) != (a.dtype == "float32"):
-            return f"activations of type {a.dtype}, quantised by the kernel"
-        return reject_zero_points(region)
-    return reject_scale(region)
-
-
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region whose number of rows is open, or None."""
-    if any(tensor.is_open for tensor in region.inputs[1:]):
-        return "a weight whose size is not known"
-    if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
-        return "columns whose number is not known"
-    if window_of(region) is not None:
-        return "windows over a length that is not known"
-    if has_scale(region):
-        return "factors of a weight's rows, over sizes that are not known"
-    return None
-
-
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
     return fewest_cycles(
@@ -138,20 +105,6 @@ def _open_candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
             row_flops = 2 * n * k / kernel.kr
             found.append(MatmulConfig(**tile, **open_grid(tile, n, k, machine, row_flops)))
     return found
-
-
-def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
-    """Every register tile with blocks of several sizes, on every grid of threads."""
-    if region.is_open:
-        default = default_config(region, machine)
-        yield default
-        yield from (each for each in candidates(region, machine) if each != default)
-        return
-    m, n, k = dimensions(region)
-    kernels = _kernels(region, machine.isa)
-    bases = [_tile(region, machine, kernel) for kernel in kernels]
-    n_vectors = math.ceil(n / kernels[0].lanes)
-    yield from _sorted(region, machine, tiles_and_blocks(kernels, m, n_vectors, k, bases))
 
 
 def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
@@ -192,16 +145,6 @@ def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> 
     """Cycles of the busiest thread."""
     plan, as_packed = plan_of(region, config), not has_scale(region)
     return tile_cycles(plan.busiest, machine, fetches=as_packed) + sum_cycles(plan, machine)
-
-
-def nests(region: Region, config: MatmulConfig) -> Iterator[LoopNest]:
-    """The loops of the product."""
-    yield product_nest(plan_of(region, config))
-
-
-def products(region: Region, config: MatmulConfig, machine: Machine) -> Iterator[Product]:
-    """The product itself."""
-    yield product_of(region, config, machine)
 
 
 def product_of(region: Region, config: MatmulConfig, machine: Machine) -> Product:
@@ -245,126 +188,161 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConf
     return MatmulConfig(**tile, **grid)
 
 
-def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel; its weight parameter is flat, as `pack` makes it."""
-    kernel = check(region, config, isa)
-    window = window_of(region)
-    with kernel_function("matmul") as builder:
-        a = tensor_parameter("A", region.inputs[0])
-        w = parameter("W", packed_shape(region, config, isa, 1), kernel.b_dtype)
-        further = [
-            parameter(f"input{i}", parameter_shape(region, config, isa, i), tensor.dtype)
-            for i, tensor in enumerate(region.inputs[2:], 2)
-        ]
-        operands = operand_parameters(region)
-        c = tensor_parameter("C", region.output)
-        leading_of = None
-        if region.is_open:
-            read_extents()
-            given, region = region, open_view(region)
-            a = flat_view(a, given.inputs[0], region.inputs[0])
-            c = flat_view(c, given.output, as_matrix(given.output))
-            pairs = zip(operands, given.operands, region.operands, strict=True)
-            operands = [flat_view(*each) for each in pairs]
-            leading_of = row_itself
-        epilogue = Epilogue(region, operands, kernel.narrow)
-
-        def read_a(row: Expr, columns: Columns) -> Expr:
-            if window is not None:
-                return a[tuple(window.element(row, columns.start))]
-            leading = unflatten(row, region.inputs[0].shape[:-1])
-            return load_vector(a, region.inputs[0].dtype, leading, columns)
-
-        rows = None
-        if window is None:
-            rows = InPlace(
-                a,
-                lambda row, column: [*unflatten(row, region.inputs[0].shape[:-1]), column],
-                region.inputs[0].shape[-1],
-            )
-
-        def find_range() -> Expr:
-            least = least_scale_of(region)
-            epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a, least)
-            return epilogue.own_range
-
-        kernel.admit()
-        MatmulProduct(
-            region,
-            config,
-            kernel,
-            w,
-            further_inputs(region, further),
-            read_a,
-            row_store(region, kernel.lanes, c, epilogue, leading_of),
-            epilogue.cost,
-            find_range if is_dynamic(region) else None,
-            rows,
-            direct_store(
-                region,
-                kernel,
-                c,
-                lambda row: unflatten(row, region.output.shape[:-1]),
-                region.output.shape[-1],
-            ),
-        ).share()
-    return builder.get()
-
-
-def at_run_time(region: Region, config: MatmulConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    return tile_choices(plan_of(region, config), config.whole_rows, config.alone_rows)
-
-
-def values_choose(region: Region, config: MatmulConfig) -> str:
-    """What values decide, for `explain`."""
-    plan = plan_of(region, config)
-    if not is_integer(region) or byte_tile_of(plan) is None:
-        return ""
-    points = ZeroPoints.of(region, microkernel_named(config.kernel))
-    return by_values(searches(plan), lists_outliers(plan), known_offset(points))
-
-
-def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:
-    """The microkernel's name."""
-    return config.kernel
-
-
 def flops(region: Region) -> int:
     """Multiplications and additions of the product."""
     return 2 * math.prod(dimensions(region))
 
 
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The product in float64 or, of integers, int32; the weight as it is before packing."""
-    if is_integer(region):
-        return integer_reference(region, inputs)
-    a, w = inputs[:2]
-    if region.inputs[1].dtype in ("bfloat16", "float16"):
-        a = a.astype(w.dtype)
-    a, w = a.astype(np.float64), scaled(w.astype(np.float64), inputs)
-    window = window_of(region)
-    return np.matmul(a, w) if window is None else window.product(a, w)
+class Matmul(Template[MatmulConfig]):
+    """Activations times a weight."""
+
+    name = "matmul"
+    config_type = MatmulConfig
+    default_config = staticmethod(default_config)
+    check = staticmethod(check)
+    flops = staticmethod(flops)
+    estimate = staticmethod(estimated_cycles)
+    packing = Packing(pack, unpack, packed_shape, express)
+
+    def space(self, region: Region, machine: Machine) -> Iterator[MatmulConfig]:
+        """Every register tile with blocks of several sizes, on every grid of threads."""
+        if region.is_open:
+            default = default_config(region, machine)
+            yield default
+            yield from (each for each in candidates(region, machine) if each != default)
+            return
+        m, n, k = dimensions(region)
+        kernels = _kernels(region, machine.isa)
+        bases = [_tile(region, machine, kernel) for kernel in kernels]
+        n_vectors = math.ceil(n / kernels[0].lanes)
+        yield from _sorted(region, machine, tiles_and_blocks(kernels, m, n_vectors, k, bases))
+
+    def build(self, region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; its weight parameter is flat, as `pack` makes it."""
+        kernel = check(region, config, isa)
+        window = window_of(region)
+        with kernel_function("matmul") as builder:
+            a = tensor_parameter("A", region.inputs[0])
+            w = parameter("W", packed_shape(region, config, isa, 1), kernel.b_dtype)
+            further = [
+                parameter(f"input{i}", parameter_shape(region, config, isa, i), tensor.dtype)
+                for i, tensor in enumerate(region.inputs[2:], 2)
+            ]
+            operands = operand_parameters(region)
+            c = tensor_parameter("C", region.output)
+            leading_of = None
+            if region.is_open:
+                read_extents()
+                given, region = region, open_view(region)
+                a = flat_view(a, given.inputs[0], region.inputs[0])
+                c = flat_view(c, given.output, as_matrix(given.output))
+                pairs = zip(operands, given.operands, region.operands, strict=True)
+                operands = [flat_view(*each) for each in pairs]
+                leading_of = row_itself
+            epilogue = Epilogue(region, operands, kernel.narrow)
+
+            def read_a(row: Expr, columns: Columns) -> Expr:
+                if window is not None:
+                    return a[tuple(window.element(row, columns.start))]
+                leading = unflatten(row, region.inputs[0].shape[:-1])
+                return load_vector(a, region.inputs[0].dtype, leading, columns)
+
+            rows = None
+            if window is None:
+                rows = InPlace(
+                    a,
+                    lambda row, column: [*unflatten(row, region.inputs[0].shape[:-1]), column],
+                    region.inputs[0].shape[-1],
+                )
+
+            def find_range() -> Expr:
+                least = least_scale_of(region)
+                epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a, least)
+                return epilogue.own_range
+
+            kernel.admit()
+            MatmulProduct(
+                region,
+                config,
+                kernel,
+                w,
+                further_inputs(region, further),
+                read_a,
+                row_store(region, kernel.lanes, c, epilogue, leading_of),
+                epilogue.cost,
+                find_range if is_dynamic(region) else None,
+                rows,
+                direct_store(
+                    region,
+                    kernel,
+                    c,
+                    lambda row: unflatten(row, region.output.shape[:-1]),
+                    region.output.shape[-1],
+                ),
+            ).share()
+        return builder.get()
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The product in float64 or, of integers, int32; the weight as it is before packing."""
+        if is_integer(region):
+            return integer_reference(region, inputs)
+        a, w = inputs[:2]
+        if region.inputs[1].dtype in ("bfloat16", "float16"):
+            a = a.astype(w.dtype)
+        a, w = a.astype(np.float64), scaled(w.astype(np.float64), inputs)
+        window = window_of(region)
+        return np.matmul(a, w) if window is None else window.product(a, w)
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        a, w = region.inputs[:2]
+        if a.dtype not in ACTIVATION_DTYPES.get(w.dtype, ()):
+            return f"activations of type {a.dtype} and weight of type {w.dtype}"
+        if region.output.dtype not in RESULT_DTYPES:
+            return f"output of type {region.output.dtype}"
+        if w.dtype == "float16" and (region.is_open or not tile_kernels_for(isa, w.dtype, w.dtype)):
+            return "a weight of type float16, which only AMX tiles multiply, and of known rows"
+        if min(dimensions(region)) <= 0:
+            return "a dimension is 0"
+        if w.dtype != "float32" and window_of(region) is not None:
+            return f"windows of type {w.dtype}"
+        if is_integer(region) and not has_scale(region):
+            if ("a_quantize" in region.attrs) != (a.dtype == "float32"):
+                return f"activations of type {a.dtype}, quantised by the kernel"
+            return reject_zero_points(region)
+        return reject_scale(region)
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region whose number of rows is open, or None."""
+        if any(tensor.is_open for tensor in region.inputs[1:]):
+            return "a weight whose size is not known"
+        if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+            return "columns whose number is not known"
+        if window_of(region) is not None:
+            return "windows over a length that is not known"
+        if has_scale(region):
+            return "factors of a weight's rows, over sizes that are not known"
+        return None
+
+    def at_run_time(self, region: Region, config: MatmulConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        return tile_choices(plan_of(region, config), config.whole_rows, config.alone_rows)
+
+    def by_values(self, region: Region, config: MatmulConfig) -> str:
+        """What values decide, for `explain`."""
+        plan = plan_of(region, config)
+        if not is_integer(region) or byte_tile_of(plan) is None:
+            return ""
+        points = ZeroPoints.of(region, microkernel_named(config.kernel))
+        return by_values(searches(plan), lists_outliers(plan), known_offset(points))
+
+    def nests(self, region: Region, config: MatmulConfig) -> Iterator[LoopNest]:
+        """The loops of the product."""
+        yield product_nest(plan_of(region, config))
+
+    def products(self, region: Region, config: MatmulConfig, machine: Machine) -> Iterator[Product]:
+        """The product itself."""
+        yield product_of(region, config, machine)
 
 
-MATMUL = register_template(
-    Template(
-        name="matmul",
-        config_type=MatmulConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-        by_values=values_choose,
-        packing=Packing(pack, unpack, packed_shape, express),
-        nests=nests,
-        estimate=estimated_cycles,
-        products=products,
-    )
-)
+MATMUL = register_template(Matmul())

@@ -119,62 +119,6 @@ def weight_format(region: Region, lanes: int) -> NarrowWeight:
     )
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    a, w, *per_block = region.inputs
-    bits, block = region.integer("bits"), region.integer("block")
-    if a.dtype not in ACTIVATION_DTYPES["float32"]:
-        return f"activations of type {a.dtype}"
-    if w.dtype not in ("int8", "uint8") or region.output.dtype not in RESULT_DTYPES:
-        return f"weight of type {w.dtype}, output of type {region.output.dtype}"
-    if not all(tensor.constant for tensor in region.inputs[1:]):
-        return "the weight or its scale is not a constant"
-    if bits not in BITS or block < 1:
-        return f"{bits} bits in blocks of {block}"
-    if min(dimensions(region)) <= 0:
-        return "a dimension is 0"
-    weight = weight_format(region, 1)
-    if weight.rows < dimensions(region)[2]:
-        return f"a weight of {weight.rows} rows for {dimensions(region)[2]} columns"
-    if weight.blocks > 1 and block % weight.unit:
-        return f"blocks of {block} are no multiple of {weight.unit}"
-    whole = (weight.blocks, weight.columns)
-    for tensor in per_block:
-        shape = per_block_shape(tensor.shape)
-        if math.prod(shape) != tensor.size or any(
-            extent not in (1, full) for extent, full in zip(shape, whole, strict=True)
-        ):
-            return f"{tensor} is not broadcast to {whole[0]} blocks of {whole[1]} columns"
-        if tensor.dtype != "float32":
-            return f"scales or zero points of type {tensor.dtype}"
-    return None
-
-
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region whose number of rows is open, or None."""
-    if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
-        return "columns whose number is not known"
-    return None
-
-
-def at_run_time(region: Region, config: WeightOnlyConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    few = f"1 to {MOST_ROWS} rows: the weight is decoded in registers"
-    if by_digits(region, config):
-        few = (
-            f"1 to {MOST_DIGIT_ROWS} rows of usual numbers: as integers of three bytes; "
-            f"{MOST_DIGIT_ROWS + 1} to {MOST_ROWS} or others: the weight is decoded in registers"
-        )
-    return f"{few}; more: tiles of up to {config.rows} rows, the weight expanded in cache"
-
-
-def default_config(region: Region, machine: Machine) -> WeightOnlyConfig:
-    """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return min(
-        _defaults(region, machine), key=lambda config: estimated_cycles(region, config, machine)
-    )
-
-
 def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
     """Either way for every kernel; of open sizes one has both ways."""
     if region.is_open:
@@ -194,32 +138,6 @@ def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
     if region.inputs[0].dtype not in ACTIVATION_DTYPES["bfloat16"]:
         return ()
     return tile_kernels_for(isa, "bfloat16", "bfloat16")
-
-
-def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-    """Both ways, every kernel with neighbouring tiles and blocks, on every grid of threads.
-
-    Threads share K in the grid that is the best for the kernel.
-    """
-    if region.is_open:
-        yield from _open_configs(region, machine)
-        return
-    m, _, k = dimensions(region)
-    default = default_config(region, machine)
-    grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
-    found = {
-        WeightOnlyConfig(
-            **tile,
-            threads_m=threads_m,
-            threads_n=threads_n,
-            threads_k=threads_k,
-            staged=base.staged,
-        )
-        for base in _defaults(region, machine)
-        for tile in neighbouring_tiles(_tile_fields(base), m, k)
-        for threads_m, threads_n, threads_k in {*grids, _grid_of(base)}
-    }
-    yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
 
 def _open_configs(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
@@ -296,29 +214,6 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     )
 
 
-def nests(region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:
-    """The loops of the product."""
-    lanes = microkernel_named(config.kernel).lanes
-    yield product_nest(_plan(region, config, weight_format(region, lanes)))
-
-
-def why_vectors(region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
-    """Why the product stays on vectors."""
-    if microkernel_named(config.kernel).by_tiles:
-        return ""
-    if not _tile_kernels(region, machine.isa):
-        bits = region.attrs["bits"]
-        return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
-    tiles = min(
-        estimated_cycles(region, each, machine)
-        for each in _defaults(region, machine)
-        if microkernel_named(each.kernel).by_tiles
-    )
-    m, _, k = dimensions(region)
-    vectors = estimated_cycles(region, config, machine)
-    return why_not_amx(m, tiles, vectors, config.kernel, 2 * k) or CONFIGURED
-
-
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
     kernel = check_tile(region, config, isa, None, "threads_m", "threads_n", "threads_k")
@@ -327,61 +222,6 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     if kernel.by_tiles and not (config.staged and config.threads_k == 1):
         raise ConfigError(f"{kernel.name} needs staged=True and threads_k=1")
     return kernel
-
-
-def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel; its constant parameters are flat, as `pack` makes them."""
-    kernel = check(region, config, isa)
-    lanes = kernel.lanes
-    weight = weight_format(region, lanes)
-    plan = _plan(region, config, weight)
-    with kernel_function("weight_only_matmul") as builder:
-        a = tensor_parameter("A", region.inputs[0])
-        packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
-        per_block = [
-            parameter(name, (weight.per_block_size,), "float32")
-            for name, _ in zip("SZ", region.inputs[2:], strict=False)
-        ]
-        operands = operand_parameters(region)
-        c = tensor_parameter("C", region.output)
-        leading_of = None
-        if region.is_open:
-            read_extents()
-            given, region = region, open_view(region)
-            a = flat_view(a, given.inputs[0], region.inputs[0])
-            c = flat_view(c, given.output, as_matrix(given.output))
-            pairs = zip(operands, given.operands, region.operands, strict=True)
-            operands = [flat_view(*each) for each in pairs]
-            leading_of = row_itself
-        epilogue = Epilogue(region, operands)
-
-        def load_a(row: Expr, step: Expr | int) -> Expr:
-            indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
-            return splat(cast("float32", a[indices]), lanes)
-
-        store = row_store(region, lanes, c, epilogue, leading_of)
-        kernel.admit()
-        zeros = per_block[1] if len(per_block) > 1 else None
-        tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
-        digits = (
-            functools.partial(_digits, region, weight, a) if by_digits(region, config) else None
-        )
-        if region.is_open:
-            loops = _loops(plan, True, tiles, store, epilogue.cost)
-            few = functools.partial(FewDecodedRows.of, tiles=tiles, digits=digits)
-            rows = as_expr(extent(plan.m))
-            share_open(plan, rows, config.whole_rows, config.alone_rows, OpenRows(loops, few))
-        else:
-            grid = ThreadGrid(plan)
-            with grid.task() as task, llvm_functions(kernel.llvm_ir):
-                if digits is not None:
-                    tiles = dataclasses.replace(tiles, digits=digits())
-                if kernel.by_tiles:
-                    loops = _loops_on_tiles(region, plan, tiles, a, grid.most_rows, store)
-                else:
-                    loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
-                grid.emit(task, loops)
-    return builder.get()
 
 
 def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
@@ -507,13 +347,6 @@ def packed_shape(region: Region, config: WeightOnlyConfig, isa: Isa, index: int)
     return (weight.packed_bytes if index == 1 else weight.per_block_size,)
 
 
-def kernel_name(region: Region, config: WeightOnlyConfig, isa: Isa) -> str:
-    """The f32 microkernel's name and the weight's type, and whether digits are multiplied."""
-    sign = "" if region.inputs[1].dtype == "int8" else "u"
-    digits = "" if region.is_open or not by_digits(region, config) else "+digits"
-    return f"{config.kernel}+{sign}int{region.attrs['bits']}{digits}"
-
-
 def flops(region: Region) -> int:
     """Multiplications and additions of the product."""
     return 2 * math.prod(dimensions(region))
@@ -531,28 +364,180 @@ def dequantised(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     return values[: dimensions(region)[2]]
 
 
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The product in float64; constants as they are before packing."""
-    return np.matmul(inputs[0].astype(np.float64), dequantised(region, inputs))
+class WeightOnlyMatmul(Template[WeightOnlyConfig]):
+    """Activations of f32 times a weight of 2, 4 or 8 bits."""
+
+    name = "weight_only_matmul"
+    config_type = WeightOnlyConfig
+    check = staticmethod(check)
+    flops = staticmethod(flops)
+    estimate = staticmethod(estimated_cycles)
+    packing = Packing(pack, unpack, packed_shape)
+
+    def default_config(self, region: Region, machine: Machine) -> WeightOnlyConfig:
+        """The configuration with the fewest estimated cycles; no tuning is needed."""
+        return min(
+            _defaults(region, machine), key=lambda config: estimated_cycles(region, config, machine)
+        )
+
+    def space(self, region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
+        """Both ways, every kernel with neighbouring tiles and blocks, on every grid of threads.
+
+        Threads share K in the grid that is the best for the kernel.
+        """
+        if region.is_open:
+            yield from _open_configs(region, machine)
+            return
+        m, _, k = dimensions(region)
+        default = self.default_config(region, machine)
+        grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
+        found = {
+            WeightOnlyConfig(
+                **tile,
+                threads_m=threads_m,
+                threads_n=threads_n,
+                threads_k=threads_k,
+                staged=base.staged,
+            )
+            for base in _defaults(region, machine)
+            for tile in neighbouring_tiles(_tile_fields(base), m, k)
+            for threads_m, threads_n, threads_k in {*grids, _grid_of(base)}
+        }
+        yield from best_first(
+            default, found, lambda config: estimated_cycles(region, config, machine)
+        )
+
+    def build(self, region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; its constant parameters are flat, as `pack` makes them."""
+        kernel = check(region, config, isa)
+        lanes = kernel.lanes
+        weight = weight_format(region, lanes)
+        plan = _plan(region, config, weight)
+        with kernel_function("weight_only_matmul") as builder:
+            a = tensor_parameter("A", region.inputs[0])
+            packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
+            per_block = [
+                parameter(name, (weight.per_block_size,), "float32")
+                for name, _ in zip("SZ", region.inputs[2:], strict=False)
+            ]
+            operands = operand_parameters(region)
+            c = tensor_parameter("C", region.output)
+            leading_of = None
+            if region.is_open:
+                read_extents()
+                given, region = region, open_view(region)
+                a = flat_view(a, given.inputs[0], region.inputs[0])
+                c = flat_view(c, given.output, as_matrix(given.output))
+                pairs = zip(operands, given.operands, region.operands, strict=True)
+                operands = [flat_view(*each) for each in pairs]
+                leading_of = row_itself
+            epilogue = Epilogue(region, operands)
+
+            def load_a(row: Expr, step: Expr | int) -> Expr:
+                indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
+                return splat(cast("float32", a[indices]), lanes)
+
+            store = row_store(region, lanes, c, epilogue, leading_of)
+            kernel.admit()
+            zeros = per_block[1] if len(per_block) > 1 else None
+            tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
+            digits = (
+                functools.partial(_digits, region, weight, a) if by_digits(region, config) else None
+            )
+            if region.is_open:
+                loops = _loops(plan, True, tiles, store, epilogue.cost)
+                few = functools.partial(FewDecodedRows.of, tiles=tiles, digits=digits)
+                rows = as_expr(extent(plan.m))
+                share_open(plan, rows, config.whole_rows, config.alone_rows, OpenRows(loops, few))
+            else:
+                grid = ThreadGrid(plan)
+                with grid.task() as task, llvm_functions(kernel.llvm_ir):
+                    if digits is not None:
+                        tiles = dataclasses.replace(tiles, digits=digits())
+                    if kernel.by_tiles:
+                        loops = _loops_on_tiles(region, plan, tiles, a, grid.most_rows, store)
+                    else:
+                        loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
+                    grid.emit(task, loops)
+        return builder.get()
+
+    def kernel_name(self, region: Region, config: WeightOnlyConfig, isa: Isa) -> str:
+        """The f32 microkernel's name and the weight's type, and whether digits are multiplied."""
+        sign = "" if region.inputs[1].dtype == "int8" else "u"
+        digits = "" if region.is_open or not by_digits(region, config) else "+digits"
+        return f"{config.kernel}+{sign}int{region.attrs['bits']}{digits}"
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The product in float64; constants as they are before packing."""
+        return np.matmul(inputs[0].astype(np.float64), dequantised(region, inputs))
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        a, w, *per_block = region.inputs
+        bits, block = region.integer("bits"), region.integer("block")
+        if a.dtype not in ACTIVATION_DTYPES["float32"]:
+            return f"activations of type {a.dtype}"
+        if w.dtype not in ("int8", "uint8") or region.output.dtype not in RESULT_DTYPES:
+            return f"weight of type {w.dtype}, output of type {region.output.dtype}"
+        if not all(tensor.constant for tensor in region.inputs[1:]):
+            return "the weight or its scale is not a constant"
+        if bits not in BITS or block < 1:
+            return f"{bits} bits in blocks of {block}"
+        if min(dimensions(region)) <= 0:
+            return "a dimension is 0"
+        weight = weight_format(region, 1)
+        if weight.rows < dimensions(region)[2]:
+            return f"a weight of {weight.rows} rows for {dimensions(region)[2]} columns"
+        if weight.blocks > 1 and block % weight.unit:
+            return f"blocks of {block} are no multiple of {weight.unit}"
+        whole = (weight.blocks, weight.columns)
+        for tensor in per_block:
+            shape = per_block_shape(tensor.shape)
+            if math.prod(shape) != tensor.size or any(
+                extent not in (1, full) for extent, full in zip(shape, whole, strict=True)
+            ):
+                return f"{tensor} is not broadcast to {whole[0]} blocks of {whole[1]} columns"
+            if tensor.dtype != "float32":
+                return f"scales or zero points of type {tensor.dtype}"
+        return None
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region whose number of rows is open, or None."""
+        if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+            return "columns whose number is not known"
+        return None
+
+    def at_run_time(self, region: Region, config: WeightOnlyConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        few = f"1 to {MOST_ROWS} rows: the weight is decoded in registers"
+        if by_digits(region, config):
+            few = (
+                f"1 to {MOST_DIGIT_ROWS} rows of usual numbers: as integers of three bytes; "
+                f"{MOST_DIGIT_ROWS + 1} to {MOST_ROWS} or others: the weight is decoded in "
+                "registers"
+            )
+        return f"{few}; more: tiles of up to {config.rows} rows, the weight expanded in cache"
+
+    def nests(self, region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:
+        """The loops of the product."""
+        lanes = microkernel_named(config.kernel).lanes
+        yield product_nest(_plan(region, config, weight_format(region, lanes)))
+
+    def why_vectors(self, region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
+        """Why the product stays on vectors."""
+        if microkernel_named(config.kernel).by_tiles:
+            return ""
+        if not _tile_kernels(region, machine.isa):
+            bits = region.attrs["bits"]
+            return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
+        tiles = min(
+            estimated_cycles(region, each, machine)
+            for each in _defaults(region, machine)
+            if microkernel_named(each.kernel).by_tiles
+        )
+        m, _, k = dimensions(region)
+        vectors = estimated_cycles(region, config, machine)
+        return why_not_amx(m, tiles, vectors, config.kernel, 2 * k) or CONFIGURED
 
 
-WEIGHT_ONLY_MATMUL = register_template(
-    Template(
-        name="weight_only_matmul",
-        config_type=WeightOnlyConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape),
-        nests=nests,
-        estimate=estimated_cycles,
-        why_vectors=why_vectors,
-    )
-)
+WEIGHT_ONLY_MATMUL = register_template(WeightOnlyMatmul())

@@ -65,66 +65,6 @@ RECURRENT_ATTRS = "tvm_hybrid.recurrent"
 """Attribute of `plain_function`: those of its region, as JSON."""
 
 
-def build(region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel: input parts, packed weight, optional inputs, output."""
-    problem = check(region, config, isa)
-    kernel, panels = kernel_of(problem, config), panels_of(problem, config)
-    size = sum(each.size for each in panels)
-    vectors = max(each.vectors for each in panels)
-    stored = Tensor(weight.packed_shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
-    with kernel_function(region.op) as builder:
-        parameters = _parameters(region, problem, stored)
-        if region.is_open:
-            read_extents()
-        batch, sides = extent(problem.batch), problem.directions
-        known = batch if isinstance(batch, int) else None
-        parts = parts_of(problem, config.threads, known)
-
-        def packed(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
-            width = kernel.lanes * kernel.kr
-            step = side * size + panels.start
-            step = step + (panel * panels.steps + k) * (panels.vectors * width)
-            found = kernel.b_operand(parameters["weight"], step + vector * width, 0)
-            assert isinstance(found, tirx.Expr)
-            return found
-
-        def sums_of(side: Expr, column: Expr) -> Expr:
-            column = side * (problem.gates * problem.hidden) + column
-            place = weight.sums_at(problem, config) + 4 * column
-            found = parameters["weight"][ramp(place, 4 * kernel.lanes)]
-            return reinterpret_group("int32", found, kernel.lanes)
-
-        shared = allocate(problem, kernel, allocated(problem.batch), parameters, sums_of)
-        large = weight.large_pairs(problem, config)
-        with task_loop(sides * parts, threads=config.threads) as task:
-            side = materialise(I.floordiv(task, parts))
-            share = materialise(task - side * parts)
-            sums = I.sblock_alloc_buffer((config.rows, vectors * kernel.lanes), kernel.acc_dtype)
-            steps = Steps(
-                problem=problem,
-                kernel=kernel,
-                cell=vector_cell(problem),
-                buffers=Buffers(parameters, *shared, sums),
-                panels=panels,
-                read_weight=packed,
-                side=side,
-                steps=as_expr(extent(problem.steps)),
-                named=materialise,
-                rests=None if large is None else RestsOf(large, kernel, parameters["weight"]),
-                prefetches=config.rows > 1,
-            )
-            if known is None:
-                first, rows = share_of(as_expr(batch), share, parts)
-                steps.emit(first, rows, _open(rows, config.rows, vectors))
-            elif known:
-                for_share(
-                    shares(known, parts),
-                    share,
-                    lambda first, rows: steps.emit(first, rows, _known(rows, config.rows)),
-                )
-    return builder.get()
-
-
 def plain_function(region: Region) -> tirx.PrimFunc:
     """What a region means, as scalar code that reads the weight as it is.
 
@@ -205,68 +145,6 @@ def _open(total: Expr, most: int, vectors: int) -> ForTiles:
     return lambda multiply, finish: for_tiles(total, heights, multiply, finish)
 
 
-def kernel_name(region: Region, config: RecurrentConfig, isa: Isa) -> str:
-    """The microkernel, with the tile that runs."""
-    return kernel_of(RecurrentProblem.of(region), config).name
-
-
-def by_values(region: Region, config: RecurrentConfig) -> str:
-    """What the weight's values decide, for `explain`."""
-    if weight.large_pairs(RecurrentProblem.of(region), config) is None:
-        return ""
-    return "pairs of bytes where few of the weight's pairs are large, else bytes as words"
-
-
-def flops(region: Region) -> int:
-    """Multiplications and additions of the recurrence."""
-    problem = RecurrentProblem.of(region)
-    sequences = problem.steps * problem.batch * problem.directions
-    return 2 * sequences * problem.gates * problem.hidden**2
-
-
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The result in float64."""
-    problem = RecurrentProblem.of(region)
-    part, recurrence = (array.astype(np.float64) for array in inputs[:2])
-    optional = dict(zip(problem.given, inputs[2:], strict=True))
-    if problem.quantized:
-        recurrence = recurrence * optional["scales"][..., None]
-    steps, batch, _ = part.shape
-    sides, hidden = problem.directions, problem.hidden
-    output = np.zeros((steps + problem.shown, sides, batch, hidden))
-    cell = numpy_cell(problem)
-    lengths = optional.get("lengths", np.full(batch, steps))
-    for side in range(sides):
-        states = [np.zeros((batch, hidden)) for _ in range(problem.states)]
-        for number, name in enumerate(("hidden", "memory")[: problem.states]):
-            if name in optional:
-                states[number] = optional[name][side].astype(np.float64)
-        gates = np.split(recurrence[side], problem.gates)
-        bias = optional["bias"][side] if "bias" in optional else 0
-        peepholes = np.split(optional["peepholes"][side], 3) if "peepholes" in optional else []
-        backward = problem.direction == "reverse" or side == 1
-        for step in range(steps)[:: -1 if backward else 1]:
-            own = part[step].reshape(batch, sides, problem.gates * hidden)[:, side]
-            given = np.split(own, problem.gates, axis=1)
-            h = _rounded(states[0]) if problem.quantized else states[0]
-            if problem.cell == "rnn":
-                new = [cell.activate(0, given[0] + h @ gates[0].T)]
-            elif problem.cell == "lstm":
-                sums = [x + h @ w.T for x, w in zip(given, gates, strict=True)]
-                new = list(cell.lstm(sums, states[1], peepholes))
-            else:
-                z, r = (cell.activate(0, given[n] + h @ gates[n].T) for n in (0, 1))
-                linear = problem.cell == "gru_linear"
-                inner = r * (h @ gates[2].T + bias) if linear else (r * h) @ gates[2].T
-                new = [cell.gru(z, given[2] + inner, h)]
-            within = (step < lengths)[:, None]
-            states = [np.where(within, *pair) for pair in zip(new, states, strict=True)]
-            output[step, side] = np.where(within, states[0], 0)
-        for number in range(problem.shown):
-            output[steps + number, side] = states[number]
-    return output
-
-
 def _rounded(states: np.ndarray) -> np.ndarray:
     """Each row as 8 bits have it, by float32: numbers near a tie go where the kernel's go."""
     states = states.astype(np.float32)
@@ -274,22 +152,147 @@ def _rounded(states: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(states / scale), -zero_point, LARGEST - zero_point) * scale
 
 
-RECURRENT_TEMPLATE = register_template(
-    Template(
-        name=RECURRENT,
-        config_type=RecurrentConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
-        reject=lambda region, _isa: reject(region),
-        opens=lambda _region, _isa: None,
-        by_values=by_values,
-        at_run_time=lambda _region, config: f"steps; tiles of up to {config.rows} sequences",
-        packing=Packing(weight.pack, weight.unpack, weight.packed_shape, weight.express),
-        estimate=estimate,
-    )
-)
+class Recurrent(Template[RecurrentConfig]):
+    """All steps of an LSTM, GRU or RNN."""
+
+    name = RECURRENT
+    config_type = RecurrentConfig
+    default_config = staticmethod(default_config)
+    space = staticmethod(space)
+    check = staticmethod(check)
+    estimate = staticmethod(estimate)
+    packing = Packing(weight.pack, weight.unpack, weight.packed_shape, weight.express)
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        return reject(region)
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Any numbers of steps and sequences will do."""
+        return None
+
+    def at_run_time(self, region: Region, config: RecurrentConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        return f"steps; tiles of up to {config.rows} sequences"
+
+    def build(self, region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel: input parts, packed weight, optional inputs, output."""
+        problem = check(region, config, isa)
+        kernel, panels = kernel_of(problem, config), panels_of(problem, config)
+        size = sum(each.size for each in panels)
+        vectors = max(each.vectors for each in panels)
+        stored = Tensor(weight.packed_shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
+        with kernel_function(region.op) as builder:
+            parameters = _parameters(region, problem, stored)
+            if region.is_open:
+                read_extents()
+            batch, sides = extent(problem.batch), problem.directions
+            known = batch if isinstance(batch, int) else None
+            parts = parts_of(problem, config.threads, known)
+
+            def packed(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
+                width = kernel.lanes * kernel.kr
+                step = side * size + panels.start
+                step = step + (panel * panels.steps + k) * (panels.vectors * width)
+                found = kernel.b_operand(parameters["weight"], step + vector * width, 0)
+                assert isinstance(found, tirx.Expr)
+                return found
+
+            def sums_of(side: Expr, column: Expr) -> Expr:
+                column = side * (problem.gates * problem.hidden) + column
+                place = weight.sums_at(problem, config) + 4 * column
+                found = parameters["weight"][ramp(place, 4 * kernel.lanes)]
+                return reinterpret_group("int32", found, kernel.lanes)
+
+            shared = allocate(problem, kernel, allocated(problem.batch), parameters, sums_of)
+            large = weight.large_pairs(problem, config)
+            with task_loop(sides * parts, threads=config.threads) as task:
+                side = materialise(I.floordiv(task, parts))
+                share = materialise(task - side * parts)
+                sums = I.sblock_alloc_buffer(
+                    (config.rows, vectors * kernel.lanes), kernel.acc_dtype
+                )
+                steps = Steps(
+                    problem=problem,
+                    kernel=kernel,
+                    cell=vector_cell(problem),
+                    buffers=Buffers(parameters, *shared, sums),
+                    panels=panels,
+                    read_weight=packed,
+                    side=side,
+                    steps=as_expr(extent(problem.steps)),
+                    named=materialise,
+                    rests=None if large is None else RestsOf(large, kernel, parameters["weight"]),
+                    prefetches=config.rows > 1,
+                )
+                if known is None:
+                    first, rows = share_of(as_expr(batch), share, parts)
+                    steps.emit(first, rows, _open(rows, config.rows, vectors))
+                elif known:
+                    for_share(
+                        shares(known, parts),
+                        share,
+                        lambda first, rows: steps.emit(first, rows, _known(rows, config.rows)),
+                    )
+        return builder.get()
+
+    def kernel_name(self, region: Region, config: RecurrentConfig, isa: Isa) -> str:
+        """The microkernel, with the tile that runs."""
+        return kernel_of(RecurrentProblem.of(region), config).name
+
+    def flops(self, region: Region) -> int:
+        """Multiplications and additions of the recurrence."""
+        problem = RecurrentProblem.of(region)
+        sequences = problem.steps * problem.batch * problem.directions
+        return 2 * sequences * problem.gates * problem.hidden**2
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The result in float64."""
+        problem = RecurrentProblem.of(region)
+        part, recurrence = (array.astype(np.float64) for array in inputs[:2])
+        optional = dict(zip(problem.given, inputs[2:], strict=True))
+        if problem.quantized:
+            recurrence = recurrence * optional["scales"][..., None]
+        steps, batch, _ = part.shape
+        sides, hidden = problem.directions, problem.hidden
+        output = np.zeros((steps + problem.shown, sides, batch, hidden))
+        cell = numpy_cell(problem)
+        lengths = optional.get("lengths", np.full(batch, steps))
+        for side in range(sides):
+            states = [np.zeros((batch, hidden)) for _ in range(problem.states)]
+            for number, name in enumerate(("hidden", "memory")[: problem.states]):
+                if name in optional:
+                    states[number] = optional[name][side].astype(np.float64)
+            gates = np.split(recurrence[side], problem.gates)
+            bias = optional["bias"][side] if "bias" in optional else 0
+            peepholes = np.split(optional["peepholes"][side], 3) if "peepholes" in optional else []
+            backward = problem.direction == "reverse" or side == 1
+            for step in range(steps)[:: -1 if backward else 1]:
+                own = part[step].reshape(batch, sides, problem.gates * hidden)[:, side]
+                given = np.split(own, problem.gates, axis=1)
+                h = _rounded(states[0]) if problem.quantized else states[0]
+                if problem.cell == "rnn":
+                    new = [cell.activate(0, given[0] + h @ gates[0].T)]
+                elif problem.cell == "lstm":
+                    sums = [x + h @ w.T for x, w in zip(given, gates, strict=True)]
+                    new = list(cell.lstm(sums, states[1], peepholes))
+                else:
+                    z, r = (cell.activate(0, given[n] + h @ gates[n].T) for n in (0, 1))
+                    linear = problem.cell == "gru_linear"
+                    inner = r * (h @ gates[2].T + bias) if linear else (r * h) @ gates[2].T
+                    new = [cell.gru(z, given[2] + inner, h)]
+                within = (step < lengths)[:, None]
+                states = [np.where(within, *pair) for pair in zip(new, states, strict=True)]
+                output[step, side] = np.where(within, states[0], 0)
+            for number in range(problem.shown):
+                output[steps + number, side] = states[number]
+        return output
+
+    def by_values(self, region: Region, config: RecurrentConfig) -> str:
+        """What the weight's values decide, for `explain`."""
+        if weight.large_pairs(RecurrentProblem.of(region), config) is None:
+            return ""
+        return "pairs of bytes where few of the weight's pairs are large, else bytes as words"
+
+
+RECURRENT_TEMPLATE = register_template(Recurrent())

@@ -54,137 +54,114 @@ class ElementwiseConfig(Config, frozen=True):
     alone: int = 0
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    if len(region.inputs) != 1:
-        return f"{len(region.inputs)} inputs"
-    x = region.inputs[0]
-    if x.dtype not in X_DTYPES:
-        return f"a tensor of type {x.dtype}"
-    if x.size == 0:
-        return "a dimension is 0"
-    if x.shape != region.output.shape:
-        return f"output of shape {region.output.shape}, not {x.shape}"
-    listed = item_operands(region)
-    for number, operand in enumerate(region.operands):
-        if number not in listed and not broadcasts(operand.shape, x.shape):
-            return f"operand {operand} does not broadcast to {x}"
-    return None
+class Elementwise(Template[ElementwiseConfig]):
+    """An epilogue applied to a tensor."""
+
+    name = "elementwise"
+    config_type = ElementwiseConfig
+
+    def default_config(self, region: Region, machine: Machine) -> ElementwiseConfig:
+        """A configuration by closed formula; no tuning is needed."""
+        open_sizes = region.is_open
+        region = region.sampled()
+        rows, n = rows_and_columns(collapsed(region).output)
+        lanes = machine.isa.f32_lanes
+        cost = Epilogue(region, ()).cost
+        packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
+        unroll = 4 if cost <= 12 or (packed and cost <= 32) else 2 if cost <= 24 else 1
+        cycles = rows * math.ceil(n / lanes) * (2 + cost) * OPERATION_CYCLES
+        us = cycles / machine.cycles_per_us
+        if open_sizes:  # the sizes that arrive decide whether threads are worth it
+            alone = alone_below(machine, us / (rows * n), LEAST_MOVED)
+            return ElementwiseConfig(min(unroll, max(1, n // lanes)), machine.threads, alone)
+        threads = threads_worth(machine, us, LEAST_MOVED)
+        return ElementwiseConfig(unroll=min(unroll, max(1, n // lanes)), threads=threads)
+
+    def space(self, region: Region, machine: Machine) -> Iterator[ElementwiseConfig]:
+        """The default, then other numbers of vectors in one iteration."""
+        default = self.default_config(region, machine)
+        yield default
+        for unroll in (1, 2, 4, 8):
+            if unroll != default.unroll:
+                yield ElementwiseConfig(unroll, default.threads, default.alone)
+
+    def check(self, region: Region, config: ElementwiseConfig, isa: Isa) -> None:
+        """Refuses a configuration that is not legal.
+
+        Raises
+        ------
+        ConfigError
+            Saying which field is out of range.
+        """
+        check_numbers(region, config, {"unroll": 32, "threads": 4096})
+
+    def build(self, region: Region, config: ElementwiseConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel: x, operands, output."""
+        self.check(region, config, isa)
+        flat = collapsed(region)
+        rows, n = rows_and_columns(flat.output)
+        with kernel_function(region.op) as builder:
+            source = region.inputs[0]
+            x = tensor_parameter("X", source)
+            given = operand_parameters(region)
+            y = tensor_parameter("Y", region.output)
+            if region.is_open:
+                read_extents()
+            operands = [
+                reshaped(buffer, tensor, seen.shape)
+                for buffer, tensor, seen in zip(given, region.operands, flat.operands, strict=True)
+            ]
+            kind = OpenLoops if region.is_open else Loops
+            loops = kind(
+                n,
+                isa.f32_lanes,
+                config.unroll,
+                source.dtype,
+                reshaped(x, source, (rows, n)),
+                reshaped(y, region.output, (rows, n)),
+                Epilogue(flat, operands),
+            )
+            if isinstance(loops, OpenLoops):
+                loops.share_open(rows, config.threads, config.alone)
+            else:
+                loops.share(rows, config.threads)
+        return builder.get()
+
+    def flops(self, region: Region) -> int:
+        """One operation for every number and step."""
+        steps = [step for step in region.epilogue if step.op != "constant"]
+        return region.output.size * len(steps)
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The anchor's result, which is its input; exact."""
+        x = inputs[0]
+        return x.astype(np.int64 if x.dtype.kind in "iu" else np.float32)
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        if len(region.inputs) != 1:
+            return f"{len(region.inputs)} inputs"
+        x = region.inputs[0]
+        if x.dtype not in X_DTYPES:
+            return f"a tensor of type {x.dtype}"
+        if x.size == 0:
+            return "a dimension is 0"
+        if x.shape != region.output.shape:
+            return f"output of shape {region.output.shape}, not {x.shape}"
+        listed = item_operands(region)
+        for number, operand in enumerate(region.operands):
+            if number not in listed and not broadcasts(operand.shape, x.shape):
+                return f"operand {operand} does not broadcast to {x}"
+        return None
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region with open sizes; it builds every one."""
+        return None
+
+    def at_run_time(self, region: Region, config: ElementwiseConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        alone = f"; up to {config.alone} numbers: one thread" if config.threads > 1 else ""
+        return f"{config.unroll} vectors side by side, then single ones{alone}"
 
 
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with open sizes; it builds every one."""
-    return None
-
-
-def at_run_time(region: Region, config: ElementwiseConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    alone = f"; up to {config.alone} numbers: one thread" if config.threads > 1 else ""
-    return f"{config.unroll} vectors side by side, then single ones{alone}"
-
-
-def default_config(region: Region, machine: Machine) -> ElementwiseConfig:
-    """A configuration by closed formula; no tuning is needed."""
-    open_sizes = region.is_open
-    region = region.sampled()
-    rows, n = rows_and_columns(collapsed(region).output)
-    lanes = machine.isa.f32_lanes
-    cost = Epilogue(region, ()).cost
-    packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
-    unroll = 4 if cost <= 12 or (packed and cost <= 32) else 2 if cost <= 24 else 1
-    cycles = rows * math.ceil(n / lanes) * (2 + cost) * OPERATION_CYCLES
-    us = cycles / machine.cycles_per_us
-    if open_sizes:  # the sizes that arrive decide whether threads are worth it
-        alone = alone_below(machine, us / (rows * n), LEAST_MOVED)
-        return ElementwiseConfig(min(unroll, max(1, n // lanes)), machine.threads, alone)
-    threads = threads_worth(machine, us, LEAST_MOVED)
-    return ElementwiseConfig(unroll=min(unroll, max(1, n // lanes)), threads=threads)
-
-
-def space(region: Region, machine: Machine) -> Iterator[ElementwiseConfig]:
-    """The default, then other numbers of vectors in one iteration."""
-    default = default_config(region, machine)
-    yield default
-    for unroll in (1, 2, 4, 8):
-        if unroll != default.unroll:
-            yield ElementwiseConfig(unroll, default.threads, default.alone)
-
-
-def check(region: Region, config: ElementwiseConfig, isa: Isa) -> None:
-    """Refuses a configuration that is not legal.
-
-    Raises
-    ------
-    ConfigError
-        Saying which field is out of range.
-    """
-    check_numbers(region, config, {"unroll": 32, "threads": 4096})
-
-
-def build(region: Region, config: ElementwiseConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel: x, operands, output."""
-    check(region, config, isa)
-    flat = collapsed(region)
-    rows, n = rows_and_columns(flat.output)
-    with kernel_function(region.op) as builder:
-        source = region.inputs[0]
-        x = tensor_parameter("X", source)
-        given = operand_parameters(region)
-        y = tensor_parameter("Y", region.output)
-        if region.is_open:
-            read_extents()
-        operands = [
-            reshaped(buffer, tensor, seen.shape)
-            for buffer, tensor, seen in zip(given, region.operands, flat.operands, strict=True)
-        ]
-        kind = OpenLoops if region.is_open else Loops
-        loops = kind(
-            n,
-            isa.f32_lanes,
-            config.unroll,
-            source.dtype,
-            reshaped(x, source, (rows, n)),
-            reshaped(y, region.output, (rows, n)),
-            Epilogue(flat, operands),
-        )
-        if isinstance(loops, OpenLoops):
-            loops.share_open(rows, config.threads, config.alone)
-        else:
-            loops.share(rows, config.threads)
-    return builder.get()
-
-
-def kernel_name(region: Region, config: ElementwiseConfig, isa: Isa) -> str:
-    """Which loops, on which ISA, such as "avx512_elementwise"."""
-    level = isa.vector_level
-    return f"{level}_elementwise"
-
-
-def flops(region: Region) -> int:
-    """One operation for every number and step."""
-    steps = [step for step in region.epilogue if step.op != "constant"]
-    return region.output.size * len(steps)
-
-
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The anchor's result, which is its input; exact."""
-    x = inputs[0]
-    return x.astype(np.int64 if x.dtype.kind in "iu" else np.float32)
-
-
-ELEMENTWISE = register_template(
-    Template(
-        name="elementwise",
-        config_type=ElementwiseConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-    )
-)
+ELEMENTWISE = register_template(Elementwise())

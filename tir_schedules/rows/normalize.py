@@ -93,45 +93,6 @@ def view(region: Region) -> View:
     return result
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    for tensor in region.inputs:
-        if tensor.dtype != "float32":
-            return f"a tensor of type {tensor.dtype}"
-    half = region.output.dtype == "float16" and bool(tile_kernels_for(isa, "float16", "float16"))
-    if not half and region.output.dtype not in OUTPUT_DTYPES:
-        return f"output of type {region.output.dtype}"
-    x = region.inputs[0]
-    if x.size == 0:
-        return "a dimension is 0"
-    if region.output.shape != x.shape:
-        return f"output of shape {region.output.shape}, not {x.shape}"
-    seen = view_of(region)
-    if isinstance(seen, str):
-        return seen
-    if seen.inner > 1 and region.output.dtype != "float32":
-        return f"output of type {region.output.dtype} along an inner axis"
-    for weight in region.inputs[1:]:
-        if weight.size != seen.n:
-            return f"a weight of {weight.size} numbers for {seen.n}"
-    return None
-
-
-def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with open sizes; it builds every one."""
-    return None
-
-
-def at_run_time(region: Region, config: NormalizeConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    seen = view(region)
-    alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
-    if seen.inner != 1:
-        return f"strips of {config.unroll} vectors of columns, then single ones{alone}"
-    length = "; how long rows are" if is_open((seen.n,)) else ""
-    return f"blocks of {config.rows} rows, then single ones{alone}{length}"
-
-
 def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     """A configuration by closed formula; no tuning is needed."""
     open_rows, open_length = region.is_open, is_open((view(region).n,))
@@ -167,23 +128,6 @@ def _rows_in_flight(region: Region, vectors: int, pitch: int) -> int:
     return 6 if vectors <= 32 else 4
 
 
-def space(region: Region, machine: Machine) -> Iterator[NormalizeConfig]:
-    """The default, then other numbers of rows and vectors, held in registers or not."""
-    default = default_config(region, machine)
-    yield default
-    region = region.sampled()
-    seen = view(region)
-    vectors = math.ceil(seen.n / machine.isa.f32_lanes)
-    for rows in (1, 2, 3, 4, 6, 8) if seen.inner == 1 else (1,):
-        for unroll in (1, 2, 4, 8):
-            for keep in (False, True):
-                holds = not keep or (seen.inner == 1 and rows * vectors <= 64)
-                numbers = {"rows": rows, "unroll": unroll, "keep": keep}
-                config = msgspec.structs.replace(default, **numbers)
-                if holds and rows <= seen.outer and config != default:
-                    yield config
-
-
 def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
     """Refuses a configuration that is not legal.
 
@@ -200,57 +144,6 @@ def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
             raise ConfigError(
                 f"{config.rows} rows of {vectors} vectors cannot be kept, for {region.key}"
             )
-
-
-def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel: x, weights, operands, output."""
-    check(region, config, isa)
-    seen = view(region)
-    names = ["X", "gamma", "beta"]
-    with kernel_function(region.op) as builder:
-        inputs = [
-            tensor_parameter(name, tensor)
-            for name, tensor in zip(names, region.inputs, strict=False)
-        ]
-        operands = operand_parameters(region)
-        output = tensor_parameter("Y", region.output)
-        if region.is_open:
-            read_extents()
-            seen = open_view(seen)
-        x = reshaped(inputs[0], region.inputs[0], seen.shape)
-        weights = [
-            reshaped(buffer, tensor, (seen.n,))
-            for buffer, tensor in zip(inputs[1:], region.inputs[1:], strict=True)
-        ]
-        flat = [
-            reshaped(buffer, tensor, shaped.shape)
-            for buffer, tensor, shaped in zip(
-                operands, region.operands, seen.region.operands, strict=True
-            )
-        ]
-        out = reshaped(output, region.output, seen.shape)
-        epilogue = Epilogue(seen.region, flat)
-        if seen.inner == 1:
-            kind = RowsOfAnyLength if is_open((seen.n,)) else Rows
-            loops = kind(
-                seen,
-                isa.f32_lanes,
-                config.unroll,
-                config.keep,
-                config.chunk,
-                x,
-                weights,
-                out,
-                epilogue,
-            )
-            share_rows(loops, seen.outer, config)
-        elif region.is_open:
-            columns = OpenColumns(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
-            columns.share(config.threads, lambda number: _few(seen, number, config))
-        else:
-            strip = ColumnStrip(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
-            _share_strips(strip, seen.outer, config)
-    return builder.get()
 
 
 def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
@@ -340,57 +233,154 @@ def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> No
         )
 
 
-def kernel_name(region: Region, config: NormalizeConfig, isa: Isa) -> str:
-    """Which loops, on which ISA, such as "avx512_rows_softmax"."""
-    level = isa.vector_level
-    where = "rows" if view(region).inner == 1 else "columns"
-    return f"{level}_{where}_{region.op}"
+class Normalize(Template[NormalizeConfig]):
+    """One of the normalisations, with an epilogue in registers."""
 
+    config_type = NormalizeConfig
+    default_config = staticmethod(default_config)
+    check = staticmethod(check)
 
-def flops(region: Region) -> int:
-    """Operations, with an exponential as one: 5 for each number of softmax, 7 of layer_norm."""
-    return {"softmax": 5, "log_softmax": 5, "layer_norm": 7, "rms_norm": 4}[
-        region.op
-    ] * region.inputs[0].size
+    def __init__(self, op: str) -> None:
+        self.name = op
 
+    def space(self, region: Region, machine: Machine) -> Iterator[NormalizeConfig]:
+        """The default, then other numbers of rows and vectors, held in registers or not."""
+        default = default_config(region, machine)
+        yield default
+        region = region.sampled()
+        seen = view(region)
+        vectors = math.ceil(seen.n / machine.isa.f32_lanes)
+        for rows in (1, 2, 3, 4, 6, 8) if seen.inner == 1 else (1,):
+            for unroll in (1, 2, 4, 8):
+                for keep in (False, True):
+                    holds = not keep or (seen.inner == 1 and rows * vectors <= 64)
+                    numbers = {"rows": rows, "unroll": unroll, "keep": keep}
+                    config = msgspec.structs.replace(default, **numbers)
+                    if holds and rows <= seen.outer and config != default:
+                        yield config
 
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The result in float64, without the epilogue."""
-    x = inputs[0].astype(np.float64)
-    axis = region.integer("axis")
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        if region.op in SOFTMAX_OPS:
-            shifted = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
-            total = np.exp(shifted).sum(axis=axis, keepdims=True)
-            if region.op == "softmax":
-                return np.exp(shifted) / total
-            return shifted - np.log(total)
-        axes = tuple(range(axis, x.ndim))
-        if 0 in x.shape:
-            return x
-        if region.op == "layer_norm":
-            x = x - x.mean(axis=axes, keepdims=True)
-        variance = np.square(x).mean(axis=axes, keepdims=True)
-        result = x / np.sqrt(variance + region.real("epsilon"))
-        for weight, combine in zip(inputs[1:], (np.multiply, np.add), strict=False):
-            result = combine(result, weight.astype(np.float64).reshape(x.shape[axis:]))
-        return result
+    def build(self, region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel: x, weights, operands, output."""
+        check(region, config, isa)
+        seen = view(region)
+        names = ["X", "gamma", "beta"]
+        with kernel_function(region.op) as builder:
+            inputs = [
+                tensor_parameter(name, tensor)
+                for name, tensor in zip(names, region.inputs, strict=False)
+            ]
+            operands = operand_parameters(region)
+            output = tensor_parameter("Y", region.output)
+            if region.is_open:
+                read_extents()
+                seen = open_view(seen)
+            x = reshaped(inputs[0], region.inputs[0], seen.shape)
+            weights = [
+                reshaped(buffer, tensor, (seen.n,))
+                for buffer, tensor in zip(inputs[1:], region.inputs[1:], strict=True)
+            ]
+            flat = [
+                reshaped(buffer, tensor, shaped.shape)
+                for buffer, tensor, shaped in zip(
+                    operands, region.operands, seen.region.operands, strict=True
+                )
+            ]
+            out = reshaped(output, region.output, seen.shape)
+            epilogue = Epilogue(seen.region, flat)
+            if seen.inner == 1:
+                kind = RowsOfAnyLength if is_open((seen.n,)) else Rows
+                loops = kind(
+                    seen,
+                    isa.f32_lanes,
+                    config.unroll,
+                    config.keep,
+                    config.chunk,
+                    x,
+                    weights,
+                    out,
+                    epilogue,
+                )
+                share_rows(loops, seen.outer, config)
+            elif region.is_open:
+                columns = OpenColumns(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
+                columns.share(config.threads, lambda number: _few(seen, number, config))
+            else:
+                strip = ColumnStrip(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
+                _share_strips(strip, seen.outer, config)
+        return builder.get()
+
+    def kernel_name(self, region: Region, config: NormalizeConfig, isa: Isa) -> str:
+        """Which loops, on which ISA, such as "avx512_rows_softmax"."""
+        level = isa.vector_level
+        where = "rows" if view(region).inner == 1 else "columns"
+        return f"{level}_{where}_{region.op}"
+
+    def flops(self, region: Region) -> int:
+        """Operations, with an exponential as one: 5 for each number of softmax, 7 of layer_norm."""
+        return {"softmax": 5, "log_softmax": 5, "layer_norm": 7, "rms_norm": 4}[
+            region.op
+        ] * region.inputs[0].size
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """The result in float64, without the epilogue."""
+        x = inputs[0].astype(np.float64)
+        axis = region.integer("axis")
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            if region.op in SOFTMAX_OPS:
+                shifted = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+                total = np.exp(shifted).sum(axis=axis, keepdims=True)
+                if region.op == "softmax":
+                    return np.exp(shifted) / total
+                return shifted - np.log(total)
+            axes = tuple(range(axis, x.ndim))
+            if 0 in x.shape:
+                return x
+            if region.op == "layer_norm":
+                x = x - x.mean(axis=axes, keepdims=True)
+            variance = np.square(x).mean(axis=axes, keepdims=True)
+            result = x / np.sqrt(variance + region.real("epsilon"))
+            for weight, combine in zip(inputs[1:], (np.multiply, np.add), strict=False):
+                result = combine(result, weight.astype(np.float64).reshape(x.shape[axis:]))
+            return result
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        for tensor in region.inputs:
+            if tensor.dtype != "float32":
+                return f"a tensor of type {tensor.dtype}"
+        half = region.output.dtype == "float16" and bool(
+            tile_kernels_for(isa, "float16", "float16")
+        )
+        if not half and region.output.dtype not in OUTPUT_DTYPES:
+            return f"output of type {region.output.dtype}"
+        x = region.inputs[0]
+        if x.size == 0:
+            return "a dimension is 0"
+        if region.output.shape != x.shape:
+            return f"output of shape {region.output.shape}, not {x.shape}"
+        seen = view_of(region)
+        if isinstance(seen, str):
+            return seen
+        if seen.inner > 1 and region.output.dtype != "float32":
+            return f"output of type {region.output.dtype} along an inner axis"
+        for weight in region.inputs[1:]:
+            if weight.size != seen.n:
+                return f"a weight of {weight.size} numbers for {seen.n}"
+        return None
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region with open sizes; it builds every one."""
+        return None
+
+    def at_run_time(self, region: Region, config: NormalizeConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        seen = view(region)
+        alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
+        if seen.inner != 1:
+            return f"strips of {config.unroll} vectors of columns, then single ones{alone}"
+        length = "; how long rows are" if is_open((seen.n,)) else ""
+        return f"blocks of {config.rows} rows, then single ones{alone}{length}"
 
 
 for _op in (*SOFTMAX_OPS, *NORM_OPS):
-    register_template(
-        Template(
-            name=_op,
-            config_type=NormalizeConfig,
-            default_config=default_config,
-            space=space,
-            check=check,
-            build=build,
-            kernel_name=kernel_name,
-            flops=flops,
-            reference=reference,
-            reject=reject,
-            opens=opens,
-            at_run_time=at_run_time,
-        )
-    )
+    register_template(Normalize(_op))

@@ -148,69 +148,6 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None
     return found
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    if len(region.inputs) != 1 or region.inputs[0].dtype != "float32":
-        return f"inputs {', '.join(map(str, region.inputs))}, not one of type float32"
-    if region.inputs[0].size == 0:
-        return "a dimension is 0"
-    if (region.output.shape, region.output.dtype) != ((2,), "float32"):
-        return f"output {region.output}, not float32[2]"
-    if region.epilogue:
-        return "an epilogue"
-    return None
-
-
-def opens(region: Region, isa: Isa) -> str | None:
-    """Any number of elements will do."""
-    return None
-
-
-def default_config(region: Region, machine: Machine) -> RangeConfig:
-    """A configuration by closed formula; no tuning is needed."""
-    vectors = math.ceil(region.inputs[0].size / machine.isa.f32_lanes)
-    us = vectors * VECTOR_CYCLES / machine.cycles_per_us
-    threads = threads_worth(machine, us, LEAST_MOVED)
-    return RangeConfig(unroll=min(4, vectors), threads=threads)
-
-
-def space(region: Region, machine: Machine) -> Iterator[RangeConfig]:
-    """The default, then other numbers of vectors in one iteration."""
-    default = default_config(region, machine)
-    yield default
-    for unroll in (1, 2, 4, 8):
-        if unroll != default.unroll:
-            yield RangeConfig(unroll=unroll, threads=default.threads)
-
-
-def check(region: Region, config: RangeConfig, isa: Isa) -> None:
-    """Refuses a configuration that is not legal.
-
-    Raises
-    ------
-    ConfigError
-        Saying which field is out of range.
-    """
-    check_numbers(region, config, {"unroll": 16, "threads": 4096})
-
-
-def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel: x, output."""
-    check(region, config, isa)
-    source = region.inputs[0]
-    with kernel_function(region.op) as builder:
-        given = tensor_parameter("X", source)
-        y = parameter("Y", (2,), "float32")
-        if region.is_open:
-            read_extents()
-        x = reshaped(given, source, (source.size,))
-        with opaque_block("range"):
-            extremes = _extremes(x, extent(source.size), config, isa.f32_lanes)
-            for index, value in enumerate(emit_parameters(*extremes, least_scale_of(region))):
-                I.buffer_store(y, value, [index])
-    return builder.get()
-
-
 def _extremes(x: Expr, size: Expr | int, config: RangeConfig, lanes: int) -> tuple[Expr, Expr]:
     """The extremes of all elements, by the configuration's threads."""
     load = _loader(x, 0)
@@ -253,21 +190,6 @@ def _shared_extremes(x: Expr, size: int, lanes: int, unroll: int, tasks: int) ->
     return bind(totals[0]), bind(totals[1])
 
 
-def kernel_name(region: Region, config: RangeConfig, isa: Isa) -> str:
-    """Which loops, on which ISA, such as "avx512_quantization_range"."""
-    return f"{isa.vector_level}_quantization_range"
-
-
-def flops(region: Region) -> int:
-    """A minimum and a maximum for every number."""
-    return 2 * region.inputs[0].size
-
-
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """Scale and zero point by numpy; exact."""
-    return dynamic_range(inputs[0], least_scale_of(region))
-
-
 def dynamic_range(x: np.ndarray, least: float | None = None) -> np.ndarray:
     """Scale and zero point of a tensor by numpy, in f32 as ONNX says; with a least scale, torch."""
     x = x.astype(np.float32)
@@ -283,19 +205,80 @@ def dynamic_range(x: np.ndarray, least: float | None = None) -> np.ndarray:
     return np.array([scale, zero_point], np.float32)
 
 
-QUANTIZATION_RANGE = register_template(
-    Template(
-        name="quantization_range",
-        config_type=RangeConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=lambda _region, _config: "vectors, and what is left of one",
-    )
-)
+class QuantizationRange(Template[RangeConfig]):
+    """Scale and zero point of DynamicQuantizeLinear."""
+
+    name = "quantization_range"
+    config_type = RangeConfig
+
+    def at_run_time(self, region: Region, config: RangeConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        return "vectors, and what is left of one"
+
+    def default_config(self, region: Region, machine: Machine) -> RangeConfig:
+        """A configuration by closed formula; no tuning is needed."""
+        vectors = math.ceil(region.inputs[0].size / machine.isa.f32_lanes)
+        us = vectors * VECTOR_CYCLES / machine.cycles_per_us
+        threads = threads_worth(machine, us, LEAST_MOVED)
+        return RangeConfig(unroll=min(4, vectors), threads=threads)
+
+    def space(self, region: Region, machine: Machine) -> Iterator[RangeConfig]:
+        """The default, then other numbers of vectors in one iteration."""
+        default = self.default_config(region, machine)
+        yield default
+        for unroll in (1, 2, 4, 8):
+            if unroll != default.unroll:
+                yield RangeConfig(unroll=unroll, threads=default.threads)
+
+    def check(self, region: Region, config: RangeConfig, isa: Isa) -> None:
+        """Refuses a configuration that is not legal.
+
+        Raises
+        ------
+        ConfigError
+            Saying which field is out of range.
+        """
+        check_numbers(region, config, {"unroll": 16, "threads": 4096})
+
+    def build(self, region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel: x, output."""
+        self.check(region, config, isa)
+        source = region.inputs[0]
+        with kernel_function(region.op) as builder:
+            given = tensor_parameter("X", source)
+            y = parameter("Y", (2,), "float32")
+            if region.is_open:
+                read_extents()
+            x = reshaped(given, source, (source.size,))
+            with opaque_block("range"):
+                extremes = _extremes(x, extent(source.size), config, isa.f32_lanes)
+                for index, value in enumerate(emit_parameters(*extremes, least_scale_of(region))):
+                    I.buffer_store(y, value, [index])
+        return builder.get()
+
+    def flops(self, region: Region) -> int:
+        """A minimum and a maximum for every number."""
+        return 2 * region.inputs[0].size
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        """Scale and zero point by numpy; exact."""
+        return dynamic_range(inputs[0], least_scale_of(region))
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        if len(region.inputs) != 1 or region.inputs[0].dtype != "float32":
+            return f"inputs {', '.join(map(str, region.inputs))}, not one of type float32"
+        if region.inputs[0].size == 0:
+            return "a dimension is 0"
+        if (region.output.shape, region.output.dtype) != ((2,), "float32"):
+            return f"output {region.output}, not float32[2]"
+        if region.epilogue:
+            return "an epilogue"
+        return None
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Any number of elements will do."""
+        return None
+
+
+QUANTIZATION_RANGE = register_template(QuantizationRange())

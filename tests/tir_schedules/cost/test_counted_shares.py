@@ -45,10 +45,10 @@ def machine_of(threads: int) -> Machine:
 def serial_us(region: Region) -> float:
     """What one thread takes, by the template's own estimate if it has one."""
     template, machine = template_for(region.op), machine_of(1)
-    if template.estimate is None:
+    cycles = template.estimate(region, template.default_config(region, machine), machine)
+    if cycles is None:
         return flops_us(template.flops(region), machine)
-    config = template.default_config(region, machine)
-    return template.estimate(region, config, machine) / machine.cycles_per_us
+    return cycles / machine.cycles_per_us
 
 
 def planned(region: Region, config: Config, threads: int) -> float:

@@ -161,7 +161,6 @@ def test_bytes_of_a_block_grow_with_the_block() -> None:
 def test_estimates_are_those_that_the_default_was_chosen_by(name: str) -> None:
     region = REGIONS[name]
     estimate = template_for(region.op).estimate
-    assert estimate is not None
     cycles = [estimate(region, config, MACHINE) for config in some_configs(region)]
     assert all(value > 0 for value in cycles)
     assert len(set(cycles)) > 3
@@ -172,7 +171,7 @@ def test_of_other_kinds_nothing_is_described() -> None:
     region = Region(op="softmax", inputs=(x,), output=x, attrs={"axis": 1})
     config = template_for("softmax").default_config(region, MACHINE)
     assert loop_nests(region, config) == ()
-    assert template_for("softmax").estimate is None
+    assert template_for("softmax").estimate(region, config, MACHINE) is None
 
 
 def test_pieces_and_balance() -> None:

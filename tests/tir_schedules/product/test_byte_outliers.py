@@ -21,7 +21,7 @@ from tir_schedules.product.byte_choice import (
     known_offset,
     lists_outliers,
 )
-from tir_schedules.product.matmul import MATMUL, values_choose
+from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.matmul_weight import has_column_sums, packed_shape, sums_at
 from tir_schedules.product.outlier_list import LARGEST
@@ -217,7 +217,7 @@ def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
         config = config_for(region, isa, kernel=kernel.name, rows=1, vectors=1)
         assert not lists_outliers(plan_of(region, config))
         assert not has_column_sums(region, config, kernel)
-        assert not values_choose(region, config)
+        assert not MATMUL.by_values(region, config)
         bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term
         assert packed_shape(region, config, isa_named(isa), 1) == (bytes_packed,)
 
@@ -225,10 +225,10 @@ def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
 @every_isa
 def test_explain_says_it(isa: str) -> None:
     region = matmul_region((64,), 64, 128)
-    text = values_choose(region, config_for(region, isa))
+    text = MATMUL.by_values(region, config_for(region, isa))
     assert "few elements of x are beyond 127, whose products are added apart" in text
     above = matmul_region((64,), 64, 128, a_zero=130)
-    text = values_choose(above, config_for(above, isa))
+    text = MATMUL.by_values(above, config_for(above, isa))
     assert "few elements of x are (as uint8) not from 66 to 193" in text
     few = matmul_region((3,), 64, 128)
-    assert "no element of x is beyond 127" in values_choose(few, config_for(few, isa))
+    assert "no element of x is beyond 127" in MATMUL.by_values(few, config_for(few, isa))

@@ -319,7 +319,7 @@ def test_what_is_rejected_is_told_why() -> None:
 )
 def test_illegal_configurations(fields: dict[str, int | bool]) -> None:
     with pytest.raises(ConfigError):
-        normalize.build(
+        template_for("softmax").build(
             region_for("softmax", (16, 2048)), config_for(**fields), isa_named("avx512")
         )
 

@@ -36,42 +36,6 @@ def region(size: int = SIZE) -> Region:
     return Region(op=NAME, inputs=(vector, Tensor((size,), "float32", True)), output=vector)
 
 
-def _default(region: Region, machine: Machine) -> ToyConfig:
-    del machine
-    return ToyConfig(block=min(8, region.output.size))
-
-
-def _space(region: Region, machine: Machine) -> Iterator[ToyConfig]:
-    del machine
-    for block in (1, 2, 4, 8, 16, 32, 64):
-        if region.output.size % block == 0:
-            yield ToyConfig(block=block)
-
-
-def _check(region: Region, config: Config, isa: Isa) -> None:
-    assert isinstance(config, ToyConfig)
-    del isa
-    if config.block < 1 or region.output.size % config.block:
-        raise ConfigError(f"block {config.block} does not divide {region.output.size}")
-
-
-def _build(region: Region, config: Config, isa: Isa) -> tirx.PrimFunc:
-    assert isinstance(config, ToyConfig)
-    _check(region, config, isa)
-    size, block = region.output.size, config.block
-    if config.mode == "abort":
-        os.abort()
-    if config.mode == "raise":
-        raise RuntimeError("this candidate cannot be built")
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("toy")
-        I.func_attr(NO_ALIAS)
-        x, w, y = (I.arg(name, I.buffer((size,), "float32")) for name in "xwy")
-        with I.sblock("toy"):
-            _body(x, w, y, size, block, config.mode)
-    return builder.get()
-
-
 def _body(x: tirx.Buffer, w: tirx.Buffer, y: tirx.Buffer, size: int, block: int, mode: str) -> None:
     start = (1 << 30) if mode == "segfault" else 0
     with I.serial(size // block) as i:
@@ -83,17 +47,41 @@ def _body(x: tirx.Buffer, w: tirx.Buffer, y: tirx.Buffer, size: int, block: int,
             I.buffer_store(y, y[0] * tirx.const(0.5, "float32") + x[(i + j) % size], [0])
 
 
-TOY = register_template(
-    Template(
-        name=NAME,
-        config_type=ToyConfig,
-        default_config=_default,
-        space=_space,
-        check=_check,
-        build=_build,
-        kernel_name=lambda region, config, isa: "toy",
-        flops=lambda region: region.output.size,
-        reference=lambda region, inputs: np.add(*inputs, dtype=np.float64),
-        reject=lambda region, isa: None,
-    )
-)
+class Toy(Template[ToyConfig]):
+    """x + w."""
+
+    name = NAME
+    config_type = ToyConfig
+
+    def default_config(self, region: Region, machine: Machine) -> ToyConfig:
+        return ToyConfig(block=min(8, region.output.size))
+
+    def space(self, region: Region, machine: Machine) -> Iterator[ToyConfig]:
+        for block in (1, 2, 4, 8, 16, 32, 64):
+            if region.output.size % block == 0:
+                yield ToyConfig(block=block)
+
+    def check(self, region: Region, config: ToyConfig, isa: Isa) -> None:
+        if config.block < 1 or region.output.size % config.block:
+            raise ConfigError(f"block {config.block} does not divide {region.output.size}")
+
+    def build(self, region: Region, config: ToyConfig, isa: Isa) -> tirx.PrimFunc:
+        self.check(region, config, isa)
+        size, block = region.output.size, config.block
+        if config.mode == "abort":
+            os.abort()
+        if config.mode == "raise":
+            raise RuntimeError("this candidate cannot be built")
+        with IRBuilder() as builder, I.prim_func(s_tir=True):
+            I.func_name("toy")
+            I.func_attr(NO_ALIAS)
+            x, w, y = (I.arg(name, I.buffer((size,), "float32")) for name in "xwy")
+            with I.sblock("toy"):
+                _body(x, w, y, size, block, config.mode)
+        return builder.get()
+
+    def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+        return np.add(*inputs, dtype=np.float64)
+
+
+TOY = register_template(Toy())

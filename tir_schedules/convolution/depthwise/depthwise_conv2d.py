@@ -20,9 +20,7 @@ from microkernels.vector.expressions import parameter
 from tir_schedules.convolution.direct.config import reject_operands
 from tir_schedules.convolution.geometry import (
     ConvGeometry,
-    conv_reference,
-    flops,
-    opens,
+    ConvTemplate,
 )
 from tir_schedules.core.emission import (
     input_parameters,
@@ -34,7 +32,7 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.extents import read_extents
 from tir_schedules.core.flat_rows import as_matrix, as_vector, flat_rows, flat_view
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.core.template import Packing, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.zero_points import named_inputs
 
@@ -53,97 +51,88 @@ X_DTYPES = {
 }
 
 
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    rank = len(region.inputs[0].shape) - 2
-    if rank not in (1, 2):
-        return f"a depthwise convolution of {rank} axes"
-    reason = reject_operands(region, X_DTYPES)
-    if reason is not None:
-        return reason
-    geometry = ConvGeometry.of(region)
-    if not geometry.groups == geometry.channels == geometry.out_channels:
-        return (
-            f"{geometry.groups} groups, {geometry.channels} channels of x and "
-            f"{geometry.out_channels} of the result"
-        )
-    if is_too_large(DepthwiseProblem.of(region), dot_kernel(region, isa)):
-        return f"a kernel of {' by '.join(map(str, geometry.kernel))}"
-    return None
+class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
+    """A convolution whose every channel has a filter of its own."""
 
+    name = "depthwise_conv2d"
+    config_type = DepthwiseConfig
+    default_config = staticmethod(default_config)
+    space = staticmethod(space)
+    check = staticmethod(check)
+    nests = staticmethod(nests)
+    why_vectors = staticmethod(why_vectors)
+    packing = Packing(pack, unpack, packed_shape, express)
 
-def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel; its weight parameter is flat, as `pack` makes it."""
-    problem = check(region, config, isa)
-    kernel = dot_kernel(region, isa)
-    with kernel_function("depthwise_conv2d") as builder:
-        x = tensor_parameter("X", region.inputs[0])
-        w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
-        further = input_parameters(region, 2)
-        operands = operand_parameters(region)
-        y = tensor_parameter("Y", region.output)
-        if region.is_open:
-            read_extents()
-        flat = flat_rows(region)
-        y = flat_view(y, region.output, as_matrix(region.output))
-        pairs = zip(operands, region.operands, flat.operands, strict=True)
-        operands = [flat_view(*each) for each in pairs]
-        narrow = bfloat16.narrow if kernel is None else kernel.narrow
-        epilogue = Epilogue(flat, operands, narrow)
-        lanes = isa.f32_lanes if kernel is None else kernel.lanes
-        results = Results(flat, problem, lanes, y, epilogue)
-        tiles: DirectTiles | StagedTiles
+    def build(self, region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; its weight parameter is flat, as `pack` makes it."""
+        problem = check(region, config, isa)
+        kernel = dot_kernel(region, isa)
+        with kernel_function("depthwise_conv2d") as builder:
+            x = tensor_parameter("X", region.inputs[0])
+            w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
+            further = input_parameters(region, 2)
+            operands = operand_parameters(region)
+            y = tensor_parameter("Y", region.output)
+            if region.is_open:
+                read_extents()
+            flat = flat_rows(region)
+            y = flat_view(y, region.output, as_matrix(region.output))
+            pairs = zip(operands, region.operands, flat.operands, strict=True)
+            operands = [flat_view(*each) for each in pairs]
+            narrow = bfloat16.narrow if kernel is None else kernel.narrow
+            epilogue = Epilogue(flat, operands, narrow)
+            lanes = isa.f32_lanes if kernel is None else kernel.lanes
+            results = Results(flat, problem, lanes, y, epilogue)
+            tiles: DirectTiles | StagedTiles
+            if kernel is None:
+                x = flat_view(x, region.inputs[0], as_vector(region.inputs[0]))
+                tiles = DirectTiles(problem, config, lanes, x, w, results)
+            else:
+                x = flat_view(x, region.inputs[0], as_matrix(region.inputs[0]))
+                inputs = named_inputs(region, further)
+                tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
+            items = tiles.items
+            tasks = min(config.threads, items) if isinstance(items, int) else config.threads
+            with task_loop(tasks) as task:
+                tiles.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
+        return builder.get()
+
+    def kernel_name(self, region: Region, config: DepthwiseConfig, isa: Isa) -> str:
+        """ISA, types and tile, such as "avx512_f32_depthwise_1x7x16"."""
+        kernel = dot_kernel(region, isa)
         if kernel is None:
-            x = flat_view(x, region.inputs[0], as_vector(region.inputs[0]))
-            tiles = DirectTiles(problem, config, lanes, x, w, results)
-        else:
-            x = flat_view(x, region.inputs[0], as_matrix(region.inputs[0]))
-            inputs = named_inputs(region, further)
-            tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
-        items = tiles.items
-        tasks = min(config.threads, items) if isinstance(items, int) else config.threads
-        with task_loop(tasks) as task:
-            tiles.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
-    return builder.get()
+            channels = config.vectors * isa.f32_lanes
+            return f"{isa.vector_level}_f32_depthwise_{config.rows}x{config.columns}x{channels}"
+        types = kernel.name.removesuffix(f"_{kernel.mr}x{kernel.nr}")
+        channels = kernel.lanes * kernel.kr
+        return f"{types}_depthwise_{config.rows}x{config.columns}x{channels}"
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        rank = len(region.inputs[0].shape) - 2
+        if rank not in (1, 2):
+            return f"a depthwise convolution of {rank} axes"
+        reason = reject_operands(region, X_DTYPES)
+        if reason is not None:
+            return reason
+        geometry = ConvGeometry.of(region)
+        if not geometry.groups == geometry.channels == geometry.out_channels:
+            return (
+                f"{geometry.groups} groups, {geometry.channels} channels of x and "
+                f"{geometry.out_channels} of the result"
+            )
+        if is_too_large(DepthwiseProblem.of(region), dot_kernel(region, isa)):
+            return f"a kernel of {' by '.join(map(str, geometry.kernel))}"
+        return None
+
+    def at_run_time(self, region: Region, config: DepthwiseConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        if not DepthwiseProblem.of(region).opens_image:
+            return "how many images"
+        text = f"lines in tiles of {config.columns} pixels, of which the last one may overlap"
+        if config.rows > 1 and region.inputs[1].dtype == "float32":
+            text += f"; {config.rows} lines at once, unless a line is shorter than a tile"
+        return text
 
 
-def kernel_name(region: Region, config: DepthwiseConfig, isa: Isa) -> str:
-    """ISA, types and tile, such as "avx512_f32_depthwise_1x7x16"."""
-    kernel = dot_kernel(region, isa)
-    if kernel is None:
-        channels = config.vectors * isa.f32_lanes
-        return f"{isa.vector_level}_f32_depthwise_{config.rows}x{config.columns}x{channels}"
-    types = kernel.name.removesuffix(f"_{kernel.mr}x{kernel.nr}")
-    channels = kernel.lanes * kernel.kr
-    return f"{types}_depthwise_{config.rows}x{config.columns}x{channels}"
-
-
-def at_run_time(region: Region, config: DepthwiseConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    if not DepthwiseProblem.of(region).opens_image:
-        return "how many images"
-    text = f"lines in tiles of {config.columns} pixels, of which the last one may overlap"
-    if config.rows > 1 and region.inputs[1].dtype == "float32":
-        text += f"; {config.rows} lines at once, unless a line is shorter than a tile"
-    return text
-
-
-DEPTHWISE_CONV2D = register_template(
-    Template(
-        name="depthwise_conv2d",
-        config_type=DepthwiseConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=conv_reference,
-        reject=reject,
-        opens=opens,
-        at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape, express),
-        nests=nests,
-        why_vectors=why_vectors,
-    )
-)
+DEPTHWISE_CONV2D = register_template(DepthwiseConv2d())

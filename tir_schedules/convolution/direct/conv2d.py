@@ -29,7 +29,7 @@ from microkernels.tile import Address
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
@@ -41,7 +41,7 @@ from tir_schedules.core.extents import read_extents
 from tir_schedules.core.flat_rows import as_matrix, flat_rows, flat_view
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.core.template import Packing, register_template
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
 from tir_schedules.product.byte_product import by_values
 from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
@@ -58,53 +58,6 @@ from .weight import WeightLayout, express, pack, packed_shape, unpack
 from .windows import Windows
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
-
-
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    weight = region.inputs[1].dtype
-    if weight == "float16" and (region.is_open or not tile_kernels_for(isa, weight, weight)):
-        return "a weight of type float16, which only AMX tiles multiply, and in known sizes"
-    return reject_operands(region, X_DTYPES)
-
-
-def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel; its weight parameter is flat, as `pack` makes it."""
-    kernel = check(region, config, isa)
-    layout = WeightLayout.of(region, config, kernel)
-    with kernel_function(region.op) as builder:
-        x = tensor_parameter("X", region.inputs[0])
-        w = parameter("W", layout.shape, kernel.b_dtype)
-        further = input_parameters(region, 2)
-        operands = operand_parameters(region)
-        y = tensor_parameter("Y", region.output)
-        leading_of = None
-        given, flat = region, region
-        if region.is_open:
-            read_extents()
-        if layout.geometry.opens_image:
-            flat = flat_rows(given)
-            y = flat_view(y, given.output, as_matrix(given.output))
-            pairs = zip(operands, given.operands, flat.operands, strict=True)
-            operands = [flat_view(*each) for each in pairs]
-            leading_of = _pixel_itself
-        epilogue = Epilogue(flat, operands, kernel.narrow)
-        inputs = named_inputs(region, further)
-        kernel.admit()
-        with task_loop(math.prod(grid_of(layout.geometry, config, kernel))) as task:
-            start, outside = _zero_point(region, layout, inputs, w)
-            source = region, config, layout, x, quantize_parameters(region, kernel, inputs), outside
-            store = _store(flat, layout, y, epilogue, leading_of)
-            loops = ConvLoops(config, layout, Windows(*source), w, start, store, epilogue.cost)
-            if loops.windows.wide is not None and layout.has_answer:
-                fitting = replace(loops, windows=Windows(*source, widens=False), by_bytes=True)
-                if lists_outliers(layout, config):
-                    outliers = ConvOutliers(config, layout, fitting.windows)
-                    fitting = replace(fitting, outliers=outliers)
-                loops = replace(loops, fitting=fitting)
-            with llvm_functions(PREFETCH_LLVM_IR if config.fetches else ""):
-                loops.emit(task)
-    return builder.get()
 
 
 def _zero_point(
@@ -189,51 +142,82 @@ def _store(
     return store_cut
 
 
-def kernel_name(region: Region, config: ConvConfig, isa: Isa) -> str:
-    """The microkernel's name."""
-    return config.kernel
+class Conv(ConvTemplate[ConvConfig]):
+    """A direct convolution over one to three axes."""
 
+    config_type = ConvConfig
+    default_config = staticmethod(default_config)
+    space = staticmethod(space)
+    check = staticmethod(check)
+    nests = staticmethod(nests)
+    estimate = staticmethod(estimated_cycles)
+    products = staticmethod(products)
+    packing = Packing(pack, unpack, packed_shape, express)
+    refuses_loans = True
 
-def at_run_time(region: Region, config: ConvConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    if not ConvGeometry.of(region).opens_image:
-        return "how many images"
-    tiles = f"lines of an image in tiles of {config.rows} pixels, and one of a quarter, a half"
-    return f"{tiles}, three quarters or all of these for the rest"
+    def __init__(self, axes: int) -> None:
+        self.name = f"conv{axes}d"
 
+    def build(self, region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; its weight parameter is flat, as `pack` makes it."""
+        kernel = check(region, config, isa)
+        layout = WeightLayout.of(region, config, kernel)
+        with kernel_function(region.op) as builder:
+            x = tensor_parameter("X", region.inputs[0])
+            w = parameter("W", layout.shape, kernel.b_dtype)
+            further = input_parameters(region, 2)
+            operands = operand_parameters(region)
+            y = tensor_parameter("Y", region.output)
+            leading_of = None
+            given, flat = region, region
+            if region.is_open:
+                read_extents()
+            if layout.geometry.opens_image:
+                flat = flat_rows(given)
+                y = flat_view(y, given.output, as_matrix(given.output))
+                pairs = zip(operands, given.operands, flat.operands, strict=True)
+                operands = [flat_view(*each) for each in pairs]
+                leading_of = _pixel_itself
+            epilogue = Epilogue(flat, operands, kernel.narrow)
+            inputs = named_inputs(region, further)
+            kernel.admit()
+            with task_loop(math.prod(grid_of(layout.geometry, config, kernel))) as task:
+                start, outside = _zero_point(region, layout, inputs, w)
+                quantizes = quantize_parameters(region, kernel, inputs)
+                source = region, config, layout, x, quantizes, outside
+                store = _store(flat, layout, y, epilogue, leading_of)
+                loops = ConvLoops(config, layout, Windows(*source), w, start, store, epilogue.cost)
+                if loops.windows.wide is not None and layout.has_answer:
+                    fitting = replace(loops, windows=Windows(*source, widens=False), by_bytes=True)
+                    if lists_outliers(layout, config):
+                        outliers = ConvOutliers(config, layout, fitting.windows)
+                        fitting = replace(fitting, outliers=outliers)
+                    loops = replace(loops, fitting=fitting)
+                with llvm_functions(PREFETCH_LLVM_IR if config.fetches else ""):
+                    loops.emit(task)
+        return builder.get()
 
-def values_choose(region: Region, config: ConvConfig) -> str:
-    """What values decide, for `explain`."""
-    kernel = microkernel_named(config.kernel)
-    if not (has_pairs(kernel) and wide_of(region, kernel)):
-        return ""
-    return by_values(True, lists_outliers(WeightLayout.of(region, config, kernel), config))
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        weight = region.inputs[1].dtype
+        if weight == "float16" and (region.is_open or not tile_kernels_for(isa, weight, weight)):
+            return "a weight of type float16, which only AMX tiles multiply, and in known sizes"
+        return reject_operands(region, X_DTYPES)
 
+    def at_run_time(self, region: Region, config: ConvConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        if not ConvGeometry.of(region).opens_image:
+            return "how many images"
+        tiles = f"lines of an image in tiles of {config.rows} pixels, and one of a quarter, a half"
+        return f"{tiles}, three quarters or all of these for the rest"
 
-def _register(name: str) -> None:
-    register_template(
-        Template(
-            name=name,
-            config_type=ConvConfig,
-            default_config=default_config,
-            space=space,
-            check=check,
-            build=build,
-            kernel_name=kernel_name,
-            flops=flops,
-            reference=conv_reference,
-            reject=reject,
-            opens=opens,
-            at_run_time=at_run_time,
-            by_values=values_choose,
-            packing=Packing(pack, unpack, packed_shape, express),
-            nests=nests,
-            estimate=estimated_cycles,
-            refuses_loans=True,
-            products=products,
-        )
-    )
+    def by_values(self, region: Region, config: ConvConfig) -> str:
+        """What values decide, for `explain`."""
+        kernel = microkernel_named(config.kernel)
+        if not (has_pairs(kernel) and wide_of(region, kernel)):
+            return ""
+        return by_values(True, lists_outliers(WeightLayout.of(region, config, kernel), config))
 
 
 for _axes in (1, 2, 3):
-    _register(f"conv{_axes}d")
+    register_template(Conv(_axes))

@@ -30,7 +30,7 @@ from microkernels.isa import Isa
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core.emission import (
     kernel_function,
     opaque_block,
@@ -42,7 +42,7 @@ from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.core.template import Packing, register_template
 from tir_schedules.product.expressed_terms import expressed_bytes
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
@@ -56,28 +56,6 @@ from .products import estimate, nests, products
 from .program import WinogradProgram
 from .transforms import TAPS
 from .word_transforms import MOST_CHANNELS, words_of_bytes
-
-
-def reject(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region, or None."""
-    x, w = region.inputs[:2]
-    reason = _reject_types(region, isa)
-    if reason is not None:
-        return reason
-    if region.output.dtype not in RESULT_DTYPES:
-        return f"output of type {region.output.dtype}"
-    if not w.constant:
-        return "the weight is not constant"
-    geometry = ConvGeometry.of(region)
-    if geometry.kernel != (TAPS, TAPS):
-        return f"a kernel of {'x'.join(map(str, geometry.kernel))}, not 3x3"
-    if geometry.strides != (1, 1) or geometry.dilation != (1, 1):
-        return "strides or dilation"
-    if geometry.groups != 1:
-        return f"{geometry.groups} groups"
-    if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:
-        return "a dimension is 0"
-    return None
 
 
 def _reject_types(region: Region, isa: Isa) -> str | None:
@@ -96,53 +74,6 @@ def _reject_types(region: Region, isa: Isa) -> str | None:
     if x.shape[-1] > MOST_CHANNELS:
         return f"{x.shape[-1]} channels of 8-bit integers, whose sums may be too large"
     return None
-
-
-def _opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with open sizes, or None."""
-    geometry = ConvGeometry.of(region)
-    for size, *margins in zip(geometry.extents, geometry.before, geometry.after, strict=True):
-        # Elsewhere an image without pixels has no results, and nothing is read.
-        if is_open((size,)) and sum(margins) >= TAPS:
-            return f"padding of {margins} around an extent that may be 0"
-    return opens(region, isa)
-
-
-def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel; its weight parameter is flat, as `pack` makes it."""
-    kernel = check(region, config, isa)
-    with kernel_function("conv2d_winograd") as builder:
-        x = tensor_parameter("X", region.inputs[0])
-        w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
-        operands = operand_parameters(region)
-        out = tensor_parameter("Y", region.output)
-        if region.is_open:
-            read_extents()
-        with opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
-            epilogue = flat_epilogue(region, operands, kernel)
-            problem = WinogradProblem.of(region)
-            dtype, element = region.inputs[0].dtype, problem.algorithm.element
-            if element != region.inputs[1].dtype:
-                size = packed_elements(region, config)
-                w = I.decl_buffer((size,), element, data=w.data, align=1)
-
-            def emit(sample: Expr | None) -> None:
-                own = replace(problem, sample=sample)
-                WinogradProgram(own, config, kernel, x, dtype, w, out, epilogue).emit()
-
-            if ConvGeometry.of(region).opens_image:
-                problem = WinogradProblem.opened(region)
-                tiles = problem.opened_tiles
-                each = OpenWinogradProgram.steps_of(tiles, config)
-                OpenWinogradProgram(
-                    problem, config, kernel, x, dtype, w, out, epilogue, tiles, each
-                ).emit()
-            elif region.is_open:
-                with I.serial(extent(region.inputs[0].shape[0])) as sample, opaque_block("image"):
-                    emit(sample)
-            else:
-                emit(None)
-    return builder.get()
 
 
 def pack(
@@ -205,36 +136,96 @@ def _panels(region: Region, config: WinogradConfig) -> Panels:
     )
 
 
-def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:
-    """The microkernel's name."""
-    return config.kernel
+class Winograd(ConvTemplate[WinogradConfig]):
+    """A 3x3 convolution of stride 1 with fewer products."""
+
+    name = "conv2d_winograd"
+    config_type = WinogradConfig
+    default_config = staticmethod(default_config)
+    space = staticmethod(space)
+    check = staticmethod(check)
+    nests = staticmethod(nests)
+    estimate = staticmethod(estimate)
+    products = staticmethod(products)
+    packing = Packing(pack, unpack, packed_shape, express)
+
+    def build(self, region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
+        """The kernel; its weight parameter is flat, as `pack` makes it."""
+        kernel = check(region, config, isa)
+        with kernel_function("conv2d_winograd") as builder:
+            x = tensor_parameter("X", region.inputs[0])
+            w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
+            operands = operand_parameters(region)
+            out = tensor_parameter("Y", region.output)
+            if region.is_open:
+                read_extents()
+            with opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
+                epilogue = flat_epilogue(region, operands, kernel)
+                problem = WinogradProblem.of(region)
+                dtype, element = region.inputs[0].dtype, problem.algorithm.element
+                if element != region.inputs[1].dtype:
+                    size = packed_elements(region, config)
+                    w = I.decl_buffer((size,), element, data=w.data, align=1)
+
+                def emit(sample: Expr | None) -> None:
+                    own = replace(problem, sample=sample)
+                    WinogradProgram(own, config, kernel, x, dtype, w, out, epilogue).emit()
+
+                if ConvGeometry.of(region).opens_image:
+                    problem = WinogradProblem.opened(region)
+                    tiles = problem.opened_tiles
+                    each = OpenWinogradProgram.steps_of(tiles, config)
+                    OpenWinogradProgram(
+                        problem, config, kernel, x, dtype, w, out, epilogue, tiles, each
+                    ).emit()
+                elif region.is_open:
+                    with (
+                        I.serial(extent(region.inputs[0].shape[0])) as sample,
+                        opaque_block("image"),
+                    ):
+                        emit(sample)
+                else:
+                    emit(None)
+        return builder.get()
+
+    def reject(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region, or None."""
+        x, w = region.inputs[:2]
+        reason = _reject_types(region, isa)
+        if reason is not None:
+            return reason
+        if region.output.dtype not in RESULT_DTYPES:
+            return f"output of type {region.output.dtype}"
+        if not w.constant:
+            return "the weight is not constant"
+        geometry = ConvGeometry.of(region)
+        if geometry.kernel != (TAPS, TAPS):
+            return f"a kernel of {'x'.join(map(str, geometry.kernel))}, not 3x3"
+        if geometry.strides != (1, 1) or geometry.dilation != (1, 1):
+            return "strides or dilation"
+        if geometry.groups != 1:
+            return f"{geometry.groups} groups"
+        if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:
+            return "a dimension is 0"
+        return None
+
+    def opens(self, region: Region, isa: Isa) -> str | None:
+        """Why the template cannot build a region with open sizes, or None."""
+        geometry = ConvGeometry.of(region)
+        for size, *margins in zip(geometry.extents, geometry.before, geometry.after, strict=True):
+            # Elsewhere an image without pixels has no results, and nothing is read.
+            if is_open((size,)) and sum(margins) >= TAPS:
+                return f"padding of {margins} around an extent that may be 0"
+        return super().opens(region, isa)
+
+    def at_run_time(self, region: Region, config: WinogradConfig) -> str:
+        """What is decided at run time, for `explain`."""
+        if not ConvGeometry.of(region).opens_image:
+            return "how many images"
+        blocks = f"the tiles of all images in blocks of {config.m_block}"
+        return (
+            f"{blocks}, by {config.rows}; a quarter, a half or three quarters of these for the rest"
+        )
 
 
-def at_run_time(region: Region, config: WinogradConfig) -> str:
-    """What is decided at run time, for `explain`."""
-    if not ConvGeometry.of(region).opens_image:
-        return "how many images"
-    blocks = f"the tiles of all images in blocks of {config.m_block}"
-    return f"{blocks}, by {config.rows}; a quarter, a half or three quarters of these for the rest"
-
-
-CONV2D_WINOGRAD = register_template(
-    Template(
-        name="conv2d_winograd",
-        config_type=WinogradConfig,
-        default_config=default_config,
-        space=space,
-        check=check,
-        build=build,
-        kernel_name=kernel_name,
-        flops=flops,
-        reference=conv_reference,
-        reject=reject,
-        opens=_opens,
-        at_run_time=at_run_time,
-        packing=Packing(pack, unpack, packed_shape, express),
-        nests=nests,
-        estimate=estimate,
-        products=products,
-    )
-)
+CONV2D_WINOGRAD = register_template(Winograd())

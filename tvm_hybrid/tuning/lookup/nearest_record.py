@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError
 from microkernels.machines.machine import Machine
+from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, template_for
 
@@ -136,15 +137,23 @@ class NearestRecords:
         ours = fit_config(theirs, *spaces)
         if ours is None or ours == spaces[1].configs[0]:
             return None
-        if template.refuses_loans and (estimate := template.estimate) is not None:
+        if template.refuses_loans:
             configs = (theirs, ours)
             there, here = (
-                estimate(one, config, machine) / estimate(one, space.configs[0], machine)
+                _slower(template, one, config, space.configs[0], machine)
                 for one, config, space in zip((record.region, region), configs, spaces, strict=True)
             )
             if here > (1 + MARGIN) * max(there, 1.0):
                 return None
         return Borrowed(Found(ours, *best), far)
+
+
+def _slower(
+    template: Template[Any], region: Region, config: Config, default: Config, machine: Machine
+) -> float:
+    """Cycles of a configuration over those of the default; 1 if the template estimates none."""
+    mine, usual = (template.estimate(region, each, machine) for each in (config, default))
+    return 1.0 if mine is None or usual is None else mine / usual
 
 
 def kind_of(region: Region) -> Hashable:

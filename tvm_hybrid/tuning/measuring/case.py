@@ -65,7 +65,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """The case of a region on a machine, with as many threads as that has."""
         return Case(
             region=region,
-            module=template.build.__module__,
+            module=type(template).__module__,
             isa=machine.isa.name,
             target=target,
             threads=machine.threads,

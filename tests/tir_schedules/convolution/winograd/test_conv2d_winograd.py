@@ -23,7 +23,7 @@ from tests.tir_schedules.winograd_regions import (
     scaled_inputs,
 )
 from tir_schedules.convolution.winograd.config import WinogradConfig, odd_lines
-from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD, reject
+from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.region import Region, Step, Tensor
 
@@ -240,18 +240,18 @@ def test_illegal_configs_are_refused(field: str, value: int) -> None:
 
 def test_what_it_does_not_build_has_a_reason() -> None:
     isa = isa_named("avx512")
-    assert reject(region_of((8, 8), 8, 8), isa) is None
-    assert "strides" in str(reject(region_of((8, 8), 8, 8, strides=(2, 1)), isa))
-    assert "dilation" in str(reject(region_of((8, 8), 8, 8, dilation=(2, 2)), isa))
-    assert "2 groups" in str(reject(region_of((8, 8), 8, 8, groups=2), isa))
+    assert CONV2D_WINOGRAD.reject(region_of((8, 8), 8, 8), isa) is None
+    assert "strides" in str(CONV2D_WINOGRAD.reject(region_of((8, 8), 8, 8, strides=(2, 1)), isa))
+    assert "dilation" in str(CONV2D_WINOGRAD.reject(region_of((8, 8), 8, 8, dilation=(2, 2)), isa))
+    assert "2 groups" in str(CONV2D_WINOGRAD.reject(region_of((8, 8), 8, 8, groups=2), isa))
     integers = region_of((8, 8), 8, 8, dtype="uint8")
-    assert "one instruction" in str(reject(integers, isa_named("avx512_vnni")))
-    assert reject(integers, isa) is None  # in words
-    assert "0" in str(reject(region_of((2, 8), 8, 8, padding=(0, 0, 0, 0)), isa))
+    assert "one instruction" in str(CONV2D_WINOGRAD.reject(integers, isa_named("avx512_vnni")))
+    assert CONV2D_WINOGRAD.reject(integers, isa) is None  # in words
+    assert "0" in str(CONV2D_WINOGRAD.reject(region_of((2, 8), 8, 8, padding=(0, 0, 0, 0)), isa))
     five = region_of((8, 8), 8, 8).replace(
         inputs=(Tensor((1, 8, 8, 8), "float32"), Tensor((5, 3, 8, 8), "float32", True))
     )
-    assert "5x3" in str(reject(five, isa))
+    assert "5x3" in str(CONV2D_WINOGRAD.reject(five, isa))
 
 
 def test_distances_in_memory_are_odd_numbers_of_lines() -> None:

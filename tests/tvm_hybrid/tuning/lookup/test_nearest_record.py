@@ -197,7 +197,8 @@ def test_what_looks_worse_to_the_template_than_where_it_was_measured_is_not_borr
         worse = {128: 1.5, 96: 1.55, 64: 1.6}[region.output.size]
         return worse if config.block == 32 else 1.0
 
-    with_estimate = replace(tuned.toy.TOY, estimate=cycles, refuses_loans=True)
+    faces = {"estimate": staticmethod(cycles), "refuses_loans": True}
+    with_estimate = type("Estimated", (tuned.toy.Toy,), faces)()
     with monkeypatch.context() as patch:
         patch.setitem(template._templates, tuned.toy.NAME, with_estimate)
         assert tuned.borrowed(96, machine) is not None
@@ -208,7 +209,6 @@ def test_what_looks_worse_to_the_template_than_where_it_was_measured_is_not_borr
 def test_convolutions_refuse_loans() -> None:
     asked = {found.name for found in template.all_templates() if found.refuses_loans}
     assert asked == {"conv1d", "conv2d", "conv3d"}
-    assert all(template.template_for(name).estimate is not None for name in asked)
 
 
 def test_new_records_are_found(tuned: Tuned, machine: Machine) -> None:

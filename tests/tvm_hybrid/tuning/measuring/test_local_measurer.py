@@ -5,7 +5,6 @@ One worker is a program of its own; the others are forked, which is a hundred ti
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
@@ -18,7 +17,6 @@ import pytest
 
 from microkernels.errors import CompileError, ConfigError
 from microkernels.machines.machine import Machine
-from tir_schedules.core.template import Template
 from tvm_hybrid.tuning.measuring import local_measurer
 from tvm_hybrid.tuning.measuring import worker as worker_module
 from tvm_hybrid.tuning.measuring.local_measurer import LocalMeasurer
@@ -227,11 +225,7 @@ def test_whoever_had_enough_leaves_nothing_running(
 
 
 def test_a_template_that_the_worker_cannot_import(measurer: LocalMeasurer, toy: ModuleType) -> None:
-    def build(*arguments: object) -> None:
-        raise AssertionError("never called here")
-
-    build.__module__ = "no.such.module"
-    strange: Template = dataclasses.replace(toy.TOY, name="strange", build=build)
+    strange = type("Strange", (toy.Toy,), {"name": "strange", "__module__": "no.such.module"})()
     region = toy.region().replace(op="strange")
     with pytest.raises(CompileError, match="No module named 'no'"):
         list(measurer.measure(region, strange, [toy.ToyConfig(block=8)], None, QUICK))

@@ -171,7 +171,7 @@ def test_a_bench_tells_right_from_wrong(causal: int, status: str) -> None:
 
     target = resolve_target(None)
     machine = Machine.from_target(target, 1)
-    made = replace(template, build=build)
+    made = type("Made", (type(template),), {"build": staticmethod(build)})()
     bench = Bench(Case.of(attention.region, made, machine, str(target)), made)
     config = template.default_config(attention.region, machine)
     measured = bench.measure(config, None, Effort(samples=1, seconds=0.0), lambda stage: None)

@@ -76,8 +76,6 @@ def _relations(
     template = template_for(region.op)
     nests = [tuple(template.nests(region, config)) for config in configs]
     arrays = NestArrays.of(nests) if all(nests) else NestArrays.unknown(len(configs))
-    cycles = None
-    if (estimate := template.estimate) is not None:
-        estimates = [estimate(region, config, machine) for config in configs]
-        cycles = np.array(estimates, np.float64)
+    estimates = [template.estimate(region, config, machine) for config in configs]
+    cycles = None if None in estimates else np.array(estimates, np.float64)
     return arrays, cycles, relation_features(arrays, cycles, machine)
