@@ -101,7 +101,7 @@ def compile(
     OutputError
         If `dump_ir` cannot be written to.
     """
-    from .tuning.lookup.layout_lookup import with_records
+    from .tuning.lookup.choice_lookup import with_records
 
     options = chosen_options(options, keywords, CompileKeywords)
     dump_folder(options)

@@ -333,7 +333,7 @@ def passes_options(
     options: CompileOptions, target: Target, threads: int, lookup: RecordLookup | None = None
 ) -> PipelineOptions:
     """The options of the passes for a target and a number of threads, with records of a lookup."""
-    from .tuning.lookup.layout_lookup import with_records
+    from .tuning.lookup.choice_lookup import with_records
 
     passes = PipelineOptions(
         target,

@@ -17,23 +17,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import msgspec
 from tvm import IRModule
 
 from relay_passes.collect_problems import arrangement_problems
 from relay_passes.lift.arranged_module import arranged_module, can_be_measured
 from relay_passes.pipeline_options import PipelineOptions
+from tir_schedules.tensorize.arrangement import Arrangement
 from tir_schedules.tensorize.arrangement_problem import ArrangementProblem
 
 from .lookup.record_lookup import RecordLookup
 from .measuring.model_race import Race, race_modules
 from .measuring.sampling import Effort
 from .measuring.significance import is_faster
-from .records.arrangement_record import (
-    ArrangementRecord,
-    find_arrangement,
-    make_arrangement_record,
-)
+from .records.choice_record import ArrangementRecord
 from .records.record_store import RecordStore
 
 logger = logging.getLogger("tvm_hybrid")
@@ -107,7 +103,7 @@ def tune_arrangements(
     options = replace(options, lookup=RecordLookup(store))
     found = []
     for problem in problems.values():
-        known = find_arrangement(store, problem.key, options) if resume else None
+        known = ArrangementRecord.find(store.files, problem.key, options) if resume else None
         if known is not None:
             record, place = known
             found.append(_result(problem, record, 0, place))
@@ -126,19 +122,27 @@ def _measured(
     lanes = options.machine.isa.f32_lanes
     default, *others = problem.candidates[:MOST_CANDIDATES]
     first = arranged_module(problem, default, lanes)
-    best = make_arrangement_record(problem.key, problem.choice(default), options, [], [], 0)
+    tried = len(others) + 1
+
+    def made(
+        candidate: Arrangement, times: list[float], default_times: list[float]
+    ) -> ArrangementRecord:
+        fields = problem.choice(candidate)._asdict()
+        return ArrangementRecord.made(
+            options, times, default_times, contraction=problem.key, tried=tried, **fields
+        )
+
+    best = made(default, [], [])
     for candidate in others:
         module = arranged_module(problem, candidate, lanes)
         times, default_times, same = race(module, first, options, EFFORT)
         if not same:
             logger.warning("%s computes something else arranged so", problem.key)
             continue
-        record = make_arrangement_record(
-            problem.key, problem.choice(candidate), options, times, default_times, len(others) + 1
-        )
+        record = made(candidate, times, default_times)
         if is_faster(times, default_times, len(others)) and record.speedup > best.speedup:
             best = record
-    return msgspec.structs.replace(best, tried=len(others) + 1)
+    return best
 
 
 def _result(

@@ -14,7 +14,7 @@ from tir_schedules.core.region import Region
 
 from .events import Callback, StopTuning, Trial
 from .layouts.joint_layout import SHARE, JointPlan, JointResult, JointStage, Loops
-from .lookup.layout_lookup import layouts_of
+from .lookup.choice_lookup import layouts_of
 from .lookup.record_lookup import RecordLookup
 from .measuring.kernel_clock import KernelClock
 from .measuring.measurer import Measurer

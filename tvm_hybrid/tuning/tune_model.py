@@ -33,7 +33,7 @@ from ..options import (
     target_of,
 )
 from .events import Callback
-from .lookup.arrangement_lookup import arrangements_of
+from .lookup.choice_lookup import arrangements_of
 from .lookup.record_lookup import RecordLookup
 from .measuring.local_measurer import LocalMeasurer
 from .measuring.measurer import Measurer

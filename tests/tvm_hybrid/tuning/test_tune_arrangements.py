@@ -18,11 +18,7 @@ from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning import tune_model
 from tvm_hybrid.tuning.measuring.model_race import Race, race_modules
 from tvm_hybrid.tuning.measuring.sampling import Effort
-from tvm_hybrid.tuning.records.arrangement_record import (
-    KIND,
-    ArrangementRecord,
-    find_arrangement,
-)
+from tvm_hybrid.tuning.records.choice_record import ArrangementRecord
 from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_arrangements import tune_arrangements
 
@@ -87,7 +83,7 @@ def test_else_the_estimate_stays(race: Says, options: PipelineOptions, store: Re
     (problem,) = arrangement_problems(einsum(), options)
     (found,) = tune_arrangements(einsum(), options, store, race=race)
     assert found.chosen == problem.candidates[0].text() and found.speedup == 1.0
-    known = find_arrangement(store, problem.key, options)
+    known = ArrangementRecord.find(store.files, problem.key, options)
     assert known is not None and known[0].choice == problem.choice(problem.candidates[0])
 
 
@@ -97,7 +93,7 @@ def test_what_is_known_is_not_measured_again(options: PipelineOptions, store: Re
     (found,) = tune_arrangements(einsum(), options, store, race=again)
     assert again.asked == 0 and found.source.endswith("r.jsonl:1") and found.speedup == 2.0
     tune_arrangements(einsum(), options, store, resume=False, race=Says([5.0] * 9))
-    assert len(store.files[0].of_kind(KIND, ArrangementRecord)) == 2
+    assert len(store.files[0].of_kind(ArrangementRecord)) == 2
 
 
 def test_no_time_measures_nothing(options: PipelineOptions, store: RecordStore) -> None:
@@ -106,10 +102,11 @@ def test_no_time_measures_nothing(options: PipelineOptions, store: RecordStore) 
 
 def test_records_of_others_do_not_fit(options: PipelineOptions, store: RecordStore) -> None:
     (found,) = tune_arrangements(einsum(), options, store, race=Says([5.0] * 9))
-    assert find_arrangement(store, found.contraction, options) is not None
+    key = found.contraction
+    assert ArrangementRecord.find(store.files, key, options) is not None
     others = replace(options, threads=7), replace(options, precision="bf16")
-    assert all(find_arrangement(store, found.contraction, each) is None for each in others)
-    assert find_arrangement(store, f"{found.contraction} constant left", options) is None
+    assert all(ArrangementRecord.find(store.files, key, each) is None for each in others)
+    assert ArrangementRecord.find(store.files, f"{key} constant left", options) is None
 
 
 def test_modules_are_raced(options: PipelineOptions) -> None:

@@ -39,7 +39,7 @@ from ..measuring.kernel_clock import Clock, total_us
 from ..measuring.model_race import Race
 from ..measuring.program_kernels import program_kernels
 from ..measuring.significance import is_faster
-from ..records.layout_record import find_layout, make_layout_record
+from ..records.choice_record import LayoutRecord
 from ..records.record_store import RecordStore
 from .joint_layout_walk import Labelling, Step, WalkResult, walk
 
@@ -185,7 +185,8 @@ class JointStage:
         choices = sum(operator.leads for each in problems for operator in each.operators)
         if not choices:
             return JointResult(choices)
-        known = [find_layout(self.store, each.key, self.options) for each in problems]
+        files = self.store.files
+        known = [LayoutRecord.find(files, each.key, self.options) for each in problems]
         if plan.resume and any(known):
             places = [place for _, place in filter(None, known)]
             return JointResult(choices, source=", ".join(places))
@@ -249,12 +250,7 @@ class JointStage:
         if faster:
             for key, names in changed.items():
                 if names:
-                    labels = found.best[key]
-                    self.store.append(
-                        make_layout_record(
-                            key, labels, self.options, times, default_times, self.trials
-                        )
-                    )
+                    self._append(key, found.best[key], times, default_times)
         return replace(
             result,
             changed=tuple(name for names in changed.values() for name in names),
@@ -267,10 +263,15 @@ class JointStage:
         """Writes the cheapest cut over what was not found to be better again."""
         for problem, record in zip(problems, known, strict=True):
             if record is not None:
-                record_of_default = make_layout_record(
-                    problem.key, problem.default, self.options, [], [], self.trials
-                )
-                self.store.append(record_of_default)
+                self._append(problem.key, problem.default, [], [])
+
+    def _append(
+        self, key: str, labels: Mapping[str, int], times: list[float], default_times: list[float]
+    ) -> None:
+        """Writes the labels of a block."""
+        names = LayoutRecord.names_of(labels)
+        fields = {"graph": key, "labels": names, "trials": self.trials}
+        self.store.append(LayoutRecord.made(self.options, times, default_times, **fields))
 
 
 def chooser(labelling: Labelling, source: str) -> ChooseLabels:

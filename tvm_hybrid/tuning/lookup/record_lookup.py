@@ -23,7 +23,7 @@ from ...record_paths import records_refused
 from ...record_use import How, RecordUse
 from ..records.record_store import Found, RecordStore
 from .nearest_record import NearestRecords
-from .shipped import shipped_records
+from .shipped import place_text, shipped_records
 
 Records = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
@@ -68,7 +68,7 @@ class RecordLookup:
     def _exact(
         self, region: Region, machine: Machine, found: Found, shipped: bool
     ) -> tuple[Config, str]:
-        name = _name(found, shipped)
+        name = place_text(found.place, shipped)
         if found.record.is_default:
             default = template_for(region.op).default_config(region, machine)
             if found.config != default:  # the formula has improved since
@@ -79,7 +79,7 @@ class RecordLookup:
         self, region: Region, found: Found, distance: float, shipped: bool
     ) -> tuple[Config, str]:
         text = (
-            f"borrowed from {_name(found, shipped)}, {found.record.workload}, "
+            f"borrowed from {place_text(found.place, shipped)}, {found.record.workload}, "
             f"sizes within a factor of {2**distance:.2f}"
         )
         return self._use(region, found, "borrowed", shipped, text)
@@ -118,7 +118,3 @@ def lookup_of(records: Records) -> RecordLookup | None:
     if not isinstance(records, (str, os.PathLike)) and not records:
         return None
     return RecordLookup(RecordStore(records))
-
-
-def _name(found: Found, shipped: bool) -> str:
-    return f"shipped record {os.path.basename(found.place)}" if shipped else f"record {found.place}"

@@ -7,6 +7,7 @@ and what was confirmed to be faster. Records of the user's own go before them.
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 from ..records.record_store import RecordStore
@@ -24,6 +25,11 @@ def shipped_records(cpu: str) -> RecordStore | None:
     """
     path = FOLDER / f"{cpu}.jsonl"
     return _store(path) if path.is_file() else None
+
+
+def place_text(place: str, shipped: bool) -> str:
+    """FILE:LINE of a record in words, with the whole path if the user wrote the file."""
+    return f"shipped record {os.path.basename(place)}" if shipped else f"record {place}"
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from tvm import IRModule
@@ -24,17 +24,16 @@ from tir_schedules.core.region import Region
 from tvm_hybrid.tvm_compat.metaschedule_database import Entry
 
 from ...targets import cpu_name, resolve_target
-from ..records.record_line import SCHEMA
+from ..records.record_line import RecordLine
 from ..records.record_store import RecordStore
 from .recognize import knows_constants
 from .workload import workload_of
 
-KIND = "metaschedule"
 MICROSECONDS = 1e6
 _TARGET = ("kind", "mcpu", "mattr", "num-cores")
 
 
-class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
+class TraceRecord(RecordLine, frozen=True, kw_only=True):
     """One trace for one region's program.
 
     Attributes
@@ -51,7 +50,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
         Instructions and decisions, as TVM's JSON.
     """
 
-    schema: int = SCHEMA
+    KIND: ClassVar[str] = "metaschedule"
     kind: Literal["metaschedule"] = "metaschedule"
     workload: str
     region: Region
@@ -61,16 +60,12 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     target: dict[str, Any]
     trace: list[list[Any]]
-    times_us: list[float] = []
+    times_us: list[float] = msgspec.field(default_factory=list)
 
     @property
     def median_us(self) -> float:
         """Median of the runs, in microseconds; infinite if there are none."""
         return statistics.median(self.times_us) if self.times_us else math.inf
-
-    def to_line(self) -> bytes:
-        """The record as one line of JSON, newline included."""
-        return msgspec.json.encode(self) + b"\n"
 
     def tuning_record(self) -> TuningRecord:
         """The same as TVM has it.
@@ -123,4 +118,4 @@ def trace_record(entry: Entry, program: IRModule, region: Region) -> TraceRecord
 def traces_of(store: RecordStore) -> Iterator[tuple[TraceRecord, str]]:
     """The traces in a store's files, with FILE:LINE."""
     for file in store.files:
-        yield from file.of_kind(KIND, TraceRecord)
+        yield from file.of_kind(TraceRecord)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -14,18 +13,18 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from .record_line import RECORD, SCHEMA, UnreadableLine, decode, read_header
+from .record_line import RECORD, RecordLine, UnreadableLine, decode, stamp
 
 Status = Literal["ok", "compile_error", "runtime_error", "wrong_result", "timeout"]
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Record(RecordLine, frozen=True, kw_only=True):
     """One configuration of one region, tried on one machine.
 
     Attributes
     ----------
-    schema : int
-        Version of this format.
+    schema
+        As in every line.
     workload : str
         The region's key.
     region : Region
@@ -64,7 +63,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         TVM's version.
     """
 
-    schema: int = SCHEMA
+    KIND: ClassVar[str] = RECORD
     workload: str
     region: Region
     template: str
@@ -74,7 +73,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     threads: int
     config: dict[str, Any]
     status: Status
-    times_us: list[float] = []
+    times_us: list[float] = msgspec.field(default_factory=list)
     baseline_us: float | None = None
     confirmed: bool | None = None
     predicted: float | None = None
@@ -109,28 +108,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         )
 
     def to_line(self) -> bytes:
-        """The record as one line of JSON, newline included."""
         fields = msgspec.to_builtins(self)
         _name_infinities(fields["region"])
         return msgspec.json.encode(fields) + b"\n"
 
-    @staticmethod
-    def from_line(line: bytes) -> Record:
-        """The record that `to_line` wrote.
-
-        Raises
-        ------
-        UnreadableLine
-            If the line is not a record, or one that a newer version wrote.
-        """
-        if read_header(line).kind != RECORD:
-            raise UnreadableLine("foreign", "JSON, but not a record")
+    @classmethod
+    def _decoded(cls, line: bytes) -> Record:
         if any(name in line for name in _INFINITIES):
             return _with_infinities(line)
-        return decode(line, _record)
+        return decode(line, cls)
 
 
-_record = msgspec.json.Decoder(Record)
 # JSON has no such numbers: constants of an epilogue are written as these strings.
 _INFINITIES = (b'"Infinity"', b'"-Infinity"', b'"NaN"')
 
@@ -145,7 +133,7 @@ def _name_infinities(region: dict[str, Any]) -> None:
 
 
 def _with_infinities(line: bytes) -> Record:
-    fields = decode(line, _any)
+    fields = decode(line, Any)
     try:
         _number_infinities(fields["region"])
         return msgspec.convert(fields, Record)
@@ -161,9 +149,6 @@ def _number_infinities(region: dict[str, Any]) -> None:
         _number_infinities(part)
 
 
-_any = msgspec.json.Decoder()
-
-
 def make_record(
     region: Region,
     template: Template[Any],
@@ -177,8 +162,6 @@ def make_record(
     predicted: float | None = None,
 ) -> Record:
     """A record of now, with everything that follows from the region, template and machine."""
-    import tvm
-
     return Record(
         workload=region.key,
         region=region,
@@ -194,6 +177,5 @@ def make_record(
         confirmed=confirmed,
         predicted=predicted,
         error=error,
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        tvm=tvm.__version__,
+        **stamp(),
     )

@@ -7,19 +7,15 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
-
-import msgspec
+from typing import Any, BinaryIO, NamedTuple
 
 from microkernels.errors import RecordError
 
 from .locked_file import append_line, is_being_written
 from .record import Record
-from .record_line import RECORD, HasLine, OtherLine, UnreadableLine, read_header
+from .record_line import RECORD, L, OtherLine, RecordLine, UnreadableLine, read_header
 
 logger = logging.getLogger("tvm_hybrid")
-
-T = TypeVar("T")
 
 
 class Located(NamedTuple):
@@ -68,7 +64,7 @@ class RecordFile:
         self._tail_size = 0
         self._tail_in: list[Any] = []
 
-    def append(self, record: HasLine) -> None:
+    def append(self, record: RecordLine) -> None:
         """Adds one line; when this returns, it is on the disk.
 
         Raises
@@ -145,7 +141,7 @@ class RecordFile:
             header = read_header(line)
             if header.kind != RECORD:
                 others = self.others.setdefault(header.kind, [])
-                others.append(OtherLine(header.kind, msgspec.json.decode(line), place))
+                others.append(OtherLine(line, place))
                 return others
             self.records.append(Located(Record.from_line(line), place))
             return self.records
@@ -162,16 +158,16 @@ class RecordFile:
     def __iter__(self) -> Iterator[Located]:
         return iter(self.refresh())
 
-    def of_kind(self, kind: str, type: type[T]) -> list[tuple[T, str]]:
-        """The lines of another kind than records, as a type, with FILE:LINE.
+    def of_kind(self, kind: type[L]) -> list[tuple[L, str]]:
+        """The lines of another kind than records, with FILE:LINE.
 
-        A line that does not fit the type is passed over with a warning.
+        A line whose fields are not as they should be is passed over with a warning.
         """
         self.refresh()
         found = []
-        for line in self.others.get(kind, ()):
+        for line in self.others.get(kind.KIND, ()):
             try:
-                found.append((msgspec.convert(line.fields, type), line.place))
-            except msgspec.ValidationError as error:
-                logger.warning("%s: this %s line is not used: %s", line.place, kind, error)
+                found.append((kind.from_line(line.text), line.place))
+            except UnreadableLine as error:
+                logger.warning("%s: this %s line is not used: %s", line.place, kind.KIND, error)
         return found

@@ -1,4 +1,4 @@
-"""Lines of record files: whose they are, and what is wrong with those that cannot be read.
+"""Lines of record files: what all kinds share, and what is wrong with those that cannot be read.
 
 Every line is a JSON object with the version of its format in `schema`. One without `kind` is a
 `Record`; others, such as choices of layouts, name their kind.
@@ -6,7 +6,8 @@ Every line is a JSON object with the version of its format in `schema`. One with
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol
+from datetime import datetime, timezone
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from microkernels.errors import RecordError
 SCHEMA = 1
 RECORD = "record"
 Why = Literal["torn", "foreign", "newer"]
+L = TypeVar("L", bound="RecordLine")
 
 
 class UnreadableLine(RecordError):
@@ -39,18 +41,47 @@ class Header(msgspec.Struct, frozen=True):
     kind: str = RECORD
 
 
-class HasLine(Protocol):
-    """What a record file holds: a `Record`, or something of another kind."""
+class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all kinds of lines; a subclass has a field `kind`, which only a `Record` lacks.
+
+    Attributes
+    ----------
+    KIND : str
+        What `kind` holds.
+    schema : int
+        Version of this format.
+    """
+
+    KIND: ClassVar[str]
+    schema: int = SCHEMA
 
     def to_line(self) -> bytes:
-        """It as one line of JSON, newline included."""
+        """The record as one line of JSON, newline included."""
+        return msgspec.json.encode(self) + b"\n"
+
+    @classmethod
+    def from_line(cls: type[L], line: bytes) -> L:
+        """The record that `to_line` wrote.
+
+        Raises
+        ------
+        UnreadableLine
+            If the line is not of this kind, or if a newer version wrote it.
+        """
+        if read_header(line).kind != cls.KIND:
+            raise UnreadableLine("foreign", f"JSON, but of another kind than {cls.KIND!r}")
+        return cls._decoded(line)
+
+    @classmethod
+    def _decoded(cls: type[L], line: bytes) -> L:
+        """The record of a line whose header is checked."""
+        return decode(line, cls)
 
 
 class OtherLine(NamedTuple):
     """A line of another kind than records, as it is; whoever writes that kind understands it."""
 
-    kind: str
-    fields: dict[str, Any]
+    text: bytes
     place: str
     """FILE:LINE."""
 
@@ -63,7 +94,7 @@ def read_header(line: bytes) -> Header:
     UnreadableLine
         If it is torn or foreign, or if a newer version wrote it.
     """
-    header = decode(line, _header)
+    header = decode(line, Header)
     if header.schema > SCHEMA:
         raise UnreadableLine(
             "newer",
@@ -73,8 +104,8 @@ def read_header(line: bytes) -> Header:
     return header
 
 
-def decode(line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """What a decoder makes of a line, its errors told apart.
+def decode(line: bytes, type: Any) -> Any:
+    """A line as a type, errors told apart.
 
     Raises
     ------
@@ -82,11 +113,16 @@ def decode(line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         If the line is torn or foreign.
     """
     try:
-        return decoder.decode(line)
+        return msgspec.json.decode(line, type=type)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UnreadableLine("foreign", f"JSON, but not of ours: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableLine("torn", f"not a whole line of JSON: {error}") from error
 
 
-_header = msgspec.json.Decoder(Header)
+def stamp() -> dict[str, Any]:
+    """The fields `date` (ISO 8601, UTC) and `tvm` (its version) of a record of now."""
+    import tvm
+
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"date": now, "tvm": tvm.__version__}

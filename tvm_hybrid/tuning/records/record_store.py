@@ -20,7 +20,7 @@ from tir_schedules.core.template import Template, template_for
 from ...record_paths import default_record_paths
 from .record import Record
 from .record_file import Located, RecordFile
-from .record_line import HasLine
+from .record_line import RecordLine
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -68,7 +68,7 @@ class RecordStore:
         self._refused: dict[tuple[str, str], str | None] = {}
         self._mutex = threading.Lock()
 
-    def append(self, record: HasLine) -> None:
+    def append(self, record: RecordLine) -> None:
         """Adds one line to the first file; when this returns, it is on the disk.
 
         Raises

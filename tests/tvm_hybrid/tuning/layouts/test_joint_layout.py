@@ -26,12 +26,7 @@ from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.layouts.joint_layout import JointPlan, JointResult, JointStage, chooser
 from tvm_hybrid.tuning.measuring.model_race import Race
 from tvm_hybrid.tuning.measuring.program_kernels import ProgramKernel
-from tvm_hybrid.tuning.records.layout_record import (
-    LayoutRecord,
-    find_layout,
-    labels_of,
-    make_layout_record,
-)
+from tvm_hybrid.tuning.records.choice_record import LayoutRecord
 from tvm_hybrid.tuning.records.record_file import RecordFile
 from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_layouts import rest_of, with_layouts
@@ -100,11 +95,7 @@ def staged(
 
 def lines(store: RecordStore) -> list[LayoutRecord]:
     """Layouts in a store, oldest first."""
-    import msgspec
-
-    file = store.files[0]
-    file.refresh()
-    return [msgspec.convert(each.fields, LayoutRecord) for each in file.others.get("layout", [])]
+    return [record for record, _ in store.files[0].of_kind(LayoutRecord)]
 
 
 def test_better_layouts_are_written_and_found_again(
@@ -120,9 +111,9 @@ def test_better_layouts_are_written_and_found_again(
     assert record.speedup == pytest.approx(1.25)
     assert record.trials == sum(trials.given.values()) > 0
     (problem,) = layout_problems(pooled(), options)
-    found = find_layout(store, problem.key, options)
+    found = LayoutRecord.find(store.files, problem.key, options)
     assert found is not None and found[0] == record
-    assert problem.differences(labels_of(record)) == list(result.changed)
+    assert problem.differences(record.numbers) == list(result.changed)
 
     again, trials = staged(options, store, Races())
     assert (again.source, trials.given) == (found[1], {})
@@ -148,9 +139,9 @@ def test_what_is_not_better_any_more_is_taken_back(
     result, _ = staged(options, store, Races(1.1), JointPlan(resume=False))
     assert not result.chosen
     (problem,) = layout_problems(pooled(), options)
-    assert [labels_of(record) == problem.default for record in lines(store)] == [False, True]
-    found = find_layout(store, problem.key, options)
-    assert found is not None and labels_of(found[0]) == problem.default
+    assert [record.numbers == problem.default for record in lines(store)] == [False, True]
+    found = LayoutRecord.find(store.files, problem.key, options)
+    assert found is not None and found[0].numbers == problem.default
 
 
 def test_trials_are_limited_and_every_region_gets_its_own_once(
@@ -191,7 +182,8 @@ def write_first(path: Path, options: PipelineOptions, **changes: object) -> None
     (problem,) = layout_problems(convolved(), options)
     labels = {name: FIRST for name in problem.default}
     assert set(problem.default.values()) == {LAST}
-    record = make_layout_record(problem.key, labels, options, [8.0], [9.0])
+    names = LayoutRecord.names_of(labels)
+    record = LayoutRecord.made(options, [8.0], [9.0], graph=problem.key, labels=names)
     record = msgspec.structs.replace(record, **changes)
     RecordStore(path, must_exist=False).append(record)
 

@@ -10,6 +10,7 @@ import pytest
 
 from microkernels.errors import RecordError
 from tir_schedules.core.region import Step
+from tvm_hybrid.tuning.records.choice_record import LayoutRecord
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_line import SCHEMA, UnreadableLine
 
@@ -63,6 +64,15 @@ def test_wrong_fields_are_named(
     fields = {**json.loads(record(16).to_line()), **change}
     with pytest.raises(RecordError, match=message):
         Record.from_line(json.dumps(fields).encode())
+
+
+def test_lines_of_another_kind_are_refused(record: MakeRecord) -> None:
+    layout = LayoutRecord(graph="g", machine="znver4", isa="avx512", threads=1, labels={})
+    assert LayoutRecord.from_line(layout.to_line()) == layout
+    for kind, line in ((LayoutRecord, record(16).to_line()), (Record, layout.to_line())):
+        with pytest.raises(UnreadableLine, match="foreign: JSON, but of another kind") as error:
+            kind.from_line(line)
+        assert error.value.why == "foreign"
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

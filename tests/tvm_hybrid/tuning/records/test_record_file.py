@@ -171,7 +171,7 @@ def test_lines_of_other_kinds_are_kept_apart(
     file = RecordFile(path)
     assert configs(file) == [1, 2]
     (first, last) = file.others["layout"]
-    assert first.fields["choice"] == ["NCHW"] and first.place == f"{path}:2"
+    assert first.text == layout and first.place == f"{path}:2"
     file.append(record(4))
     assert configs(file) == [1, 2, 4]
     assert [line.place for line in file.others["layout"]] == [f"{path}:2", last.place]
