@@ -32,11 +32,11 @@ from .affinity.pool_setting import PoolSetting
 from .artifact import complete_library, copy_atomically, read_manifest
 from .explanation import Explanation
 from .fallback import description, report_fallback, takes_fallback
-from .feeds import to_array, to_tensor
+from .feeds import check_feeds, named_feeds, to_array, to_tensor
 from .input_values import InputValue, without_values
 from .machine_code import MachineCode
 from .manifest import Manifest
-from .open_feeds import check_sizes, open_dimensions, sample_shapes
+from .open_feeds import open_dimensions, sample_shapes
 from .outline import Outline
 from .profile import Profile, profile_runs
 from .program_graph import ProgramGraph
@@ -450,24 +450,14 @@ class Executable:
     def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
         """Whatever the caller gave, as tensors in order."""
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            return tuple(map(self._tensor, self._by_name(inputs[0]), self.inputs))
+            names = [info.name for info in self.inputs]
+            feeds = named_feeds(without_values(inputs[0], self.values), names)
+            return tuple(map(self._tensor, feeds.values(), self.inputs))
         self._check_count(inputs)
         return tuple(map(self._tensor, inputs, self.inputs))
 
     def _tensor(self, value: Any, info: TensorInfo) -> Tensor:
         return value if type(value) is Tensor else to_tensor(to_stored(to_array(value, info)))
-
-    def _by_name(self, feeds: Mapping[str, Any]) -> list[Any]:
-        feeds = without_values(feeds, self.values)
-        names = [info.name for info in self.inputs]
-        if missing := [name for name in names if name not in feeds]:
-            raise FeedError(f"no value for input {', '.join(map(repr, missing))}")
-        if extra := [str(name) for name in feeds if name not in names]:
-            raise FeedError(
-                f"the model has no input {', '.join(map(repr, extra))}; "
-                f"its inputs are {', '.join(map(repr, names))}"
-            )
-        return [feeds[name] for name in names]
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         if len(inputs) != len(self.inputs):
@@ -479,13 +469,7 @@ class Executable:
     def _check(self, tensors: Sequence[Tensor]) -> None:
         """Finds what is wrong with tensors that the virtual machine refused."""
         self._check_count(tensors)
-        for tensor, info in zip(tensors, self.inputs, strict=True):
-            found = TensorInfo(info.name, tuple(map(int, tensor.shape)), str(tensor.dtype))
-            shape = found.static_shape or ()
-            if found.dtype != info.stored.dtype or not info.fits(shape):
-                raise FeedError(f"input {info.name!r}: expected {info.stored}, got {found}")
-        shapes = [tuple(map(int, tensor.shape)) for tensor in tensors]
-        check_sizes(self.inputs, shapes, self.manifest.limits)
+        check_feeds(tensors, [info.stored for info in self.inputs], self.manifest.limits)
 
     @property
     def is_open(self) -> bool:

@@ -7,6 +7,7 @@ it is so small that a copy costs less than passing it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from tvm.runtime import Tensor
 from microkernels.errors import FeedError
 
 from .dlpack import array_of, tensor_of
-from .tensors import TensorInfo, numpy_dtype
+from .open_feeds import check_sizes
+from .tensors import InputInfo, TensorInfo, numpy_dtype
 
 ALIGNMENT = 64
 ZERO_COPY_BYTES = 1 << 13
@@ -31,7 +33,7 @@ def aligned_empty(info: TensorInfo) -> np.ndarray:
     return raw[start : start + info.nbytes].view(numpy_dtype(info.dtype)).reshape(shape)
 
 
-def to_array(value: Any, info: TensorInfo) -> np.ndarray:
+def to_array(value: Any, info: InputInfo) -> np.ndarray:
     """A value as an array of the input's type and shape.
 
     Arrays must have the right type already; lists and numbers are converted if no information of
@@ -46,7 +48,7 @@ def to_array(value: Any, info: TensorInfo) -> np.ndarray:
         array = np.asarray(value)
     else:
         array = _from_sequence(value, info)
-    fits = array.dtype == numpy_dtype(info.dtype)
+    fits = array.dtype == _dtype(info)
     if not fits or not info.fits(array.shape):
         found = TensorInfo(info.name, array.shape, str(array.dtype))
         hint = _hint(array, info) if not fits else _SHAPE_HINT
@@ -54,7 +56,54 @@ def to_array(value: Any, info: TensorInfo) -> np.ndarray:
     return array
 
 
-def _hint(array: np.ndarray, info: TensorInfo) -> str:
+def check_feeds(
+    values: Sequence[Any], infos: Sequence[TensorInfo], limits: Mapping[str, int]
+) -> None:
+    """Refuses values that do not fit their inputs, each other, or the limits of the model.
+
+    Raises
+    ------
+    FeedError
+        Naming the input, or the sizes.
+    """
+    arrays = map(to_array, values, infos)
+    check_sizes(infos, [array.shape for array in arrays], limits)
+
+
+def named_feeds(feeds: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Feeds, in the order of the inputs' names.
+
+    Raises
+    ------
+    FeedError
+        If they are no dictionary, or one is missing or unknown.
+    """
+    if not isinstance(feeds, Mapping):
+        raise FeedError(
+            f"the feeds must be a dictionary from input names ({', '.join(names)}) to arrays, "
+            f"not {type(feeds).__name__}"
+        )
+    known = f"the model's inputs are {', '.join(map(repr, names))}"
+    if missing := [name for name in names if name not in feeds]:
+        raise FeedError(f"no value for input {', '.join(map(repr, missing))}; {known}")
+    if extra := [name for name in feeds if name not in names]:
+        raise FeedError(f"the model has no input {', '.join(map(repr, extra))}; {known}")
+    return {name: feeds[name] for name in names}
+
+
+def check_output(name: object, names: Sequence[str]) -> None:
+    """Refuses, by FeedError, the name of an output that the model does not have."""
+    if name not in names:
+        known = ", ".join(map(repr, names))
+        raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
+
+
+def _dtype(info: InputInfo) -> np.dtype[Any]:
+    assert info.dtype is not None  # of inputs it is known
+    return numpy_dtype(info.dtype)
+
+
+def _hint(array: np.ndarray, info: InputInfo) -> str:
     """What to do about an array of another type; NumPy itself lacks bfloat16."""
     if info.dtype != "bfloat16":
         known = array.dtype.kind in "biuf" and info.dtype in np.sctypeDict
@@ -84,14 +133,14 @@ def is_aligned(array: np.ndarray) -> bool:
     return array.ctypes.data % ALIGNMENT == 0
 
 
-def _from_sequence(value: Any, info: TensorInfo) -> np.ndarray:
+def _from_sequence(value: Any, info: InputInfo) -> np.ndarray:
     if isinstance(value, Tensor):
         return array_of(value)
     if value is None or isinstance(value, (str, bytes, dict)):
         raise FeedError(f"input {info.name!r}: expected {info}, got {type(value).__name__}")
     try:
         array = np.asarray(value)
-        wanted = numpy_dtype(info.dtype)
+        wanted = _dtype(info)
         if array.dtype.kind in "biuf" and np.can_cast(array.dtype, wanted, "same_kind"):
             return np.asarray(value, dtype=wanted)
         return array

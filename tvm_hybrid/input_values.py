@@ -68,7 +68,7 @@ def arrays_of(values: Sequence[InputValue]) -> dict[str, np.ndarray]:
     return {value.name: value.array for value in values}
 
 
-def without_values(feeds: Mapping[str, Any], values: Sequence[InputValue]) -> dict[str, Any]:
+def without_values(feeds: Any, values: Sequence[InputValue]) -> Any:
     """The feeds of a program: those for inputs whose value is known are checked and left out.
 
     Raises
@@ -76,32 +76,10 @@ def without_values(feeds: Mapping[str, Any], values: Sequence[InputValue]) -> di
     FeedError
         If one has another value than the program was made for.
     """
+    if not values or not isinstance(feeds, Mapping):
+        return feeds
     for value in values:
         if value.name in feeds:
             value.check(feeds[value.name])
     known = {value.name for value in values}
     return {name: feed for name, feed in feeds.items() if name not in known}
-
-
-def named_feeds(feeds: Any, names: Sequence[str], values: Sequence[InputValue]) -> dict[str, Any]:
-    """Feeds of just the inputs of a program; those whose value is known may be among them.
-
-    Raises
-    ------
-    FeedError
-        If the feeds are no dictionary, or one is missing, unknown, or has another value.
-    """
-    if not isinstance(feeds, Mapping):
-        raise FeedError(
-            f"the feeds must be a dictionary from input names ({', '.join(names)}) to arrays, "
-            f"not {type(feeds).__name__}"
-        )
-    found = without_values(feeds, values)
-    if missing := [name for name in names if name not in found]:
-        raise FeedError(f"no value for input {', '.join(map(repr, missing))}")
-    if extra := [name for name in found if name not in names]:
-        raise FeedError(
-            f"the model has no input {', '.join(map(repr, extra))}; "
-            f"its inputs are {', '.join(map(repr, names))}"
-        )
-    return found

@@ -23,6 +23,7 @@ import numpy as np
 
 from microkernels.errors import FeedError
 
+from .feeds import check_output
 from .onnxruntime_api.cpu_memory import array_at, require_cpu
 from .onnxruntime_api.ort_value import OrtValue, plain
 
@@ -43,7 +44,7 @@ class IOBinding:
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
-        self._names = {each.name for each in session.get_outputs()}
+        self._names = [each.name for each in session.get_outputs()]
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, np.ndarray | None] = {}
         self._results: list[np.ndarray] = []
@@ -149,9 +150,7 @@ class IOBinding:
         OptionError
             If there is no such device.
         """
-        if name not in self._names:
-            known = ", ".join(map(repr, sorted(self._names)))
-            raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
+        check_output(name, self._names)
         device, array = _device_of(value, device_type)
         if device is not None:
             require_cpu(device, device_id)

@@ -19,12 +19,12 @@ import numpy as np
 
 from microkernels.errors import CompileError, FeedError, InputValueError, ModelError
 
-from .feeds import to_array
+from .feeds import named_feeds, to_array
 from .input_values import InputValue, arrays_of
 from .logs import logger
 from .model_programs import OpenSession
 from .onnxruntime_api.ort_value import plain
-from .tensors import OpenTensorInfo, TensorInfo
+from .tensors import OpenTensorInfo
 
 if TYPE_CHECKING:
     from .executable import Executable
@@ -161,7 +161,7 @@ class Programs:
                 return self._used(*known)
         shapes = {info.name: self._shape(info, feeds) for info in self._inputs}
         while True:
-            values = self._values(shapes, feeds)
+            values = self._values(feeds)
             with self._lock:
                 key = self._key(shapes, values)
                 session = self._sessions.get(key)
@@ -192,7 +192,7 @@ class Programs:
             If an input is missing or does not fit the model.
         """
         shapes = {info.name: self._shape(info, feeds) for info in self._inputs}
-        values = self._values(shapes, feeds)
+        values = self._values(feeds)
         with self._lock:
             key = self._key(shapes, values)
             return None if key in self._sessions else key
@@ -298,22 +298,16 @@ class Programs:
                 MOST_PROGRAMS,
             )
 
-    def _values(self, shapes: dict[str, Shape], feeds: Mapping[str, Any]) -> Values:
+    def _values(self, feeds: Mapping[str, Any]) -> Values:
         """The values of parameters; no other input is read."""
         infos = (info for info in self._inputs if info.name in self._parameters)
-        return tuple(_value(info, shapes[info.name], feeds[info.name]) for info in infos)
+        return tuple(InputValue.of(info.name, to_array(feeds[info.name], info)) for info in infos)
 
     def _shape(self, info: OpenTensorInfo, feeds: Mapping[str, Any]) -> Shape:
         if not isinstance(feeds, Mapping) or info.name not in feeds:
-            names = ", ".join(repr(item.name) for item in self._inputs)
-            raise FeedError(f"no value for input {info.name!r}; the model's inputs are {names}")
+            named_feeds(feeds, [item.name for item in self._inputs])
         value = feeds[info.name]
         shape = value.shape if isinstance(value, np.ndarray) else np.shape(plain(value))
         if not info.fits(shape):
             raise FeedError(f"input {info.name!r}: expected {info}, got shape {shape}")
         return shape
-
-
-def _value(info: OpenTensorInfo, shape: Shape, value: Any) -> InputValue:
-    assert info.dtype is not None  # of inputs it is known
-    return InputValue.of(info.name, to_array(value, TensorInfo(info.name, shape, info.dtype)))

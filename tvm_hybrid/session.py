@@ -26,8 +26,8 @@ from .dlpack import BFLOAT16
 from .executable import Executable
 from .explanation import Explanation
 from .fast_start.session_start import SessionStart
-from .feeds import to_array
-from .input_values import named_feeds
+from .feeds import check_feeds, check_output, named_feeds, to_array
+from .input_values import without_values
 from .io_binding import IOBinding
 from .load_executable import load
 from .logs import logger
@@ -37,7 +37,6 @@ from .onnxruntime_api.ort_value import plain
 from .onnxruntime_api.run_options import check_run_options
 from .onnxruntime_api.session_face import SessionFace
 from .onnxruntime_api.session_methods import SessionMethods
-from .open_feeds import check_sizes
 from .options import CompileOptions, SessionKeywords, chosen_options, given, setting_of
 from .programs import Program, Programs
 from .progress import ProgressLike
@@ -403,8 +402,7 @@ class InferenceSession(SessionMethods, SessionStart):
             result = state.main(*tensors)
         except Exception as error:
             if self._open:
-                self._feed_slowly(state, input_feed)
-                self._check_sizes(input_feed)
+                self._check_feeds(input_feed)
             raise_size_error(error)
             raise
         if type(result) is Tensor:
@@ -468,18 +466,15 @@ class InferenceSession(SessionMethods, SessionStart):
         except FeedError:
             raise
         except Exception as error:
-            for info in self.executable.inputs:
-                to_array(feeds[info.name], info)
-            if self._open:
-                self._check_sizes(feeds)
+            self._check_feeds(feeds)
             raise_size_error(error)
             raise
 
-    def _check_sizes(self, feeds: Mapping[str, Any]) -> None:
+    def _check_feeds(self, feeds: Mapping[str, Any]) -> None:
         """Says which sizes are wrong; the program looks at them, but only says that some are."""
         manifest = self.executable.manifest
-        shapes = [np.shape(plain(feeds[info.name])) for info in manifest.inputs]
-        check_sizes(manifest.inputs, shapes, manifest.limits)
+        values = [plain(feeds[info.name]) for info in manifest.inputs]
+        check_feeds(values, manifest.inputs, manifest.limits)
 
     def _new_state(self) -> ThreadState:
         """What the calling thread runs with; the first one may get the short way."""
@@ -508,7 +503,7 @@ class InferenceSession(SessionMethods, SessionStart):
         if type(feeds) is dict and feeds.keys() == self._names:
             return feeds
         names = [info.name for info in self.executable.inputs]
-        return named_feeds(feeds, names, self.executable.values)
+        return named_feeds(without_values(feeds, self.executable.values), names)
 
     def _find(self, names: Sequence[str]) -> list[int]:
         known = ", ".join(map(repr, self._places))
@@ -517,8 +512,7 @@ class InferenceSession(SessionMethods, SessionStart):
         if not names:
             return list(self._places.values())
         for name in names:
-            if not isinstance(name, str) or name not in self._places:
-                raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
+            check_output(name, list(self._places))
         if len(set(names)) != len(names):
             raise FeedError(f"an output is asked for twice: {list(names)}")
         return [self._places[name] for name in names]

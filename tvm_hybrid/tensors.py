@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -52,14 +53,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape can be the tensor's value; open sizes are any."""
-        return shape == self.shape or (
-            len(shape) == len(self.shape)
-            and all(
-                found == size
-                for found, size in zip(shape, self.shape, strict=True)
-                if isinstance(size, int)
-            )
-        )
+        return shape == self.shape or shape_fits(self.shape, shape)
 
     @property
     def stored(self) -> TensorInfo:
@@ -149,14 +143,7 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape can be the tensor's value."""
-        return self.shape is None or (
-            len(shape) == len(self.shape)
-            and all(
-                found == size
-                for found, size in zip(shape, self.shape, strict=True)
-                if isinstance(size, int)
-            )
-        )
+        return shape_fits(self.shape, shape)
 
     def __str__(self) -> str:
         known = ("...",) if self.shape is None else self.shape
@@ -168,6 +155,21 @@ class DeclaredInterface(msgspec.Struct, frozen=True):
 
     inputs: tuple[OpenTensorInfo, ...]
     outputs: tuple[OpenTensorInfo, ...]
+
+
+InputInfo = TensorInfo | OpenTensorInfo
+
+
+def shape_fits(declared: Sequence[object] | None, shape: Sequence[int]) -> bool:
+    """Whether an array may have a shape where this one is declared; open sizes are any."""
+    return declared is None or (
+        len(shape) == len(declared)
+        and all(
+            found == size
+            for found, size in zip(shape, declared, strict=True)
+            if isinstance(size, int)
+        )
+    )
 
 
 def _static(shape: tuple[int | str | None, ...]) -> tuple[int, ...] | None:

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from microkernels.errors import FeedError
-
 from ..explanation import Explanation
-from ..feeds import to_array
+from ..feeds import named_feeds, to_array
 from ..frontend.bind_values import read_values
 from ..frontend.load_graph import load_graph
 from ..frontend.open_model import OpenModel
-from ..input_values import InputValue, named_feeds
+from ..input_values import InputValue, without_values
 from ..logs import logger
 from ..onnxruntime_api.ort_value import plain
 from ..open_feeds import check_sizes
@@ -130,8 +128,9 @@ class NumpyAnswers:
         FeedError
             If the feeds do not fit the model.
         """
-        given = named_feeds(feeds, [info.name for info in self.inputs], self._values)
-        arrays = {info.name: _fitting(plain(given[info.name]), info) for info in self.inputs}
+        names = [info.name for info in self.inputs]
+        given = named_feeds(without_values(feeds, self._values), names)
+        arrays = {info.name: to_array(plain(given[info.name]), info) for info in self.inputs}
         shapes = [arrays[info.name].shape for info in self.inputs]
         check_sizes(list(map(_named, self.inputs, shapes)), shapes, {})
         return arrays
@@ -164,14 +163,6 @@ class NumpyAnswers:
         """That NumPy runs every node until its kernel is there."""
         reason = "its kernel is being compiled; NumPy answers until then"
         return Explanation(self._model.decisions(reason), "the program is being compiled")
-
-
-def _fitting(value: Any, info: OpenTensorInfo) -> np.ndarray:
-    """A value as an array of an input's type; a FeedError if it does not fit."""
-    shape = np.shape(value)
-    if not info.fits(shape):
-        raise FeedError(f"input {info.name!r}: expected {info}, got shape {shape}")
-    return to_array(value, TensorInfo(info.name, shape, str(info.dtype)))
 
 
 def _named(info: OpenTensorInfo, shape: tuple[int, ...]) -> TensorInfo:

@@ -14,7 +14,7 @@ from onnx import helper
 from microkernels.errors import Argument, FeedError, InputValueError
 
 from ..feeds import to_array
-from ..tensors import OpenTensorInfo, TensorInfo
+from ..tensors import OpenTensorInfo
 from .freeze_shapes import Shapes, declared_dims
 from .graph import Graph
 
@@ -75,16 +75,10 @@ def _declared(graph: Graph, name: str) -> OpenTensorInfo:
 
 
 def _array(info: OpenTensorInfo, value: Any) -> np.ndarray:
-    assert info.dtype is not None  # of inputs it is known
     try:
-        shape = value.shape if isinstance(value, np.ndarray) else np.shape(value)
-        array = to_array(value, TensorInfo(info.name, shape, info.dtype))
-    except (FeedError, ValueError) as error:  # ValueError: rows of different lengths
+        array = to_array(value, info)
+    except FeedError as error:
         raise InputValueError(
             Argument("values", info.name), f" is no value of {info}: {error}"
         ) from error
-    if not info.fits(shape):
-        raise InputValueError(
-            Argument("values", info.name), f" has the shape {shape}; the input is {info}"
-        )
-    return np.ascontiguousarray(array).reshape(shape)
+    return np.ascontiguousarray(array).reshape(array.shape)

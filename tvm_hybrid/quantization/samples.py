@@ -22,6 +22,7 @@ from onnx import numpy_helper
 from microkernels.errors import FeedError
 
 from ..report.feeds import as_saved, random_array
+from ..tensors import shape_fits
 
 Feeds = dict[str, np.ndarray]
 ACCEPTED = ".npz, .npy or input_0.pb, input_1.pb, ..."
@@ -51,13 +52,7 @@ class ModelInput:
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape may be fed."""
-        return self.shape is None or (
-            len(shape) == len(self.shape)
-            and all(
-                not isinstance(size, int) or size == found
-                for size, found in zip(self.shape, shape, strict=True)
-            )
-        )
+        return shape_fits(self.shape, shape)
 
 
 def inputs_of(model: onnx.ModelProto) -> list[ModelInput]:

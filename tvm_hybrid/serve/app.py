@@ -19,6 +19,7 @@ from microkernels.errors import (
     TvmHybridError,
 )
 
+from ..feeds import check_output
 from ..version_check import __version__
 from .batching import Batcher
 from .tensors import InferRequest, answer, array_of, metadata, read_request
@@ -122,8 +123,7 @@ class Server:
         known = [each.name for each in self._sessions[name].get_outputs()]
         wanted = known if asked.outputs is None else [each.name for each in asked.outputs]
         for output in wanted:
-            if output not in known:
-                raise FeedError(f"the model has no output {output!r}; its outputs are {known}")
+            check_output(output, known)
         results = dict(zip(known, await batcher.infer(feeds), strict=True))
         arrays = [results[output] for output in wanted]
         size = sum(array.nbytes for array in arrays)

@@ -11,6 +11,9 @@ import numpy as np
 
 from microkernels.errors import FeedError, QueueFullError, SessionClosedError, ShapeError
 
+from ..feeds import named_feeds, to_array
+from ..tensors import OpenTensorInfo
+
 if TYPE_CHECKING:
     from ..node_arg import NodeArg
     from ..session import InferenceSession
@@ -72,7 +75,12 @@ class Batcher:
         self, session: InferenceSession, max_batch: int = 1, max_delay: float = 0.002
     ) -> None:
         self._session, self._max_batch, self._max_delay = session, max_batch, max_delay
-        self._inputs = {info.name: info for info in session.get_inputs()}
+        self._inputs = {
+            each.name: OpenTensorInfo(
+                each.name, None if each.shape is None else tuple(each.shape), each.dtype
+            )
+            for each in session.get_inputs()
+        }
         self._any_size = bool(session.programs)
         self._batches: dict[_Key, _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +98,8 @@ class Batcher:
         QueueFullError
             If as many runs wait as the session's queue has room for.
         """
-        self._check(feeds)
+        for name, value in named_feeds(feeds, list(self._inputs)).items():
+            to_array(value, self._inputs[name])  # what does not fit would spoil a batch
         if self._max_batch == 1:
             results = await self._run(feeds)
             self.requests += 1
@@ -162,28 +171,6 @@ class Batcher:
     async def _run(self, feeds: Feeds) -> list[np.ndarray]:
         self.runs += 1
         return await asyncio.wrap_future(self._session.submit(None, feeds, timeout=0))
-
-    def _check(self, feeds: Feeds) -> None:
-        """Refuses what does not fit, before it spoils a batch."""
-        if feeds.keys() != self._inputs.keys():
-            raise FeedError(
-                f"the model's inputs are {', '.join(map(repr, self._inputs))}, not "
-                f"{', '.join(map(repr, feeds)) or 'none'}"
-            )
-        for name, value in feeds.items():
-            info = self._inputs[name]
-            if info.dtype is not None and value.dtype.name != info.dtype:
-                raise FeedError(f"input {name!r}: expected {info.dtype}, got {value.dtype.name}")
-            if info.shape is None:
-                continue
-            fits = len(value.shape) == len(info.shape) and all(
-                not isinstance(wanted, int) or wanted == size
-                for wanted, size in zip(info.shape, value.shape, strict=True)
-            )
-            if not fits:
-                raise FeedError(
-                    f"input {name!r}: expected the shape {info.shape}, got {list(value.shape)}"
-                )
 
 
 def _require_open(infos: list[NodeArg]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -12,8 +11,10 @@ import numpy as np
 import pytest
 
 from tvm_hybrid.errors import FeedError, QueueFullError, ShapeError
+from tvm_hybrid.node_arg import NodeArg
 from tvm_hybrid.serve.batching import Batcher
 from tvm_hybrid.serve.tensors import InferRequest, InputTensor, answer, array_of
+from tvm_hybrid.tensors import TensorInfo
 
 
 class Doubling:
@@ -24,7 +25,7 @@ class Doubling:
         self.rows: list[int] = []
 
     def get_inputs(self) -> list[Any]:
-        return [SimpleNamespace(name="x", shape=[self._first, 2], dtype="float32")]
+        return [NodeArg(TensorInfo("x", (self._first, 2), "float32"))]
 
     get_outputs = get_inputs
 

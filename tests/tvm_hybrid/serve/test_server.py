@@ -120,17 +120,24 @@ X = {"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [0.0] * 8}
     [
         (b"no JSON", "not one of the inference protocol"),
         ({"inputs": [{"name": "x"}]}, "missing required field"),
-        ({"inputs": []}, "the model's inputs are 'x', not none"),
-        ({"inputs": [{**X, "name": "z"}]}, "the model's inputs are 'x', not 'z'"),
+        ({"inputs": []}, "no value for input 'x'; the model's inputs are 'x'"),
+        ({"inputs": [{**X, "name": "z"}]}, "no value for input 'x'"),
+        ({"inputs": [X, {**X, "name": "z"}]}, "the model has no input 'z'"),
         ({"inputs": [X, X]}, "given twice"),
         ({"inputs": [{**X, "datatype": "FP31"}]}, "'FP31' is not one of BOOL, UINT8"),
-        ({"inputs": [{**X, "datatype": "FP64"}]}, "expected float32, got float64"),
+        (
+            {"inputs": [{**X, "datatype": "FP64"}]},
+            "expected x: float32[rows, 8], got x: float64[1, 8]",
+        ),
         ({"inputs": [{**X, "datatype": "INT8"}]}, "do not fit into INT8"),
         ({"inputs": [{**X, "data": ["a"] * 8}]}, "do not fit into FP32"),
         ({"inputs": [{**X, "data": [[0.0] * 7, [0.0]]}]}, "do not make FP32 of shape [1, 8]"),
         ({"inputs": [{**X, "shape": [1, 9]}]}, "do not make FP32 of shape [1, 9]"),
-        ({"inputs": [{**X, "shape": [2, 4]}]}, "expected the shape ['rows', 8], got [2, 4]"),
-        ({"inputs": [X], "outputs": [{"name": "q"}]}, "no output 'q'; its outputs are ['y']"),
+        (
+            {"inputs": [{**X, "shape": [2, 4]}]},
+            "expected x: float32[rows, 8], got x: float32[2, 4]",
+        ),
+        ({"inputs": [X], "outputs": [{"name": "q"}]}, "no output 'q'; its outputs are 'y'"),
     ],
 )
 def test_what_is_wrong_is_said(served: Served, body: Any, message: str) -> None:
