@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tvm import IRModule, ir, relax
 from tvm.relax.analysis import has_reshape_pattern
@@ -16,6 +17,8 @@ from relay_passes.lower.lower_regions import UNALIGNED
 
 from .manifest import BoundOutput
 from .program_graph import ProgramGraph, named_graph
+
+Bindings: TypeAlias = Sequence[relax.VarBinding | relax.MatchCast]
 
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
 _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)  # they name values, and read none
@@ -87,9 +90,7 @@ def program_facts(mod: IRModule) -> ProgramFacts:
     )
 
 
-def _single_kernel(
-    mod: IRModule, main: relax.Function, bindings: Sequence[relax.Binding]
-) -> SingleKernel | None:
+def _single_kernel(mod: IRModule, main: relax.Function, bindings: Bindings) -> SingleKernel | None:
     call = bindings[0].value if bindings else None
     if not isinstance(call, relax.Call) or call.op != ir.Op.get("relax.call_tir"):
         return None
@@ -112,9 +113,7 @@ def _single_kernel(
     return SingleKernel(name, tuple(constant.value for constant in constants), takes_bits)
 
 
-def _shared_outputs(
-    mod: IRModule, main: relax.Function, bindings: Sequence[relax.Binding]
-) -> tuple[bool, ...]:
+def _shared_outputs(mod: IRModule, main: relax.Function, bindings: Bindings) -> tuple[bool, ...]:
     values = {each.var: each.value for each in bindings if isinstance(each, relax.VarBinding)}
     result = _resolve(main.body.body, values)
     is_tuple = isinstance(result, relax.Tuple)
@@ -155,9 +154,7 @@ def _is_fresh(mod: IRModule, value: relax.Expr) -> bool:
     return not has_reshape_pattern(mod[value.args[0]])
 
 
-def _unaligned_inputs(
-    mod: IRModule, main: relax.Function, bindings: Sequence[relax.Binding]
-) -> tuple[bool, ...]:
+def _unaligned_inputs(mod: IRModule, main: relax.Function, bindings: Bindings) -> tuple[bool, ...]:
     strict: set[relax.Var] = set()
     for binding in reversed(bindings):
         value = getattr(binding, "value", None)

@@ -83,7 +83,7 @@ class ProgramGraph(msgspec.Struct, frozen=True):
 
 
 def named_graph(
-    main: relax.Function, bindings: Sequence[relax.Binding]
+    main: relax.Function, bindings: Sequence[relax.VarBinding | relax.MatchCast]
 ) -> tuple[ProgramGraph, list[list[str]]]:
     """The graph, and of each value the names of the variables that it or a view is bound to.
 
@@ -93,7 +93,7 @@ def named_graph(
     ----------
     main : relax.Function
         Calls kernels (R.call_tir) and is not lowered further.
-    bindings : sequence of relax.Binding
+    bindings : sequence of relax.VarBinding or relax.MatchCast
         Those of all its blocks.
     """
     reader = _Reader()
