@@ -67,10 +67,10 @@ def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
     inside = children(statement)
     for place, each in enumerate(inside):
         if _is_check(each):
-            before, after = inside[:place], inside[place:]
-            memory = [other for other in before if isinstance(other, tirx.AllocBuffer)]
-            others = [other for other in before if not isinstance(other, tirx.AllocBuffer)]
-            return with_children(statement, [*others, each, *memory, *after[1:]])
+            rest = [*inside[:place], *inside[place + 1 :]]
+            memory = (at for at, other in enumerate(rest) if isinstance(other, tirx.AllocBuffer))
+            first = min(next(memory, place), place)
+            return with_children(statement, [*rest[:first], each, *rest[first:]])
         ordered = _ordered(each)
         if not ordered.same_as(each):
             return with_children(statement, [*inside[:place], ordered, *inside[place + 1 :]])

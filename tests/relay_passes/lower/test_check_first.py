@@ -42,6 +42,37 @@ def test_the_check_goes_in_front_of_the_allocations_beside_it() -> None:
     assert_structural_equal(changed["kernel"], after)
 
 
+def test_what_the_memory_holds_is_used_behind_it() -> None:
+    """Kernels of open sizes keep these in memory, and use them, in front of the check."""
+
+    @T.prim_func(private=True)
+    def before(x: T.handle) -> None:
+        T.func_attr({"tirx.noalias": True})
+        seen = T.match_buffer(x, (4,), "int32")
+        extent = T.alloc_buffer((1,), "int32")
+        extent[0] = seen[0]
+        count = T.bind(extent[0])
+        with T.attr(0, "pragma_import_llvm", PERMISSION_LLVM_IR):
+            T.evaluate(T.call_extern("int32", "tvm_hybrid_amx_permission"))
+        scratch = T.alloc_buffer((4096,), "int32")
+        scratch[0] = count
+
+    @T.prim_func(private=True)
+    def after(x: T.handle) -> None:
+        T.func_attr({"tirx.noalias": True})
+        seen = T.match_buffer(x, (4,), "int32")
+        with T.attr(0, "pragma_import_llvm", PERMISSION_LLVM_IR):
+            T.evaluate(T.call_extern("int32", "tvm_hybrid_amx_permission"))
+        extent = T.alloc_buffer((1,), "int32")
+        extent[0] = seen[0]
+        count = T.bind(extent[0])
+        scratch = T.alloc_buffer((4096,), "int32")
+        scratch[0] = count
+
+    changed = check_first()(tvm.IRModule({"kernel": before}))
+    assert_structural_equal(changed["kernel"], after)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_code_asks_before_it_allocates(threads: int) -> None:
     """The kernel allocates a copy of A and the room for tiles; a refused call would keep both."""
