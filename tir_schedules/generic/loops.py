@@ -226,12 +226,17 @@ def serial(
 
 
 def vectorized(lanes: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-    """A loop whose passes are the lanes of one vector.
-
-    TVM fails on a vector of one bfloat16 throughout: LLVM makes the vector of a plain loop, then.
-    """
+    """A loop whose passes are the lanes of one vector."""
     loop = serial(lanes, body, ForKind.VECTORIZED)
-    if not isinstance(loop, tirx.For) or not _repeats_bfloat16(loop):
+    return without_repeats(loop) if isinstance(loop, tirx.For) else loop
+
+
+def without_repeats(loop: tirx.For) -> tirx.For:
+    """A vectorised loop, or a plain one if it stores one bfloat16 throughout.
+
+    TVM fails on such a vector: LLVM makes it of the plain loop.
+    """
+    if loop.kind != ForKind.VECTORIZED or not _repeats_bfloat16(loop):
         return loop
     return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
 
@@ -241,9 +246,18 @@ def _repeats_bfloat16(loop: tirx.For) -> bool:
     analyzer = Analyzer()
     analyzer.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
     stores: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(loop.body, (tirx.BufferStore, stores.append))
+    blocks: list[s_tir.SBlockRealize] = []
+    callbacks = ((tirx.BufferStore, stores.append), (s_tir.SBlockRealize, blocks.append))
+    tvm_ffi.structural_walk(loop.body, callbacks)
+    axes: dict[tirx.Var, Expr] = {}
+    for each in blocks:
+        variables = [axis.var for axis in each.block.iter_vars]
+        axes.update(zip(variables, each.iter_values, strict=True))
     values = [store.value for store in stores if element_of(store.value) == "bfloat16"]
-    return any(loop.loop_var not in variables_of(analyzer.simplify(value)) for value in values)
+    return any(
+        loop.loop_var not in variables_of(analyzer.simplify(substitute(value, axes)))
+        for value in values
+    )
 
 
 def unrolled(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:

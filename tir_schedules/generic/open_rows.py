@@ -26,6 +26,7 @@ from tir_schedules.core.statements import walk
 
 from .expressions import const_int, int64, loads_of, variables_of
 from .floats import guard_floats
+from .loops import without_repeats
 from .nest import NotHandledError
 from .open_nests import require_open
 from .vector_math import lower_math
@@ -59,7 +60,9 @@ def open_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str
     for block in schedule.get_child_blocks(schedule.get_sblock(func.body.block.name_hint)):
         _vectorize(schedule, block, machine)
     name = "generic_reduction" if reduces else "generic_injective"
-    return schedule.mod["main"].with_attrs(func.attrs), name
+    vectors = schedule.mod["main"]
+    vectors = vectors.with_body(tvm_ffi.structural_map(vectors.body, (tirx.For, without_repeats)))
+    return vectors.with_attrs(func.attrs), name
 
 
 def _inline(schedule: s_tir.Schedule, block: Any) -> None:

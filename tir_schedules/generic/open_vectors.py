@@ -21,7 +21,7 @@ from microkernels.vector.expressions import Expr
 from tir_schedules.core.statements import walk
 
 from .expressions import call_name, int64, substitute
-from .loops import sequence
+from .loops import sequence, without_repeats
 from .nest import Axis
 
 
@@ -33,7 +33,7 @@ def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int)
     vector, lane = Axis.new(1, "vector"), Axis.new(lanes, "lane")
     allocated, wide = _widened(body, lanes, lane.var)
     wide = substitute(wide, {place: vector.var * int64(lanes) + lane.var})
-    inner = tirx.For(lane.var, int64(0), int64(lanes), ForKind.VECTORIZED, wide)
+    inner = without_repeats(tirx.For(lane.var, int64(0), int64(lanes), ForKind.VECTORIZED, wide))
     whole = sequence([*allocated, inner])
     rest, last = Axis.new(1, "rest"), vectors * int64(lanes)
     single = substitute(body, {place: last + rest.var})

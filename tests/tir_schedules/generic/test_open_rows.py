@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -66,7 +67,9 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], tuple[Shape, ...]]] = {
 }
 
 
-def lowered(body: Callable[..., relax.Expr], shapes: tuple[Shape, ...]) -> IRModule:
+def lowered(
+    body: Callable[..., relax.Expr], shapes: tuple[Shape, ...], dtype: str = "float32"
+) -> IRModule:
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -74,7 +77,7 @@ def lowered(body: Callable[..., relax.Expr], shapes: tuple[Shape, ...]) -> IRMod
         relax.transform.FuseTIR(),
     ]
     # A first input tells the width: of the others it is known by halves alone.
-    inputs = [((WIDTH,), "float32"), *((shape, "float32") for shape in shapes)]
+    inputs = [((WIDTH,), "float32"), *((shape, dtype) for shape in shapes)]
     made = module(lambda _, *rest: body(*rest), *inputs)  # type: ignore[arg-type]
     return ir.transform.Sequential(passes)(made)
 
@@ -108,6 +111,30 @@ def test_results_are_those_of_plain_loops(name: str, threads: int, isa: str) -> 
         # A mean of 27 numbers in another order.
         bound = 27 * np.finfo(np.float32).eps
         np.testing.assert_allclose(result, wanted, rtol=bound, atol=bound)
+
+
+# One bfloat16 is stored in all lanes: what maxima begin with, an element of each row, a constant.
+REPEATED: dict[str, tuple[Callable[..., relax.Expr], tuple[Shape, ...]]] = {
+    "pool": (lambda x: op.nn.max_pool2d(x, (3, 2), (2, 1), layout="NHWC"), (WIDE,)),
+    "repeated": (lambda x: op.repeat(x, 24, axis=3), ((BATCH, 3, HALF, 1),)),
+    "constant": (lambda x: op.full_like(x, relax.const(-0.5, "float32")), (IMAGES,)),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_one_bfloat16_in_all_lanes(name: str) -> None:
+    body, shapes = REPEATED[name]
+    mod = lowered(body, shapes, "bfloat16")
+    run = compiled(schedule_leftovers(Machine("znver4", isa_named("avx2"), 1), [])(mod))
+    reference = compiled(lowered(body, shapes))
+    rng = np.random.default_rng(0)
+    for batch, width in ((2, 5), (3, 8)):
+        arrays = [rng.standard_normal(sizes_of(each, batch, width)) for each in shapes]
+        arrays = [each.astype(ml_dtypes.bfloat16) for each in arrays]
+        first = tvm.runtime.tensor(np.zeros(width, np.float32))
+        result = run(first, *map(tvm.runtime.tensor, arrays)).numpy()
+        wanted = reference(first, *(tvm.runtime.tensor(x.astype(np.float32)) for x in arrays))
+        np.testing.assert_array_equal(result.astype(np.float32), wanted.numpy())
 
 
 @pytest.mark.parametrize("name", CASES)
