@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from tvm.target import Target, codegen
 
 from .amx.permission import ALL_AMX_FEATURES, AMX_FEATURES, AMX_FP16, tile_permission
-from .errors import IsaError, TargetError
-from .host_cpu import cpu_features
+from .base.errors import IsaError, TargetError
+from .base.host_cpu import cpu_features
 
 CAP_VARIABLE = "TVM_HYBRID_ISA"
 
@@ -38,7 +38,7 @@ class Isa:
         The name used in kernel names, records and `TVM_HYBRID_ISA`.
     features : tuple of str
         LLVM feature names: what kernels of this level use. LLVM may use more of a target, which
-        `tvm_hybrid.cpu_features.required_features` tells.
+        `tvm_hybrid.targets.cpu_features.required_features` tells.
     vector_bits : int
         Width of the registers that f32 code uses; 32 means scalar code.
     cpu : str

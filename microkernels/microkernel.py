@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.tvm_compat import llvm_functions
+from microkernels.base.tvm_compat.tir import llvm_functions
 
-from .errors import IsaError
+from .base.errors import IsaError
 from .isa import Isa, isa_named
 from .tile import Address, Between, Columns, LoadA, LoadB, MultiplyAdd, Place, Start, Tile
 from .vector import bfloat16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 
-from .errors import IsaError
+from .base.errors import IsaError
 from .isa import Isa
 from .microkernel import Microkernel
 

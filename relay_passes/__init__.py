@@ -6,7 +6,7 @@ and every pass here works on Relax.
 
 import tvm_ffi
 
-from microkernels import errors
+from microkernels.base import errors
 
 # TVM runs passes from C++; a registered error comes out of them as the class that went in.
 for _error in vars(errors).values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 
 
 def check_option(argument: str, value: object, known: Sequence[str], what: str = "") -> None:

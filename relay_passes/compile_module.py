@@ -8,8 +8,9 @@ from typing import Any
 
 from tvm import IRModule, ir
 
-from .decisions import DecisionLog
-from .full_collections import without_full_collections
+from microkernels.base.full_collections import without_full_collections
+
+from .ir.decisions import DecisionLog
 from .lower.native_code import compile_native, with_weights
 from .lower_module import lower_shared
 from .pipeline import Phase, phases

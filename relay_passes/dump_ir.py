@@ -12,8 +12,8 @@ from tvm import IRModule
 from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassInfo
 
-from microkernels.errors import OutputError
-from microkernels.output_file import require_room, why_not_written
+from microkernels.base.errors import OutputError
+from microkernels.base.output_file import require_room, why_not_written
 
 
 def require_folder(folder: Path) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from tvm import IRModule, relax
 from tvm.ir.transform import Pass
 
-from microkernels.errors import CompileError, TvmHybridError
+from microkernels.base.errors import CompileError, TvmHybridError
+from microkernels.base.tvm_compat.relax import set_type
 
-from .entries import MAIN
+from .ir.entries import MAIN
 from .ir.rewrite import is_relax, with_body
-from .tvm_compat import set_type
 
 
 def compile_error(mod: IRModule, failed: Pass, error: Exception) -> CompileError:

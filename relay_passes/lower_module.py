@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import IRModule
 from tvm.ir.transform import Pass
 
-from .decisions import DecisionLog
+from .ir.decisions import DecisionLog
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
 from .run_passes import passes_through, run_passes

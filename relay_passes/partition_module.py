@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import IRModule
 
-from .decisions import DecisionLog
+from .ir.decisions import DecisionLog
 from .lower.partition_decisions import note_partition
 from .lower.run_codegen import annotate_codegen
 from .pipeline import Phase

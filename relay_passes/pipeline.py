@@ -53,7 +53,7 @@ from .canonicalize.sink_permutes import sink_permutes
 from .canonicalize.sink_scale import sink_scale
 from .canonicalize.slice_flips import slice_flips
 from .canonicalize.slice_takes import slice_takes
-from .decisions import DecisionLog
+from .ir.decisions import DecisionLog
 from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from tvm import IRModule, ir
 from tvm.ir.transform import Pass
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
+from microkernels.base.full_collections import without_full_collections
+from microkernels.base.tvm_compat.relax import quick_arrays, separate_builders, separate_tags
 
-from .decisions import DecisionLog
 from .dump_ir import DumpIR
 from .failing_binding import compile_error
-from .full_collections import without_full_collections
+from .ir.decisions import DecisionLog
 from .ir.graph import forget_block
 from .ir.move_functions import copy_module, move_functions
+from .ir.stages import announce
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
-from .stages import announce
-from .tvm_compat import quick_arrays, separate_builders, separate_tags
 
 STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 

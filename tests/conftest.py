@@ -17,7 +17,7 @@ from tests.amx_emulator import emulator
 from tests.examples import DAY_VARIABLE, DAYS, today
 from tests.pinned_machine import pinned
 from tests.stand_ins import isas_run, running, sampling
-from tvm_hybrid.threads import use_threads
+from tvm_hybrid.runtime.threads import use_threads
 
 # Compiling takes as long as the machine lets it; time must not fail a test. Developers' runs draw
 # new examples; continuous integration draws the same ones every time.

@@ -11,7 +11,7 @@ from microkernels.isa import target_isa
 from tools.kernel_snapshot.command import main
 from tools.kernel_snapshot.kernels import Kernel, Snapshot, differences, path_of, read, write
 from tools.kernel_snapshot.programs import LEVELS, PROGRAMS
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 
 PROGRAM, LEVEL = "onnx_gru_31_auto", "avx512"
 CHOICE = ("--programs", PROGRAM, "--levels", LEVEL, "--jobs", "1")

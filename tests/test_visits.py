@@ -24,7 +24,7 @@ from tools.compile_times.graph import Form, Model
 from tools.compile_times.hooks import Entries, Function
 from tools.compile_times.images import Net
 from tvm_hybrid.api import import_model
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 
 CPU = "icelake-server"
 FEW, MANY = (2, 4, 6), (8, 32, 56)

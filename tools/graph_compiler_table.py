@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tvm_hybrid.bench.scaling.scale import scale_model
 from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.report.markdown import markdown_table
-from tvm_hybrid.report.scale import scale_model
 
 TARGET, THREADS = "icx", 32
 # Layers, and batches; sequence, hidden size and heads, and batches.

@@ -19,7 +19,7 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_hybrid
-from microkernels.host_cpu import host_cpu
+from microkernels.base.host_cpu import host_cpu
 from relay_passes.collect_regions import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.template import template_for

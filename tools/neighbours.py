@@ -28,7 +28,7 @@ import numpy as np
 
 import tvm_hybrid
 from tvm_hybrid.cli.options import NamedSize
-from tvm_hybrid.tensors import numpy_dtype
+from tvm_hybrid.runtime.tensors import numpy_dtype
 
 REPEAT = 60
 PAUSE = 0.02  # seconds

@@ -22,8 +22,8 @@ import numpy as np
 import onnxruntime
 
 import tvm_hybrid
-from tvm_hybrid.node_arg import NodeArg
-from tvm_hybrid.report.openvino_peer import OpenVino
+from tvm_hybrid.bench.peers.openvino_peer import OpenVino
+from tvm_hybrid.session.node_arg import NodeArg
 
 TURNS = 7
 FEW_TURNS = 3  # of calls that take long

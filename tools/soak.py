@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from tvm_hybrid import InferenceSession
+from tvm_hybrid.bench.feeds import complete_feeds, load_feeds
 from tvm_hybrid.errors import FeedError, QueueFullError
-from tvm_hybrid.executable import Executable
-from tvm_hybrid.report.feeds import complete_feeds, load_feeds
+from tvm_hybrid.executable.executable import Executable
 
 MOST_GROWTH = 0.02  # of memory, besides what one more session may take
 SPARE_BYTES = 16 << 20

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import IRModule, relax
 
 import tvm_hybrid
-from relay_passes.decisions import TENSORIZE
+from relay_passes.ir.decisions import TENSORIZE
 from tir_schedules.tensorize.contraction import Contraction, RefusedError, check
 from tvm_hybrid.report.markdown import markdown_table
 from tvm_hybrid.report.timing import time_calls

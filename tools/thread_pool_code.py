@@ -1,4 +1,4 @@
-"""Makes tvm_hybrid/thread_pool/pool.ll of pool.c and its headers.
+"""Makes tvm_hybrid/runtime/thread_pool/pool.ll of pool.c and its headers.
 
 `python -m tools.thread_pool_code` needs clang; TVM's LLVM reads what an older or its own
 version writes. Name another one with `--clang clang-19`. The first line of the code says of which

@@ -21,7 +21,7 @@ from scipy import special
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.tvm_compat import NO_ALIAS
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.vector import trigonometry, vector_math
 from microkernels.vector.expressions import Expr, ramp
 

@@ -12,24 +12,33 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import logs, version_check
+from microkernels.base import logs
+
+from . import _moved, version_check
 from .version_check import __version__ as __version__
 
 if TYPE_CHECKING:
-    from relay_passes.stages import Stage
+    from relay_passes.ir.stages import Stage
 
-    from . import dlight, errors, metaschedule
+    from . import errors
     from .api import compile
-    from .byoc import partition_for_tvm_hybrid
-    from .executable import Executable
+    from .executable.executable import Executable
+    from .executable.load import load
     from .frontend import import_onnx
-    from .io_binding import IOBinding
-    from .load_executable import load
-    from .node_arg import NodeArg
-    from .onnxruntime_api.levels import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-    from .onnxruntime_api.model_metadata import ModelMetadata
-    from .onnxruntime_api.ort_value import OrtValue
-    from .onnxruntime_api.process_settings import (
+    from .options import CompileOptions
+    from .pytorch.programs import torch_programs
+    from .quantization import quantize
+    from .session.inference_session import InferenceSession
+    from .session.io_binding import IOBinding
+    from .session.node_arg import NodeArg
+    from .session.onnxruntime_api.levels import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+    )
+    from .session.onnxruntime_api.model_metadata import ModelMetadata
+    from .session.onnxruntime_api.ort_value import OrtValue
+    from .session.onnxruntime_api.process_settings import (
         disable_telemetry_events,
         enable_telemetry_events,
         get_build_info,
@@ -38,16 +47,18 @@ if TYPE_CHECKING:
         set_default_logger_severity,
         set_default_logger_verbosity,
     )
-    from .onnxruntime_api.providers import get_all_providers, get_available_providers, get_device
-    from .onnxruntime_api.run_options import RunOptions
-    from .onnxruntime_api.session_options import SessionOptions
-    from .options import CompileOptions
-    from .pytorch.programs import torch_programs
-    from .quantization import quantize
-    from .session import InferenceSession
-    from .targets import resolve_target
-    from .tensorized import tensorize
+    from .session.onnxruntime_api.providers import (
+        get_all_providers,
+        get_available_providers,
+        get_device,
+    )
+    from .session.onnxruntime_api.run_options import RunOptions
+    from .session.onnxruntime_api.session_options import SessionOptions
+    from .targets.resolve import resolve_target
     from .tuning import tune
+    from .tvm_routes import dlight, metaschedule
+    from .tvm_routes.byoc import partition_for_tvm_hybrid
+    from .tvm_routes.tensorized import tensorize
 
 __all__ = [
     "CompileOptions",
@@ -89,43 +100,48 @@ __all__ = [
 
 _HOMES = {
     "CompileOptions": "options",
-    "Executable": "executable",
-    "ExecutionMode": "onnxruntime_api.levels",
-    "ExecutionOrder": "onnxruntime_api.levels",
-    "GraphOptimizationLevel": "onnxruntime_api.levels",
-    "IOBinding": "io_binding",
-    "InferenceSession": "session",
-    "ModelMetadata": "onnxruntime_api.model_metadata",
-    "NodeArg": "node_arg",
-    "OrtValue": "onnxruntime_api.ort_value",
-    "RunOptions": "onnxruntime_api.run_options",
-    "SessionOptions": "onnxruntime_api.session_options",
-    "Stage": "progress",
+    "Executable": "executable.executable",
+    "ExecutionMode": "session.onnxruntime_api.levels",
+    "ExecutionOrder": "session.onnxruntime_api.levels",
+    "GraphOptimizationLevel": "session.onnxruntime_api.levels",
+    "IOBinding": "session.io_binding",
+    "InferenceSession": "session.inference_session",
+    "ModelMetadata": "session.onnxruntime_api.model_metadata",
+    "NodeArg": "session.node_arg",
+    "OrtValue": "session.onnxruntime_api.ort_value",
+    "RunOptions": "session.onnxruntime_api.run_options",
+    "SessionOptions": "session.onnxruntime_api.session_options",
+    "Stage": "session.progress",
     "compile": "api",
-    "disable_telemetry_events": "onnxruntime_api.process_settings",
-    "enable_telemetry_events": "onnxruntime_api.process_settings",
-    "get_all_providers": "onnxruntime_api.providers",
-    "get_available_providers": "onnxruntime_api.providers",
-    "get_build_info": "onnxruntime_api.process_settings",
-    "get_device": "onnxruntime_api.providers",
-    "get_version_string": "onnxruntime_api.process_settings",
+    "disable_telemetry_events": "session.onnxruntime_api.process_settings",
+    "enable_telemetry_events": "session.onnxruntime_api.process_settings",
+    "get_all_providers": "session.onnxruntime_api.providers",
+    "get_available_providers": "session.onnxruntime_api.providers",
+    "get_build_info": "session.onnxruntime_api.process_settings",
+    "get_device": "session.onnxruntime_api.providers",
+    "get_version_string": "session.onnxruntime_api.process_settings",
     "import_onnx": "frontend",
-    "load": "load_executable",
-    "partition_for_tvm_hybrid": "byoc",
-    "preload_dlls": "onnxruntime_api.process_settings",
+    "load": "executable.load",
+    "partition_for_tvm_hybrid": "tvm_routes.byoc",
+    "preload_dlls": "session.onnxruntime_api.process_settings",
     "quantize": "quantization",
-    "resolve_target": "targets",
-    "set_default_logger_severity": "onnxruntime_api.process_settings",
-    "set_default_logger_verbosity": "onnxruntime_api.process_settings",
-    "tensorize": "tensorized",
+    "resolve_target": "targets.resolve",
+    "set_default_logger_severity": "session.onnxruntime_api.process_settings",
+    "set_default_logger_verbosity": "session.onnxruntime_api.process_settings",
+    "tensorize": "tvm_routes.tensorized",
     "torch_programs": "pytorch.programs",
     "tune": "tuning",
 }
 
-_MODULES = ("dlight", "errors", "metaschedule")
+_MODULES = {
+    "dlight": "tvm_routes.dlight",
+    "errors": "errors",
+    "metaschedule": "tvm_routes.metaschedule",
+}
 
 version_check.check()
 logs.configure_from_environment()
+_moved.install()
 
 if hasattr(sys.modules.get("tvm"), "relax"):
     # TVM was imported before us; if we are not installed, its hook has not run.
@@ -134,11 +150,11 @@ if hasattr(sys.modules.get("tvm"), "relax"):
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f".{name}", __name__)
+        return import_module(f".{_MODULES[name]}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module("._autoload", __name__).register()
-    with import_module(".tvm_compat.first_import", __name__).without_collections():
+    with import_module("microkernels.base.tvm_compat.first_import").without_collections():
         value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value

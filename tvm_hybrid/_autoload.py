@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .tvm_compat.first_import import import_tvm
-from .tvm_compat.runtime import only_runtime
+from microkernels.base.tvm_compat.first_import import import_tvm
+from microkernels.base.tvm_compat.runtime import only_runtime
 
 PIPELINE = "tvm_hybrid"
 CODEGEN = "relax.ext.tvm_hybrid"
@@ -32,7 +32,7 @@ def register() -> None:
     _registered = True
     from tvm import relax
 
-    from .target_tags import register_tags
+    from .targets.target_tags import register_tags
 
     register_tags()
     relax.register_pipeline(PIPELINE)(_pipeline)
@@ -42,12 +42,12 @@ def register() -> None:
 def _codegen(functions: Any, options: Any, constants: Any) -> Any:
     from relay_passes.lower.run_codegen import compile_functions
 
-    from .cpu_guard import guards_of
+    from .targets.cpu_guard import guards_of
 
     return compile_functions(functions, options, constants) + guards_of(functions)
 
 
 def _pipeline(**options: Any) -> Any:
-    from .byoc import pipeline_of
+    from .tvm_routes.byoc import pipeline_of
 
     return pipeline_of(options)

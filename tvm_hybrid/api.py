@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tvm import IRModule
 
-from microkernels.errors import CompileError, ModelError, TvmHybridError
+from microkernels.base.errors import CompileError, ModelError, TvmHybridError
+from microkernels.base.freed_memory import return_what_compiling_took
+from microkernels.base.logs import logger
 from microkernels.isa import isa_named, target_isa
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
 from relay_passes.compile_module import CompiledModule, compile_module
-from relay_passes.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.failing_binding import first_line
-from relay_passes.freed_memory import return_what_compiling_took
 from relay_passes.ir.constants import constants_of
+from relay_passes.ir.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.lower.native_code import with_weights
 from relay_passes.pipeline_options import PipelineOptions
 
-from .affinity.pool_setting import PoolSetting
-from .affinity.topology import host_topology
-from .affinity.weights import Nodes, nodes_for, place_weights
-from .cpu_features import required_features
-from .executable import Executable
-from .featureless import warn_if_featureless
-from .kernel_cache import kernel_cache
-from .logs import logger
-from .manifest import Coverage, Manifest, package_versions
-from .model_input import SourceModel, import_model
-from .model_nodes import texts_in
-from .node_origins import decisions_with_origins, with_origins
+from .cache.kernel_cache import kernel_cache
+from .executable.executable import Executable
+from .explain.model_nodes import texts_in
+from .explain.node_origins import decisions_with_origins, with_origins
+from .explain.origin_text import short
+from .explain.program_facts import ProgramFacts, program_facts
+from .explain.program_graph import ProgramGraph
+from .frontend.model_input import SourceModel, import_model
+from .frontend.torch_modules import exported, is_module
+from .library.manifest import Coverage, Manifest, package_versions
+from .library.record_use import uses_in
 from .options import (
     CompileKeywords,
     CompileOptions,
@@ -45,12 +45,12 @@ from .options import (
     setting_of,
     target_of,
 )
-from .origin_text import short
-from .program_facts import ProgramFacts, program_facts
-from .program_graph import ProgramGraph
-from .pytorch.modules import exported, is_module
-from .record_use import uses_in
-from .targets import cpu_name
+from .runtime.affinity.pool_setting import PoolSetting
+from .runtime.affinity.topology import host_topology
+from .runtime.affinity.weights import Nodes, nodes_for, place_weights
+from .targets.cpu_features import required_features
+from .targets.featureless import warn_if_featureless
+from .targets.resolve import cpu_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -101,7 +101,7 @@ def compile(
     OutputError
         If `dump_ir` cannot be written to.
     """
-    from .tuning.lookup.choice_lookup import with_records
+    from .records.lookup.choice_lookup import with_records
 
     options = chosen_options(options, keywords, CompileKeywords)
     dump_folder(options)

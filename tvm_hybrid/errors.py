@@ -1,6 +1,6 @@
 """Every error that tvm_hybrid raises on purpose."""
 
-from microkernels.errors import (
+from microkernels.base.errors import (
     ArtifactError,
     CompileError,
     ConfigError,

@@ -61,11 +61,11 @@ def _problem(tvm: str | None, ffi: str | None) -> str | None:
 
 def _error_type() -> type[Exception]:
     """UnsupportedTvmError, found without importing its package, which would import TVM."""
-    name = "microkernels.errors"
+    name = "microkernels.base.errors"
     if name not in sys.modules:
         package = PathFinder.find_spec("microkernels", [str(Path(__file__).parents[1])])
         assert package is not None and package.origin is not None
-        spec = spec_from_file_location(name, Path(package.origin).with_name("errors.py"))
+        spec = spec_from_file_location(name, Path(package.origin).parent / "base" / "errors.py")
         assert spec is not None and spec.loader is not None
         module = module_from_spec(spec)
         sys.modules[name] = module

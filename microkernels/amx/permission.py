@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm.tirx import Expr
 
-from microkernels.host_cpu import host_flags
-from microkernels.tvm_compat import llvm_functions
+from microkernels.base.host_cpu import host_flags
+from microkernels.base.tvm_compat.tir import llvm_functions
 
 # In LLVM's spelling. All CPUs with AMX have the first ones.
 AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")

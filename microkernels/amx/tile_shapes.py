@@ -17,7 +17,7 @@ import struct
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.tvm_compat import llvm_functions
+from microkernels.base.tvm_compat.tir import llvm_functions
 
 ROWS = 16  # of a tile
 ROW_BYTES = 64

@@ -22,6 +22,7 @@ from tvm import DataType, tirx
 from microkernels.amx import tile_shapes
 from microkernels.amx.permission import emit_permission_check
 from microkernels.amx.tile_shapes import FIRST_A, ROWS, accumulator, b_register, emit_tile
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel
 from microkernels.registry import register_microkernel
@@ -36,7 +37,6 @@ from microkernels.tile import (
     Start,
     Tile,
 )
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret
 
 DEPTH = 16  # steps of kr in the 64 bytes of a tile's row

@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from microkernels.errors import TargetError
+from microkernels.base.errors import TargetError
 
 FOLDER = Path(__file__).parent
 BASE = "x86-64"

@@ -9,8 +9,8 @@ from pathlib import Path
 from tvm.target import Target
 
 from microkernels.amx.scoreboard import Core
-from microkernels.errors import TargetError
-from microkernels.host_cpu import host_cpu
+from microkernels.base.errors import TargetError
+from microkernels.base.host_cpu import host_cpu
 from microkernels.isa import Isa, isa_named, target_isa
 
 from .description import FOLDER, Description, describe

@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.errors import IsaError
+from microkernels.base.errors import IsaError
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel
 from microkernels.vector.bfloat16 import operand_bits

@@ -12,7 +12,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.ir import Call
 
-from microkernels.tvm_compat import register_elementwise
+from microkernels.base.tvm_compat.tir import register_elementwise
 
 from .expressions import Expr, lanes_of
 

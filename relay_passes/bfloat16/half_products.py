@@ -18,12 +18,12 @@ from collections.abc import Callable
 from tvm import ir, relax
 
 from microkernels.machines.machine import Machine
-from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.convolution import (
     CHANNELS_LAST,
     has_one_tap,
     layouts_of,
 )
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.moving_operators import moves
 from tir_schedules.attention.decode.program import MOST_QUERIES

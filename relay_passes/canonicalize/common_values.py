@@ -21,10 +21,10 @@ from tvm import IRModule, ir, relax
 from tvm.ir import GenericConst
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.base.tvm_compat.relax import set_type
 from relay_passes.ir.constants import array_of, bytes_of, constants_in, memory_of
 from relay_passes.ir.renamed import renamed
 from relay_passes.ir.rewrite import is_relax, map_functions
-from relay_passes.tvm_compat import set_type
 
 LARGE_BYTES = 1 << 18
 _HEAD = 1 << 10

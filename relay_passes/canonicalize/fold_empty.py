@@ -27,7 +27,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.sym import Analyzer
 
-from relay_passes.tvm_compat import object_address
+from microkernels.base.tvm_compat.relax import object_address
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize, quotient
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 
 from .call_axes import view_of
 from .constants import array_of

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tvm import IRModule, ir, relax
 
-from relay_passes.tvm_compat import set_type
+from microkernels.base.tvm_compat.relax import set_type
 
 from .graph import DataflowGraph, forget_block
 from .region_functions import is_region_function

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 
 from .graph import is_call, known_tensor, region_tensor
 

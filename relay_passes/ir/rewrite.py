@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.tvm_compat import set_type
+from microkernels.base.tvm_compat.relax import set_type
 
 from .graph import AnyBinding, DataflowGraph
 from .region_functions import is_region_function

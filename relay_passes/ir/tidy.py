@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.tvm_compat import set_type
+from microkernels.base.tvm_compat.relax import set_type
 
 from .graph import DataflowGraph
 from .region_functions import substitute

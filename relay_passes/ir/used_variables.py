@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import ir, relax
 
-from relay_passes.tvm_compat import object_address
+from microkernels.base.tvm_compat.relax import object_address
 
 _last = threading.local()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from relay_passes.tvm_compat import attrs_with
+from microkernels.base.tvm_compat.relax import attrs_with
 
 
 def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:

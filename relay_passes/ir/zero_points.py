@@ -15,7 +15,7 @@ import math
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 
 from .constants import array_of
 from .graph import known_tensor

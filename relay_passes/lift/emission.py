@@ -19,7 +19,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from relay_passes.ir.call_axes import view_of
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import is_call, scalar_constant

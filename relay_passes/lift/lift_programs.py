@@ -30,11 +30,11 @@ from functools import partial
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.decisions import TENSORIZE, Decision, DecisionLog
+from microkernels.base.tvm_compat.relax import FUSED
+from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog
 from relay_passes.ir.graph import is_call, size_of
 from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
-from relay_passes.tvm_compat import FUSED
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.read_program import read_program
 from tir_schedules.tensorize.arrangement_problem import ChooseArrangement

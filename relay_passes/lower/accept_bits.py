@@ -18,9 +18,9 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import Pass, PassContext, module_pass
 
-from relay_passes.entries import BITS_ENTRY, MAIN
+from microkernels.base.tvm_compat.relax import BFLOAT_CODE, TYPE_CODE_AT, UINT_CODE, with_condition
+from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.graph import op_name
-from relay_passes.tvm_compat import BFLOAT_CODE, TYPE_CODE_AT, UINT_CODE, with_condition
 from tir_schedules.core.statements import children, with_children
 
 TAKES_BITS = "tvm_hybrid.takes_bits"  # an attribute of kernels

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from tvm import IRModule, ir, relax, tirx
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import is_call
 from tir_schedules.assembled.one_after_another import Step, one_after_another

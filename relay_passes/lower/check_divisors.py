@@ -26,7 +26,7 @@ from tvm import IRModule, ir, tirx
 from tvm.ir.transform import PassContext, module_pass
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.errors import BY_ZERO
+from microkernels.base.errors import BY_ZERO
 from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.generic.expressions import call_name
 

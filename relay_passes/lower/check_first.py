@@ -25,7 +25,7 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
-from microkernels.tvm_compat import IMPORT_LLVM
+from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from tir_schedules.core.statements import children, with_children
 
 PIPELINE = "tvm_hybrid_check_first"

@@ -23,11 +23,11 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.base.tvm_compat.relax import ENTRY_CHECKS
 from relay_passes.ir.graph import AnyBinding
 from relay_passes.ir.open_weights import NUM_INPUT, has_weights
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.used_variables import variables
-from relay_passes.tvm_compat import ENTRY_CHECKS
 
 from .accept_bits import TAKES_BITS
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.entries import MAIN
+from relay_passes.ir.entries import MAIN
 from relay_passes.ir.used_variables import variables
 from relay_passes.ir.with_names import with_names
 

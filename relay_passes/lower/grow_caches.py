@@ -25,12 +25,12 @@ import msgspec
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from relay_passes.ir.region_functions import is_region_function, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.attention.config import AttentionConfig
 from tir_schedules.attention.open.growing import Growth, reject_growth
 from tir_schedules.attention.open.program import build_growing

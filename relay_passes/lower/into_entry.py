@@ -30,7 +30,7 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.analysis import tir_vars_in_type, used_vars
 from tvm.relax.utils import copy_with_new_vars
 
-from relay_passes.entries import INTO_ENTRY, MAIN, SHAPES_ENTRY
+from relay_passes.ir.entries import INTO_ENTRY, MAIN, SHAPES_ENTRY
 from relay_passes.ir.rewrite import with_values
 from relay_passes.ir.told_sizes import ToldSizes
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from tvm import tirx
 from tvm.ir.transform import PassContext
 
-from relay_passes.tvm_compat import GPU_PASSES, SLOW_PASSES, WITHOUT_CSE
+from microkernels.base.tvm_compat.relax import GPU_PASSES, SLOW_PASSES, WITHOUT_CSE
 from tir_schedules.core.emission import EXACT_BUFFERS
 
 _SHRINKS_BUFFERS = "s_tir.CompactBufferAllocation"

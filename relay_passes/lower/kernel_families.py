@@ -16,7 +16,7 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
 from microkernels.machines.machine import Machine
 from microkernels.vector.placeholders import Trace, Values
 from tir_schedules.assembled.side_by_side import tasks_of

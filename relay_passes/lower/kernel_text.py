@@ -42,7 +42,7 @@ from tvm.ir.transform import PassContext
 from tvm.runtime import Module
 from tvm.target import Target
 
-from relay_passes.tvm_compat import SYMBOL_PREFIX, llvm_version, load_llvm, to_json
+from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX, llvm_version, load_llvm, to_json
 
 PLACEHOLDER = "tvm_hybrid_any_kernel"
 GLOBAL_SYMBOL = "global_symbol"

@@ -35,8 +35,8 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.tirx import ForKind
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
 
-from microkernels.tvm_compat import IMPORT_LLVM
-from relay_passes.tvm_compat import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
+from microkernels.base.tvm_compat.relax import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
+from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from tir_schedules.core.emission import ALONE
 from tir_schedules.core.statements import children, with_children
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from relay_passes.tvm_compat import Legalize
+from microkernels.base.tvm_compat.relax import Legalize
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
 _MOST = (1 << 31) - 1  # elements that int32 numbers

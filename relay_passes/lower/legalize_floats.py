@@ -22,8 +22,8 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax, te, tirx, topi
 
+from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from microkernels.vector import ieee
-from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
 Element = Callable[[tirx.Expr], tirx.Expr]
 _ARITHMETIC = {

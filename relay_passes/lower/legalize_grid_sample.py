@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from tvm import relax, te, tirx, topi
 
-from relay_passes.tvm_compat import Legalize, legalize_by_tvm
+from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from tir_schedules.generic.expressions import const_int, substitute
 
 LEAST_CHANNELS = 4

@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from relay_passes.ir.graph import op_name
-from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
 from .legalize_floats import LEGALIZATIONS as FLOATS
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from tvm import relax, te, tirx
 from tvm.sym import Analyzer
 
-from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN, Legalize, legalize_by_tvm
+from microkernels.base.tvm_compat.relax import INJECTIVE, OP_PATTERN, Legalize, legalize_by_tvm
 
 from .legalize_shapes import is_product, legalize_view
 from .views_of_sums import VIEW

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import ir, relax, s_tir, te, tirx
 
-from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN, Legalize, legalize_by_tvm
+from microkernels.base.tvm_compat.relax import INJECTIVE, OP_PATTERN, Legalize, legalize_by_tvm
 from tir_schedules.core.statements import walk
 from tir_schedules.generic.expressions import substitute
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import ir, relax, te, tirx
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
+from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from relay_passes.ir.graph import static_tensor
-from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
 _FLOATS = ("float32", "float16")
 _LIMITS = {**RANGES, "uint16": (0, 65535), "int16": (-32768, 32767)}

@@ -21,8 +21,8 @@ import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.s_tir import SBlock
 
+from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from relay_passes.ir.axis_view import reorder_axes
-from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
 MARK = "tvm_hybrid.reorder"
 

@@ -30,8 +30,13 @@ from numpy.typing import NDArray
 from tvm import relax, te, tirx
 from tvm.sym import Analyzer
 
+from microkernels.base.tvm_compat.relax import (
+    OP_PATTERN,
+    OUT_ELEMENTWISE_FUSABLE,
+    Legalize,
+    legalize_by_tvm,
+)
 from relay_passes.ir.graph import static_tensor
-from relay_passes.tvm_compat import OP_PATTERN, OUT_ELEMENTWISE_FUSABLE, Legalize, legalize_by_tvm
 
 MOST_TIMES = 16  # that an element of an open image is repeated
 

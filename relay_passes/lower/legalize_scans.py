@@ -26,8 +26,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.base.tvm_compat.relax import Legalize
 from microkernels.vector.expressions import Expr, cast, element_of
-from relay_passes.tvm_compat import Legalize
 from tir_schedules.core.emission import opaque_block
 
 _FIRST = {"cumsum": 0, "cumprod": 1}  # of an exclusive one

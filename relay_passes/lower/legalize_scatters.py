@@ -27,8 +27,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from microkernels.vector.expressions import Expr, element_of, like
-from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import const_int
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from tvm import relax, te, tirx, topi
 from tvm.sym import Analyzer
 
-from relay_passes.tvm_compat import (
+from microkernels.base.tvm_compat.relax import (
     INJECTIVE,
     OP_PATTERN,
     OPAQUE,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx, topi
 
-from relay_passes.tvm_compat import Legalize
+from microkernels.base.tvm_compat.relax import Legalize
 
 
 def _dynamic_strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -21,12 +21,12 @@ import msgspec
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.errors import CompileError, TvmHybridError
+from microkernels.base.errors import CompileError, TvmHybridError
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
-from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.region_functions import REASON, REGION, is_region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.config import Config
 from tir_schedules.core.kernel_numbers import different_columns, numbers_as_parameter
 from tir_schedules.core.region import Region

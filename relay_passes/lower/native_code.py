@@ -34,12 +34,12 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from relay_passes import tvm_compat
-from relay_passes.entries import WEIGHTS_ENTRY
+from microkernels.base.tvm_compat import relax as tvm_compat
 from relay_passes.ir.constants import bytes_of, constants_of
+from relay_passes.ir.entries import WEIGHTS_ENTRY
 from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
-from relay_passes.workers import wait_for, workers
+from relay_passes.ir.workers import wait_for, workers
 
 from .kernel_context import has_exact_buffers, kernel_context
 from .kernel_text import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tvm import IRModule, ir, relax
 
 from microkernels.machines.machine import Machine
-from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.region_functions import is_region_function, region_of
 from relay_passes.ir.rewrite import is_relax
 from relay_passes.ir.traits import RESHAPES

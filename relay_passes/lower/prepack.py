@@ -22,8 +22,9 @@ from collections.abc import Iterable, Mapping
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.base.freed_memory import return_freed_memory
+from microkernels.base.tvm_compat.relax import object_address
 from microkernels.isa import Isa
-from relay_passes.freed_memory import return_freed_memory
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.move_functions import move_functions, take_callers, take_values
 from relay_passes.ir.region_functions import (
@@ -32,7 +33,6 @@ from relay_passes.ir.region_functions import (
     region_function,
     region_of,
 )
-from relay_passes.tvm_compat import object_address
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from tvm import DataType, IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.entries import MAIN, RELEASE_ENTRY
+from relay_passes.ir.entries import MAIN, RELEASE_ENTRY
 
 LEAST_BYTES = 1 << 17  # of all results: what is below stays in L2 either way
 _SAMPLE = 256  # of a dynamic dimension

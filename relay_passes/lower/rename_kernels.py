@@ -19,8 +19,8 @@ import msgspec
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.decisions import DecisionLog
-from relay_passes.tvm_compat import set_type
+from microkernels.base.tvm_compat.relax import set_type
+from relay_passes.ir.decisions import DecisionLog
 
 GLOBAL_SYMBOL = "global_symbol"
 

@@ -23,7 +23,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 from tvm.target import Target
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from microkernels.machines.machine import Machine
 from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function, region_of
 

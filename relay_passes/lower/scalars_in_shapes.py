@@ -26,7 +26,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from relay_passes.tvm_compat import FUSED, set_type
+from microkernels.base.tvm_compat.relax import FUSED, set_type
 
 
 def scalars_in_shapes() -> ir.transform.Pass:

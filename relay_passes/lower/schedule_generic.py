@@ -21,7 +21,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
-from relay_passes.decisions import REORDER, Decision, DecisionLog
+from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from tir_schedules.generic.schedule import schedule_generic
 
 from .legalize_reorders import reorders_in

@@ -21,7 +21,7 @@ import msgspec
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 from relay_passes.ir.region_functions import is_region_function, region_of
 from relay_passes.ir.rewrite import map_functions

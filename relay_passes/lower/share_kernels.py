@@ -24,7 +24,7 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import is_call, op_name
 from relay_passes.ir.region_functions import REGION
 from relay_passes.ir.rewrite import with_values

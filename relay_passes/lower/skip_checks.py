@@ -25,8 +25,8 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
 
+from microkernels.base.tvm_compat.relax import OWN_RESULTS, OWN_VIEWS
 from relay_passes.ir.graph import op_name
-from relay_passes.tvm_compat import OWN_RESULTS, OWN_VIEWS
 from tir_schedules.core.statements import children
 
 from .accept_bits import accept_bits

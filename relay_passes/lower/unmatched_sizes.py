@@ -27,9 +27,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 from tvm.sym import Analyzer
 
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.rewrite import is_relax
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.generic.expressions import substitute, variables_of
 
 _BINARY = (

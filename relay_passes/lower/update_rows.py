@@ -17,10 +17,10 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.decisions import Decision, DecisionLog
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import region_tensor
 from relay_passes.ir.rewrite import is_relax, with_values
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.rows.row_update import build_row_update

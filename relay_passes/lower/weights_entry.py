@@ -16,8 +16,8 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.entries import WEIGHTS_ENTRY
 from relay_passes.ir.constants import bytes_of, constants_of
+from relay_passes.ir.entries import WEIGHTS_ENTRY
 
 LEAST_BYTES = 1 << 14  # a few pages: less is not worth placing
 

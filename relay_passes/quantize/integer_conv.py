@@ -29,7 +29,6 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.decisions import DecisionLog
 from relay_passes.ir.convolution import (
     convolution_of,
     is_convolution,
@@ -37,6 +36,7 @@ from relay_passes.ir.convolution import (
     kernel_outputs,
     output_channels,
 )
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, region_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings

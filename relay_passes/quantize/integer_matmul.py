@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings

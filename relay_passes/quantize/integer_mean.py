@@ -32,7 +32,7 @@ from functools import partial
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize

@@ -33,8 +33,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
-from relay_passes.decisions import Decision, DecisionLog
+from microkernels.base.integers import RANGES
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass

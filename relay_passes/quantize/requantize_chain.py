@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from relay_passes.ir.constants import array_of
 from tir_schedules.core.integer_product import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step

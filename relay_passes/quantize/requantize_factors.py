@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from tir_schedules.epilogue.requantize_steps import WORD
 
 Chain = Callable[[np.ndarray], np.ndarray]

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.integers import RANGES
-from relay_passes.decisions import Decision, DecisionLog
+from microkernels.base.integers import RANGES
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,

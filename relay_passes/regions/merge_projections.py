@@ -31,7 +31,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
-from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.move_functions import move_functions, take_blocks, take_callers
 from relay_passes.ir.moving_operators import keeps_order

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from relay_passes.ir.graph import DataflowGraph, region_tensor, relax_shape
 from relay_passes.ir.region_functions import (
     REASON,

@@ -26,9 +26,9 @@ from dataclasses import replace
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.errors import Argument, CompileError
+from microkernels.base.errors import Argument, CompileError
 from microkernels.isa import Isa, isa_named
-from relay_passes.decisions import NOTES, Decision, DecisionLog
+from relay_passes.ir.decisions import NOTES, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
 from relay_passes.ir.open_weights import moved_weights, weights_of

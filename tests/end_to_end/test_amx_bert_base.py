@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tvm_hybrid
-from relay_passes.decisions import Decision
+from relay_passes.ir.decisions import Decision
 
 from . import transformers
 from .quantized_models import dynamic, static

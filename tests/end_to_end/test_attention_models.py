@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import tvm_hybrid
 from tests.end_to_end.attention_models import MODELS, Sizes, bert, feeds
 from tests.end_to_end.quantized_models import static
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 pytestmark = pytest.mark.turns
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import tvm_hybrid
 from tests.microkernels.isa_targets import target_of
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 from . import cnn_blocks
 from .cnn_blocks import STEP, Net, made

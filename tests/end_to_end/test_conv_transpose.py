@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_hybrid
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 # Weight [IC, OC / groups, KH, KW]: products, single phases, groups, depthwise, a cut at each end.
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [

@@ -11,7 +11,7 @@ import pytest
 from tvm import relax
 
 import tvm_hybrid
-from relay_passes.decisions import TENSORIZE
+from relay_passes.ir.decisions import TENSORIZE
 from tests.relay_passes.graphs import module, run
 from tests.relay_passes.lift.test_lift_programs import legalized
 

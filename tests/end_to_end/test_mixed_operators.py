@@ -13,7 +13,7 @@ import pytest
 import tvm_hybrid
 from relay_passes.pipeline_options import FUSION_LEVELS
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 pytestmark = pytest.mark.turns
 

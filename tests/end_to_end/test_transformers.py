@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tvm_hybrid
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 from . import transformers
 from .integer_checks import open_session, products_on_integer_kernels

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from microkernels.errors import CompileError, TvmHybridError
-from tvm_hybrid.report.onnx_runtime import literal_session, outputs_of
+from microkernels.base.errors import CompileError, TvmHybridError
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session, outputs_of
 from tvm_hybrid.report.timing import ContestantError
 
 from .case import Case

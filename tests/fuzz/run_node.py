@@ -17,7 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.onnx_builder import CONTRIB
-from tvm_hybrid.report.onnx_runtime import literal_session, outputs_of
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session, outputs_of
 from tvm_hybrid.report.timing import ContestantError
 
 from .recurrent_reference import GATES, recurrent_results

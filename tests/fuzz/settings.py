@@ -16,7 +16,7 @@ from relay_passes.pipeline_options import FAST_MATH_LEVELS, FUSION_LEVELS, PRECI
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins import running
 from tests.stand_ins.isas_run import can_run, substitute_of
-from tvm_hybrid import threads
+from tvm_hybrid.runtime import threads
 
 HOST = "host"
 THREADS = (1, 2, 7, 53, 64, 128)

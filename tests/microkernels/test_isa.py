@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from microkernels import isa as isa_module
 from microkernels.amx.permission import AMX_FEATURES, Permission
-from microkernels.errors import IsaError, TargetError
+from microkernels.base.errors import IsaError, TargetError
 from microkernels.isa import (
     CAP_VARIABLE,
     LADDER,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 
-from microkernels.errors import IsaError
+from microkernels.base.errors import IsaError
 from microkernels.isa import LADDER, Isa, isa_named
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.microkernel import Microkernel

@@ -8,9 +8,9 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Place
-from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.operands import stored
 

@@ -4,8 +4,8 @@ import onnx
 import pytest
 
 from tvm_hybrid.errors import CompileError, TvmHybridError
-from tvm_hybrid.fast_start.numpy_model import NumpyModel
 from tvm_hybrid.frontend import open_model
+from tvm_hybrid.session.fast_start.numpy_model import NumpyModel
 
 from .cases import all_cases, hold, passing, run
 from .survey import REFUSED, refused

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 from .arithmetic import Array
 from .evaluate import evaluate

@@ -6,7 +6,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from relay_passes.failing_binding import failing_binding
 from relay_passes.ir.graph import op_name
 from relay_passes.pipeline_options import PipelineOptions

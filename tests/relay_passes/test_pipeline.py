@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import Phase

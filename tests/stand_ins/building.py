@@ -19,7 +19,7 @@ import tvm_ffi
 from tvm import IRModule, tirx
 from tvm.target import Target, codegen
 
-from tvm_hybrid.cpu_features import FEATURES, missing_on_host
+from tvm_hybrid.targets.cpu_features import FEATURES, missing_on_host
 
 from .rewriting import with_meanings
 

@@ -21,7 +21,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target, codegen
 
-from microkernels.tvm_compat import IMPORT_LLVM
+from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 
 from .llvm_ir import PREFIX
 from .meanings import MEANINGS

@@ -17,8 +17,9 @@ from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.lower.launch_few import THREADS, pipeline_for
 from tests.amx_emulator import emulator
 from tests.microkernels.isa_targets import target_of
-from tvm_hybrid import api, route_options
-from tvm_hybrid.cpu_features import required_features
+from tvm_hybrid import api
+from tvm_hybrid.targets.cpu_features import required_features
+from tvm_hybrid.tvm_routes import route_options
 
 from .building import lacks, stand_ins, unchecked
 from .isas_run import can_run, note, note_skipped, substitute_of

@@ -13,7 +13,7 @@ import tvm
 import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.tvm_compat import NO_ALIAS, llvm_functions
+from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import parameter
 from tests.stand_ins import intel
 from tests.stand_ins.building import PRESENT

@@ -9,9 +9,9 @@ import tvm.tirx.script.builder.ir as I
 from tvm import IRModule, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import isa_named
 from microkernels.kernels.bf16_family import DOT_LLVM_IR
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins.building import PRESENT, lacks, stand_ins, target_here

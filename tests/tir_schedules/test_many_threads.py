@@ -127,7 +127,8 @@ def test_they_are_so_on_128_threads_of_this_machine() -> None:
 
 def test_they_are_so_where_few_threads_of_a_pool_are_woken() -> None:
     code = (
-        f"from {__name__} import REGIONS, check\nfrom tvm_hybrid.threads import use_threads\n"
+        f"from {__name__} import REGIONS, check\n"
+        "from tvm_hybrid.runtime.threads import use_threads\n"
         "use_threads(8)\nfor each in REGIONS.values(): check(each, 3, pool=8)"
     )
     environment = {**os.environ, "TVM_NUM_THREADS": "8"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_hybrid import program_key
+from tvm_hybrid.cache import program_key
 
 
 @pytest.fixture

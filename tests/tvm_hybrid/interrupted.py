@@ -51,9 +51,9 @@ def main(model: str, folder: Path, seed: int) -> None:
     import onnxruntime  # noqa: F401
     import tvm
 
-    from tvm_hybrid import api, report, session, tuning  # noqa: F401
+    from tvm_hybrid.bench import bench as _bench  # noqa: F401
     from tvm_hybrid.cli import bench, compile, run, tune, verify  # noqa: F401
-    from tvm_hybrid.report import bench as _bench  # noqa: F401
+    from tvm_hybrid.session import inference_session as session  # noqa: F401
 
     tvm.get_global_func("target.llvm_get_system_cpu")()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

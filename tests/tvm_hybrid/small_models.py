@@ -15,7 +15,7 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 ROOT = Path(__file__).resolve().parents[2]
 

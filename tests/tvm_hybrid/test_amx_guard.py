@@ -14,9 +14,16 @@ from tvm.support import cc
 from microkernels.amx.permission import ADVICE, REFUSALS, Permission
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import mlp
-from tvm_hybrid import cpu_features, library
-from tvm_hybrid.cpu_features import AMX_STATE, FEATURES, CpuFeature, missing_on_host, require_host
 from tvm_hybrid.errors import IsaError
+from tvm_hybrid.library import export as library
+from tvm_hybrid.targets import cpu_features
+from tvm_hybrid.targets.cpu_features import (
+    AMX_STATE,
+    FEATURES,
+    CpuFeature,
+    missing_on_host,
+    require_host,
+)
 
 pytestmark = pytest.mark.turns
 

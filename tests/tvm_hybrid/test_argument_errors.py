@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from microkernels.errors import Argument
+from microkernels.base.errors import Argument
 from tvm_hybrid.cli.options import in_options
 from tvm_hybrid.errors import (
     CompileError,

@@ -87,7 +87,7 @@ def test_importing_tvm_registers_names_of_ours_and_changes_nothing_else(installe
 
 QUICK = """
 import gc, os, sys
-from tvm_hybrid.tvm_compat.first_import import import_tvm
+from microkernels.base.tvm_compat.first_import import import_tvm
 before = {**os.environ}
 import_tvm()
 assert gc.isenabled() and {**os.environ} == before
@@ -115,7 +115,7 @@ def noting(frame, event, argument):
         found.append(str(argument[1]))
     return noting
 sys.settrace(noting)
-from tvm_hybrid.tvm_compat.first_import import import_tvm
+from microkernels.base.tvm_compat.first_import import import_tvm
 import_tvm()
 sys.settrace(None)
 print(found)
@@ -127,8 +127,8 @@ print(found)
 def test_threads_that_import_it_at_once_have_all_of_it(installed: Path) -> None:
     code = """
 import sys, threading, time
-from tvm_hybrid.tvm_compat import first_import
-from tvm_hybrid.tvm_compat.first_import import import_tvm
+from microkernels.base.tvm_compat import first_import
+from microkernels.base.tvm_compat.first_import import import_tvm
 found, stock = [], first_import._quick_errors
 def slow():
     time.sleep(0.5)  # the other thread would be the first to ask

@@ -14,9 +14,9 @@ import tvm_ffi
 
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp
-from tvm_hybrid.artifact import MAGIC, OLDER_MAGIC, complete_library, read_manifest
 from tvm_hybrid.errors import ArtifactError
-from tvm_hybrid.weights_file import WeightsFile
+from tvm_hybrid.library.artifact import MAGIC, OLDER_MAGIC, complete_library, read_manifest
+from tvm_hybrid.library.weights_file import WeightsFile
 
 FOOTER = struct.Struct("<QQ32sQ8s")
 OLDER_FOOTER = struct.Struct("<32sQ8s")

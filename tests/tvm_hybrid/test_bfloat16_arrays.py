@@ -14,9 +14,9 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.executable import Executable
-from tvm_hybrid.feeds import ZERO_COPY_BYTES, aligned_empty
-from tvm_hybrid.tensors import TensorInfo
+from tvm_hybrid.executable.executable import Executable
+from tvm_hybrid.runtime.feeds import ZERO_COPY_BYTES, aligned_empty
+from tvm_hybrid.runtime.tensors import TensorInfo
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SHAPE = (64, 80)  # large enough to be handed over without a copy

@@ -19,32 +19,37 @@ print(*sys.modules)
 # What a program's runtime takes from the floors of the compiler, beside their packages.
 OF_THE_COMPILER = {
     "microkernels",
-    "microkernels.aligned_array",
-    "microkernels.cache_dir",
-    "microkernels.errors",
-    "microkernels.host_cpu",
+    "microkernels.base.aligned_array",
+    "microkernels.base.cache_dir",
+    "microkernels.base.errors",
+    "microkernels.base.host_cpu",
     "microkernels.isa",
-    "microkernels.output_file",
-    "microkernels.tvm_compat",
+    "microkernels.base.output_file",
+    "microkernels.base.tvm_compat.tir",
     "relay_passes",
     "relay_passes.check_option",
-    "relay_passes.code_pages",
-    "relay_passes.decisions",
-    "relay_passes.entries",
-    "relay_passes.freed_memory",
+    "microkernels.base.code_pages",
+    "relay_passes.ir.decisions",
+    "relay_passes.ir.entries",
+    "microkernels.base.freed_memory",
     "relay_passes.ir",
     "relay_passes.ir.constants",
     "relay_passes.pipeline_options",
-    "relay_passes.stages",
-    "relay_passes.tvm_compat",
-    "relay_passes.workers",
+    "relay_passes.ir.stages",
+    "microkernels.base.tvm_compat.relax",
+    "relay_passes.ir.workers",
 }
 # Facts about CPUs, which decide whether a program runs here and which key it has.
 FACTS = ("microkernels.amx", "microkernels.machines", "microkernels.vector")
 FLOORS = ("microkernels", "tir_schedules", "relay_passes")
 NEVER = (
-    *("tvm_hybrid.api", "tvm_hybrid.cli", "tvm_hybrid.frontend", "tvm_hybrid.kernel_cache"),
-    *("tvm_hybrid.library", "tvm_hybrid.quantization", "tvm_hybrid.report", "tvm_hybrid.tuning"),
+    *("tvm_hybrid.api", "tvm_hybrid.cli", "tvm_hybrid.frontend", "tvm_hybrid.cache.kernel_cache"),
+    *(
+        "tvm_hybrid.library.export",
+        "tvm_hybrid.quantization",
+        "tvm_hybrid.report",
+        "tvm_hybrid.tuning",
+    ),
     *("click", "onnx", "rich", "scipy", "xgboost"),
     *("tvm.relax.frontend.onnx", "tvm.s_tir.tensor_intrin"),
 )

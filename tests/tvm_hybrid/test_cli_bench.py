@@ -11,9 +11,8 @@ import click
 import pytest
 
 from tests.tvm_hybrid.onnx_models import saved
-from tvm_hybrid.cli import main
+from tvm_hybrid.cli import console, main
 from tvm_hybrid.cli.bench_turns import Turns
-from tvm_hybrid.report import console
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 from onnx import TensorProto, helper
 from rich.table import Table
 
-from relay_passes.stages import Stage, listening, size_of
+from relay_passes.ir.stages import Stage, listening, size_of
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import compile as compile_model
 from tvm_hybrid import tune
-from tvm_hybrid.affinity.on_cpus import on_cpus
 from tvm_hybrid.cli import main
+from tvm_hybrid.cli.console import FittingConsole
 from tvm_hybrid.errors import CompileError
 from tvm_hybrid.frontend.supported import why_unsupported
-from tvm_hybrid.report.console import FittingConsole
+from tvm_hybrid.runtime.affinity.on_cpus import on_cpus
 from tvm_hybrid.tuning import Trial
 
 from .onnx_models import saved, two_layers

@@ -16,13 +16,13 @@ import onnx
 import pytest
 
 import tvm_hybrid
+from microkernels.base.tvm_compat.runtime import open_library
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.small_models import mlp
 from tests.tvm_hybrid.tuning.forked import Child
-from tvm_hybrid import machine_code
 from tvm_hybrid.errors import ArtifactError, TvmHybridError
+from tvm_hybrid.executable import machine_code
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.tvm_compat.runtime import open_library
 
 TRUNCATIONS, FLIPS = 100, 200
 COMPILED = 8  # damaged models that can still be imported, and are compiled too

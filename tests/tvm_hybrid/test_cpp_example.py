@@ -16,8 +16,8 @@ from tvm_ffi import libinfo
 
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import ROOT, mlp, mlp_module, several
-from tvm_hybrid.cpu_features import missing_on_host
-from tvm_hybrid.targets import host_target
+from tvm_hybrid.targets.cpu_features import missing_on_host
+from tvm_hybrid.targets.resolve import host_target
 
 HEADER = Path(libinfo.find_include_path()) / "tvm" / "ffi" / "extra" / "module.h"
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from microkernels.errors import ModelError, VerifyError
+from microkernels.base.errors import ModelError, VerifyError
 from tvm_hybrid.demo import magika_files, published
 from tvm_hybrid.demo.__main__ import main
 from tvm_hybrid.demo.classifier import (

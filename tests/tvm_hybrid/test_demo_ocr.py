@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from microkernels.errors import ModelError, VerifyError
+from microkernels.base.errors import ModelError, VerifyError
 from tvm_hybrid.demo.mlp import mlp_model
 from tvm_hybrid.demo.ocr import compare_lines
 from tvm_hybrid.demo.ocr_detect import Box, Detector, find_boxes, page_planes

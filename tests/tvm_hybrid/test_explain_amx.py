@@ -14,7 +14,7 @@ from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import saved
 from tir_schedules.cost.why_vectors import DYNAMIC
 from tvm_hybrid.cli import main
-from tvm_hybrid.explanation import Explanation
+from tvm_hybrid.explain.explanation import Explanation
 
 FLOAT32 = "AMX multiplies 8-bit integers and bfloat16, not float32"
 

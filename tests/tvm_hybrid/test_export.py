@@ -25,13 +25,14 @@ from tests.tvm_hybrid.small_models import (
     run_python,
     several,
 )
-from tvm_hybrid import cpu_features, library
-from tvm_hybrid.artifact import read_manifest
-from tvm_hybrid.cpu_features import FEATURES, missing_on_host
-from tvm_hybrid.dlpack import BFLOAT16
 from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
-from tvm_hybrid.library_loader import LoadableProgram, loader_source
-from tvm_hybrid.weights_file import WeightsFile
+from tvm_hybrid.library import export as library
+from tvm_hybrid.library.artifact import read_manifest
+from tvm_hybrid.library.library_loader import LoadableProgram, loader_source
+from tvm_hybrid.library.weights_file import WeightsFile
+from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.targets import cpu_features
+from tvm_hybrid.targets.cpu_features import FEATURES, missing_on_host
 
 pytestmark = pytest.mark.turns
 

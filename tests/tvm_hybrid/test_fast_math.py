@@ -18,7 +18,7 @@ from tests.relay_passes.graphs import constant, module
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, CompileError
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 pytestmark = pytest.mark.turns
 

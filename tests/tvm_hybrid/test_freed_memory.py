@@ -39,7 +39,7 @@ def test_what_stays_is_the_packed_weights(tmp_path: Path) -> None:
 
 _PAGES = """
 import json, re, sys, numpy as np, tvm_hybrid
-from relay_passes.tvm_compat import compiler_library
+from microkernels.base.tvm_compat.relax import compiler_library
 def mib():
     of_library = str(compiler_library()) + r"\\n(?:.*\\n)*?Rss: +(\\d+) kB"
     found = re.findall(of_library, open("/proc/self/smaps").read())

@@ -22,7 +22,7 @@ from tests.tvm_hybrid.small_models import mlp_module
 from tir_schedules.core.region import Region
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, CompileError
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 pytestmark = pytest.mark.turns
 

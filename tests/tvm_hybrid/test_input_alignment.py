@@ -10,7 +10,7 @@ import tvm_hybrid
 from microkernels.isa import host_isa
 from relay_passes.lower.lower_regions import UNALIGNED
 from tests.relay_passes.graphs import constant, module
-from tvm_hybrid.program_facts import program_facts
+from tvm_hybrid.explain.program_facts import program_facts
 
 F = "float32"
 op = relax.op

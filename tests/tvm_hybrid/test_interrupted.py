@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tvm_hybrid
-from microkernels.output_file import undisturbed
+from microkernels.base.output_file import undisturbed
 from relay_passes.lower import lower_regions
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import ROOT, mlp, mlp_module, run_python
@@ -62,7 +62,13 @@ sys.exit(tvm_hybrid_command.main())
 
 @pytest.mark.parametrize(
     "module",
-    ["tvm_hybrid", "tvm_hybrid.logs", "click", "tvm_hybrid.cli.group", "tvm_hybrid.cli.doctor"],
+    [
+        "tvm_hybrid",
+        "microkernels.base.logs",
+        "click",
+        "tvm_hybrid.cli.group",
+        "tvm_hybrid.cli.doctor",
+    ],
 )
 def test_ctrl_c_while_modules_are_imported(module: str) -> None:
     done = run_python(EARLY, module)

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.tvm_hybrid.small_models import run_python
-from tvm_hybrid.artifact import read_manifest
+from tvm_hybrid.library.artifact import read_manifest
 
 N, LAYERS = 8192, 10
 LAYER_BYTES = N * N * 4

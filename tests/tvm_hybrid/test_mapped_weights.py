@@ -22,14 +22,15 @@ from relay_passes.lower import native_code
 from relay_passes.lower.outside_weights import OUTSIDE_BYTES
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import run_python
-from tvm_hybrid import api, weights_file
-from tvm_hybrid.artifact import read_manifest
+from tvm_hybrid import api
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError
-from tvm_hybrid.executable import Executable
-from tvm_hybrid.library_loader import weights_function
-from tvm_hybrid.own_weights import with_own_weights
-from tvm_hybrid.weights_file import HEAD_BYTES
+from tvm_hybrid.executable.executable import Executable
+from tvm_hybrid.library import weights_file
+from tvm_hybrid.library.artifact import read_manifest
+from tvm_hybrid.library.library_loader import weights_function
+from tvm_hybrid.library.own_weights import with_own_weights
+from tvm_hybrid.library.weights_file import HEAD_BYTES
 
 pytestmark = pytest.mark.turns
 

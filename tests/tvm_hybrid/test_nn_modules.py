@@ -16,7 +16,7 @@ from tvm.relax.frontend.nn import op
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 pytestmark = pytest.mark.turns
 

@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 from tvm.relax import op
 
 import tvm_hybrid
-from relay_passes.decisions import Decision
+from relay_passes.ir.decisions import Decision
 from tests.relay_passes.graphs import module, run
 
 pytestmark = pytest.mark.turns

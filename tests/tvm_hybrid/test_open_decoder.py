@@ -16,8 +16,8 @@ import pytest
 import tvm_hybrid
 from tests.guard import on_pages, read_only
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 pytestmark = pytest.mark.turns
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import tvm_hybrid
-from relay_passes.decisions import Decision
+from relay_passes.ir.decisions import Decision
 from tests.examples import some
 from tests.onnx_builder import OnnxBuilder
 

@@ -14,8 +14,8 @@ from tvm import relax, tirx
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 POSITIONS = 10
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tools.open_shapes
 import tvm_hybrid
 from tvm_hybrid.errors import FeedError, ModelError, ShapeError
-from tvm_hybrid.programs import MOST_PROGRAMS
+from tvm_hybrid.session.programs import MOST_PROGRAMS
 
 from .onnx_models import saved, two_layers
 

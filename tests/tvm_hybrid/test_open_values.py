@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import tvm_hybrid
 from tvm_hybrid.errors import ArtifactError, FeedError, InputValueError, ShapeError
-from tvm_hybrid.programs import MOST_PROGRAMS
+from tvm_hybrid.session.programs import MOST_PROGRAMS
 
 INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
 

@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 from tvm.relax import op
 
 import tvm_hybrid
-from relay_passes.decisions import Decision
+from relay_passes.ir.decisions import Decision
 from tests.relay_passes.graphs import Body, module, run
 from tests.relay_passes.quantized import dequantize, quantize
 

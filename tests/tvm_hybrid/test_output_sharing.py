@@ -9,7 +9,7 @@ from tvm import IRModule, relax, topi
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp, several
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.program_facts import program_facts
+from tvm_hybrid.explain.program_facts import program_facts
 
 
 def module_of(kind: str) -> IRModule:

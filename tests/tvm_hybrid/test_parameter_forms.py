@@ -12,7 +12,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 X = np.random.default_rng(0).standard_normal((2, 3, 6, 5)).astype(np.float32)
 # Resize and sums in another order: some roundings of values below 20.

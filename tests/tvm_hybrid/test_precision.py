@@ -16,7 +16,7 @@ from tests.tvm_hybrid.onnx_models import reference, saved
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp_module, mlp_reference
 from tvm_hybrid import api
 from tvm_hybrid.cli import main
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 pytestmark = pytest.mark.turns
 
@@ -143,7 +143,7 @@ def test_attention_is_narrow_up_to_its_softmax() -> None:
             y = builder.emit_output(relax.op.nn.gelu(relax.op.matmul(y, weight(32, 48))))
         builder.emit_func_output(y)
     mod = builder.get()
-    from tvm_hybrid.report.compare import distance, tolerance_for
+    from tvm_hybrid.bench.accuracy.compare import distance, tolerance_for
 
     value = rng.standard_normal((1, 24, 32)).astype(np.float32)
     wide, narrow = (

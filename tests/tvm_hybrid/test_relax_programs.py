@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 
 import tvm_hybrid
 from tvm_hybrid.errors import CompileError
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 pytestmark = pytest.mark.turns
 

@@ -13,7 +13,7 @@ import tvm
 from tvm import IRModule, relax
 
 import tvm_hybrid
-from relay_passes.decisions import Decision
+from relay_passes.ir.decisions import Decision
 from tests.relay_passes.graphs import constant, module
 from tests.stand_ins.building import unchecked
 

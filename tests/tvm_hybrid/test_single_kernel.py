@@ -13,7 +13,7 @@ from tvm import relax
 import tvm_hybrid
 from tests.relay_passes.graphs import constant, module
 from tests.tvm_hybrid.small_models import mlp_module
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 F = "float32"
 op = relax.op

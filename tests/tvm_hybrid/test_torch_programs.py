@@ -9,7 +9,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -14,10 +14,10 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 from tests.tvm_hybrid.small_models import ROOT
-from tests.tvm_hybrid.tuning.metaschedule.regions import record_of
-from tests.tvm_hybrid.tuning.metaschedule.test_import import stored
+from tests.tvm_hybrid.tvm_routes.metaschedule.regions import record_of
+from tests.tvm_hybrid.tvm_routes.metaschedule.test_import import stored
 from tir_schedules.core.region import Region, Step, Tensor
-from tvm_hybrid.tuning.metaschedule import export_records
+from tvm_hybrid.tvm_routes.metaschedule import export_records
 
 PAGE = ROOT / "docs" / "tvm_schedules.md"
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import tvm_hybrid
-from microkernels import output_file
-from microkernels.output_file import replacing, require_writable, why_not_written, write_whole
+from microkernels.base import output_file
+from microkernels.base.output_file import replacing, require_writable, why_not_written, write_whole
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import mlp, mlp_module
 from tests.tvm_hybrid.tuning.forked import Child
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, CompileError, OutputError, RecordError
-from tvm_hybrid.tuning.records.locked_file import append_line
+from tvm_hybrid.records.locked_file import append_line
 
 FULL = Path("/dev/full")
 NOWHERE = Path("/proc/nowhere")  # where nobody, not even root, makes a file

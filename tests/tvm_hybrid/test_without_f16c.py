@@ -14,7 +14,7 @@ import tvm_hybrid
 from microkernels.isa import isa_named, target_isa
 from tests.relay_passes.graphs import module
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
-from tvm_hybrid.cpu_features import required_features
+from tvm_hybrid.targets.cpu_features import required_features
 
 PLAIN: dict[str, Any] = {"kind": "llvm", "mattr": ["+avx2", "+fma"]}
 CONVERSIONS = ("vcvtph2ps", "vcvtps2ph")

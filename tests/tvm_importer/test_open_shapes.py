@@ -14,8 +14,8 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 import tvm_hybrid
-from microkernels.errors import BY_ZERO
-from tvm_hybrid.report.onnx_runtime import literal_session
+from microkernels.base.errors import BY_ZERO
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 from .test_pipeline import ATOL, RTOL, compiled
 

@@ -13,7 +13,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 import tvm_hybrid
 from tests.stand_ins.building import unchecked
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 from .graphs import Graph
 from .layers import LAYERS, products

@@ -19,9 +19,9 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.core.blocking import Group

@@ -14,8 +14,8 @@ from dataclasses import replace
 import msgspec
 from tvm import DataType
 
-from microkernels.errors import ConfigError
-from microkernels.integers import SHIFT
+from microkernels.base.errors import ConfigError
+from microkernels.base.integers import SHIFT
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel

@@ -20,10 +20,10 @@ from collections.abc import Iterator, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR

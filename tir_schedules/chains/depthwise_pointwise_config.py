@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from microkernels.amx.tile_shapes import ROWS
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named

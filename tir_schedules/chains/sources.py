@@ -8,7 +8,7 @@ part N.
 
 from __future__ import annotations
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tir_schedules.core.attributes import Sources, attribute_text
 from tir_schedules.core.region import Region, Tensor
 

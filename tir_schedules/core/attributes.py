@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 
 from .size import SymbolicSize, size_from
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.tvm_compat import llvm_functions
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.vector.arrival import ARRIVAL_LLVM_IR, count_arrival
 from microkernels.vector.expressions import Expr, materialise
 

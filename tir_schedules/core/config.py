@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 
 from .region import Region
 

@@ -9,7 +9,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.tvm_compat import NO_ALIAS
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.vector.expressions import Expr, bind, parameter
 
 from .extents import buffer_shape, extent_scope

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from tvm import tirx
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from microkernels.vector.expressions import Expr, cast, materialise
 
 from .size import SymbolicSize, quotient

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
 from microkernels.vector.placeholders import Placeholder, Trace
 
 from .region import Region

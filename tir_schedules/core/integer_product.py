@@ -7,7 +7,7 @@ zero point. Absent means 0. "dynamic" means that the kernel itself finds A's ran
 
 from __future__ import annotations
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 
 from .region import Region
 

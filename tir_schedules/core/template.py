@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from tvm import relax, tirx
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 

@@ -21,8 +21,8 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.errors import ConfigError
-from microkernels.integers import RANGES
+from microkernels.base.errors import ConfigError
+from microkernels.base.integers import RANGES
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,

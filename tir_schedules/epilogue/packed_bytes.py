@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from microkernels.vector.expressions import Expr, cast, like
 from microkernels.vector.placeholders import Placeholder, as_integer, as_real
 from microkernels.vector.rounding import ROUND_BITS

@@ -14,7 +14,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from microkernels.vector.expressions import Expr, cast, lanes_of, like, reinterpret, vector_type
 from microkernels.vector.rounding import ROUND, ROUND_BITS
 

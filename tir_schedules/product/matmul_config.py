@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named

@@ -13,9 +13,9 @@ from functools import partial
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Place
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.extents import extent

@@ -22,7 +22,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
-from microkernels.integers import SHIFT
+from microkernels.base.integers import SHIFT
 from microkernels.vector.expressions import (
     Expr,
     bind,

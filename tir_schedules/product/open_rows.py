@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.tile import Address
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, constant, materialise, ramp
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.core.blocking import Group, balanced

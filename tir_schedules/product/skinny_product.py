@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for

@@ -14,7 +14,7 @@ from dataclasses import replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.tvm_compat import llvm_functions
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.vector.arrival import ARRIVAL_LLVM_IR, count_arrival
 from microkernels.vector.expressions import Expr, bind, constant, ramp, splat
 from tir_schedules.core.blocking import balanced

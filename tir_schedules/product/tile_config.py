@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.machines.machine import Machine

@@ -27,12 +27,12 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, cast, parameter, ramp, splat
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first

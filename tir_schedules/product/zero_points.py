@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from microkernels.integers import RANGES, SHIFT
+from microkernels.base.integers import RANGES, SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat

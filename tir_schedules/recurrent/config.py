@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine

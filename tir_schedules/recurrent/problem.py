@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 

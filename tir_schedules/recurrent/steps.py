@@ -20,10 +20,10 @@ from functools import partial
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.kernels.byte_pairs import halves_tile
 from microkernels.microkernel import Microkernel, whole_loop
 from microkernels.tile import Tile
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind, constant, ramp, reinterpret, splat
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch

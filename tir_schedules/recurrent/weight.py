@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
 from tir_schedules.core.region import Region

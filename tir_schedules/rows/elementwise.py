@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 from tvm import tirx
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from tir_schedules.core.collapse import broadcasts, collapsed, item_operands

@@ -20,7 +20,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import tile_kernels_for

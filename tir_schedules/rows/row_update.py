@@ -16,7 +16,7 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
-from microkernels.tvm_compat import llvm_functions
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.vector.addresses import ADDRESS_LLVM_IR, address_of
 from microkernels.vector.expressions import Expr, cast, materialise, ramp, splat
 from tir_schedules.core.cache_parameter import cache_parameter

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tvm import IRModule, ir, tirx
 
-from relay_passes.stages import Stage, listening
+from relay_passes.ir.stages import Stage, listening
 
 from .stage_clock import StageClock
 from .start import FRONT_END, KEEPING, MACHINE_CODE, MEASURING, REST
@@ -23,8 +23,8 @@ from .starts import ROOT
 STAGES = {
     "tvm_hybrid.api:import_model": FRONT_END,
     "tvm_hybrid.api:compile_module": REST,
-    "tvm_hybrid.machine_code:emit_machine_code": MACHINE_CODE,
-    "tvm_hybrid.program_cache:keep": KEEPING,
+    "tvm_hybrid.executable.machine_code:emit_machine_code": MACHINE_CODE,
+    "tvm_hybrid.cache.program_cache:keep": KEEPING,
 }
 """Functions whose calls are stages; `compile_module` announces its own."""
 
@@ -35,8 +35,8 @@ PARTS = {
     "relay_passes.lower.select_configs:choose": CONFIGURATIONS,
     "tvm.tirx:build": KERNEL_PASSES,
     "tvm.tirx.build:codegen_build": CODE_GENERATION,
-    "relay_passes.tvm_compat:emit_machine_code": EMISSION,
-    "tvm_hybrid.library:_object_code": EMISSION,
+    "microkernels.base.tvm_compat.relax:emit_machine_code": EMISSION,
+    "tvm_hybrid.library.export:_object_code": EMISSION,
 }
 """Functions whose calls are parts of stages. What is left of a build of kernels without the
 generation of code is TVM's passes."""

@@ -78,9 +78,9 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
     from microkernels.machines.description import shipped_path
     from tools.compile_times import hooks
     from tvm_hybrid.errors import InputValueError
-    from tvm_hybrid.model_programs import ModelPrograms, OpenSession
     from tvm_hybrid.options import CompileOptions
-    from tvm_hybrid.progress import Progress
+    from tvm_hybrid.session.model_programs import ModelPrograms, OpenSession
+    from tvm_hybrid.session.progress import Progress
 
     hooks.install(clock)
     target = job["target"]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from relay_passes.decisions import Decision
-from tvm_hybrid.executable import Executable
+from relay_passes.ir.decisions import Decision
+from tvm_hybrid.executable.executable import Executable
 
 from .through import as_array
 from .torch_models import TorchModel

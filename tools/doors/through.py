@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import tvm_hybrid
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 from .nn_models import nn_module
 from .torch_models import TorchModel

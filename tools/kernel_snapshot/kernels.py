@@ -14,11 +14,11 @@ import msgspec
 import tvm
 from tvm import tirx
 
+from microkernels.base.tvm_compat.relax import llvm_version
 from relay_passes.lower import native_code
 from relay_passes.lower.kernel_text import GLOBAL_SYMBOL, KernelCode, kernel_key
-from relay_passes.tvm_compat import llvm_version
 from tvm_hybrid import api
-from tvm_hybrid.cache_folder import CACHE_VARIABLE
+from tvm_hybrid.cache.cache_folder import CACHE_VARIABLE
 
 from .programs import LEVELS, PROGRAMS, compile_for
 

@@ -13,9 +13,9 @@ from tvm.ir.transform import Pass, Sequential
 from tvm.relax import vm_build
 from tvm.target import Target
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from tvm_hybrid import resolve_target
-from tvm_hybrid.byoc import build_pipeline
+from tvm_hybrid.tvm_routes.byoc import build_pipeline
 
 from .builds import Builds
 

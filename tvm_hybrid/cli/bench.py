@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from microkernels.output_file import require_writable, write_whole
+from microkernels.base.output_file import require_writable, write_whole
 
-from ..report.console import output_console, print_json, say, turns_bar, working
-from ..report.openvino_python import PYTHON_VARIABLE
+from ..bench.peers.openvino_python import PYTHON_VARIABLE
 from .bench_layers import bench_layers
 from .bench_streams import StreamCounts, bench_streams
 from .bench_turns import Turns, turn_options
+from .console import output_console, print_json, say, turns_bar, working
 from .inputs import input_options, note_random
 from .models import session_of
 from .options import AT_LEAST_ONE, FILE, compile_options, json_option
@@ -157,14 +157,14 @@ def command(
         raise click.UsageError("Missing argument 'MODEL'.")
     from relay_passes.pipeline_options import FUSION_LEVELS
 
+    from ..bench.bench import bench
+    from ..bench.bench_csv import bench_csv
+    from ..bench.bench_tables import bench_table
+    from ..bench.feeds import feeds_of, load_feeds
+    from ..bench.flops import ProductSums
+    from ..bench.peers.peers import PEERS
     from ..frontend import import_onnx
-    from ..input_values import arrays_of
-    from ..report.bench import bench
-    from ..report.bench_csv import bench_csv
-    from ..report.bench_tables import bench_table
-    from ..report.feeds import feeds_of, load_feeds
-    from ..report.flops import ProductSums
-    from ..report.peers import PEERS
+    from ..runtime.input_values import arrays_of
 
     if table is not None:
         require_writable(table)
@@ -239,11 +239,11 @@ def _names(peers: str | None, default: str) -> list[str]:
 
 def _predict(model: Path | None, options: CompileOptions, as_json: bool) -> None:
     """Shows the predictions for a model, or for the table of shapes."""
+    from ..bench.scaling.predict import predict_model, predict_shapes
+    from ..bench.scaling.predict_table import predict_tables
     from ..options import target_of
-    from ..report.predict import predict_model, predict_shapes
-    from ..report.predict_table import predict_tables
-    from ..targets import threads_of
-    from ..threads import resolve_threads
+    from ..runtime.threads import resolve_threads
+    from ..targets.resolve import threads_of
 
     if options.threads is not None or options.weights is not None:
         raise click.UsageError("--predict runs nothing: give --threads a number, and no --weights")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from microkernels.output_file import require_writable, write_whole
+from microkernels.base.output_file import require_writable, write_whole
 
-from ..report.console import output_console, print_json, working
+from .console import output_console, print_json, working
 
 if TYPE_CHECKING:
     from ..options import CompileOptions
@@ -32,11 +32,11 @@ def bench_layers(
 
     Returns the exit code: 1 if results of ours are wrong.
     """
+    from ..bench.layers.conv_layers import measure_layers
+    from ..bench.layers.layer_models import NETWORKS
+    from ..bench.layers.layer_tables import layer_tables, markdown_page
     from ..options import given
-    from ..report.conv_layers import measure_layers
-    from ..report.layer_models import NETWORKS
-    from ..report.layer_tables import layer_tables, markdown_page
-    from ..threads import resolve_threads
+    from ..runtime.threads import resolve_threads
 
     if network not in NETWORKS:
         raise click.BadParameter(f"{network!r} is not one of {', '.join(NETWORKS)}")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from microkernels.output_file import write_whole
+from microkernels.base.output_file import write_whole
 
-from ..report.console import output_console, print_json, turns_bar
 from .bench_turns import Turns
+from .console import output_console, print_json, turns_bar
 from .inputs import note_random
 from .models import session_of
 
@@ -55,17 +55,17 @@ def bench_streams(
     as_json: bool,
 ) -> int:
     """Measures each number of streams; returns the exit code: 1 if results of ours are wrong."""
-    from ..artifact import is_library
+    from ..bench.bench_csv import bench_csv
+    from ..bench.bench_tables import throughput_table
+    from ..bench.feeds import feeds_of
+    from ..bench.flops import ProductSums
+    from ..bench.throughput import measure_throughput
     from ..frontend import import_onnx
-    from ..input_values import arrays_of
-    from ..report.bench_csv import bench_csv
-    from ..report.bench_tables import throughput_table
-    from ..report.feeds import feeds_of
-    from ..report.flops import ProductSums
-    from ..report.throughput import measure_throughput
-    from ..session import InferenceSession
-    from ..targets import threads_of
-    from ..threads import resolve_threads
+    from ..library.artifact import is_library
+    from ..runtime.input_values import arrays_of
+    from ..runtime.threads import resolve_threads
+    from ..session.inference_session import InferenceSession
+    from ..targets.resolve import threads_of
 
     unknown = [name for name in peers if name not in ("ort", "openvino")]
     if unknown:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from microkernels.errors import OutputError
-from microkernels.output_file import require_writable, why_not_written, write_whole
+from microkernels.base.errors import OutputError
+from microkernels.base.output_file import require_writable, why_not_written, write_whole
 
-from ..report.console import output_console, working
+from .console import output_console, working
 from .options import AT_LEAST_ONE, FILE
 
 
@@ -25,9 +25,9 @@ def command(threads: int | None, output: Path | None) -> int:
     """
     from microkernels.machines.host import calibrated_path
 
-    from ..report.calibrate import calibrate
-    from ..targets import cpu_name, host_target
-    from ..threads import resolve_threads
+    from ..bench.calibrate import calibrate
+    from ..runtime.threads import resolve_threads
+    from ..targets.resolve import cpu_name, host_target
 
     path = output or _in_cache(calibrated_path(cpu_name(host_target())))
     require_writable(path)

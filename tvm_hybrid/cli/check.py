@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..report.console import print_json, say
+from .console import print_json, say
 from .options import FILE, json_option
 
 
@@ -18,9 +18,9 @@ def command(library: Path, as_json: bool) -> int:
 
     Loading checks all but the weights; this reads these, too. Nothing of the library is executed.
     """
-    from microkernels.errors import ArtifactError, VerifyError
+    from microkernels.base.errors import ArtifactError, VerifyError
 
-    from ..artifact import read_manifest
+    from ..library.artifact import read_manifest
 
     if not library.exists():
         raise ArtifactError(f"there is no library {library}; check the path")

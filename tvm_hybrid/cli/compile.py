@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from microkernels.errors import ArtifactError
-from microkernels.output_file import require_writable
+from microkernels.base.errors import ArtifactError
+from microkernels.base.output_file import require_writable
 
-from ..report.console import print_json, say
+from .console import print_json, say
 from .options import FILE, compile_options, json_option, model_argument
 from .stages import stages_shown
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @json_option
 def command(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
     """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime."""
-    from ..artifact import is_library
+    from ..library.artifact import is_library
 
     if is_library(model):
         raise click.UsageError(f"{model} is compiled already")

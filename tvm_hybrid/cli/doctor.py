@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..report.console import output_console, print_json
+from .console import output_console, print_json
 from .options import json_option
 
 _COLOURS = {"ok": "", "warning": "yellow", "bad": "bold red"}
@@ -20,7 +20,7 @@ def command(as_json: bool) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from ..report.environment import BAD, examine
+    from .environment import BAD, examine
 
     facts = examine()
     if as_json:

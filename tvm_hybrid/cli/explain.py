@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import output_console
+from .console import output_console
 from .models import executable_of
 from .options import compile_options, json_option, model_argument
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 import click
 
-from microkernels.errors import TvmHybridError, VerifyError
+from microkernels.base.errors import TvmHybridError, VerifyError
+from microkernels.base.logs import LOG_VARIABLE
 
-from ..interruptible import interruptible
-from ..logs import LOG_VARIABLE
 from ..version_check import __version__
 from .examples import add_examples
+from .interruptible import interruptible
 
 INTERRUPTED = 130
 
@@ -104,7 +104,7 @@ def _show_warnings() -> None:
     """Shows the library's warnings, unless the environment asked for a log of its own."""
     from rich.logging import RichHandler
 
-    from ..report.console import error_console
+    from .console import error_console
 
     logger = logging.getLogger("tvm_hybrid")
     if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
@@ -152,7 +152,7 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
             click.echo(context.get_usage(), err=True)
         return _failed(error.format_message(), 2)
     if isinstance(error, TvmHybridError):
-        from ..report.console import error_console
+        from .console import error_console
         from .options import in_options
 
         if "--debug" in arguments:
@@ -164,7 +164,7 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
 def _failed(message: str, code: int) -> int:
     from rich.text import Text
 
-    from ..report.console import error_console
+    from .console import error_console
 
     line = Text.assemble(("Error: ", "bold red"), " ".join(message.split()))
     error_console().print(line, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..report.console import error_console, say
+from .console import error_console, say
 from .options import FILE
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from microkernels.output_file import require_writable, write_whole
+from microkernels.base.output_file import require_writable, write_whole
 
-from ..report.console import output_console, print_json, working
+from .console import output_console, print_json, working
 from .options import AT_LEAST_ONE, FILE, json_option
 
 
@@ -40,8 +40,8 @@ def command(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     registers. Code for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids, is left
     out.
     """
+    from ..bench.tables import kernel_speed_table
     from ..report.kernel_speed import kernel_page, measure_kernels
-    from ..report.tables import kernel_speed_table
 
     if markdown is not None:
         require_writable(markdown)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..report.console import print_json, say
+from .console import print_json, say
 from .options import (
     AT_LEAST_ONE,
     FOLDER,
@@ -54,7 +54,7 @@ def command(
     model: Path, folder: Path, options: CompileOptions, as_json: bool, **settings: Any
 ) -> None:
     """Tunes MODEL twice with as many trials, with its layouts and without, and compares both."""
-    from ..report.compare_layouts import compare_layouts
+    from ..bench.compare_layouts import compare_layouts
 
     with shown() as callback:
         found = compare_layouts(

@@ -12,9 +12,9 @@ import click
 from .stages import stages_shown
 
 if TYPE_CHECKING:
-    from ..executable import Executable
+    from ..executable.executable import Executable
     from ..options import CompileOptions
-    from ..session import InferenceSession
+    from ..session.inference_session import InferenceSession
 
 
 def executable_of(model: Path, options: CompileOptions) -> Executable:
@@ -29,7 +29,7 @@ def executable_of(model: Path, options: CompileOptions) -> Executable:
     """
     from .. import compile as compile_model
     from .. import load
-    from ..artifact import is_library
+    from ..library.artifact import is_library
     from ..options import given
 
     if is_library(model):
@@ -57,8 +57,8 @@ def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -
         As `executable_of`.
     """
     from ..errors import InputValueError
-    from ..session import InferenceSession
-    from ..threads import resolve_setting
+    from ..runtime.threads import resolve_setting
+    from ..session.inference_session import InferenceSession
 
     resolve_setting(options.threads, options.num_threads, here=True)
     while True:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from microkernels.errors import Argument, TvmHybridError
+from microkernels.base.errors import Argument, TvmHybridError
 
-from ..architectures import ARCHITECTURES
-from ..thread_pool.spin import SPINS
+from ..runtime.thread_pool.spin import SPINS
+from ..targets.architectures import ARCHITECTURES
 
 if TYPE_CHECKING:
     from ..options import CompileOptions

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..report.console import output_console, print_json, say, working
+from .console import output_console, print_json, say, working
 from .options import AT_LEAST_ONE, FILE, TargetName, json_option, model_argument
 
 
@@ -119,7 +119,7 @@ def command(
             "--weights 4, which need none"
         )
     from ..quantization import quantize
-    from ..report.quantize_table import accuracy_table, lines, time_table
+    from ..quantization.quantize_table import accuracy_table, lines, time_table
 
     with working(f"quantising {model.name}") as show:
         report = quantize(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from microkernels.output_file import write_whole
+from microkernels.base.output_file import write_whole
 
-from ..report.console import error_console
+from .console import error_console
 from .options import FOLDER
 
 
@@ -34,13 +34,13 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
     from relay_passes.pipeline_options import PipelineOptions
     from tir_schedules.core.template import template_for
 
-    from ..report.public_regions import public_names, public_regions
-    from ..targets import resolve_target
+    from ..bench.public_regions import public_names, public_regions
+    from ..records.config_space import ConfigSpace
+    from ..records.locked_file import require_appendable
+    from ..records.record_store import RecordStore, latest
+    from ..targets.resolve import resolve_target
     from ..tuning.measuring.local_measurer import LocalMeasurer
     from ..tuning.recordings.record_space import record_space
-    from ..tuning.records.locked_file import require_appendable
-    from ..tuning.records.record_store import RecordStore, latest
-    from ..tuning.search.config_space import ConfigSpace
 
     unknown = ", ".join(sorted(set(names) - set(public_names())))
     if unknown:

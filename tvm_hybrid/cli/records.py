@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import output_console, print_json, say
+from .console import output_console, print_json, say
 from .options import FILE, json_option
 from .records_exchange import export, import_, show_traces
 
 if TYPE_CHECKING:
-    from ..tuning.records.record import Record
-    from ..tuning.records.record_file import Located
-    from ..tuning.records.record_line import OtherLine
-    from ..tuning.records.record_rewrite import Rewritten
-    from ..tuning.records.record_store import RecordStore
+    from ..records.record import Record
+    from ..records.record_file import Located
+    from ..records.record_line import OtherLine
+    from ..records.record_rewrite import Rewritten
+    from ..records.record_store import RecordStore
 
 file_argument = click.argument("file", type=FILE)
 
@@ -101,7 +101,7 @@ def show(file: Path, pattern: str, as_json: bool) -> None:
 @json_option
 def best(file: Path, as_json: bool) -> None:
     """Shows what `compile` would choose for every region, machine and number of threads."""
-    from ..tuning.records.record_store import trusted
+    from ..records.record_store import trusted
 
     rows = []
     for records in _grouped(list(_store(file))).values():
@@ -136,7 +136,7 @@ def check(file: Path, as_json: bool) -> int:
     Lines that cannot be used: not a whole record, another template version, a configuration that
     the template refuses to build, a key that does not belong to its region.
     """
-    from ..tuning.records.check_records import problems
+    from ..records.check_records import problems
 
     store = _store(file)
     found = problems(store)
@@ -157,7 +157,7 @@ def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
     What cannot be read is left out, and named. OUTPUT may be one of the FILES, even while a tuner
     writes to it.
     """
-    from ..tuning.records.record_rewrite import merge as merge_files
+    from ..records.record_rewrite import merge as merge_files
 
     _report(merge_files(files, output), output, as_json, dry_run=False)
 
@@ -181,7 +181,7 @@ def prune(file: Path, best: int, keep_failures: bool, dry_run: bool, as_json: bo
     What other versions of a template measured, repeated measurements and unreadable lines go, too.
     A tuner may be writing to the FILE.
     """
-    from ..tuning.records.record_rewrite import prune as prune_file
+    from ..records.record_rewrite import prune as prune_file
 
     _report(prune_file(file, best, keep_failures, dry_run), file, as_json, dry_run)
 
@@ -198,7 +198,7 @@ def _report(done: Rewritten, file: Path, as_json: bool, dry_run: bool) -> None:
 
 
 def _store(file: Path) -> RecordStore:
-    from ..tuning.records.record_store import RecordStore
+    from ..records.record_store import RecordStore
 
     return RecordStore(file)
 
@@ -219,7 +219,7 @@ def _grouped(
 
 def _gain(records: list[Located]) -> float | None:
     """Speed-up of what would be chosen."""
-    from ..tuning.records.record_store import trusted
+    from ..records.record_store import trusted
 
     chosen = trusted(records)
     return _speedup(chosen[0].record) if chosen else None

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import print_json, say
+from .console import print_json, say
 from .options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 if TYPE_CHECKING:
-    from ..tuning.metaschedule import Exchange
-    from ..tuning.records.record_store import RecordStore
+    from ..records.record_store import RecordStore
+    from ..tvm_routes.metaschedule import Exchange
 
 format_option = click.option(
     "--format",
@@ -50,8 +50,8 @@ def export(
     tvm_hybrid.metaschedule.apply_database(mod, DIR) applies it to a module. What a schedule cannot
     express is listed with the reason.
     """
-    from ..tuning.metaschedule import export_records
-    from ..tuning.records.record_store import RecordStore
+    from ..records.record_store import RecordStore
+    from ..tvm_routes.metaschedule import export_records
 
     result = export_records(RecordStore(file), folder, machine, threads, model)
     if as_json:
@@ -80,8 +80,8 @@ def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json:
     What `export` wrote comes back as it was. Traces of others are kept for regions that are
     recognised: `list` counts them, `export` writes them back, `compile` never chooses them.
     """
-    from ..tuning.metaschedule import import_records, regions_of_model
-    from ..tuning.records.record_store import RecordStore
+    from ..records.record_store import RecordStore
+    from ..tvm_routes.metaschedule import import_records, regions_of_model
 
     known = [] if model is None else regions_of_model(model)
     result = import_records(folder, RecordStore(file, must_exist=False), known)
@@ -99,7 +99,7 @@ def show_traces(store: RecordStore) -> None:
     """Says what traces of others a store holds, if any."""
     if not any("metaschedule" in file.others for file in store.files):
         return
-    from ..tuning.metaschedule import traces_of
+    from ..tvm_routes.metaschedule import traces_of
 
     traces = [trace for trace, _ in traces_of(store)]
     for workload in dict.fromkeys(trace.workload for trace in traces):

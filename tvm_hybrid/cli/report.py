@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from microkernels.output_file import require_writable
+from microkernels.base.output_file import require_writable
 
-from ..report.console import print_json, say, working
+from .console import print_json, say, working
 from .inputs import input_options, note_random
 from .models import executable_of
 from .options import (
@@ -51,7 +51,7 @@ def command(
     """
     if output is None and not as_json:
         raise click.UsageError("name the page to write, such as -o report.html, or give --json")
-    from ..report.feeds import feeds_of, load_feeds
+    from ..bench.feeds import feeds_of, load_feeds
     from ..report.page.collect import collect
     from ..report.page.write import write_page
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import print_json, say
+from .console import print_json, say
 from .inputs import input_options, note_random
 from .models import session_of
 from .options import FILE, compile_options, json_option, model_argument
@@ -37,9 +37,9 @@ def command(
     as_json: bool,
 ) -> int:
     """Runs MODEL, an ONNX file or a library that `compile` wrote."""
-    from microkernels.output_file import replacing, require_writable
+    from microkernels.base.output_file import replacing, require_writable
 
-    from ..report.feeds import feeds_of, load_feeds, save_arrays
+    from ..bench.feeds import feeds_of, load_feeds, save_arrays
 
     if output is not None:
         require_writable(output)

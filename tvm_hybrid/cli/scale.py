@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import output_console, print_json, say, working
+from .console import output_console, print_json, say, working
 from .inputs import input_options, note_random
 from .models import executable_of
 from .options import ALL, AT_LEAST_ONE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
+    from ..bench.scaling.scale import ScaleReport
     from ..options import CompileOptions
-    from ..report.scale import ScaleReport
 
 
 class Counts(click.ParamType[tuple[int, ...]]):
@@ -80,8 +80,8 @@ def command(
         raise click.UsageError("--measure is for this machine, and excludes --target")
     if options.keep_open:
         raise click.UsageError("times are predicted for known sizes: give --shape or --dim")
-    from ..report.scale import scale_model
-    from ..report.scale_table import measured_table, scale_table
+    from ..bench.scaling.scale import scale_model
+    from ..bench.scaling.scale_table import measured_table, scale_table
 
     with working(f"predicting {model.name}"):
         report = scale_model(
@@ -111,8 +111,8 @@ def _measured(
     inputs: tuple[tuple[str, ...], Path | None, int],
 ) -> ScaleReport:
     """The report with times of this machine."""
-    from ..report.feeds import feeds_of, load_feeds
-    from ..report.scale_measure import with_measured
+    from ..bench.feeds import feeds_of, load_feeds
+    from ..bench.scaling.scale_measure import with_measured
 
     arrays, archive, seed = inputs
     executables = {

@@ -75,7 +75,7 @@ def command(
         raise click.UsageError(
             f"{error.name} is not installed; pip install 'tvm_hybrid[serve]' brings it"
         ) from error
-    from ..session import InferenceSession
+    from ..session.inference_session import InferenceSession
 
     session = InferenceSession(model, options=options, streams=streams, queue_size=queue_size)
     server = Server({name or model.stem: session}, max_batch, max_delay_ms / 1000)

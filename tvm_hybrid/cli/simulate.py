@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from microkernels.output_file import require_writable, write_whole
+from microkernels.base.output_file import require_writable, write_whole
 
-from ..report.console import output_console, print_json, working
+from .console import output_console, print_json, working
 from .options import AT_LEAST_ONE, FILE, json_option
 
 FAILED = 1
@@ -88,9 +88,9 @@ def command(
     configuration of a region, or the name of one that the package holds; without any, all of those
     are searched.
     """
-    from ..report.search_study import CONTESTANTS, study_searches
-    from ..report.search_table import search_json, search_page, search_tables
     from ..tuning.recordings.simulate import shipped_recordings
+    from ..tuning.study.search_study import CONTESTANTS, study_searches
+    from ..tuning.study.search_table import search_json, search_page, search_tables
 
     for file in (plot, markdown):
         if file is not None:
@@ -104,7 +104,7 @@ def command(
     with working("simulating searches") as step:
         study = study_searches(sources, strategies or CONTESTANTS, progress=step, **numbers)
     if plot is not None:
-        from ..report.search_plot import plot_study
+        from ..tuning.study.search_plot import plot_study
 
         plot_study(study, plot)
     if markdown is not None:

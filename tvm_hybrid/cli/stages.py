@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..report.console import error_console, working
+from .console import error_console, working
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def stages_shown(message: str, lines: bool = True) -> Iterator[Callable[[str], N
         return
     from rich.markup import escape
 
-    from relay_passes.stages import Stage, listening
+    from relay_passes.ir.stages import Stage, listening
 
     began = time.perf_counter()
     open_stage = ""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from microkernels.output_file import require_writable
+from microkernels.base.output_file import require_writable
 
-from ..report.console import output_console, print_json, say, working
+from .console import output_console, print_json, say, working
 from .options import (
     AT_LEAST_ONE,
     FILE,
@@ -24,7 +24,7 @@ from .options import (
 from .tune_progress import shown
 
 if TYPE_CHECKING:
-    from ..tuning.records.record import Record
+    from ..records.record import Record
     from ..tuning.tune_result import TuneResult
 
 logger = logging.getLogger("tvm_hybrid")
@@ -149,7 +149,7 @@ def command(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> i
 
 
 def _plot(records: Sequence[Record], path: Path) -> None:
-    from ..report.tune_plot import plot_tuning, roof_of
+    from ..tuning.study.tune_plot import plot_tuning, roof_of
 
     if not records:
         logger.warning("nothing was measured, so there is no plot %s", path)
@@ -161,7 +161,7 @@ def _plot(records: Sequence[Record], path: Path) -> None:
 
 def _check_plot(path: Path) -> None:
     """Finds out before an hour of measurements, not after it."""
-    from ..report.plotting import new_figure
+    from ..tuning.study.plotting import new_figure
 
     formats = new_figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix.lstrip(".").lower() not in formats:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..report.console import output_console, print_json, say, working
+from .console import output_console, print_json, say, working
 from .inputs import input_options, note_random
 from .models import session_of
 from .options import compile_options, json_option, model_argument
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from ..bench.accuracy.compare import Tolerance
+    from ..bench.accuracy.verify import VerifyReport
     from ..options import CompileOptions
-    from ..report.compare import Tolerance
-    from ..report.verify import VerifyReport
 
 
 @click.command("verify")
@@ -48,13 +48,13 @@ def command(
     The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
     node and region that shows it.
     """
+    from ..bench.accuracy.compare import Tolerance
+    from ..bench.accuracy.verify import verify
+    from ..bench.feeds import feeds_of, load_feeds
+    from ..bench.flops import ProductSums
     from ..frontend import import_onnx
     from ..frontend.read_model import read_model
-    from ..input_values import arrays_of
-    from ..report.compare import Tolerance
-    from ..report.feeds import feeds_of, load_feeds
-    from ..report.flops import ProductSums
-    from ..report.verify import verify
+    from ..runtime.input_values import arrays_of
 
     given = load_feeds(arrays, archive)
     proto = read_model(model)
@@ -84,8 +84,8 @@ def _with_first_difference(
     import msgspec
 
     from .. import compile as compile_model
-    from ..report.verify import locate
-    from ..session import InferenceSession
+    from ..bench.accuracy.verify import locate
+    from ..session.inference_session import InferenceSession
 
     def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
         executable = compile_model(prefix, options)
@@ -99,7 +99,7 @@ def _with_first_difference(
 def _show(report: VerifyReport, drawn: list[str], as_json: bool) -> None:
     import msgspec
 
-    from ..report.tables import verify_table
+    from ..bench.tables import verify_table
 
     note_random(drawn)
     if as_json:

@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from microkernels.errors import TvmHybridError, VerifyError
+from microkernels.base.errors import TvmHybridError, VerifyError
 
-from ..interruptible import interruptible
-from ..report.bench_tables import bench_table
-from ..report.console import error_console
+from ..bench.bench_tables import bench_table
+from ..cli.console import error_console
+from ..cli.interruptible import interruptible
 from . import file_types, perceptrons
 from .steps import Steps
 

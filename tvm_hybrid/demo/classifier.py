@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 
 class ClassifierConfig(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from microkernels.errors import VerifyError
+from microkernels.base.errors import VerifyError
 
-from ..report.bench import BenchReport
+from ..bench.bench import BenchReport
 from .classifier import Classifier, ClassifierConfig, load_text_labels
 from .magika_files import fetch_magika
 from .models import DemoModel

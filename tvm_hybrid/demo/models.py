@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from microkernels.errors import VerifyError
+from microkernels.base.errors import VerifyError
 
 from .. import InferenceSession, import_onnx
+from ..bench.accuracy.compare import Tolerance
+from ..bench.accuracy.verify import VerifyReport, verify
+from ..bench.bench import BenchReport, bench
+from ..bench.flops import ProductSums
+from ..bench.tables import kernel_table, verify_table
 from ..frontend.read_model import read_model
 from ..options import CompileOptions
-from ..report.bench import BenchReport, bench
-from ..report.compare import Tolerance
-from ..report.flops import ProductSums
-from ..report.tables import kernel_table, verify_table
-from ..report.verify import VerifyReport, verify
 from .steps import Steps
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from microkernels.errors import VerifyError
+from microkernels.base.errors import VerifyError
 
-from ..report.bench import BenchReport
+from ..bench.bench import BenchReport
 from .models import DemoModel
 from .ocr_detect import Box, Detector, page_planes
 from .ocr_files import fetch_ocr, load_alphabet

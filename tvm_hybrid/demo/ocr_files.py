@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..frontend.read_model import read_model
 from .published import Member, fetch

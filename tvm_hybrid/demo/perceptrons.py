@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnx
 
-from ..report.bench import BenchReport
-from ..report.feeds import complete_feeds
+from ..bench.bench import BenchReport
+from ..bench.feeds import complete_feeds
 from .mlp import SIZES, mlp_model
 from .models import DemoModel
 from .quantized import quantize

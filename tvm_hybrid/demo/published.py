@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from microkernels.cache_dir import cache_dir
-from microkernels.errors import TvmHybridError
-from microkernels.output_file import replacing, require_room, why_not_written
+from microkernels.base.cache_dir import cache_dir
+from microkernels.base.errors import TvmHybridError
+from microkernels.base.output_file import replacing, require_room, why_not_written
 
 
 class DownloadError(TvmHybridError, RuntimeError):

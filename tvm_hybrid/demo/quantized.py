@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from microkernels.errors import QuantizeError
+from microkernels.base.errors import QuantizeError
 
 from ..report.timing import ContestantError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

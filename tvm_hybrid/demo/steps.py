@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..report.console import output_console
+from ..cli.console import output_console
 
 
 class Steps:

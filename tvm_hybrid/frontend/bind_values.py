@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from microkernels.errors import Argument, FeedError, InputValueError
+from microkernels.base.errors import Argument, FeedError, InputValueError
 
-from ..feeds import to_array
-from ..tensors import OpenTensorInfo
+from ..runtime.feeds import to_array
+from ..runtime.tensors import OpenTensorInfo
 from .freeze_shapes import Shapes, declared_dims
 from .graph import Graph
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, ShapeError, UnsupportedOperatorError
 
 from .graph import STANDARD_DOMAINS, describe, is_standard, subgraphs
 from .narrow_types import NARROW

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 
-from microkernels.errors import ShapeError
+from microkernels.base.errors import ShapeError
 
 from .graph import Graph, describe, is_standard
 from .node_builder import attributes_of, constant_or_attribute, optional_input

@@ -17,7 +17,7 @@ import onnx
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
-from microkernels.errors import OUT_OF_RANGE
+from microkernels.base.errors import OUT_OF_RANGE
 
 from .data_sized.kernels import emit_kernel, put
 from .data_sized.sizes import dims_of, product

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from .graph import Graph, describe
 

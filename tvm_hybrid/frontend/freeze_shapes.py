@@ -13,9 +13,9 @@ from typing import Any, SupportsIndex, cast
 
 from onnx import TensorShapeProto, TypeProto, helper
 
-from microkernels.errors import Argument, ShapeError
+from microkernels.base.errors import Argument, ShapeError
 
-from ..size_text import evaluate, is_relation, names_in, renamed
+from ..runtime.size_text import evaluate, is_relation, names_in, renamed
 from .graph import Graph
 from .open_sizes import legal_names
 

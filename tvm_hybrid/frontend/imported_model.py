@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import tvm
 
-from ..input_values import InputValue
-from ..model_nodes import NO_NODES, ModelNodes
-from ..tensors import DeclaredInterface, OutputInfo, TensorInfo
+from ..explain.model_nodes import NO_NODES, ModelNodes
+from ..runtime.input_values import InputValue
+from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo
 
 
 @dataclass(frozen=True)

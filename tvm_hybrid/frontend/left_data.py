@@ -25,10 +25,10 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from microkernels.aligned_array import aligned_empty
+from microkernels.base.aligned_array import aligned_empty
 from relay_passes.ir.constants import array_of, memory_of, tensor_over
 
-from ..wire_format import BYTES, Field, WireError, fields, message
+from .wire_format import BYTES, Field, WireError, fields, message
 
 LARGE_BYTES = 1 << 18
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # of ModelProto, GraphProto, TensorProto

@@ -9,7 +9,7 @@ import onnx
 import onnx.inliner
 from onnx.external_data_helper import uses_external_data
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from .check_model import SUPPORTED_TYPES, opset_version, type_name
 from .graph import Graph, captured_names, describe, drop_dead_nodes

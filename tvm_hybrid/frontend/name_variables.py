@@ -23,7 +23,7 @@ from tvm import relax
 
 from relay_passes.ir.with_names import with_names
 
-from ..model_nodes import numbers_in
+from ..explain.model_nodes import numbers_in
 
 Made = tuple[str, relax.Expr]  # a name, and the last variable of what a node became
 

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import DTypeLike
 from onnx import helper
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from .graph import Graph, describe
 

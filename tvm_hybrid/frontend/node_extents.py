@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from .graph import describe
 from .node_builder import Extent, NodeBuilder

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from .graph import Graph, describe, is_standard
 from .node_builder import NodeBuilder, attributes_of, optional_input, with_attributes

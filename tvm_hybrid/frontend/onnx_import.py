@@ -13,11 +13,10 @@ import onnx
 import tvm
 from onnx import helper
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
-from ..input_values import InputValue
-from ..output_types import output_info, returned_types
-from ..tensors import OutputInfo, TensorInfo
+from ..runtime.input_values import InputValue
+from ..runtime.tensors import OutputInfo, TensorInfo
 from .bind_values import Values, bind_values, read_values, shapes_with
 from .check_model import check_model
 from .fold_into_dequantize import fold_into_dequantize
@@ -29,6 +28,7 @@ from .left_data import LeftData
 from .load_graph import load_graph
 from .open_model import declared_interface
 from .open_sizes import OpenSizes
+from .output_types import output_info, returned_types
 from .propagate import propagate
 from .read_model import ModelLike, read_all_but_large
 from .relax_import import to_relax

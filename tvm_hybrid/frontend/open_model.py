@@ -9,7 +9,7 @@ import msgspec
 import onnx
 from onnx import helper
 
-from ..tensors import DeclaredInterface, OpenTensorInfo
+from ..runtime.tensors import DeclaredInterface, OpenTensorInfo
 from .check_model import check_model
 from .freeze_shapes import Dim, Shapes, declared_dims, open_sizes
 from .graph import Graph

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import tirx
 
-from ..size_text import evaluate, is_relation, names_in, renamed, text_of
+from ..runtime.size_text import evaluate, is_relation, names_in, renamed, text_of
 from .expressions import Expr
 
 Size = int | str

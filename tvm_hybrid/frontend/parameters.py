@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from microkernels.errors import Argument, InputValueError
+from microkernels.base.errors import Argument, InputValueError
 
 from .graph import CONTRIB_DOMAIN, STANDARD_DOMAINS, Graph, captured_names, describe
 

@@ -19,7 +19,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from microkernels.errors import InputValueError, ModelError, ShapeError, UnsupportedOperatorError
+from microkernels.base.errors import (
+    InputValueError,
+    ModelError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 
 from .check_model import type_name
 from .check_parameters import check_parameters

@@ -21,7 +21,7 @@ from onnx import helper
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 
 from .expressions import Converter, Expr, cast, literal
 

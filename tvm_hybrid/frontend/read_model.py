@@ -13,10 +13,10 @@ from typing import TypeAlias
 import onnx
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
-from ..wire_format import WireError
 from .left_data import LARGE_BYTES, LeftData, without_large_data
+from .wire_format import WireError
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
 

@@ -10,11 +10,11 @@ from onnx import helper
 from tvm import IRModule, relax
 from tvm.ir import GlobalVar
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from relay_passes.ir.constants import array_of
 
-from ..model_nodes import variable_name
-from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
+from ..explain.model_nodes import variable_name
 from .checked_indices import with_checked_indices
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS

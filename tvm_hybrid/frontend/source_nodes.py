@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ..model_nodes import ModelNode, ModelNodes
+from ..explain.model_nodes import ModelNode, ModelNodes
 from .graph import Graph, captured_names
 
 

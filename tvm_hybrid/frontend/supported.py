@@ -7,7 +7,8 @@ from functools import cache
 
 import onnx
 
-from ..tvm_compat.onnx_importer import operators_of_tvm
+from microkernels.base.tvm_compat.onnx_importer import operators_of_tvm
+
 from .converters import CONVERTERS
 from .graph import CONTRIB_DOMAIN, OWN_DOMAIN, is_standard
 

@@ -18,11 +18,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext, TracingContext
 from torch.export import default_decompositions
 
-from microkernels.errors import CompileError, TvmHybridError
+from microkernels.base.errors import CompileError, TvmHybridError
+from microkernels.base.logs import logger
 
 from ..frontend.aten.decompositions import with_decompositions
 from ..frontend.aten.without_onednn import without_onednn
-from ..logs import logger
 from .fast_paths import fast_paths
 from .frozen import can_freeze
 from .graph_program import GraphProgram

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from microkernels.base.logs import logger
+
 from ..api import compile
-from ..executable import Executable
+from ..executable.executable import Executable
 from ..frontend.aten.importer import import_graph
-from ..logs import logger
-from ..size_errors import raise_size_error
+from ..runtime.size_errors import raise_size_error
 from .frozen import Frozen
 from .options import TorchOptions
 from .programs import TorchProgram

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 
 from ..options import CodeKeywords, CompileOptions, Records, check_options, given, setting_of
-from ..targets import TargetLike
-from ..threads import VARIABLE, ThreadsLike
+from ..runtime.threads import VARIABLE, ThreadsLike
+from ..targets.resolve import TargetLike
 
 
 class TorchKeywords(CodeKeywords, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 
-from ..executable import Executable
+from ..executable.executable import Executable
 
 
 @dataclass(eq=False)

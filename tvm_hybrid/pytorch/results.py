@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 
 Pick = Callable[[Sequence[Any], Sequence[Any]], Any]  # (arguments, computed tensors) -> result
 

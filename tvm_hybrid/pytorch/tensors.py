@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tvm import runtime
 
-from ..feeds import ALIGNMENT
 from ..frontend.aten.memory_order import Order, inverse
+from ..runtime.feeds import ALIGNMENT
 
 Change = Callable[[Any], Any]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from microkernels.errors import QuantizeError
+from microkernels.base.errors import QuantizeError
 
 from .plain_products import plain_products
 from .settings import QUANTIZED, Settings

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import onnx
 
-from microkernels.errors import InputValueError
+from microkernels.base.errors import InputValueError
 
+from ..bench.accuracy.compare import Tolerance
+from ..bench.accuracy.judge import Judge
+from ..bench.flops import ProductSums
+from ..bench.peers.contestants import SessionContestant
+from ..bench.peers.onnx_runtime import optimised_session
 from ..frontend import import_onnx
-from ..report.compare import Tolerance
-from ..report.contestants import SessionContestant
-from ..report.flops import ProductSums
-from ..report.judge import Judge
-from ..report.onnx_runtime import optimised_session
 from ..report.timing import Timing, interleave
-from ..session import InferenceSession
+from ..session.inference_session import InferenceSession
 from .samples import Feeds
 
 OURS, THEIRS = "tvm_hybrid", "ONNX Runtime"

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import onnx
 
-from microkernels.errors import QuantizeError
+from microkernels.base.errors import QuantizeError
+from microkernels.base.output_file import replacing, require_writable
 from microkernels.isa import target_isa
-from microkernels.output_file import replacing, require_writable
 
+from ..bench.accuracy.compare import Tolerance
 from ..frontend.read_model import read_model
-from ..report.compare import Tolerance
 from ..report.timing import Timing
-from ..targets import TargetLike, resolve_target
+from ..targets.resolve import TargetLike, resolve_target
 from .accuracy import OutputAccuracy, accuracies
 from .onnx_quantizer import require_quantizer, write_quantized
 from .pair import Pair

@@ -19,10 +19,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from microkernels.errors import FeedError
+from microkernels.base.errors import FeedError
 
-from ..report.feeds import as_saved, random_array
-from ..tensors import shape_fits
+from ..bench.feeds import as_saved, random_array
+from ..runtime.tensors import shape_fits
 
 Feeds = dict[str, np.ndarray]
 ACCEPTED = ".npz, .npy or input_0.pb, input_1.pb, ..."

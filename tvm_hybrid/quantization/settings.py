@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from microkernels.errors import QuantizeError
+from microkernels.base.errors import QuantizeError
 from microkernels.isa import Isa
 from relay_passes.check_option import check_option
 

@@ -22,16 +22,16 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import all_microkernels
 from microkernels.tile import Address, Place
-from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter, ramp
 
-from ..targets import cpu_name, host_target
+from ..targets.resolve import cpu_name, host_target
 from .markdown import markdown_table
 from .timing import interleave, time_calls
 

@@ -18,7 +18,7 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import all_microkernels
 
-from ..targets import host_target
+from ..targets.resolve import host_target
 from .kernel_speed import measure_kernels, runs_here, types_of
 
 # Tiles of the highest instruction set that are measured to find a peak; the largest come near it.

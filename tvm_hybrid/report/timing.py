@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
 
 # ONNX Runtime's workers spin for a while after a run; the next contestant must not share a core
 # with them.

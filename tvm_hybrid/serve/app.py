@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from microkernels.errors import (
+from microkernels.base.errors import (
     FeedError,
     ModelError,
     QueueFullError,
@@ -19,7 +19,7 @@ from microkernels.errors import (
     TvmHybridError,
 )
 
-from ..feeds import check_output
+from ..runtime.feeds import check_output
 from ..version_check import __version__
 from .batching import Batcher
 from .tensors import InferRequest, answer, array_of, metadata, read_request
@@ -27,7 +27,7 @@ from .tensors import InferRequest, answer, array_of, metadata, read_request
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..session import InferenceSession
+    from ..session.inference_session import InferenceSession
 
 logger = logging.getLogger("tvm_hybrid")
 

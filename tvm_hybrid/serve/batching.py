@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from microkernels.errors import FeedError, QueueFullError, SessionClosedError, ShapeError
+from microkernels.base.errors import FeedError, QueueFullError, SessionClosedError, ShapeError
 
-from ..feeds import named_feeds, to_array
-from ..tensors import OpenTensorInfo
+from ..runtime.feeds import named_feeds, to_array
+from ..runtime.tensors import OpenTensorInfo
 
 if TYPE_CHECKING:
-    from ..node_arg import NodeArg
-    from ..session import InferenceSession
+    from ..session.inference_session import InferenceSession
+    from ..session.node_arg import NodeArg
 
 Feeds = Mapping[str, np.ndarray]
 _Key = tuple[tuple[str, tuple[int, ...]], ...]

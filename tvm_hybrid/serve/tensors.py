@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from microkernels.errors import FeedError
+from microkernels.base.errors import FeedError
 
-from ..node_arg import NodeArg
-from ..tensors import numpy_dtype
+from ..runtime.tensors import numpy_dtype
+from ..session.node_arg import NodeArg
 
 _TYPES = {
     "bool": "BOOL",

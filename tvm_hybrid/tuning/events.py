@@ -16,7 +16,7 @@ from typing import Literal
 
 from tir_schedules.core.region import Region
 
-from .records.record import Record
+from ..records.record import Record
 
 Stage = Literal["begin", "search", "final", "end"]
 

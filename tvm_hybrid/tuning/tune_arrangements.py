@@ -25,12 +25,12 @@ from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.tensorize.arrangement import Arrangement
 from tir_schedules.tensorize.arrangement_problem import ArrangementProblem
 
-from .lookup.record_lookup import RecordLookup
+from ..records.choice_record import ArrangementRecord
+from ..records.lookup.record_lookup import RecordLookup
+from ..records.record_store import RecordStore
 from .measuring.model_race import Race, race_modules
 from .measuring.sampling import Effort
 from .measuring.significance import is_faster
-from .records.choice_record import ArrangementRecord
-from .records.record_store import RecordStore
 
 logger = logging.getLogger("tvm_hybrid")
 

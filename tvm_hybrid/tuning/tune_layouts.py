@@ -12,14 +12,14 @@ from tvm import IRModule
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 
+from ..records.lookup.choice_lookup import layouts_of
+from ..records.lookup.record_lookup import RecordLookup
+from ..records.record_store import RecordStore
 from .events import Callback, StopTuning, Trial
 from .layouts.joint_layout import SHARE, JointPlan, JointResult, JointStage, Loops
-from .lookup.choice_lookup import layouts_of
-from .lookup.record_lookup import RecordLookup
 from .measuring.kernel_clock import KernelClock
 from .measuring.measurer import Measurer
 from .measuring.model_race import race
-from .records.record_store import RecordStore
 from .tune_regions import tune_regions
 from .tuning_task import Plan
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microkernels.errors import Argument, ConfigError
+from microkernels.base.errors import Argument, ConfigError
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
 from relay_passes.collect_regions import count_regions
@@ -21,8 +21,7 @@ from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-from ..affinity.on_cpus import on_cpus
-from ..model_input import import_model
+from ..frontend.model_input import import_model
 from ..options import (
     CompileOptions,
     TuneKeywords,
@@ -32,14 +31,15 @@ from ..options import (
     setting_of,
     target_of,
 )
+from ..records.locked_file import require_appendable
+from ..records.lookup.choice_lookup import arrangements_of
+from ..records.lookup.record_lookup import RecordLookup
+from ..records.record_store import RecordStore
+from ..runtime.affinity.on_cpus import on_cpus
 from .events import Callback
-from .lookup.choice_lookup import arrangements_of
-from .lookup.record_lookup import RecordLookup
 from .measuring.local_measurer import LocalMeasurer
 from .measuring.measurer import Measurer
 from .measuring.replay import Replay
-from .records.locked_file import require_appendable
-from .records.record_store import RecordStore
 from .rpc.measurer import RpcMeasurer
 from .rpc.servers import Servers, find_servers
 from .rpc.tracker import Address

@@ -14,18 +14,18 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 import msgspec
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 
+from ..records.record import Record, make_record
+from ..records.record_store import RecordStore, config_key
 from .events import Callback, Stage, StopTuning, Trial
 from .interruption import Interruption
 from .measuring.measure import Effort, Measurement
 from .measuring.measurer import Measurer
 from .measuring.significance import is_faster
-from .records.record import Record, make_record
-from .records.record_store import RecordStore, config_key
 from .task_scheduler import Halt, TaskScheduler
 from .tune_result import TuneResult
 from .tuning_task import FINALISTS, Plan, TuningTask

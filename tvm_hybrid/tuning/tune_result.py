@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tir_schedules.core.region import Region
 
-from .records.record import Record
+from ..records.record import Record
 
 if TYPE_CHECKING:
     from .layouts.joint_layout import JointResult

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
+from ..records.config_space import ConfigSpace
+from ..records.record import Record
+from ..records.record_file import Located
+from ..records.record_store import RecordStore, config_key, trusted
 from .events import TaskInfo
 from .measuring.significance import MARGIN
 from .recordings.history import earlier_records
-from .records.record import Record
-from .records.record_file import Located
-from .records.record_store import RecordStore, config_key, trusted
-from .search.config_space import ConfigSpace
 from .search.strategies.registry import make_strategy
 from .search.strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
 from .task_scheduler import ALL_TRIED, TaskState

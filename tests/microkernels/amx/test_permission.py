@@ -18,7 +18,7 @@ from tvm.support import cc
 
 from microkernels.amx import permission as amx_permission
 from microkernels.amx.permission import REFUSALS, Permission, emit_permission_check, tile_permission
-from microkernels.tvm_compat import NO_ALIAS
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from tests.linux_answers import where_linux_answers
 
 ANSWERS = [*(code for code in REFUSALS if code is not None), errno.EPERM]

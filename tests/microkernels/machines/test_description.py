@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from microkernels.errors import TargetError
+from microkernels.base.errors import TargetError
 from microkernels.isa import isa_named
 from microkernels.machines.description import (
     BASE,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tvm.target import Target
 
-from microkernels.cache_dir import CACHE_VARIABLE
-from microkernels.errors import TargetError
-from microkernels.host_cpu import host_cpu
+from microkernels.base.cache_dir import CACHE_VARIABLE
+from microkernels.base.errors import TargetError
+from microkernels.base.host_cpu import host_cpu
 from microkernels.machines.description import describe, described
 from microkernels.machines.host import MACHINE_VARIABLE, calibrated_path, path_in_force
 from microkernels.machines.machine import Machine

@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import relax, s_tir, tirx
 
-from microkernels.errors import IsaError
+from microkernels.base.errors import IsaError
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel
 from microkernels.packing import pack_weight

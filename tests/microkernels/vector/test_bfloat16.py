@@ -8,9 +8,9 @@ import tvm
 import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
 from microkernels.isa import isa_named
 from microkernels.kernels.bf16_family import DOT_LLVM_IR
-from microkernels.tvm_compat import NO_ALIAS, llvm_functions
 from microkernels.vector.bfloat16 import narrow, narrow_by_instruction, widen
 from microkernels.vector.expressions import parameter, ramp
 from tests.microkernels.isa_targets import MCPU

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.tvm_compat import NO_ALIAS
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.vector.expressions import Expr, bind, like, parameter, ramp, splat
 
 LANES = 8

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.tvm_compat import NO_ALIAS
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.vector.expressions import ramp
 from microkernels.vector.remainder import fmod
 

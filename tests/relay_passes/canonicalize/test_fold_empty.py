@@ -12,7 +12,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from relay_passes.canonicalize.fold_empty import fold_empty
 from tests.relay_passes.graphs import module
 

@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 import tvm_hybrid
 from relay_passes.canonicalize.isolate_casts import isolate_casts
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 HASWELL = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
 

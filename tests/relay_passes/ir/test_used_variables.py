@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from microkernels.aligned_array import aligned_empty
+from microkernels.base.aligned_array import aligned_empty
 from relay_passes.ir import used_variables
 from relay_passes.ir.graph import DataflowGraph, forget_block
 from relay_passes.ir.used_variables import forget_variables, read_variables, variables

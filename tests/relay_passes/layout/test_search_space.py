@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, relax
 
 from relay_passes.canonicalize.pointwise_conv import pointwise_conv
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.propagate_layout import propagate_layout
 from relay_passes.layout.search_space import LayoutChoice, LayoutProblem

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import IRModule, relax, te
 
 from relay_passes.collect_problems import arrangement_problems
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.lift.arranged_module import arranged_module, can_be_measured
 from relay_passes.lift.lift_programs import lift_programs
 from relay_passes.pipeline_options import PipelineOptions

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.decisions import TENSORIZE, DecisionLog
+from relay_passes.ir.decisions import TENSORIZE, DecisionLog
 from relay_passes.lift.lift_programs import lift_programs
 from tests.examples import examples
 from tests.relay_passes.graphs import constant, module, run

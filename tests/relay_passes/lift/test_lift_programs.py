@@ -13,7 +13,7 @@ from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
 from microkernels.registry import microkernel_named
-from relay_passes.decisions import TENSORIZE, DecisionLog
+from relay_passes.ir.decisions import TENSORIZE, DecisionLog
 from relay_passes.lift.lift_programs import lift_programs
 from tests.relay_passes.graphs import Body, constant, module, run
 from tests.tir_schedules.tensorize.programs import function, summed

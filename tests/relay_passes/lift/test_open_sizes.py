@@ -14,8 +14,8 @@ from tvm.script import tirx as T
 from tvm.sym import Analyzer
 
 import tvm_hybrid
-from microkernels.errors import CompileError
-from relay_passes.decisions import DecisionLog
+from microkernels.base.errors import CompileError
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import size_of
 from relay_passes.lift.caller_sizes import in_caller_sizes
 from tests.relay_passes.graphs import constant, run

@@ -18,9 +18,9 @@ from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.feeds import aligned_empty
-from tvm_hybrid.targets import host_target
-from tvm_hybrid.tensors import TensorInfo
+from tvm_hybrid.runtime.feeds import aligned_empty
+from tvm_hybrid.runtime.tensors import TensorInfo
+from tvm_hybrid.targets.resolve import host_target
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 op = relax.op

@@ -8,10 +8,10 @@ import tvm
 from tvm import IRModule, ir, relax, tirx
 
 import tvm_hybrid
+from microkernels.base.tvm_compat.relax import ENTRY_CHECKS
 from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline import Phase, phases
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.tvm_compat import ENTRY_CHECKS
 from tests.relay_passes.graphs import TARGET, module
 
 op = relax.op

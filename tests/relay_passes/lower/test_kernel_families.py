@@ -15,7 +15,7 @@ from relay_passes.lower import kernel_families, lower_regions
 from relay_passes.lower.share_kernels import plain
 from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 
 pytestmark = pytest.mark.turns
 

@@ -15,6 +15,7 @@ from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX
 from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.lower.kernel_text import (
     PLACEHOLDER,
@@ -26,8 +27,7 @@ from relay_passes.lower.kernel_text import (
     kernel_key,
 )
 from relay_passes.lower.launch_few import made_for, pipeline_for
-from relay_passes.tvm_compat import SYMBOL_PREFIX
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = 64

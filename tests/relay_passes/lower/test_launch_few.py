@@ -18,11 +18,11 @@ from tvm import relax, tirx
 from tvm.script import tirx as T
 
 import tvm_hybrid
+from microkernels.base.tvm_compat.runtime import configure_threads
 from relay_passes.lower.check_first import checking_pipeline
 from relay_passes.lower.launch_few import FEWEST, busy_threads, made_for, pipeline_for
 from tests.relay_passes.graphs import TARGET
 from tir_schedules.core.emission import ALONE
-from tvm_hybrid.tvm_compat.runtime import configure_threads
 
 POOLS = (1, 2, 3, 4, 5, 6, 8, 32)
 LARGE = 5000  # elements that TVM takes from its workspace

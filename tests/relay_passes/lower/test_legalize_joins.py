@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax, tirx
 
+from microkernels.base.tvm_compat.relax import INJECTIVE, OP_PATTERN
 from relay_passes.ir.graph import is_call
 from relay_passes.lower.legalize_joins import joined
 from relay_passes.lower.legalize_operators import legalize_operators
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN
 from tests.relay_passes.graphs import TARGET, module, run
 
 H, W = (tirx.Var(name, "int64") for name in "hw")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 import tvm_hybrid
-from microkernels.errors import FeedError
+from microkernels.base.errors import FeedError
 from tests.relay_passes.graphs import module
 
 X = np.arange(35, dtype=np.float32).reshape(5, 7)

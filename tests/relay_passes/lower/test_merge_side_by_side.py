@@ -10,7 +10,7 @@ from tvm import IRModule, relax, tirx
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.compile_module import compile_module
-from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.lower.lower_regions import KERNEL, lower_regions
 from relay_passes.lower.merge_side_by_side import merge_side_by_side
 from relay_passes.lower.prepack import prepack

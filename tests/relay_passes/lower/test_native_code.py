@@ -14,12 +14,12 @@ from tvm import relax
 
 import tvm_hybrid
 from relay_passes.compile_module import compile_module
+from relay_passes.ir.workers import threads_for
 from relay_passes.lower.native_code import FEW, GROUP
 from relay_passes.lower.outside_weights import OUTSIDE_BYTES
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.workers import threads_for
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 
 ROWS = 3
 SIZES = (16, 17, 18, 19, 20, 21, 22, 23, 24, 25)  # every product has a kernel of its own

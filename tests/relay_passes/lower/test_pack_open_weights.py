@@ -10,7 +10,7 @@ from tvm.relax import op
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.entries import MAIN
+from relay_passes.ir.entries import MAIN
 from relay_passes.ir.region_functions import is_region_function
 from relay_passes.lower.pack_open_weights import pack_open_weights
 from relay_passes.lower.select_configs import select_configs

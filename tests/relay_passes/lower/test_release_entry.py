@@ -6,7 +6,7 @@ import pytest
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.entries import RELEASE_ENTRY
+from relay_passes.ir.entries import RELEASE_ENTRY
 from relay_passes.lower.release_entry import LEAST_BYTES, release_entry
 
 ROWS = tirx.Var("rows", "int64")

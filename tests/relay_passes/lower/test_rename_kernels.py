@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from relay_passes.compile_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.tvm_hybrid.small_models import mlp_module, several_module
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 
 
 def test_kernels_and_decisions_get_the_suffix() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tvm import IRModule, relax, te, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.lower.lower_regions import IN_PLACE, KERNEL
 from relay_passes.lower.update_rows import ROW_UPDATE, update_rows
 

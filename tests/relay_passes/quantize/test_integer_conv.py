@@ -10,7 +10,7 @@ import pytest
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.quantize.integer_conv import integer_conv
 from tests.onnx_reference.arithmetic import quantized, scaled
 from tests.onnx_reference.convolution import integer_conv as wanted_sums

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import op_name
 from relay_passes.quantize.integer_matmul import integer_matmul
 from relay_passes.quantize.lift_quantize import lift_quantize

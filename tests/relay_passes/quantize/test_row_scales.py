@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.quantize.row_scales import row_scales
 from tests.relay_passes.graphs import module, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays, constant, dequantize

@@ -12,7 +12,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.decisions import DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function
 from relay_passes.regions.partition import partition

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 import tvm_hybrid._autoload
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from relay_passes.collect_regions import collect_regions
 from relay_passes.compile_module import compile_module
 from relay_passes.ir.region_functions import REGION, is_region_function

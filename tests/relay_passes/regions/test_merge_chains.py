@@ -23,7 +23,7 @@ from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, r
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region
-from tvm_hybrid.dlpack import BFLOAT16
+from tvm_hybrid.runtime.dlpack import BFLOAT16
 
 op = relax.op
 F = "float32"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from microkernels.errors import CompileError
-from relay_passes.decisions import DecisionLog
+from microkernels.base.errors import CompileError
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.region_functions import COMPOSITE, REASON, REGION
 from relay_passes.lower.lower_regions import lower_regions

@@ -9,7 +9,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from relay_passes.ir.region_functions import COMPOSITE, REGION
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import (

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.attention_checks import ISAS_OF, best, check
 from tests.tir_schedules.attention_reference import expected

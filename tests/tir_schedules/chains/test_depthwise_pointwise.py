@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.relay_passes.graphs import run as run_relax
@@ -28,7 +28,7 @@ from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors
 from tir_schedules.product.tile_config import product_kernels
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain

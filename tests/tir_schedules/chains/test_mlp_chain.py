@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.chain_regions import (
     INPUT,

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tests.tir_schedules.chain_regions import (
     INPUT,
     ChainBuilder,

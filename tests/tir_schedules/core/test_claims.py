@@ -16,7 +16,7 @@ from tir_schedules.core.emission import kernel_function, tensor_parameter
 from tir_schedules.core.extents import as_expr, extent, read_extents
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
-from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 SHARES = 8
 PIECES = SymbolicSize.of("pieces")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from tests.stand_ins import running
 from tests.tir_schedules.run_region import ISAS, highest_native
 from tir_schedules.core.emission import kernel_function, tensor_parameter
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
-from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 N, M = SymbolicSize.of("n"), SymbolicSize.of("m")
 

@@ -17,7 +17,7 @@ from tir_schedules.core.open_loops import for_balanced_blocks, for_tiles
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.tail_heights import tail_heights
-from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 N = SymbolicSize.of("n")
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.region import Region, Step, Tensor
 

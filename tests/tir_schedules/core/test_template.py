@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from tests.tir_schedules.run_region import machine_for

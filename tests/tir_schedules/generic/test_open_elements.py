@@ -22,7 +22,7 @@ from tir_schedules.generic.open_elements import open_elements
 from tir_schedules.generic.open_nests import open_nests
 from tir_schedules.generic.schedule import schedule_generic
 from tir_schedules.generic.selects import with_selects
-from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 N, M = (tirx.Var(name, "int64") for name in "nm")
 SIZES = [(1, 1), (3, 40), (40, 3), (17, 16), (33, 49), (0, 5), (5, 0)]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tests.amx_emulator import emulator
 from tests.examples import examples
 from tests.onnx_reference.arithmetic import dynamic_quantize, quantize, quantized
@@ -25,7 +25,7 @@ from tests.tir_schedules.run_region import run
 from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
-from tvm_hybrid.dlpack import BFLOAT16
+from tvm_hybrid.runtime.dlpack import BFLOAT16
 
 from .test_bf16_matmul import matmul_region as bf16_region
 from .test_integer_matmul import A_ZEROS, W_ZEROS, unpack

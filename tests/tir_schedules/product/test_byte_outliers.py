@@ -26,7 +26,7 @@ from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.matmul_weight import has_column_sums, packed_shape, sums_at
 from tir_schedules.product.outlier_list import LARGEST
 from tir_schedules.product.zero_points import ZeroPoints
-from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 every_isa = pytest.mark.parametrize("isa", ["avx2", "avx512"])
 KINDS = ("few", "some rows", "all 255", "all 0", "one", "at the ends", "random")

@@ -15,7 +15,7 @@ from tir_schedules.core.emission import kernel_function
 from tir_schedules.core.region import Region
 from tir_schedules.product.byte_product import SEARCHED_COLUMNS, HighBits
 from tir_schedules.product.matmul import MATMUL
-from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 pytestmark = pytest.mark.turns
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm_ffi import structural_equal
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.tir_schedules.run_region import (

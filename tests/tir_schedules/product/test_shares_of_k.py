@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tvm import get_global_func
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
+from microkernels.base.tvm_compat.runtime import configure_threads
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.guard import guarded
@@ -28,8 +29,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.matmul import MATMUL
-from tvm_hybrid.dlpack import tensor_of
-from tvm_hybrid.tvm_compat.runtime import configure_threads
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 CALLS = 20  # of a kernel: threads end in another order every time
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
@@ -17,7 +17,7 @@ from tir_schedules.product.weight_only_matmul import (
     WeightOnlyConfig,
     weight_format,
 )
-from tvm_hybrid.dlpack import BFLOAT16
+from tvm_hybrid.runtime.dlpack import BFLOAT16
 
 from .test_weight_only_matmul import arrays_of, region_of
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
 from tests.tir_schedules.integer_regions import TYPES, check, matmul_region
 from tests.tir_schedules.open_regions import LENGTH, OpenKernel

@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.recurrent_regions import all_given, recurrent, recurrent_inputs
 from tests.tir_schedules.run_region import (
@@ -25,7 +25,7 @@ from tir_schedules.recurrent.activations import ACTIVATIONS
 from tir_schedules.recurrent.config import RecurrentConfig
 from tir_schedules.recurrent.problem import DIRECTIONS, GATES
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS, plain_function
-from tvm_hybrid.dlpack import BFLOAT16, array_of, tensor_of
+from tvm_hybrid.runtime.dlpack import BFLOAT16, array_of, tensor_of
 
 TEMPLATE = template_for("recurrent")
 NATIVE = highest_native(ISAS)

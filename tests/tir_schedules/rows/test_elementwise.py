@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 from tvm.ir.instrument import pass_instrument
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.guard import guarded

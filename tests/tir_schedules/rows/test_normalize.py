@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm.ir.instrument import pass_instrument
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.tir_schedules.run_region import (

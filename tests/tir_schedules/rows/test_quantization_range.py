@@ -8,7 +8,7 @@ import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.guard import guarded

@@ -24,8 +24,8 @@ from relay_passes.canonicalize.recognize_gelu import recognize_gelu
 from relay_passes.ir.tidy import tidy, to_dataflow
 from relay_passes.lower.kernel_context import kernel_context
 from tests.stand_ins.building import unchecked
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.frontend import ImportedModel, import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 Declaration = tuple[str, int, Sequence[int | str | None] | None]
 OPSET = 17

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from tests.onnx_builder import CONTRIB
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.frontend import import_onnx

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import UnsupportedOperatorError
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 pytestmark = pytest.mark.turns
 

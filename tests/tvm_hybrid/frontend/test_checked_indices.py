@@ -14,9 +14,9 @@ from tvm import relax
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import CompileError, FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .models import random
 

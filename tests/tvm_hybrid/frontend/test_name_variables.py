@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.explain.model_nodes import numbers_in
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.model_nodes import numbers_in
 
 
 def test_parts_of_a_node_have_its_number() -> None:

@@ -9,8 +9,8 @@ import onnx
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.frontend.resize_taps import Resizing, axis_taps
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),

@@ -9,9 +9,9 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 X = ["n", 3, "w"]
 # n, w and the sizes of another input.

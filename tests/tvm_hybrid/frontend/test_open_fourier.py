@@ -8,8 +8,8 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .models import random
 from .test_fourier import bound, check, exact

@@ -7,7 +7,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 Shape = list[int | str]
 SIZES = [{"n": 1, "m": 1}, {"n": 3, "m": 5}, {"n": 0, "m": 2}, {"n": 2, "m": 33}]

@@ -12,8 +12,8 @@ import tvm_hybrid
 from tests.microkernels.isa_targets import target_of
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tests.onnx_reference.arithmetic import dynamic_quantize
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 pytestmark = pytest.mark.turns
 

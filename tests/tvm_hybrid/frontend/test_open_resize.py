@@ -11,9 +11,9 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 pytestmark = pytest.mark.turns
 

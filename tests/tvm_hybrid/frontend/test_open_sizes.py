@@ -12,9 +12,9 @@ from tvm import relax
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.frontend.models import folded
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError, ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import ImportedModel, import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 
 def imported(build: OnnxBuilder, **options: Any) -> ImportedModel:

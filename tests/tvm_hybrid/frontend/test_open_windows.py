@@ -12,9 +12,9 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .models import random
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 CHANNELS, WINDOW, STEP = 4, 8, 2
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tvm_hybrid.errors import ShapeError
-from tvm_hybrid.executable import Executable
+from tvm_hybrid.executable.executable import Executable
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxscript")

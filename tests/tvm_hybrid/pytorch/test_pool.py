@@ -17,14 +17,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_hybrid  # noqa: E402
-from tests.tvm_hybrid.thread_pool.counting import (  # noqa: E402
+from tests.tvm_hybrid.runtime.thread_pool.counting import (  # noqa: E402
     ENVIRONMENTS,
     Found,
     check_found,
     counted,
     run_with,
 )
-from tests.tvm_hybrid.thread_pool.wide_model import EXPECTED, WEIGHT, X  # noqa: E402
+from tests.tvm_hybrid.runtime.thread_pool.wide_model import EXPECTED, WEIGHT, X  # noqa: E402
 
 SAID: dict[str, dict[str, Any]] = {
     "num_threads": {"num_threads": 2},

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import tvm_hybrid
-from microkernels.errors import FeedError, QuantizeError
+from microkernels.base.errors import FeedError, QuantizeError
 from microkernels.isa import LADDER, isa_named
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.cli import main

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from microkernels.errors import FeedError
+from microkernels.base.errors import FeedError
 from tvm_hybrid.quantization.samples import ModelInput, inputs_of, load_samples, require_one_shape
 
 from ..onnx_models import two_layers

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import tvm
 
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
 from microkernels.isa import CAP_VARIABLE, host_isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import all_microkernels, microkernel_named
 from tests.microkernels.isa_targets import target_of
 from tests.microkernels.operands import stored
+from tvm_hybrid.bench.tables import kernel_speed_table
 from tvm_hybrid.cli import main
 from tvm_hybrid.report import kernel_speed
 from tvm_hybrid.report.kernel_speed import kernel_page, measure_kernels, types_of
-from tvm_hybrid.report.tables import kernel_speed_table
 
 pytestmark = pytest.mark.turns
 

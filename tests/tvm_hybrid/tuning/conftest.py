@@ -15,8 +15,8 @@ from tvm.target import Target, codegen
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core import template
-from tvm_hybrid.tuning.records.record import Record, make_record
-from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.records.record import Record, make_record
+from tvm_hybrid.records.record_store import RecordStore
 
 MakeRecord = Callable[..., Record]
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tvm_hybrid.cli import main
-from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.records.record_store import RecordStore
 
 
 @pytest.fixture

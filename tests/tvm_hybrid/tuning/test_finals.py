@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 from microkernels.machines.machine import Machine
-from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup
-from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.records.lookup.record_lookup import RecordLookup
+from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 
 from .conftest import MakeRecord

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from microkernels.machines.machine import Machine
+from tvm_hybrid.records.record import Record
+from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.interruption import Interruption
-from tvm_hybrid.tuning.records.record import Record
-from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 
 from .pretended import ALL, Pretended

@@ -11,15 +11,15 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from relay_passes.collect_problems import arrangement_problems
-from relay_passes.decisions import TENSORIZE
+from relay_passes.ir.decisions import TENSORIZE
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import module
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.records.choice_record import ArrangementRecord
+from tvm_hybrid.records.record_store import RecordStore
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning import tune_model
 from tvm_hybrid.tuning.measuring.model_race import Race, race_modules
 from tvm_hybrid.tuning.measuring.sampling import Effort
-from tvm_hybrid.tuning.records.choice_record import ArrangementRecord
-from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_arrangements import tune_arrangements
 
 op = relax.op

@@ -16,8 +16,8 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.cli import main
-from tvm_hybrid.executable import Executable
-from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.executable.executable import Executable
+from tvm_hybrid.records.record_store import RecordStore
 
 from .forked_worker import fork_workers
 

@@ -12,8 +12,8 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.errors import ConfigError, TargetError
+from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning import StopTuning, Trial
-from tvm_hybrid.tuning.records.record_store import RecordStore
 
 F32 = np.float32
 ROWS, SIZE = 6, 24

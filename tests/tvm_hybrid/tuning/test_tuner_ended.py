@@ -14,8 +14,8 @@ import pytest
 
 from microkernels.machines.machine import Machine
 from tests.tvm_hybrid.processes import children
-from tvm_hybrid.tuning.records.record_file import RecordFile
-from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.records.record_file import RecordFile
+from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 from tvm_hybrid.tuning.tune_result import TuneResult
 from tvm_hybrid.tuning.tuning_task import Plan

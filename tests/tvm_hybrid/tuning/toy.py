@@ -10,10 +10,10 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
+from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import ramp
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor

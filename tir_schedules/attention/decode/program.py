@@ -18,10 +18,10 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import kernels_for
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import bind
 from tir_schedules.attention.problem import (
     AttentionProblem,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.addresses import ADDRESS_LLVM_IR
 from microkernels.vector.expressions import Expr, bind, materialise
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR

@@ -18,7 +18,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.exp2 import LOG2_E, exp2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, widening_tile
 from microkernels.machines.machine import Machine

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.microkernel import Microkernel
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import (
     Expr,
     bind,

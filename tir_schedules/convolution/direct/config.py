@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named

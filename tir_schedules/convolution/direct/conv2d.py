@@ -22,11 +22,11 @@ from dataclasses import replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.registry import microkernel_named, tile_kernels_for
 from microkernels.tile import Address
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate

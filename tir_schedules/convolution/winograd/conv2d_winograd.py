@@ -26,8 +26,8 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
+from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
-from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate

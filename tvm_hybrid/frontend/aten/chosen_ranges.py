@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
-from microkernels.integers import RANGES
+from microkernels.base.errors import UnsupportedOperatorError
+from microkernels.base.integers import RANGES
 from relay_passes.ir.dynamic_quantize import emit_dynamic_range
 from relay_passes.ir.rewrite import Emit
 

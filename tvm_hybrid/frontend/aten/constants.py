@@ -11,7 +11,7 @@ import torch
 import tvm
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 _TYPES = {
     torch.bool: "bool",

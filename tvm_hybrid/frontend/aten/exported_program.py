@@ -9,7 +9,7 @@ from torch.export import default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind
 from tvm import IRModule
 
-from microkernels.errors import ModelError, TvmHybridError
+from microkernels.base.errors import ModelError, TvmHybridError
 
 from .decompositions import with_decompositions
 from .importer import import_graph

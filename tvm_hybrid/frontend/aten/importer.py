@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tvm import IRModule, relax, tirx
 
-from microkernels.errors import TvmHybridError, UnsupportedOperatorError
+from microkernels.base.errors import TvmHybridError, UnsupportedOperatorError
 
 from .constants import constant_of, type_name
 from .converters import NUMBERS, known_converters, new_importer, refuse_unknown

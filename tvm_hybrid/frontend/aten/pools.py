@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 _POOLS = {2: (relax.op.nn.avg_pool2d, "NCHW"), 3: (relax.op.nn.avg_pool3d, "NCDHW")}
 

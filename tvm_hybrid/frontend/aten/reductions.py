@@ -19,7 +19,7 @@ from typing import Any
 
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from .constants import type_name
 

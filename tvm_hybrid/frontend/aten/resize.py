@@ -22,7 +22,7 @@ from torch._decomp.decompositions import upsample_compute_output_size
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from .constants import constant_of
 

@@ -20,7 +20,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 aten = torch.ops.aten
 

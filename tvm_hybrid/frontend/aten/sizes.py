@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tvm import relax, sym, tirx
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 # SymPy's functions and torch's own by their names; all are of whole numbers.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from .constants import type_name
 

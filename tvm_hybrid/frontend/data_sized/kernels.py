@@ -9,7 +9,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from tir_schedules.core.emission import opaque_block
 
 from ..expressions import Expr

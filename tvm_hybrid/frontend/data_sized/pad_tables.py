@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te, tirx
 
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.lower.legalize_places import PLACES
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 
 from ..expressions import Expr
 from .kernels import index

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax, te, tirx
 
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 
 from ..expressions import Expr
 from .kernels import index

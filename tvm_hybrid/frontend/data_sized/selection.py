@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import reinterpret
 
-from ...tensors import numpy_dtype
+from ...runtime.tensors import numpy_dtype
 from ..expressions import Converter, Expr
 from .kernels import INDEX, emit_kernel, index, put
 from .sizes import copied, dims_of, pick, product, size_in

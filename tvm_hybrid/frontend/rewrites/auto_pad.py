@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, with_attributes

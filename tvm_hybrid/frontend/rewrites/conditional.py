@@ -16,7 +16,7 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..freeze_shapes import declared_dims
 from ..graph import OWN_DOMAIN, Graph, describe

@@ -7,7 +7,7 @@ import math
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..graph import Graph, describe
 from ..node_builder import attributes_of, optional_input

@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..graph import OWN_DOMAIN, Graph, describe
 from ..node_builder import Extent, NodeBuilder, attributes_of, known_shape, optional_input

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, optional_input

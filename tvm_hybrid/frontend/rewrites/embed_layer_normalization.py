@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..graph import Graph, describe
 from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input

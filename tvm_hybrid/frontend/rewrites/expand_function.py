@@ -13,7 +13,7 @@ import logging
 import onnx
 from onnx import helper
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe, is_standard
 from ..inline import inline

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import onnx
 
-from microkernels.errors import ShapeError
+from microkernels.base.errors import ShapeError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, known_shape

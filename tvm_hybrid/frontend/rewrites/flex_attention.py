@@ -13,7 +13,7 @@ import math
 import onnx
 from onnx import TensorProto, helper
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..check_model import type_name
 from ..graph import Graph, describe

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..fourier_converters import MAX_TABLE_BYTES
 from ..graph import OWN_DOMAIN, Graph, describe

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of

@@ -15,7 +15,7 @@ import math
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, optional_input

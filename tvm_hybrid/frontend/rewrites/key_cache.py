@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..graph import OWN_DOMAIN, describe
 from ..node_builder import Extent, NodeBuilder, optional_input

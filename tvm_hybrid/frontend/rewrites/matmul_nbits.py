@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, optional_input

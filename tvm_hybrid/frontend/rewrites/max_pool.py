@@ -12,7 +12,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, with_attributes

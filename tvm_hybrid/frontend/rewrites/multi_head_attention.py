@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import onnx
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..graph import Graph, describe
 from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import onnx
 
-from microkernels.errors import ModelError
+from microkernels.base.errors import ModelError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input

@@ -14,7 +14,7 @@ import math
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..check_model import type_name
 from ..graph import Graph, describe

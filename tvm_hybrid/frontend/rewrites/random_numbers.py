@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, known_shape

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import describe
 from ..node_builder import attributes_of

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from tir_schedules.recurrent.problem import DIRECTIONS, GATES
 
 from ..graph import Graph, describe

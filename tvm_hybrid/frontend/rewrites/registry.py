@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import Graph, describe, is_standard
 

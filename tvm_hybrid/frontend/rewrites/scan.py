@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe, is_standard
 from ..inline import rename_values

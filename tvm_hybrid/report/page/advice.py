@@ -8,8 +8,8 @@ from microkernels.isa import host_isa, isa_named
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
 
-from ...manifest import Manifest
-from ...threads import physical_cores
+from ...library.manifest import Manifest
+from ...runtime.threads import physical_cores
 from .data import Advice, PageData
 from .region_card import RegionCard
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from microkernels.errors import IsaError
-from microkernels.host_cpu import processor
-from relay_passes.decisions import REORDER, Decision
+from microkernels.base.errors import IsaError
+from microkernels.base.host_cpu import processor
+from relay_passes.ir.decisions import REORDER, Decision
 
-from ...call_decisions import decisions_of
-from ...cpu_features import require_host
-from ...profile import Profile
-from ...program_graph import KernelCall, ProgramGraph
-from ...record_use import RecordUse
+from ...explain.call_decisions import decisions_of
+from ...explain.profile import Profile
+from ...explain.program_graph import KernelCall, ProgramGraph
+from ...library.record_use import RecordUse
+from ...targets.cpu_features import require_host
 from ..roof import Roof, measure_roof
 from .advice import advice_for
 from .data import KernelRow, Note, PageData, RecordLine
@@ -32,7 +32,7 @@ from .region_card import RegionCard
 from .times import between_kernels, call_times
 
 if TYPE_CHECKING:
-    from ...executable import Executable
+    from ...executable.executable import Executable
 
 
 def collect(

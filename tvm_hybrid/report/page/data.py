@@ -61,7 +61,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A tuning record that was used; see `tvm_hybrid.record_use.RecordUse`."""
+    """A tuning record that was used; see `tvm_hybrid.library.record_use.RecordUse`."""
 
     place: str
     how: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ...manifest import ChosenOptions
+from ...library.manifest import ChosenOptions
 
 
 class Head(ChosenOptions, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from tvm import DataType
 
-from relay_passes.decisions import Decision
+from relay_passes.ir.decisions import Decision
 
-from ...program_graph import KernelCall, ProgramGraph
+from ...explain.program_graph import KernelCall, ProgramGraph
 from ..roof import Roof
 from .region_card import Work
 

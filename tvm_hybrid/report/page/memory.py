@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ...program_graph import VALUE
-from ...storage_plan import NO_PLAN
-from ...tensors import numpy_dtype
+from ...explain.program_graph import VALUE
+from ...explain.storage_plan import NO_PLAN
+from ...runtime.tensors import numpy_dtype
 from .data import Memory
 
 if TYPE_CHECKING:
-    from ...executable import Executable
+    from ...executable.executable import Executable
 
 
 def memory_of(executable: Executable, model_file: int | None) -> Memory:

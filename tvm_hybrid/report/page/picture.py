@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay_passes.decisions import REORDER
+from relay_passes.ir.decisions import REORDER
 
-from ...program_graph import INPUT, WEIGHT, ProgramGraph, Value
+from ...explain.program_graph import INPUT, WEIGHT, ProgramGraph, Value
 from .layered import layered
 from .operators import title_of
 from .picture_data import Box, Edge, Picture

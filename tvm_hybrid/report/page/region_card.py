@@ -74,7 +74,7 @@ class RegionCard(msgspec.Struct, frozen=True, kw_only=True):
     number : int
         Its place in `PageData.regions`.
     node, op, function, kernel, config, source, on_vectors, at_run_time, workload
-        As of `relay_passes.decisions.Decision`.
+        As of `relay_passes.ir.decisions.Decision`.
     taken : bool
         Whether a template of ours builds it.
     parts : list of list of str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ...profile import Profile
+from ...explain.profile import Profile
 
 
 def between_kernels(profile: Profile, functions: Sequence[str]) -> float | None:

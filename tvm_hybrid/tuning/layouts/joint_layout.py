@@ -34,13 +34,13 @@ from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 
-from ..lookup.record_lookup import RecordLookup
+from ...records.choice_record import LayoutRecord
+from ...records.lookup.record_lookup import RecordLookup
+from ...records.record_store import RecordStore
 from ..measuring.kernel_clock import Clock, total_us
 from ..measuring.model_race import Race
 from ..measuring.program_kernels import program_kernels
 from ..measuring.significance import is_faster
-from ..records.choice_record import LayoutRecord
-from ..records.record_store import RecordStore
 from .joint_layout_walk import Labelling, Step, WalkResult, walk
 
 logger = logging.getLogger("tvm_hybrid")

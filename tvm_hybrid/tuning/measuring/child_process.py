@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from microkernels.errors import CompileError
-from microkernels.output_file import undisturbed
+from microkernels.base.errors import CompileError
+from microkernels.base.output_file import undisturbed
 
 START_SECONDS = 120.0
 _READ_BYTES = 1 << 16

@@ -57,7 +57,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 
 def time_kernel(job: KernelJob) -> KernelTime:
     """Compiles and times one kernel in this process."""
-    from ...threads import use_threads
+    from ...runtime.threads import use_threads
 
     use_threads(job.threads)
     try:

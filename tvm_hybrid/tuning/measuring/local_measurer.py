@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from ...threads import same_core
+from ...runtime.threads import same_core
 from .child_process import ChildProcess
 from .measure import Effort, Measurement, joined
 from .process_measurer import ProcessMeasurer

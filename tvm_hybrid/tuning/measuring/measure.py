@@ -14,7 +14,7 @@ import msgspec
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import Template
 
-from ..records.record import Status
+from ...records.record import Status
 from .candidate import Kernel, Rotation, never_right, time_in_turns
 from .case import Case, PreparedCase
 from .sampling import Effort

@@ -13,7 +13,7 @@ from relay_passes.compile_module import compile_module
 from relay_passes.ir.graph import known_tensor
 from relay_passes.pipeline_options import PipelineOptions
 
-from ...threads import use_threads
+from ...runtime.threads import use_threads
 from ..verification.arguments import FLOATS, element_type
 from .candidate import Sampled, time_in_turns
 from .sampling import Effort

@@ -14,7 +14,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from ..records.record import Status
+from ...records.record import Status
 from .case import Case
 from .child_process import wait_for
 from .measure import Effort, Measurement

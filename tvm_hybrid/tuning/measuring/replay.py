@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from microkernels.errors import RecordError
+from microkernels.base.errors import RecordError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from ..records.read_records import read_records
-from ..records.record import Record
-from ..records.record_file import Located
-from ..records.record_store import config_key, latest
+from ...records.read_records import read_records
+from ...records.record import Record
+from ...records.record_file import Located
+from ...records.record_store import config_key, latest
 from .measure import Effort, Measurement
 
 

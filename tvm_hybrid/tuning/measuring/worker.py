@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import Template
 
@@ -138,7 +138,7 @@ class _Worker:
         self.benches = Benches(Bench)
 
     def handle(self, job: Job) -> Reply:
-        from ...threads import use_threads
+        from ...runtime.threads import use_threads
 
         self.answer(Stage("prepare"))
         use_threads(job.case.threads)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from microkernels.errors import CompileError, ServerError
+from microkernels.base.errors import CompileError, ServerError
 
 from .child_process import ChildProcess
 from .measure import Measurement

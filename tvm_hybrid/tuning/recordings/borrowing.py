@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..lookup.nearest_record import NearestRecords
-from ..records.record import Record
-from ..records.record_file import Located
-from ..records.record_store import ranked
+from ...records.lookup.nearest_record import NearestRecords
+from ...records.record import Record
+from ...records.record_file import Located
+from ...records.record_store import ranked
 from .simulate import Recording
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import logging
 
-from microkernels.errors import RecordError
+from microkernels.base.errors import RecordError
 from microkernels.machines.machine import Machine
 
-from ..records.read_records import read_records
-from ..records.record import Record
-from ..records.record_store import RecordStore
+from ...records.read_records import read_records
+from ...records.record import Record
+from ...records.record_store import RecordStore
 from .simulate import SHIPPED
 
 logger = logging.getLogger("tvm_hybrid")

@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from microkernels.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
-from ..records.read_records import COMPRESSED, read_records
-from ..records.record import Record
-from ..records.record_file import Located
-from ..records.record_store import latest
-from ..search.config_space import ConfigSpace
+from ...records.config_space import ConfigSpace
+from ...records.read_records import COMPRESSED, read_records
+from ...records.record import Record
+from ...records.record_file import Located
+from ...records.record_store import latest
 from ..search.strategies.registry import make_strategy
 from ..search.strategies.strategy import FAILED, SearchTask
 

@@ -20,7 +20,7 @@ from microkernels.isa import allowed_on_host
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import Template
 
-from ...threads import use_threads
+from ...runtime.threads import use_threads
 from ..measuring.candidate import MOST_COPIES, Sampled, never_right
 from ..measuring.case import Case, PreparedCase
 from ..measuring.measure import Measurement, Report, measured

@@ -17,9 +17,9 @@ from tvm.support import cc
 from tvm_ffi import libinfo
 
 from microkernels.amx.permission import AMX_FEATURES
-from microkernels.errors import CompileError
+from microkernels.base.errors import CompileError
+from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX
 from microkernels.isa import Isa
-from relay_passes.tvm_compat import SYMBOL_PREFIX
 
 KERNELS = ("candidate", "baseline")
 """Names of the kernels in the library; there may be no baseline."""

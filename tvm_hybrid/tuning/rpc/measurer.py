@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 
 from ..measuring.process_measurer import ProcessMeasurer

@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
 
 from ..measuring.child_process import ChildProcess, wait_for
 from ..measuring.measure import Measurement

@@ -6,9 +6,9 @@ import queue
 import threading
 from typing import NamedTuple
 
-from microkernels.errors import ServerError
+from microkernels.base.errors import ServerError
+from microkernels.base.tvm_compat.runtime import available_threads
 
-from ...tvm_compat.runtime import available_threads
 from .tracker import Address, Tracker
 from .worker import server_cpu
 

@@ -14,9 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from microkernels.errors import ServerError
-
-from ...tvm_compat.tracker_protocol import count_servers, greet, request_server
+from microkernels.base.errors import ServerError
+from microkernels.base.tvm_compat.tracker_protocol import count_servers, greet, request_server
 
 SECONDS = 10.0
 Answer = TypeVar("Answer")

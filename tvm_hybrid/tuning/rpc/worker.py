@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from microkernels.errors import ServerError, TvmHybridError
+from microkernels.base.errors import ServerError, TvmHybridError
+from microkernels.base.tvm_compat.runtime import configure_threads, system_cpu
 from microkernels.isa import Isa, host_features
 
-from ...tvm_compat.runtime import configure_threads, system_cpu
 from ..measuring.child_answers import Answers
 from ..measuring.measure import Measurement, error_text
 from ..measuring.worker import Benches, Job, Reply, Stage, fatal_reply

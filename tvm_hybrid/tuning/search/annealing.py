@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .config_space import ConfigSpace
+from ...records.config_space import ConfigSpace
 
 Scores = Callable[[np.ndarray], np.ndarray]
 """Numbers of configurations -> their scores, float64; higher is better."""

@@ -19,13 +19,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from microkernels.errors import TvmHybridError
+from microkernels.base.errors import TvmHybridError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 
-from ..records.record import Record
+from ...records.record import Record
 from .cost_model import CostModel, CostModelOptions
 from .features.feature_table import shared_features
 from .features.matrix import Features

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from microkernels.integers import RANGES
+from microkernels.base.integers import RANGES
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import template_for

@@ -13,7 +13,7 @@ from tests.tir_schedules.run_region import ISAS, expected, machine_for, random_i
 from tir_schedules.attention.open.room import reject_room
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.template import template_for
-from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.runtime.dlpack import tensor_of
 
 
 @pytest.mark.sampled

@@ -14,7 +14,7 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from microkernels.amx.instructions import InstructionCounts, full_then_tail, product_counts
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator

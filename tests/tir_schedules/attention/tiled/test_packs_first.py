@@ -10,14 +10,14 @@ import pytest
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.attention_checks import best, check, kernel_of, result_of
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.attention.attention import ATTENTION
 from tir_schedules.attention.config import AttentionConfig
-from tvm_hybrid.threads import use_threads
+from tvm_hybrid.runtime.threads import use_threads
 
 pytestmark = pytest.mark.turns
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.examples import examples

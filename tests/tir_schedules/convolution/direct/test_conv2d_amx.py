@@ -10,7 +10,7 @@ import math
 import pytest
 from hypothesis import given
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel
 from microkernels.registry import tile_kernels_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 from tests.tir_schedules.convolution.open_images import (
     OfSizes,
     Sizes,

@@ -9,7 +9,7 @@ import numpy as np
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
 BFLOAT16 = ml_dtypes.bfloat16
 Feeds = dict[str, np.ndarray]

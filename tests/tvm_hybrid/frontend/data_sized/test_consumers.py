@@ -19,9 +19,9 @@ from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
     feeds_of,
 )
 from tests.tvm_hybrid.frontend.data_sized.compare import session_of
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend.onnx_import import import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 W = np.random.default_rng(1).integers(-3, 4, (4, 8)).astype(np.float32)
 

@@ -8,8 +8,8 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.frontend.data_sized.compare import same, same_as_onnx_runtime
+from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.frontend.onnx_import import import_onnx
-from tvm_hybrid.report.onnx_runtime import literal_session
 
 # [y1, x1, y2, x2]: the second overlaps the first by a half, the third by a third, the last by none.
 BOXES = np.array([[0, 0, 1, 2], [0, 0, 1, 1], [0, 1, 1, 3], [5, 5, 6, 6]], np.float32)[None]

@@ -18,7 +18,7 @@ from tests.tvm_hybrid.frontend.data_sized.compare import (
     session_of,
 )
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
-from tvm_hybrid.tensors import OutputInfo
+from tvm_hybrid.runtime.tensors import OutputInfo
 
 
 def nonzero(shape: tuple[int, ...], dtype: Any) -> OnnxBuilder:

@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 
 from relay_passes.collect_problems import layout_problems
 from relay_passes.collect_regions import count_regions
-from relay_passes.decisions import LAYOUTS
+from relay_passes.ir.decisions import LAYOUTS
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.search_space import LayoutChoice
 from relay_passes.pipeline_options import PipelineOptions
@@ -22,13 +22,13 @@ from tests.relay_passes.layout.test_propagate_layout import X, conv, kernel
 from tests.relay_passes.layout.test_search_space import pooled
 from tir_schedules.core.region import Region
 from tvm_hybrid import api
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.records.choice_record import LayoutRecord
+from tvm_hybrid.records.record_file import RecordFile
+from tvm_hybrid.records.record_store import RecordStore
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.layouts.joint_layout import JointPlan, JointResult, JointStage, chooser
 from tvm_hybrid.tuning.measuring.model_race import Race
 from tvm_hybrid.tuning.measuring.program_kernels import ProgramKernel
-from tvm_hybrid.tuning.records.choice_record import LayoutRecord
-from tvm_hybrid.tuning.records.record_file import RecordFile
-from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_layouts import rest_of, with_layouts
 from tvm_hybrid.tuning.tuning_task import Plan
 

@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import constant, module
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.kernel_clock import CALL_US, KernelClock, total_us
 from tvm_hybrid.tuning.measuring.kernel_clock_worker import KernelJob, time_kernel
 from tvm_hybrid.tuning.measuring.program_kernels import ProgramKernel, program_kernels

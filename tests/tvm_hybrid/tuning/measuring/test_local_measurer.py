@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from microkernels.errors import CompileError, ConfigError
+from microkernels.base.errors import CompileError, ConfigError
 from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.measuring import local_measurer
 from tvm_hybrid.tuning.measuring import worker as worker_module

@@ -12,7 +12,7 @@ from relay_passes.layout.minimum_cut import FIRST
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import module
 from tests.relay_passes.layout.test_propagate_layout import kernel
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.layouts.joint_layout import chooser
 from tvm_hybrid.tuning.measuring.model_race import _same, race
 from tvm_hybrid.tuning.measuring.sampling import Effort

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from microkernels.errors import RecordError
+from microkernels.base.errors import RecordError
 from tir_schedules.core.template import template_for
+from tvm_hybrid.records.record import Record
 from tvm_hybrid.tuning.measuring.measure import Effort
 from tvm_hybrid.tuning.measuring.replay import Replay
-from tvm_hybrid.tuning.records.record import Record
 
 from ..synthetic import MACHINE, product, synthetic_records, write_recording
 

@@ -19,7 +19,7 @@ from ..synthetic import product, synthetic_records, write_recording
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are doubled here: the limit must not be nearer."""
-    monkeypatch.setattr("tvm_hybrid.tuning.lookup.nearest_record.FARTHEST", 1.0)
+    monkeypatch.setattr("tvm_hybrid.records.lookup.nearest_record.FARTHEST", 1.0)
 
 
 def recording(path: Path, rows: int, fast: int, speedup: float = 1.2) -> Recording:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from microkernels.machines.machine import Machine
+from tvm_hybrid.records.record import Record
+from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.recordings import history
 from tvm_hybrid.tuning.recordings.history import earlier_records, recorded_on
-from tvm_hybrid.tuning.records.record import Record
-from tvm_hybrid.tuning.records.record_store import RecordStore
 
 from ..conftest import MakeRecord
 

@@ -13,13 +13,13 @@ from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
+from tvm_hybrid.bench.public_regions import public_regions
 from tvm_hybrid.cli.record_spaces import command
-from tvm_hybrid.report.public_regions import public_regions
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.records.config_space import ConfigSpace
+from tvm_hybrid.records.record_store import RecordStore, ranked
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.measure import Effort, Measurement, measured
 from tvm_hybrid.tuning.recordings.record_space import CAREFUL_EFFORT, record_space
-from tvm_hybrid.tuning.records.record_store import RecordStore, ranked
-from tvm_hybrid.tuning.search.config_space import ConfigSpace
 
 DEFAULT_US = 10.0
 LUCKY, FASTEST = 2, 32

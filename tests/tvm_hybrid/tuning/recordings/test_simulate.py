@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from microkernels.errors import ConfigError, RecordError
+from microkernels.base.errors import ConfigError, RecordError
+from tvm_hybrid.records.read_records import read_records
+from tvm_hybrid.records.record import Record
 from tvm_hybrid.tuning.recordings import simulate as simulation
 from tvm_hybrid.tuning.recordings.simulate import (
     Recording,
@@ -23,8 +25,6 @@ from tvm_hybrid.tuning.recordings.simulate import (
     simulate,
     trials_to_reach,
 )
-from tvm_hybrid.tuning.records.read_records import read_records
-from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.search.strategies.registry import STRATEGIES
 
 from ..synthetic import product, synthetic_records, write_recording

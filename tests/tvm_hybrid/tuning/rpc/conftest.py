@@ -15,7 +15,7 @@ import pytest
 
 from microkernels.machines.machine import Machine
 from tests.tvm_hybrid.processes import children
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
 from tvm_hybrid.tuning.rpc.tracker import Address, Tracker
 

@@ -10,13 +10,13 @@ from types import ModuleType
 
 import pytest
 
-from microkernels.errors import ServerError
+from microkernels.base.errors import ServerError
 from microkernels.isa import CAP_VARIABLE
 from tir_schedules.core.region import Region, Tensor
+from tvm_hybrid.records.record_store import RecordStore, config_key
 from tvm_hybrid.tuning.events import Trial
 from tvm_hybrid.tuning.measuring.measure import Measurement
 from tvm_hybrid.tuning.measuring.sampling import Effort
-from tvm_hybrid.tuning.records.record_store import RecordStore, config_key
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
 from tvm_hybrid.tuning.rpc.servers import find_servers
 from tvm_hybrid.tuning.tune_regions import tune_regions

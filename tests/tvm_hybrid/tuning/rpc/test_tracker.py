@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from microkernels.errors import ConfigError, ServerError
+from microkernels.base.errors import ConfigError, ServerError
 from tvm_hybrid.cli import main
 from tvm_hybrid.tuning.rpc.tracker import Address, Tracker
 from tvm_hybrid.tuning.tune_model import tune

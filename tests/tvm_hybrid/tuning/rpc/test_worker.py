@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from microkernels.errors import ServerError
+from microkernels.base.errors import ServerError
 from microkernels.isa import isa_named
 from tvm_hybrid.tuning.rpc.tracker import Server
 from tvm_hybrid.tuning.rpc.worker import require_suitable, server_cpu

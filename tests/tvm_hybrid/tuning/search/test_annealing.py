@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.tvm_hybrid.tuning.regions import scores_of, space_of
+from tvm_hybrid.records.config_space import ConfigSpace
 from tvm_hybrid.tuning.search.annealing import Annealing, AnnealingOptions, Neighbours
-from tvm_hybrid.tuning.search.config_space import ConfigSpace
 
 SIZE = (64, 96, 128)
 

@@ -15,7 +15,7 @@ from tests.tir_schedules.attention_checks import best, kernel_of, result_of
 from tests.tir_schedules.attention_regions import Attention, case, of_kind
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.arguments import element_type

@@ -13,7 +13,7 @@ from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import by_columns, by_rows
 from tir_schedules.chains.reference import chain_reference
 from tir_schedules.core.region import Region
-from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.arguments import element_type

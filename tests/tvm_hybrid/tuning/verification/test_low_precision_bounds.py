@@ -31,7 +31,7 @@ MOST_BUILT, MOST_RUN = 3, 1
 @pytest.fixture
 def serial() -> tuple[Machine, Target]:
     """This machine with one thread."""
-    from tvm_hybrid.targets import resolve_target
+    from tvm_hybrid.targets.resolve import resolve_target
 
     target = resolve_target(None)
     return Machine.from_target(target), target

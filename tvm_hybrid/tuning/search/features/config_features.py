@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config_space import ConfigSpace
+from ....records.config_space import ConfigSpace
 from .matrix import Features, signed_log2
 
 

@@ -13,7 +13,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-from ..config_space import ConfigSpace
+from ....records.config_space import ConfigSpace
 from .config_features import config_features
 from .loop_features import loop_features
 from .matrix import Features, side_by_side

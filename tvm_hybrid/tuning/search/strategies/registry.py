@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 
-from microkernels.errors import ConfigError
+from microkernels.base.errors import ConfigError
 
 from .strategy import MakeStrategy, SearchStrategy, SearchTask
 

@@ -16,8 +16,8 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from ...records.record import Record
-from ..config_space import ConfigSpace
+from ....records.config_space import ConfigSpace
+from ....records.record import Record
 
 FAILED = 0.0
 """The score of a configuration that did not run, or was wrong."""

@@ -9,7 +9,7 @@ from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, space_of
 from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.tuning.search.config_space import ConfigSpace
+from tvm_hybrid.records.config_space import ConfigSpace
 from tvm_hybrid.tuning.search.features.config_features import config_features
 from tvm_hybrid.tuning.search.features.feature_table import FeatureTable, shared_features
 from tvm_hybrid.tuning.search.features.loop_features import loop_features

@@ -10,8 +10,8 @@ import pytest
 
 from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, records_of, scores_of, space_of
 from tir_schedules.product.matmul import MATMUL
+from tvm_hybrid.records.record import Record
 from tvm_hybrid.tuning.recordings.simulate import random_median
-from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.search.strategies.model import ModelOptions, ModelSearch
 from tvm_hybrid.tuning.search.strategies.strategy import FAILED, SearchTask
 

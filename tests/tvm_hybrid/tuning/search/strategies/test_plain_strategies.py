@@ -9,8 +9,8 @@ import statistics
 import numpy as np
 import pytest
 
-from microkernels.errors import ConfigError
-from tvm_hybrid.tuning.search.config_space import ConfigSpace
+from microkernels.base.errors import ConfigError
+from tvm_hybrid.records.config_space import ConfigSpace
 from tvm_hybrid.tuning.search.strategies.evolutionary import EvolutionarySearch, EvolutionOptions
 from tvm_hybrid.tuning.search.strategies.grid import evenly_spread
 from tvm_hybrid.tuning.search.strategies.registry import STRATEGIES, check_strategy, make_strategy

@@ -1,0 +1,320 @@
+"""What passes need of TVM 0.27 beyond its public interface: one function or constant for each need.
+
+`tests/microkernels/base/tvm_compat/test_relax.py` tells what another TVM has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax, tirx
+from tvm.relax.expr import _update_type
+from tvm.runtime import Module
+from tvm.te import tag
+from tvm_ffi.serialization import to_json_graph_str
+
+OP_PATTERN = "op_pattern"
+"""A kernel's attribute by which FuseOps decides; AnnotateTIROpPattern leaves it if it is there. Its
+values are the numbers of TVM's enumeration OpPatternKind, which Python does not see."""
+
+INJECTIVE = 2
+"""kInjective: an element is made of one of each operand. TVM does not see that of an index with an
+open size."""
+
+OUT_ELEMENTWISE_FUSABLE = 4
+"""kOutEWiseFusable: elementwise functions after this one are fused into it, but none before."""
+
+OPAQUE = 8
+"""kOpaque: FuseOps leaves the kernel alone."""
+
+FUSED = "Primitive"
+"""Attribute of the functions that FuseOps makes: FuseTIR turns them into kernels."""
+
+SLOW_PASSES = (
+    "s_tir.HoistIfThenElse",
+    "s_tir.InsertHoistIfThenElse",
+    "s_tir.RenormalizeSplitPattern",
+    "tirx.RemoveNoOp",
+)
+"""Passes of TVM's lowering, by name: LLVM does their work as well."""
+
+GPU_PASSES = (
+    "s_tir.InferFragment",
+    "s_tir.InjectPermutedLayout",
+    "s_tir.InjectSoftwarePipeline",
+    "s_tir.InjectVirtualThread",
+    "s_tir.LiftThreadBinding",
+    "s_tir.LowerAutoCopy",
+    "s_tir.LowerThreadAllreduce",
+    "s_tir.LowerVtcmAlloc",
+    "s_tir.MergeSharedMemoryAllocations",
+    "s_tir.ThreadSync",
+    "s_tir.TransformMmaBufferLayout",
+    "s_tir.UnifyThreadBinding",
+)
+"""Passes of TVM's lowering, by name, that look for what no kernel for a CPU has: threads of a GPU,
+its memories and its instructions."""
+
+WITHOUT_CSE = {"tirx.disable_cse_tir": True}
+"""A setting of PassContext: TVM does not look for common subexpressions in kernels."""
+
+ENTRY_CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
+"""Functions that VMShapeLower calls at a function's entry; each takes what it checks first."""
+
+OWN_RESULTS = (
+    "relax.vm.alloc_tensor",
+    "vm.builtin.alloc_shape_heap",
+    "vm.builtin.make_prim_value",
+)
+"""Operators and functions of a lowered program whose results are just what their types say."""
+
+OWN_VIEWS = ("vm.builtin.reshape",)
+"""Functions of a lowered program whose results are views of their first arguments."""
+
+WELL_FORMED_CHECK = "WellFormedInstrument"
+"""Name of TVM's instrument that wants each module of each pass to be well formed."""
+
+SYMBOL_PREFIX = "__tvm_ffi_"
+"""What stands before a function's name in machine code."""
+
+
+def set_type(expr: relax.Expr, ty: ir.Type) -> None:
+    """Gives an expression that was just made its type; TVM's constructor of GlobalVar takes none.
+
+    Needs `tvm.relax.expr._update_type`.
+    """
+    _update_type(expr, ty)
+
+
+class _ThreadStack(threading.local):
+    """A stack of its own in each thread."""
+
+    def __init__(self) -> None:
+        self._items: list[relax.BlockBuilder] = []
+
+    def append(self, item: relax.BlockBuilder) -> None:
+        self._items.append(item)
+
+    def pop(self) -> relax.BlockBuilder:
+        return self._items.pop()
+
+    def __getitem__(self, place: int) -> relax.BlockBuilder:
+        return self._items[place]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+def object_address(node: Any) -> int:
+    """Where an object of TVM is; those that are equal may lie in different places."""
+    return int(node.__chandle__())
+
+
+def separate_builders() -> None:
+    """Lets threads build Relax functions at the same time.
+
+    TVM keeps the builders whose functions are being written in one list, and takes the last for the
+    calling thread's. Its other stacks (targets, pass contexts, TIR builders) are the threads' own.
+
+    Needs `relax.BlockBuilder._stack`, which is appended to, popped and read at -1, and is empty
+    while nothing is built.
+    """
+    if isinstance(relax.BlockBuilder._stack, list) and not relax.BlockBuilder._stack:
+        relax.BlockBuilder._stack = _ThreadStack()
+
+
+class _ThreadTag(type):
+    """A class whose `_current` is of its own in each thread."""
+
+    _held = threading.local()
+
+    @property
+    def _current(cls) -> Any:
+        return getattr(cls._held, "scope", None)
+
+    @_current.setter
+    def _current(cls, scope: Any) -> None:
+        cls._held.scope = scope
+
+
+def separate_tags() -> None:
+    """Lets threads call tagged functions of topi at the same time.
+
+    TVM keeps the tag of the function that is running in one place, and refuses a second one.
+
+    Needs that `TagScope` keeps it in `_current` of the class that its module calls so, where all
+    scopes look, and that it is None while no tagged function runs.
+    """
+    if type(tag.TagScope) is type and tag.TagScope._current is None:
+        tag.TagScope = _ThreadTag("TagScope", (tag.TagScope,), {})  # type: ignore[assignment,misc]
+
+
+def quick_arrays() -> None:
+    """Lets Python read arrays of TVM in a third of the time.
+
+    TVM asks for the size and checks the index of each element, in Python. Compiling reads hundreds
+    of thousands: arguments, bindings, shapes.
+
+    Needs the global functions `ffi.ArraySize` and `ffi.ArrayGetItem`, and that no array changes.
+    """
+    array: Any = tvm_ffi.Array
+    size = tvm_ffi.get_global_func("ffi.ArraySize")
+    item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+    whole = array.__getitem__
+    if whole.__module__ == __name__:
+        return
+
+    def getitem(self: Any, index: Any) -> Any:
+        if type(index) is int and 0 <= index < size(self):
+            return item(self, index)
+        return whole(self, index)
+
+    def elements(self: Any) -> Iterator[Any]:
+        return map(item, repeat(self), range(size(self)))
+
+    array.__getitem__, array.__iter__ = getitem, elements
+
+
+def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:
+    """The same attributes of an operator, some with other values.
+
+    Needs `__tvm_ffi_type_info__`, which names the fields of a class, and that `ir.make_node` makes
+    an object of its key and all of its fields.
+    """
+    info = type(attrs).__tvm_ffi_type_info__
+    values = {field.name: getattr(attrs, field.name) for field in info.fields}
+    return ir.make_node(info.type_key, **{**values, **changed})
+
+
+def compiler_library() -> Path | None:
+    """The file of TVM's compiler with LLVM, as it is mapped; None where only the runtime is.
+
+    Needs `tvm.base._LOADED_LIBS`, which has the libraries of ctypes by name.
+    """
+    loaded = tvm.base._LOADED_LIBS.get("tvm_compiler")
+    return None if loaded is None else Path(loaded._name).resolve()
+
+
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+"""What LegalizeOps calls for an operator."""
+
+
+def legalize_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's own legalisation of a call of an operator.
+
+    Needs the operator's attribute FLegalize, which is what LegalizeOps calls.
+    """
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def emit_machine_code(module: tvm_ffi.Module) -> None:
+    """Makes an LLVM module's machine code now, not when its first function is called.
+
+    Needs that to look for any function does so, the module's function `get_func_names`, and that a
+    function's symbol is its name behind a prefix. A module that `load_llvm` made does not know the
+    names of its functions; its text does.
+    """
+    symbols = [str(symbol) for symbol in module.get_function("get_func_names")()]
+    if not symbols:
+        symbols = re.findall(rf"^define .*@({SYMBOL_PREFIX}\w+)\(", module.inspect_source(), re.M)
+    if symbols:
+        module.get_function(symbols[0].removeprefix(SYMBOL_PREFIX))
+
+
+def load_llvm(text: str) -> Module:
+    """A module of kind "llvm" of the text of an LLVM module; LLVM's passes do not run on it.
+
+    Needs the global function `ffi.Module.load_from_file.ll`, which TVM's own loader calls for files
+    whose names end so.
+    """
+    with os.fdopen(os.memfd_create("LLVM module"), "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        load = tvm_ffi.get_global_func("ffi.Module.load_from_file.ll")
+        return load(f"/proc/self/fd/{file.fileno()}", "ll")
+
+
+def llvm_version() -> int:
+    """The major version of TVM's LLVM."""
+    return int(tvm_ffi.get_global_func("target.llvm_version_major")())
+
+
+def to_json(node: Any) -> str:
+    """All of an object of TVM, as the same text in every process."""
+    return to_json_graph_str(node)
+
+
+POOL_SIZE = "runtime.NumThreads"
+"""TVM's function that says how many threads the caller's pool has."""
+
+TYPE_CODE_AT = 5
+"""kDLTensorTypeCode: what `tvm_struct_get` calls the kind of a tensor's elements."""
+
+UINT_CODE, BFLOAT_CODE = 1, 4
+"""DLPack's kinds of elements: unsigned integers, bfloat16."""
+
+
+def with_condition(check: tirx.AssertStmt, condition: ir.Expr) -> tirx.AssertStmt:
+    """An assertion with another condition.
+
+    Needs the global function `tirx.AssertStmt`: Python's constructor hands it the kind of the error
+    and the condition in the wrong order.
+    """
+    make = tvm_ffi.get_global_func("tirx.AssertStmt")
+    made = make(condition, check.error_kind, check.message_parts, None)
+    assert isinstance(made, tirx.AssertStmt)
+    return made
+
+
+NUMBER_AT = 17
+"""kInt64ArrayElem: what `tvm_struct_get` calls an element of an array of int64."""
+
+
+def parallel_launch(name: str, types: Sequence[str]) -> str:
+    """LLVM IR of a function that launches so many tasks of another, `<name>_task`.
+
+    It takes the number of tasks, 0 for all of the pool, and arguments of some types, and returns 0
+    or an error. `<name>_task` takes the number of a task, the address of a pointer and of how many
+    tasks there are, and that of the arguments, eight bytes each.
+
+    Needs `TVMBackendParallelLaunch`, whose address TVM's runtime puts into a variable of each
+    module; that it wakes no more threads than tasks; and that functions of an import are inlined,
+    so that there is no function in it whose address could be taken.
+    """
+    slots = f"[{max(1, len(types))} x i64]"
+    passed = "".join(f", {each} %a{i}" for i, each in enumerate(types))
+    stored = "".join(
+        f"  %p{i} = getelementptr {slots}, ptr %data, i32 0, i32 {i}\n"
+        f"  store {each} %a{i}, ptr %p{i}\n"
+        for i, each in enumerate(types)
+    )
+    return f"""
+@__TVMBackendParallelLaunch = external global ptr
+declare i32 @{name}_task(i32, ptr, ptr)
+
+define i32 @{name}(i32 %tasks{passed}) {{
+  %data = alloca {slots}
+{stored}  %launch = load ptr, ptr @__TVMBackendParallelLaunch
+  %error = call i32 %launch(ptr @{name}_task, ptr %data, i32 %tasks)
+  ret i32 %error
+}}
+"""
+
+
+def virtual_machine_code(mod: ir.IRModule) -> Module:
+    """The program of a lowered module for TVM's virtual machine; it imports no kernels.
+
+    `relax.build`, which `tvm.compile` calls, compiles the module's kernels, too. Needs the global
+    function `relax.VMCodeGen`, which takes a builder of executables and a module.
+    """
+    builder = relax.ExecBuilder()
+    tvm_ffi.get_global_func("relax.VMCodeGen")(builder, mod)
+    return builder.get().mod

@@ -1,0 +1,103 @@
+"""The file of a program for TVM's virtual machine: functions, memory scopes, constants, code.
+
+TVM 0.27 stores a memory scope for every constant, empty on a CPU, and prints a warning for each
+whenever one is written or read. The format has an older form without scopes, which the same reader
+takes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+from microkernels.base.errors import CompileError
+
+KIND = "relax.VMExecutable"
+"""The kind of module that writes and reads such a file."""
+
+WARNING = b"Scope Saving:"
+"""Part of every line that TVM prints about scopes."""
+
+# src/runtime/vm/executable.cc
+_MAGIC_WITHOUT_SCOPES = 0xD225DE2F4214151D
+_MAGIC_WITH_SCOPES = 0xD225DE2F4214151E
+# Kinds of constants, from include/tvm/ffi/c_api.h, and how many bytes those of fixed size take.
+_TEXT, _SHAPE, _TENSOR = 65, 69, 70
+_FIXED = {1: 8, 3: 8, 5: 4}  # integer, float, element type
+# A tensor begins with a magic number, a reserved one, the device, the number of dimensions and the
+# element type; include/tvm/runtime/tensor.h.
+_TENSOR_HEAD = struct.Struct("<QQiiiI")
+_TENSOR_MAGIC = 0xDD5E40F096B4A13F
+
+
+def tensor_places(path: Path, constants: int) -> list[tuple[int, int]]:
+    """Where the values of constant tensors lie in a file, as offsets and numbers of bytes.
+
+    `constants` is where constants begin: the offset that `without_scopes` returns. Tensors behind a
+    constant of a kind that we do not know are not found.
+    """
+    places = []
+    with path.open("rb") as file:
+        file.seek(constants)
+        for _ in range(_number(file)):
+            (kind,) = struct.unpack("<i", file.read(4))
+            if kind in _FIXED:
+                file.seek(_FIXED[kind], os.SEEK_CUR)
+            elif kind == _TEXT:
+                _skip_text(file)
+            elif kind == _SHAPE:
+                file.seek(8 * _number(file), os.SEEK_CUR)
+            elif kind == _TENSOR:
+                magic, _, _, _, dimensions, _ = _TENSOR_HEAD.unpack(file.read(_TENSOR_HEAD.size))
+                if magic != _TENSOR_MAGIC:
+                    break
+                file.seek(8 * dimensions, os.SEEK_CUR)  # shape
+                size = _number(file)
+                places.append((file.tell(), size))
+                file.seek(size, os.SEEK_CUR)
+            else:
+                break
+    return places
+
+
+def without_scopes(file: BinaryIO) -> tuple[bytes, int]:
+    """The older form of a file of today's, which is open at its beginning.
+
+    It is these bytes, followed by the file from this offset on: where constants begin.
+
+    Raises
+    ------
+    CompileError
+        If TVM wrote a form that we do not know.
+    """
+    (magic,) = struct.unpack("<Q", file.read(8))
+    if magic != _MAGIC_WITH_SCOPES:
+        raise CompileError(
+            f"TVM wrote a program that begins with {magic:#x} instead of {_MAGIC_WITH_SCOPES:#x}, "
+            "as TVM 0.27 does; microkernels/base/tvm_compat/vm_file.py has to learn its form"
+        )
+    _skip_text(file)  # version
+    for _ in range(_number(file)):  # functions
+        file.seek(4, os.SEEK_CUR)  # kind
+        _skip_text(file)  # name
+        file.seek(4 * 8, os.SEEK_CUR)  # first and last instruction, arguments, registers
+        for _ in range(_number(file)):  # parameters
+            _skip_text(file)
+    scopes = file.tell()
+    for _ in range(_number(file)):
+        file.seek(8, os.SEEK_CUR)  # constant
+        _skip_text(file)  # scope
+    rest = file.tell()
+    file.seek(8)
+    return struct.pack("<Q", _MAGIC_WITHOUT_SCOPES) + file.read(scopes - 8), rest
+
+
+def _number(file: BinaryIO) -> int:
+    (number,) = struct.unpack("<Q", file.read(8))
+    return number
+
+
+def _skip_text(file: BinaryIO) -> None:
+    file.seek(_number(file), os.SEEK_CUR)

@@ -1,0 +1,43 @@
+"""What `microkernels.base.tvm_compat.tir` needs of TVM; a test fails if another TVM lacks it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import tvm.tirx.script.builder.ir as I
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
+from microkernels.vector.expressions import parameter
+
+SEVEN = """
+define linkonce_odr i32 @tvm_hybrid_test_seven() #0 { ret i32 7 }
+attributes #0 = { alwaysinline nounwind }
+"""
+
+
+def built(attrs: dict[str, object], *texts: str) -> tvm.runtime.Module:
+    """y[0] = 7, by a function in LLVM's language; then y[1] = x[0]."""
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("sevens")
+        I.func_attr({"global_symbol": "sevens", **attrs})
+        x, y = parameter("x", (1,), "int32"), parameter("y", (2,), "int32")
+        with llvm_functions(*texts):
+            I.buffer_store(y, I.call_extern("int32", "tvm_hybrid_test_seven"), [0])
+            I.buffer_store(y, x[0], [1])
+    return tvm.compile(builder.get(), target="llvm").mod
+
+
+def test_functions_in_llvms_language_are_linked_to_a_kernel() -> None:
+    module = built({}, "", SEVEN)
+    y = tvm.runtime.tensor(np.zeros(2, np.int32))
+    module["sevens"](tvm.runtime.tensor(np.array([3], np.int32)), y)
+    assert y.numpy().tolist() == [7, 3]
+
+
+@pytest.mark.parametrize("attrs", [{}, NO_ALIAS], ids=["plain", "no alias"])
+def test_llvm_is_told_that_parameters_do_not_overlap(attrs: dict[str, object]) -> None:
+    text = built(attrs, SEVEN).inspect_source("ll")
+    functions = [line for line in text.splitlines() if line.startswith("define")]
+    assert any("noalias" in line for line in functions) == bool(attrs)

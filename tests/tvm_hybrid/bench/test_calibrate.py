@@ -1,0 +1,55 @@
+"""Calibration gives a description that can be read, with numbers that are possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from microkernels.base.cache_dir import CACHE_VARIABLE
+from microkernels.isa import host_isa, isa_named
+from microkernels.machines.description import read_description
+from microkernels.machines.host import MACHINE_VARIABLE
+from microkernels.machines.machine import Machine
+from tvm_hybrid.bench.calibrate import LARGEST
+from tvm_hybrid.cli import main
+from tvm_hybrid.targets.resolve import host_target
+
+
+@pytest.mark.parametrize("largest", [64 << 20, pytest.param(LARGEST, marks=pytest.mark.slow)])
+def test_a_description_of_this_machine(
+    largest: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The numbers are possible ones, also where the largest weight is small enough for L3."""
+    monkeypatch.setattr("tvm_hybrid.bench.calibrate.LARGEST", largest)
+    path = tmp_path / "mine.json"
+    assert main(["calibrate", "--threads", "2", "--output", str(path)]) == 0
+    assert f"written to {path}" in " ".join(capsys.readouterr().out.split())
+    found = read_description(path)
+    clocks = {f"clock_{512 if host_isa().f32_lanes == 16 else 256}"}
+    if host_isa().includes(isa_named("amx")):
+        clocks.add("clock_tiles")
+    measured = {*clocks, "l3_rate", "memory_rate", "fork_us"}
+    assert {name for name, origin in found.origins.items() if origin == str(path)} == measured
+    assert all(found.numbers[name].kind == "measured" for name in measured)
+    assert all(500 < found.at(clock) < 10_000 for clock in clocks)
+    assert found.at("fork_us", 1) == 0 < found.at("fork_us", 2)
+    for rate in ("l3_rate", "memory_rate"):
+        assert 100 < found.at(rate, 1) < 1e6 and 100 < found.at(rate, 2) < 2e6
+
+    monkeypatch.setenv(MACHINE_VARIABLE, str(path))
+    assert Machine.from_target(host_target(), 2).memory_rate(2) == pytest.approx(
+        min(found.at("memory_rate", 1), found.at("memory_rate", 2) / 2)
+    )
+    main(["doctor"])
+    assert str(path.name) in capsys.readouterr().out
+
+
+def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["calibrate", "--output", str(tmp_path / "nowhere" / "mine.json")]) == 2
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    assert main(["calibrate"]) == 2

@@ -1,0 +1,57 @@
+"""What `doctor` says of AMX, a line for each answer of Linux, and of places for threads."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from microkernels.amx import permission as amx_permission
+from microkernels.amx.permission import Permission
+from tests.tvm_hybrid.runtime.affinity.made_up import two_sockets
+from tests.tvm_hybrid.runtime.affinity.test_weights import Recorded
+from tvm_hybrid.cli.environment import OK, WARNING, examine, places
+from tvm_hybrid.runtime.affinity import weights
+
+LINES = [
+    (Permission("absent"), "none on this CPU", OK),
+    (Permission("granted"), "usable: Linux has granted AMX tile data to this process", OK),
+    (Permission("emulated"), "usable: AMX is emulated in this process", OK),
+    (Permission("denied", errno.ENOSPC), "Linux denies AMX tile data", WARNING),
+]
+
+
+@pytest.mark.parametrize(("permission", "text", "state"), LINES)
+def test_amx_has_a_line(
+    permission: Permission, text: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amx_permission, "tile_permission", lambda: permission)
+    (fact,) = [fact for fact in examine() if fact.name == "AMX"]
+    assert fact.topic == "cpu" and fact.state == state
+    assert fact.value.startswith(text)
+    if state == WARNING:
+        for detail in ("ENOSPC", "sigaltstack", "code for this machine"):
+            assert detail in fact.value
+
+
+def test_places_are_listed_by_the_names_that_threads_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = two_sockets(tmp_path, memory="0-1")
+    calls = Recorded()
+    monkeypatch.setattr(weights, "LinuxCalls", lambda: calls)
+    facts = {fact.name: fact.value for fact in places(topology)}
+    assert facts == {
+        "sockets": "socket:0: CPUs 0-1,4-5; socket:1: CPUs 2-3,6-7",
+        "nodes": "node:0: CPUs 0-1,4-5; node:1: CPUs 2-3,6-7",
+        "share a last-level cache": "0-1,4-5; 2-3,6-7",
+        "memory nodes": "0, 1: weights can be placed",
+        "CPUs of threads='all'": "0-3, one a core",
+    }
+    calls.most = 0
+    (refused,) = [fact for fact in places(topology) if fact.state == WARNING]
+    assert refused.value == "0, 1: Operation not permitted"
+    alone = replace(topology, memory_nodes=(0,))
+    assert "0: weights stay where they are" in {fact.value for fact in places(alone)}

@@ -1,0 +1,154 @@
+"""rich tables of benchmarks: a row for each contestant; on a narrow terminal a column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from ..report.timing import Timing
+from .bench import BenchReport, BenchRow
+from .throughput import ThroughputReport, ThroughputRow
+
+NARROW, NARROW_WITH_NOTES = 100, 125
+"""Columns of a terminal that rows of a benchmark need."""
+
+_TIMES = ("p50 us", "p95 us", "p99 us", "min us")
+_Cells = list[tuple[str, str]]  # what, and how much
+_Block = tuple[str, Sequence[tuple[str, _Cells, "BenchRow | ThroughputRow"]]]
+
+
+class BenchTable:
+    """A table that has rows where there is room for them, else columns.
+
+    Parameters
+    ----------
+    blocks : sequence of (str, sequence of (str, cells, row))
+        What belongs together, with a name each: the contestants' names, numbers and rows.
+    title, caption : str
+        What stands above and below; "" for nothing.
+    first : str
+        What the blocks' names are.
+    """
+
+    def __init__(
+        self, blocks: Sequence[_Block], title: str = "", caption: str = "", first: str = "model"
+    ) -> None:
+        self._blocks, self._title, self._caption, self._first = blocks, title, caption, first
+        members = [each for _, block in blocks for each in block]
+        self._numbers = [what for what, _ in members[0][1]] if members else []
+        self._noted = [(name, row) for name, _, row in members if row.note]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = NARROW_WITH_NOTES if self._noted else NARROW
+        yield self._rows() if options.max_width >= needed else self._columns()
+
+    def _rows(self) -> Table:
+        """A row for each contestant."""
+        table = self._empty([])
+        table.add_column(self._first, overflow="fold")
+        table.add_column("by", no_wrap=True)
+        for what in self._numbers:
+            table.add_column(what, justify="right", no_wrap=True)
+        if self._noted:
+            table.add_column("note", overflow="fold", min_width=20)
+        for label, members in self._blocks:
+            for name, cells, row in members:
+                note = [_note(row)] if self._noted else []
+                table.add_row(Text(label), Text(name), *(text for _, text in cells), *note)
+                label = ""
+            table.add_section()
+        return table
+
+    def _columns(self) -> Table:
+        """A column for each contestant, notes below."""
+        notes = [Text.assemble(f"{name}: ", _note(row)) for name, row in self._noted]
+        table = self._empty(notes)
+        table.show_header = False
+        table.add_column(overflow="fold")
+        for _ in range(max((len(members) for _, members in self._blocks), default=0)):
+            table.add_column(justify="right", overflow="fold")
+        for label, members in self._blocks:
+            table.add_row(Text(label, "bold"), *(Text(name, "bold") for name, _, _ in members))
+            for place, what in enumerate(self._numbers):
+                table.add_row(what, *(cells[place][1] for _, cells, _ in members))
+            table.add_section()
+        return table
+
+    def _empty(self, notes: Sequence[Text]) -> Table:
+        lines = [Text(self._caption)] * bool(self._caption) + list(notes)
+        return Table(
+            title=Text(self._title) if self._title else None,
+            title_justify="left",
+            caption=Text("\n").join(lines) if lines else None,
+            caption_justify="left",
+        )
+
+
+def bench_table(reports: Sequence[BenchReport], title: str = "") -> BenchTable:
+    """Latencies, speeds and ratios of one or more models; ratios are others' time over ours."""
+    counted = any(row.kernels for report in reports for row in report.rows)
+    blocks = [
+        (report.model, [(row.name, _bench_cells(row, counted), row) for row in report.rows])
+        for report in reports
+    ]
+    return BenchTable(blocks, title)
+
+
+def throughput_table(report: ThroughputReport, title: str = "") -> BenchTable:
+    """Requests a second and times of requests, by streams; ratios are ours over theirs."""
+    blocks = []
+    for streams in dict.fromkeys(row.streams for row in report.rows):
+        rows = [row for row in report.rows if row.streams == streams]
+        each = f"{streams} x {rows[0].threads}T, callers: {rows[0].callers}"
+        blocks.append((each, [(row.name, _throughput_cells(row), row) for row in rows]))
+    best = ""
+    if report.best_ratio is not None:
+        best = f"most requests/s of ours over the most of any peer: {report.best_ratio:.2f}"
+    return BenchTable(blocks, title, best, "streams")
+
+
+def _note(row: BenchRow | ThroughputRow) -> Text:
+    return Text(row.note, "" if row.agrees else "red")
+
+
+def _bench_cells(row: BenchRow, counted: bool) -> _Cells:
+    kernels = [("kernels", str(len(row.kernels)) if row.kernels else "-")] if counted else []
+    return [
+        *kernels,
+        *_times(row.timing),
+        ("requests/s", _rate(row.requests_per_second)),
+        ("GFLOP/s", f"{row.gflops:.1f}" if row.gflops is not None else "-"),
+        ("ratio", _ratio(row.ratio)),
+    ]
+
+
+def _throughput_cells(row: ThroughputRow) -> _Cells:
+    return [
+        ("requests/s", _rate(row.requests_per_second)),
+        *_times(row.timing),
+        ("ratio", _ratio(row.ratio)),
+    ]
+
+
+def _times(timing: Timing | None) -> _Cells:
+    if timing is None:
+        return [(what, "-") for what in _TIMES]
+    times = timing.median_us, timing.p95_us, timing.p99_us, timing.min_us
+    return list(zip(_TIMES, map(_microseconds, times), strict=True))
+
+
+def _microseconds(value: float) -> str:
+    return f"{value:.1f}" if value < 10_000 else f"{value:.0f}"
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _ratio(value: float | None) -> str:
+    return f"{value:.2f}" if value is not None else "-"

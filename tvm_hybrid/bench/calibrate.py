@@ -1,0 +1,185 @@
+"""Measures this machine, and describes it as `microkernels/machines` describes other ones.
+
+    clock_512, clock_256     from the peak of f32 products: what the description says of FMA ports
+    clock_tiles              from that of 8-bit products on AMX tiles, if there are any
+    l3_rate, memory_rate     a row by a weight that is in L3, and by one that is four times as large
+    fork_us                  a parallel loop that does nothing else, less the same loop in series
+
+What is not measured is inherited from the description that is shipped for this CPU.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import tvm
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, tirx
+
+from microkernels.base.host_cpu import host_cpu
+from microkernels.machines.description import Description, Number, describe
+from microkernels.machines.machine import Machine
+from microkernels.vector.expressions import parameter
+from tir_schedules.core.emission import kernel_function, task_loop
+from tir_schedules.cost.work import has_tiles
+
+from ..api import compile as compile_module
+from ..report.roof import peak_gops
+from ..report.timing import time_calls
+from ..runtime.threads import use_threads
+from ..targets.resolve import host_target
+
+ROUNDS = 7
+FORKS = 400
+ROWS_OF_WEIGHT = 2048
+LINE = 16  # elements of f32, so that threads write lines of their own
+LARGEST = 1 << 30
+TILE_OPERATIONS = 2 * 16 * 16 * 64  # of a product of two tiles of bytes
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured.
+
+    Attributes
+    ----------
+    name : str
+        LLVM's name of the CPU.
+    title : str
+        What, where and when.
+    inherits : str
+        The description that states the rest.
+    numbers : dict
+        By name, as in a description.
+    """
+
+    name: str
+    title: str
+    inherits: str
+    numbers: dict[str, Number]
+
+    def to_json(self) -> str:
+        """The description as a file has it."""
+        fields = {"title": self.title, "inherits": self.inherits, "numbers": self.numbers}
+        return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode() + "\n"
+
+
+def calibrate(threads: int) -> Calibration:
+    """Measures this machine on one thread and on so many, in some seconds; it has to be idle.
+
+    Parameters
+    ----------
+    threads : int
+        On cores of their own.
+    """
+    name = host_cpu()
+    shipped = describe(name)
+    machine = Machine.from_target(host_target())
+    counts = sorted({1, threads})
+    numbers = {f"clock_{512 if machine.isa.f32_lanes == 16 else 256}": _clock(machine)}
+    if has_tiles(machine):
+        numbers["clock_tiles"] = _tile_clock(machine)
+    numbers["l3_rate"] = _curve(
+        [(count, _reading(count, _in_l3(machine, count))) for count in counts]
+    )
+    beyond = min(4 * machine.l3_bytes, LARGEST)
+    numbers["memory_rate"] = _curve([(count, _reading(count, beyond)) for count in counts])
+    if threads > 1:
+        numbers["fork_us"] = _forks(threads, shipped)
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    title = f"{name}, measured on {today} on {threads} threads"
+    return Calibration(name=name, title=title, inherits=shipped.name, numbers=numbers)
+
+
+def _clock(machine: Machine) -> Number:
+    """MHz at which the ports that the description states reach the peak that is measured."""
+    each = 2 * machine.isa.f32_lanes * machine.fma_rate
+    clocks = [1e3 * peak_gops("float32") / each for _ in range(3)]
+    return Number(round(max(clocks)), "measured", "peak of f32 products", _spread(clocks))
+
+
+def _tile_clock(machine: Machine) -> Number:
+    """MHz at which tile products of so many cycles as the description states reach the peak."""
+    each = TILE_OPERATIONS / machine.tile_core.tdp
+    clocks = [1e3 * peak_gops("uint8") / each for _ in range(3)]
+    return Number(round(max(clocks)), "measured", "peak of 8-bit products", _spread(clocks))
+
+
+def _in_l3(machine: Machine, threads: int) -> int:
+    """Bytes of a weight that is well within L3, and of which each part is well beyond L2."""
+    return min(machine.l3_bytes // 2, 4 * machine.l2_bytes * threads)
+
+
+def _reading(threads: int, size: int) -> list[float]:
+    """Bytes a microsecond that threads read together of a weight of so many bytes.
+
+    By the product that one row has with it, which takes no longer than reading it.
+    """
+    columns = size // 4 // ROWS_OF_WEIGHT
+    weight = relax.const(np.ones((ROWS_OF_WEIGHT, columns), np.float32))
+    x = relax.Var("x", relax.TensorType((1, ROWS_OF_WEIGHT), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.matmul(x, weight))
+        builder.emit_func_output(result)
+    executable = compile_module(builder.get(), num_threads=threads, records=[])
+    run = executable.new_machine()["main"]
+    row = tvm.runtime.tensor(np.ones((1, ROWS_OF_WEIGHT), np.float32))
+    return [size / time for time in _times(lambda: run(row), threads)]
+
+
+def _forks(threads: int, shipped: Description) -> Number:
+    """As the description says, but scaled to what so many threads take here."""
+    parallel, serial = _loop(threads, True), _loop(threads, False)
+    lines = tvm.runtime.tensor(np.zeros(threads * LINE, np.float32))
+    each = [
+        (with_fork - without) / FORKS
+        for with_fork, without in zip(
+            _times(lambda: [parallel(lines) for _ in range(FORKS)], threads),
+            _times(lambda: [serial(lines) for _ in range(FORKS)], threads),
+            strict=True,
+        )
+    ]
+    measured = max(min(each), 0.01)
+    scale = measured / shipped.at("fork_us", threads)
+    curve = shipped.numbers["fork_us"].value
+    assert isinstance(curve, tuple)  # nothing takes 0 for one thread and more for two
+    scaled = tuple((count, round(value * scale, 3)) for count, value in curve)
+    source = f"a parallel loop on {threads} threads; other numbers in proportion to {shipped.name}"
+    return Number(scaled, "measured", source, _spread(each))
+
+
+def _curve(points: Sequence[tuple[int, list[float]]]) -> Number:
+    """The best rates by threads, and how far apart the rates of the worst measured point are."""
+    value = tuple((count, round(max(rates))) for count, rates in points)
+    error = max(_spread(rates) for _, rates in points)
+    return Number(value, "measured", "products of a row with a weight", error)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """How far the median is from the best."""
+    best = max(values)
+    return round(abs(1 - statistics.median(values) / best), 3)
+
+
+def _times(call: Callable[[], object], threads: int) -> list[float]:
+    """Microseconds of some calls on so many threads, after one that does not count."""
+    use_threads(threads)
+    call()
+    return [1e6 * time for _ in range(ROUNDS) for time in time_calls(call, 0.0)]
+
+
+def _loop(threads: int, parallel: bool) -> Callable[..., object]:
+    """Writes a line for each thread."""
+    use_threads(threads)  # before TVM tells the code where its pool is
+    with kernel_function("lines") as builder:
+        out = parameter("out", (threads * LINE,), "float32")
+        with task_loop(threads, parallel) as task:
+            I.buffer_store(out, tirx.const(1.0, "float32"), [task * LINE])
+    function = builder.get().with_attr("global_symbol", "lines")
+    code: Callable[..., object] = tvm.compile(function, target=host_target())["lines"]
+    return code

@@ -1,0 +1,315 @@
+"""Predicts the time of AMX kernels; nothing here is measured, and nothing is run.
+
+The numbers come from a model of the processor (`microkernels.amx.scoreboard`) and of its caches
+(`tir_schedules.cost.amx_prediction`). Whoever shows them says so: every report carries `LABEL`, and
+every field and column with a predicted number says "predicted".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from tvm.target import Target
+
+from microkernels.base.errors import TargetError
+from microkernels.isa import isa_named
+from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.machines.machine import Machine
+from microkernels.registry import all_microkernels, tile_kernels_for
+from relay_passes.collect_regions import collect_regions
+from relay_passes.lower.select_configs import choose
+from relay_passes.pipeline_options import PipelineOptions
+from tir_schedules.core.config import Config
+from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+from tir_schedules.cost.amx_cost import amx_blocks
+from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, TilePart, predict
+
+from ...frontend.model_input import import_model
+from ...options import CompileOptions, records_of, target_of
+from ...targets.resolve import cpu_name, resolve_target
+from .predict_regions import operations_of, starts_loaded
+
+_ADVICE = (
+    "products of float32 do not run on AMX tiles (regions with such products: {}); with "
+    "--precision bf16 they do, in bfloat16"
+)
+LABEL = "prediction, not measured"
+# Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
+SHAPES = (
+    ("projection", 128, 768, 768),
+    ("feed-forward up", 128, 3072, 768),
+    ("feed-forward down", 128, 768, 3072),
+    *(("square", size, size, size) for size in (256, 512, 1024, 2048, 4096)),
+)
+# Types of A, of B, and of the result behind an epilogue.
+TYPES = {
+    "int8": ("uint8", "int8", "int32"),
+    "bf16": ("bfloat16", "bfloat16", "float32"),
+    "fp16": ("float16", "float16", "float32"),
+}
+BLOCK_FIELDS = ("rows", "vectors", "m_block", "k_block")  # of a TileConfig
+_KERNEL_SIZES = (512, 512, 1024)  # rows, columns and K of the products that stand for kernels
+
+
+class PredictedProduct(msgspec.Struct, frozen=True, kw_only=True):
+    """One product on AMX tiles: one call, the busiest thread's part.
+
+    Attributes
+    ----------
+    label : str
+        That it is a prediction.
+    name : str
+        The operators, or what the shape stands for.
+    workload : str
+        The region's key.
+    kernel : str
+        The microkernel.
+    m, n, k : int
+        Rows, columns and K of the thread's part.
+    copies : int
+        How many such products one call does, one after the other, on all threads.
+    blocks : dict
+        rows, vectors, m_block and k_block of the configuration.
+    predicted_cycles : float
+        Of one product.
+    predicted_share_of_peak : float
+        Of one dot product of tiles every 16 cycles.
+    predicted_instructions : dict
+        Tile instructions of one product, by mnemonic.
+    predicted_bytes_loaded : dict
+        What tile loads fetch, by level of the memory.
+    predicted_bytes_stored : int
+        What tile stores write.
+    """
+
+    label: str = LABEL
+    name: str
+    workload: str = ""
+    kernel: str
+    m: int
+    n: int
+    k: int
+    copies: int = 1
+    blocks: dict[str, int]
+    predicted_cycles: float
+    predicted_share_of_peak: float
+    predicted_instructions: dict[str, int]
+    predicted_bytes_loaded: dict[str, int]
+    predicted_bytes_stored: int
+
+
+class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
+    """A region that AMX tiles have no part in, or that is not modelled: its operators, its key."""
+
+    name: str
+    workload: str
+    reason: str
+
+
+class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Predictions for one target.
+
+    Attributes
+    ----------
+    label : str
+        That they are predictions.
+    cpu : str
+        LLVM's name of the CPU.
+    model : str
+        The model, or "" for the table of shapes.
+    kernels : list of PredictedProduct
+        Every kernel's full blocks: K = 1024, the operands in L2, tiles stored without epilogue.
+    products : list of PredictedProduct
+        The products of the model or of the table.
+    without_prediction : list of Unpredicted
+        The other regions of the model.
+    advice : str
+        What to do to have more of the model on tiles; "" if nothing is known.
+    """
+
+    label: str = LABEL
+    cpu: str
+    model: str = ""
+    kernels: list[PredictedProduct]
+    products: list[PredictedProduct]
+    without_prediction: list[Unpredicted] = []
+    advice: str = ""
+
+
+def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
+    """Predictions for the AMX kernels of a CPU, and for a table of shapes as configured by default.
+
+    Parameters
+    ----------
+    target : str, mapping or tvm.target.Target
+        A CPU with AMX.
+    threads : int
+        Threads that share a product.
+
+    Raises
+    ------
+    TargetError
+        If the target has no AMX.
+    """
+    resolved, machine = _machine(target, threads)
+    products: list[PredictedProduct] = []
+    for types, (a, b, out) in TYPES.items():
+        if not tile_kernels_for(machine.isa, a, b):
+            continue
+        for name, m, n, k in SHAPES:
+            region = Region(
+                op="matmul",
+                inputs=(Tensor((m, k), a), Tensor((k, n), b, True)),
+                output=Tensor((m, n), out),
+            )
+            config = template_for("matmul").default_config(region, machine)
+            name = f"{name} {types}"
+            products += _products(region, config, machine, name, epilogue=EPILOGUE)
+    return PredictReport(
+        cpu=cpu_name(resolved), kernels=predict_kernels(machine), products=products
+    )
+
+
+def predict_model(
+    model: Any, options: CompileOptions, threads: int = 1, name: str = "model"
+) -> PredictReport:
+    """Predictions for the products of a model that run on AMX tiles; each distinct region once.
+
+    Parameters
+    ----------
+    model : Any
+        As for `tvm_hybrid.compile`.
+    options : CompileOptions
+        How it is compiled, for a target that has AMX.
+    threads : int
+        Threads of a run.
+    name : str
+        What the report calls the model.
+
+    Raises
+    ------
+    TargetError
+        If the target has no AMX.
+    TvmHybridError
+        As `tvm_hybrid.compile`.
+    """
+    resolved, machine = _machine(target_of(options), threads)
+    mod = import_model(model, options.shapes, options.values).mod
+    lookup = records_of(options)
+    passes = PipelineOptions(resolved, threads, lookup, **options.code())
+    products: list[PredictedProduct] = []
+    without: list[Unpredicted] = []
+    floats = 0
+    for region in collect_regions(mod, passes):
+        config, _ = choose(region, machine, lookup)
+        found = list(_products(region, config, machine))
+        products += found
+        floats += _multiplies_f32(region, config, machine)
+        if not found:
+            reason = _reason(region, config, machine)
+            without.append(Unpredicted(name=_name(region), workload=region.key, reason=reason))
+    return PredictReport(
+        cpu=cpu_name(resolved),
+        model=name,
+        kernels=predict_kernels(machine),
+        products=products,
+        without_prediction=without,
+        advice=_ADVICE.format(floats) if floats and options.precision != "bf16" else "",
+    )
+
+
+def _multiplies_f32(region: Region, config: Config, machine: Machine) -> bool:
+    """Whether a region has products of float32, which tiles do not multiply."""
+    products = template_for(region.op).products(region, config, machine)
+    return any(each.plan.kernel.a_dtype == "float32" for each in products)
+
+
+def predict_kernels(machine: Machine) -> list[PredictedProduct]:
+    """Full blocks of the AMX kernels of a machine: K = 1024, operands in L2, no epilogue."""
+    m, n, k = _KERNEL_SIZES
+    found = []
+    for kernel in all_microkernels():
+        if not isinstance(kernel, AmxMicrokernel) or not machine.isa.includes(kernel.isa):
+            continue
+        blocks = amx_blocks(kernel, m, n, k, machine)
+        plan = ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
+        part = TilePart(plan=plan, epilogue=None)
+        found.append(_predicted("full blocks", plan, predict(part, machine)))
+    return found
+
+
+def _machine(target: Any, threads: int) -> tuple[Target, Machine]:
+    resolved = resolve_target(target)
+    machine = Machine.from_target(resolved, threads)
+    if not machine.isa.includes(isa_named("amx")):
+        raise TargetError(
+            f"predictions are about AMX, and {cpu_name(resolved)} has {machine.isa.name}; name a "
+            "target such as spr or gnr"
+        )
+    return resolved, machine
+
+
+def _products(
+    region: Region, config: Config, machine: Machine, name: str = "", epilogue: int | None = None
+) -> Iterator[PredictedProduct]:
+    """The products of a region that run on AMX tiles; of an attention without its softmax.
+
+    `name` and `epilogue` take the place of what the region's operators tell.
+    """
+    for product in template_for(region.op).products(region, config, machine):
+        plan, part, kernel = product.plan, product.part, product.plan.kernel
+        if not isinstance(kernel, AmxMicrokernel) or not product.copies:
+            continue
+        started = starts_loaded(part, kernel, region.op == "attention")
+        operations = operations_of(part, kernel) if epilogue is None else epilogue
+        tiles = TilePart(
+            plan=plan, started=started, epilogue=operations, fetches=part.op == "matmul"
+        )
+        label = name or (_name(part) if part is region else f"{_name(part)}, of {region.op}")
+        prediction = predict(tiles, machine)
+        yield _predicted(label, plan, prediction, product.copies, region.key)
+
+
+def _predicted(
+    name: str,
+    plan: ProductPlan,
+    found: Prediction,
+    copies: int = 1,
+    workload: str = "",
+) -> PredictedProduct:
+    kernel = plan.kernel
+    assert isinstance(kernel, AmxMicrokernel)
+    blocks = {field: getattr(plan, field) for field in BLOCK_FIELDS}
+    return PredictedProduct(
+        name=name,
+        workload=workload,
+        kernel=kernel.name,
+        m=plan.m,
+        n=plan.n,
+        k=plan.k,
+        copies=copies,
+        blocks={**blocks, "rows": min(plan.rows, plan.m)},
+        predicted_cycles=round(found.cycles),
+        predicted_share_of_peak=round(found.share, 4),
+        predicted_instructions=found.counts.named(kernel.product),
+        predicted_bytes_loaded=found.bytes_loaded,
+        predicted_bytes_stored=found.bytes_stored,
+    )
+
+
+def _name(region: Region) -> str:
+    """The operators of a region, as decisions name them."""
+    steps = [step.op for step in region.epilogue if step.op not in ("constant", "item")]
+    return " + ".join([region.op, *steps])
+
+
+def _reason(region: Region, config: Config, machine: Machine) -> str:
+    """Why a region of a model has no prediction."""
+    kernel = template_for(region.op).kernel_name(region, config, machine.isa)
+    if "amx_" in kernel:
+        return f"{kernel}: no model of how {region.op} orders its tiles"
+    return f"runs on {kernel}, without AMX tiles"

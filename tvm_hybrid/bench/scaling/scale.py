@@ -1,0 +1,220 @@
+"""Predicts how a model's time falls with threads; nothing is compiled to code, and nothing is run.
+
+For every number of threads the model is lowered as for a real run. `tir_schedules.program` reads
+its kernels and estimates their time on the machine's description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from tvm import IRModule, tirx
+
+from microkernels.machines.description import shipped_path
+from microkernels.machines.machine import Machine
+from relay_passes.ir.decisions import DecisionLog
+from relay_passes.lower_module import lower_shared
+from relay_passes.pipeline_options import PipelineOptions
+from tir_schedules.program.phase import KernelTime
+from tir_schedules.program.read import read
+from tir_schedules.program.time import kernel_time
+
+from ...frontend.model_input import import_model
+from ...options import CompileOptions, passes_options, records_of, target_of
+from ...targets.resolve import cpu_name, resolve_target
+from .model_calls import model_calls, origins
+
+LABEL = "prediction, not measured"
+# A region that takes so much longer with more threads than with half of them is slower.
+_SLOWER = 1.02
+
+
+class RegionTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of one kernel, as predicted.
+
+    Attributes
+    ----------
+    node : str
+        The value that it computes.
+    op : str
+        The operators, if they are known.
+    function, kernel : str
+        The kernel, and the microkernel or schedule.
+    predicted_us : float
+        Microseconds.
+    limit : str
+        What takes most of the time beyond an equal share of computing; "compute" if little does.
+    parts : dict
+        Microseconds by what takes them; they add up to the time.
+    busy_threads : int
+        Threads that have something to do in the longest phase.
+    """
+
+    node: str
+    op: str
+    function: str
+    kernel: str
+    predicted_us: float
+    limit: str
+    parts: dict[str, float]
+    busy_threads: int
+
+
+class ScaleRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of the model with one number of threads.
+
+    Attributes
+    ----------
+    threads : int
+        How many.
+    predicted_us : float
+        Microseconds of a run.
+    efficiency : float
+        The time of one thread, divided by this one and by the threads.
+    regions : list of RegionTime
+        In the order of their calls.
+    measured_us : float or None
+        Microseconds of a run on this machine, if it was measured.
+    measured : dict
+        Kernel -> microseconds of all its calls in a run, if it was measured.
+    """
+
+    threads: int
+    predicted_us: float
+    efficiency: float
+    regions: list[RegionTime]
+    measured_us: float | None = None
+    measured: dict[str, float] = {}
+
+
+class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model's time falls with threads.
+
+    Attributes
+    ----------
+    label : str
+        That it is a prediction.
+    cpu, machine, model : str
+        LLVM's name of the CPU, the description's title, and what the model is called.
+    runs : list of ScaleRun
+        By rising number of threads, the first with one.
+    slower : list of str
+        Regions that take longer with some number of threads than with half of it.
+    """
+
+    label: str = LABEL
+    cpu: str
+    machine: str
+    model: str
+    runs: list[ScaleRun]
+    slower: list[str]
+
+
+def scale_model(
+    model: Any,
+    threads: Iterable[int],
+    options: CompileOptions,
+    name: str = "model",
+) -> ScaleReport:
+    """Predictions for some numbers of threads, and for one.
+
+    Parameters
+    ----------
+    model : Any
+        As for `tvm_hybrid.compile`.
+    threads : iterable of int
+        How many threads to predict for.
+    options : CompileOptions
+        How it is compiled; but a target that is named has its shipped description even if this
+        machine is such a CPU.
+    name : str
+        What the report calls the model.
+
+    Raises
+    ------
+    TvmHybridError
+        As `tvm_hybrid.compile`.
+    """
+    resolved = target_of(options)
+    described = str(resolved.attrs.get("model", "")).startswith("/")
+    if options.target is not None and not described:
+        resolved = resolve_target(resolved, shipped_path(cpu_name(resolved)))
+    mod = import_model(model, options.shapes, options.values).mod
+    runs: list[ScaleRun] = []
+    for count in sorted({1, *threads}):
+        passes = passes_options(options, resolved, count, records_of(options))
+        decisions: DecisionLog = []
+        lowered = lower_shared(mod, passes, decisions)
+        regions = predict_regions(lowered, passes, decisions)
+        total = sum(region.predicted_us for region in regions)
+        alone = runs[0].predicted_us if runs else total
+        efficiency = alone / (total * count) if total else 1.0
+        runs.append(
+            ScaleRun(threads=count, predicted_us=total, efficiency=efficiency, regions=regions)
+        )
+    return ScaleReport(
+        cpu=cpu_name(resolved),
+        machine=Machine.from_target(resolved).description.title,
+        model=name,
+        runs=runs,
+        slower=slower_regions(runs),
+    )
+
+
+def predict_regions(
+    mod: IRModule, options: PipelineOptions, decisions: DecisionLog
+) -> list[RegionTime]:
+    """Every kernel that a lowered module calls, with the time that it should take."""
+    machine, bits = options.machine, options.machine.isa.vector_bits
+    programs = {
+        str(gvar.name_hint): read(function, options.target, bits, str(gvar.name_hint))
+        for gvar, function in mod.functions_items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    calls = model_calls(mod)
+    parts = {name: kernel_time(program, machine).parts for name, program in programs.items()}
+    by_function = {decision.function: decision for decision in decisions if decision.function}
+    found = []
+    known: dict[Any, KernelTime] = {}
+    for call, where in zip(calls, origins(calls, machine, parts), strict=True):
+        key = call.function, tuple(where.items())
+        if key not in known:
+            known[key] = kernel_time(programs[call.function], machine, where)
+        time, decision = known[key], by_function.get(call.function)
+        found.append(
+            RegionTime(
+                node=call.node,
+                op=decision.op if decision else "",
+                function=call.function,
+                kernel=decision.kernel if decision else "",
+                predicted_us=time.time,
+                limit=time.limit,
+                parts=time.named,
+                busy_threads=time.busy,
+            )
+        )
+    return found
+
+
+def slower_regions(runs: Sequence[ScaleRun]) -> list[str]:
+    """Regions that take longer with some number of threads than with half of it, in words."""
+    by_threads = {run.threads: run for run in runs}
+    found = []
+    for run in runs:
+        half = by_threads.get(run.threads // 2)
+        if half is None or run.threads % 2:
+            continue
+        before = {region.node: region for region in half.regions}
+        for region in run.regions:
+            other = before.get(region.node)
+            if other is None or other.op != region.op:
+                continue  # made of other operators
+            if region.predicted_us > _SLOWER * other.predicted_us:
+                found.append(
+                    f"{region.node} ({region.op or region.function}): {region.predicted_us:.1f} us "
+                    f"on {run.threads} threads, {other.predicted_us:.1f} on {half.threads}; "
+                    f"{region.limit}"
+                )
+    return found

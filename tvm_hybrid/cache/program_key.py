@@ -1,0 +1,189 @@
+"""The key of a compiled program: equal only if compiling would give the same program again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from tvm.ir.transform import PassContext
+from tvm.target import Target
+
+from microkernels.machines.machine import Machine
+
+from ..frontend.model_bytes import FileState, ModelBytes, are_unchanged, file_state
+from ..library.manifest import FORMAT, package_versions
+from ..options import CompileOptions, Records, fallback_of, setting_of, target_of
+from ..records.record_paths import default_record_paths, records_refused
+
+PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
+_READERS = ("onnx", "numpy", "ml_dtypes")
+_SOURCES = (".py", ".json", ".jsonl")  # code, descriptions of CPUs, shipped records
+_IMPORTED = time.time_ns()
+_NOT_AS_GIVEN = frozenset(
+    {
+        *("target", "machine", "fallback", "num_threads", "threads", "records"),  # resolved
+        *("shapes", "values"),  # None is as nothing given
+        *("weights", "spin", "cache", "dump_ir"),  # of a process, not of a program
+    }
+)
+
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """The name of a program.
+
+    Attributes
+    ----------
+    text : str
+        SHA-256 of everything that decides it.
+    files : tuple
+        The files that were read for it, as they were.
+    """
+
+    text: str
+    files: tuple[FileState, ...]
+
+    def holds(self) -> bool:
+        """Whether what has been compiled since is what the key says: no file has changed."""
+        return sources_are_imported() and are_unchanged(self.files)
+
+
+def program_key(model: ModelBytes, options: CompileOptions) -> ProgramKey:
+    """The key of a program.
+
+    Parameters
+    ----------
+    model : ModelBytes
+    options : CompileOptions
+        How it is compiled.
+
+    Raises
+    ------
+    TvmHybridError
+        If there is no such target, or its description cannot be read.
+    OSError
+        If a record file cannot be read.
+    TypeError
+        If an argument cannot be part of a key.
+    """
+    target = target_of(options)
+    second = fallback_of(options, target)
+    targets = [target] if second is None else [target, second]
+    records, files = _records(options.records)
+    given = {name: value for name, value in vars(options).items() if name not in _NOT_AS_GIVEN}
+    content = [
+        FORMAT,
+        package_versions(),
+        [version(name) for name in _READERS],
+        stamp(),
+        model.digest,
+        [_machine(each) for each in targets],
+        setting_of(options, here=False).count,
+        records,
+        _context(),
+        _plain(given),
+        _plain(options.shapes or {}),
+        _plain(options.values or {}),
+    ]
+    text = msgspec.json.encode(content, order="deterministic")
+    return ProgramKey(hashlib.sha256(text).hexdigest(), (*model.files, *files))
+
+
+def _machine(target: Target) -> list[Any]:
+    """What is known of a CPU."""
+    machine = Machine.from_target(target)
+    numbers = {name: number.value for name, number in machine.description.numbers.items()}
+    return [str(target), machine.name, machine.isa.name, numbers]
+
+
+def _records(records: Records) -> tuple[list[Any] | None, list[FileState]]:
+    """The record files of a user; the package's are sources. None: no records at all."""
+    if records is None:
+        names: Sequence[str | os.PathLike[str]] = default_record_paths()
+        refused = records_refused()
+    else:
+        names = [records] if isinstance(records, (str, os.PathLike)) else records
+        refused = not names
+    if refused:
+        return None, []
+    paths = [Path(name) for name in names]
+    files = [file_state(path) for path in paths]
+    found = [[str(path), hashlib.sha256(path.read_bytes()).hexdigest()] for path in paths]
+    return found, files
+
+
+def _context() -> list[Any]:
+    """What the caller says to TVM's passes."""
+    context = PassContext.current()
+    passes = [*map(str, context.required_pass)], [*map(str, context.disabled_pass)]
+    return [context.opt_level, *passes, str(context.config)]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can tell it from others."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": float(value).hex()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise TypeError("an array of objects")
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        return {"array": [array.dtype.name, array.shape, digest]}
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise TypeError("a mapping from something else than names")
+        return {"mapping": [[name, _plain(value[name])] for name in sorted(value)]}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    raise TypeError(f"a {type(value).__name__}")
+
+
+Sources = list[tuple[str, int, int]]
+
+
+def sources_are_imported() -> bool:
+    """Whether the sources of our packages are as they were when this process imported them."""
+    sources = _sources()
+    old = all(changed < _IMPORTED for _, _, changed in sources)
+    return old and sources == _first_sources()
+
+
+def stamp() -> str:
+    """Of the sources of our packages, as they were when this process first asked."""
+    return hashlib.sha256(msgspec.json.encode(_first_sources())).hexdigest()
+
+
+@functools.cache
+def _first_sources() -> Sources:
+    return _sources()
+
+
+def _sources() -> Sources:
+    """Path, size and time of change of every source."""
+    top = Path(__file__).parents[2]
+    found = [entry for name in PACKAGES for entry in _walk(str(top / name))]
+    return sorted((path.removeprefix(str(top)), size, changed) for path, size, changed in found)
+
+
+def _walk(folder: str) -> Sources:
+    found: Sources = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    found += _walk(entry.path)
+            elif entry.name.endswith(_SOURCES):
+                state = entry.stat()
+                found.append((entry.path, state.st_size, state.st_mtime_ns))
+    return found

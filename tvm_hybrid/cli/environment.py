@@ -1,0 +1,235 @@
+"""What this installation and this machine are: the facts that `tvm-hybrid doctor` shows."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from microkernels.base.errors import TvmHybridError
+
+if TYPE_CHECKING:
+    from ..runtime.affinity.topology import Cpu, Topology
+
+PACKAGES = (
+    "tvm_hybrid",
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "xgboost",
+)
+
+VARIABLES = {
+    "TVM_HYBRID_LOG": "level of the log on standard error: debug, info, warning, error",
+    "TVM_HYBRID_ISA": "highest instruction set that code may use",
+    "TVM_HYBRID_MACHINE": "description of this CPU for estimates, in place of the shipped one",
+    "TVM_HYBRID_RECORDS": "tuning records to apply when none are named, or: none",
+    "TVM_HYBRID_CACHE_DIR": "folder for downloads, compiled programs and what calibrate measures",
+    "TVM_HYBRID_CACHE": "0: no compiled programs and kernels are kept or looked for",
+    "TVM_HYBRID_CACHE_BYTES": "bound of the compiled programs, 4 GiB if not set; kernels: a 16th",
+    "TVM_HYBRID_OPENVINO_PYTHON": "a Python that has OpenVINO, for benchmarks",
+    "TVM_NUM_THREADS": "threads of a run that names no number",
+}
+
+OK, WARNING, BAD = "ok", "warning", "bad"
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One line of the report: what, its value, and whether that is `ok`, `warning` or `bad`."""
+
+    topic: str
+    name: str
+    value: str
+    state: str = OK
+
+
+def examine() -> list[Fact]:
+    """Everything worth knowing, topic by topic."""
+    facts: list[Fact] = []
+    for find in (_versions, _cpu, _threads, _tools, _variables):
+        facts += find()
+    return facts
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> list[Fact]:
+    from .. import version_check
+
+    def pair() -> str:
+        version_check.check()
+        return "this pair works"
+
+    facts = [Fact("versions", "python", platform.python_version())]
+    for package in PACKAGES:
+        found = _version(package)
+        state = OK if found or package != "tvm_hybrid" else WARNING
+        facts.append(Fact("versions", package, found or "not installed", state))
+    facts.append(_checked("versions", "tvm with tvm-ffi", pair))
+    hooks = metadata.entry_points(group="tvm.backends", name="tvm_hybrid")
+    facts.append(
+        Fact("versions", "tvm.backends hook", "registered")
+        if hooks
+        else Fact("versions", "tvm.backends hook", "missing; pip install tvm_hybrid", WARNING)
+    )
+    return facts
+
+
+def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
+    """The value, or the error that finding it raises."""
+    try:
+        return Fact(topic, name, find())
+    except TvmHybridError as error:
+        return Fact(topic, name, str(error), BAD)
+
+
+def _cpu() -> list[Fact]:
+    from microkernels.base.host_cpu import processor
+    from microkernels.isa import LADDER, host_features, host_isa
+    from microkernels.machines.host import path_in_force
+    from microkernels.machines.machine import Machine
+
+    from ..targets.resolve import cpu_name, host_target
+
+    def levels() -> str:
+        present = host_features()
+        return ", ".join(isa.name for isa in LADDER if present.issuperset(isa.features))
+
+    def caches() -> str:
+        machine = Machine.from_target(host_target())
+        sizes = (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes)
+        return ", ".join(f"L{level} {size >> 10} KB" for level, size in enumerate(sizes, 1))
+
+    def description() -> str:
+        found = Machine.from_target(host_target()).description
+        path = path_in_force(cpu_name(host_target()))
+        return f"{found.title}, {'shipped' if path is None else path}"
+
+    def level() -> str:
+        used, highest = Machine.from_target(host_target()).isa.name, host_isa().name
+        return used if used == highest else f"{used}: float32 is faster here than {highest}"
+
+    used = {feature for isa in LADDER for feature in isa.features}
+    return [
+        Fact("cpu", "model", processor()),
+        _checked("cpu", "LLVM's name", lambda: cpu_name(host_target())),
+        _checked("cpu", "instruction sets", levels),
+        _checked("cpu", "features", lambda: ", ".join(sorted(used & host_features())) or "none"),
+        _amx(),
+        _checked("cpu", "code is made for", level),
+        Fact("cpu", "cap (TVM_HYBRID_ISA)", os.environ.get("TVM_HYBRID_ISA") or "none"),
+        _checked("cpu", "data caches of a core", caches),
+        _checked("cpu", "description", description),
+    ]
+
+
+def _amx() -> Fact:
+    """Whether code for AMX tiles runs in this process."""
+    from microkernels.amx.permission import tile_permission
+
+    permission = tile_permission()
+    if permission.state == "absent":
+        return Fact("cpu", "AMX", "none on this CPU")
+    if permission.state == "denied":
+        advice = "code for this machine is made for the next lower instruction set"
+        return Fact("cpu", "AMX", f"{permission.reason}; {advice}", WARNING)
+    return Fact("cpu", "AMX", f"usable: {permission.reason}")
+
+
+def _threads() -> list[Fact]:
+    from ..runtime.affinity.cpu_list import format_cpus
+    from ..runtime.affinity.topology import host_topology
+    from ..runtime.threads import default_threads, physical_cores
+
+    topology = host_topology()
+    cpus = format_cpus(cpu.number for cpu in topology.usable)
+    return [
+        Fact("threads", "CPUs allowed", str(len(os.sched_getaffinity(0)))),
+        Fact("threads", "cores behind them", str(physical_cores())),
+        *places(topology),
+        _checked("threads", "threads of a run", lambda: f"{default_threads()}, on any of {cpus}"),
+    ]
+
+
+def places(topology: Topology) -> list[Fact]:
+    """What threads can be bound to, which CPUs that means, and where weights can lie."""
+    from ..runtime.affinity.cpu_list import format_cpus
+    from ..runtime.affinity.weights import refusal
+
+    def groups(of: Callable[[Cpu], int], name: str) -> str:
+        found = topology.groups(of).items()
+        return "; ".join(f"{name}{n}: CPUs {format_cpus(cpus)}" for n, cpus in found)
+
+    cores = {cpu.core for cpu in topology.usable}
+    run = [cpu.number for cpu in topology.usable[: len(cores)]]
+    clusters = topology.groups(lambda cpu: cpu.cluster).values()
+    nodes = topology.memory_nodes
+    refused = refusal(nodes) if len(nodes) > 1 else ""
+    placing = "weights can be placed" if len(nodes) > 1 else "weights stay where they are"
+    return [
+        Fact("threads", "sockets", groups(lambda cpu: cpu.socket, "socket:")),
+        Fact("threads", "nodes", groups(lambda cpu: cpu.node, "node:")),
+        Fact("threads", "share a last-level cache", "; ".join(map(format_cpus, clusters))),
+        Fact(
+            "threads",
+            "memory nodes",
+            f"{', '.join(map(str, nodes))}: {refused or placing}",
+            WARNING if refused else OK,
+        ),
+        Fact("threads", "CPUs of threads='all'", f"{format_cpus(run)}, one a core"),
+    ]
+
+
+def _tools() -> list[Fact]:
+    from microkernels.base.cache_dir import cache_dir
+
+    from ..cache.cache_folder import KERNELS, PROGRAMS
+
+    compiler = shutil.which("g++")
+    facts = [
+        Fact("tools", "python", sys.executable),
+        Fact("tools", "g++", _first_line([compiler, "--version"]))
+        if compiler
+        else Fact("tools", "g++", "missing; needed only to export libraries", WARNING),
+    ]
+    folder = cache_dir()
+    parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    writable = parent.is_dir() and os.access(parent, os.W_OK)
+    facts.append(
+        Fact("tools", "cache folder", str(folder))
+        if writable
+        else Fact("tools", "cache folder", f"{folder} cannot be written", WARNING)
+    )
+    for what, cached in (("compiled programs", PROGRAMS), ("compiled kernels", KERNELS)):
+        count, size = cached.usage()
+        facts.append(Fact("tools", what, f"{count}, {size / 1e6:.1f} MB"))
+    return facts
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{command[0]} does not run: {error}"
+    return done.stdout.partition("\n")[0]
+
+
+def _variables() -> list[Fact]:
+    return [
+        Fact("environment", name, f"{os.environ.get(name, '(not set)')}: {meaning}")
+        for name, meaning in VARIABLES.items()
+    ]

@@ -1,0 +1,501 @@
+"""Executable: a compiled model that runs, explains itself, and can be exported."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+
+import msgspec
+import numpy as np
+from tvm import IRModule
+from tvm.runtime import Tensor
+
+from microkernels.base.errors import ArtifactError, FeedError
+from microkernels.base.output_file import replacing, require_writable
+from relay_passes.ir.constants import bytes_of, constants_of
+from relay_passes.ir.entries import (
+    BITS_ENTRY,
+    INTO_ENTRY,
+    MAIN,
+    RELEASE_ENTRY,
+    SHAPES_ENTRY,
+    WEIGHTS_ENTRY,
+    weights_in,
+)
+
+from ..explain.explanation import Explanation
+from ..explain.outline import Outline
+from ..explain.profile import Profile, profile_runs
+from ..explain.program_graph import ProgramGraph
+from ..explain.storage_plan import storage_plan
+from ..library.artifact import complete_library, copy_atomically, read_manifest
+from ..library.manifest import Manifest
+from ..runtime.affinity.pool_setting import PoolSetting
+from ..runtime.feeds import check_feeds, named_feeds, to_array, to_tensor
+from ..runtime.input_values import InputValue, without_values
+from ..runtime.open_feeds import open_dimensions, sample_shapes
+from ..runtime.refuse_copies import refuse_copies
+from ..runtime.size_errors import raise_size_error
+from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
+from ..runtime.thread_pool.users import note_user
+from ..runtime.threads import current, use_setting
+from .fallback import description, report_fallback, takes_fallback
+from .machine_code import MachineCode
+
+if TYPE_CHECKING:
+    from ..explain.program_facts import SingleKernel
+    from ..library.export import Program
+
+
+class Executable:
+    """A compiled model; made by `tvm_hybrid.compile` and `tvm_hybrid.load`.
+
+    It may be run from several threads at once: each gets a virtual machine of its own over the
+    same code and weights. It is neither copied nor pickled: for processes of `multiprocessing`,
+    export it once, and load the library in each of them.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        What it is.
+    module : callable
+        Returns the module that has `vm_load_executable`.
+    linkable : tuple of tvm.runtime.Module and IRModule, or None
+        What imports the machine code to link when it is exported, and what the virtual machine's
+        code is made of; None if it comes from a library.
+    library : Path or None
+        The library it comes from.
+    kernel : SingleKernel or None
+        What the model consists of if it is a single kernel whose constants are at hand.
+    fallback : Executable or None
+        The second program, if there is one and it does not come from a library.
+    whole : Manifest or None
+        The manifest of the first program if this is the second.
+    setting : PoolSetting or None
+        How many threads a run has, where, and how they wait; None: anywhere.
+    graph : ProgramGraph or None
+        The kernels it calls and their tensors; that of a library lies in its manifest.
+    declared : DeclaredInterface or None
+        What an ONNX model with open sizes declares; None if it is not that, or not compiled here.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        module: Callable[[], Any],
+        linkable: tuple[Any, IRModule] | None = None,
+        *,
+        library: Path | None = None,
+        kernel: SingleKernel | None = None,
+        fallback: Executable | None = None,
+        whole: Manifest | None = None,
+        setting: PoolSetting | None = None,
+        graph: ProgramGraph | None = None,
+        declared: DeclaredInterface | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.declared = declared
+        self._graph = graph
+        self._linkable = linkable
+        self._library = library
+        self._held: Path | None = None
+        self._kernel = kernel
+        self._fallback = fallback
+        self._whole = whole or manifest
+        self._first: Executable | None = None
+        if fallback is not None:
+            fallback._first, fallback._whole = self, manifest
+        self.setting = setting or PoolSetting.of(manifest.threads)
+        self._parallel = self.setting.count > 1
+        self._code = MachineCode(module, manifest, self.setting.count, library)
+        self._local = threading.local()
+        if self._parallel:
+            note_user(self, self.setting.spin)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs, in the order in which `run` takes them."""
+        return self.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[OutputInfo, ...]:
+        """The outputs, in the order in which `run` returns them."""
+        return self.manifest.outputs
+
+    @property
+    def values(self) -> tuple[InputValue, ...]:
+        """The inputs of the model that this program does not take: it was made for their values."""
+        return self.manifest.values
+
+    @functools.cached_property
+    def outline(self) -> Outline | None:
+        """Graph and memory; None of a library of version 0.2 or older."""
+        if self._graph is not None:
+            code = self.program().code
+            # Entries share the memory of constants.
+            kept = {each.value.data_ptr(): bytes_of(each.value) for each in constants_of(code)}
+            return Outline(self._graph, storage_plan(code[MAIN]), sum(kept.values()))
+        packed = self.manifest.outline
+        return Outline.unpacked(packed) if packed else None
+
+    @property
+    def graph(self) -> ProgramGraph | None:
+        """The kernels it calls and their tensors; None of a library of version 0.2 or older."""
+        if self._graph is not None:
+            return self._graph
+        return None if self.outline is None else self.outline.graph
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads that a run uses."""
+        return self.setting.count
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """CPUs of the threads of a run, workers bound to one each; empty if they are not bound.
+
+        The first is left to the calling thread, which is not bound.
+        """
+        return self.setting.cpus
+
+    @property
+    def spin(self) -> str:
+        """For how long threads of a run wait awake: "run", "always" or "never"."""
+        return self.setting.spin
+
+    @property
+    def main(self) -> Any:
+        """The calling thread's bare function from tensors to tensors; nothing is checked.
+
+        It returns a tensor if the model has one output, else an array of them.
+        """
+        try:
+            main = self._local.main
+        except AttributeError:
+            main = self._local.main = _releasing(self.for_host().new_machine(), MAIN)
+        if self._parallel and current.setting is not self.setting:
+            use_setting(self.setting)
+        return main
+
+    def numpy_main(self) -> Any:
+        """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
+        return _releasing(self.new_machine(), BITS_ENTRY if self.has_bfloat16 else MAIN)
+
+    def into_entries(self) -> tuple[Any, Any]:
+        """Functions of a machine of their own, of a program that has `manifest.bound_outputs`.
+
+        One takes the inputs and a tensor for each of these outputs, and returns all outputs; the
+        other tells the shapes of these tensors for such inputs.
+        """
+        machine = self.new_machine()
+        return machine[INTO_ENTRY], machine[SHAPES_ENTRY]
+
+    def bare_kernel(self) -> tuple[Any, tuple[Tensor, ...]] | None:
+        """The model's only kernel, and the constants it is called with between input and output.
+
+        None if the model is more than that, or its constants are only in the virtual machine, as
+        those of a library are. The kernel checks types and shapes as `numpy_main` does: it takes
+        bfloat16 tensors as their bits.
+        """
+        if not self.has_bare_kernel or self._kernel is None:
+            return None
+        return self._code.function(self._kernel.function), self._kernel.constants
+
+    @property
+    def has_bare_kernel(self) -> bool:
+        """Whether there is a `bare_kernel`; asking makes no code."""
+        kernel = self._kernel
+        return kernel is not None and (kernel.takes_bits or not self.has_bfloat16)
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether an input or output is of type bfloat16."""
+        dtypes = [info.dtype for info in self.inputs] + [info.dtype for info in self.outputs]
+        return "bfloat16" in dtypes
+
+    def run(self, *inputs: Any) -> list[Tensor]:
+        """Runs the model.
+
+        Parameters
+        ----------
+        *inputs : tvm.runtime.Tensor or array_like
+            One for each input, in order; or a single dictionary from names to them. Prepared
+            tensors are the fast way; anything else is copied into one. A dictionary may also hold
+            the inputs whose values are known; they are checked.
+
+        Returns
+        -------
+        list of tvm.runtime.Tensor
+            One for each output. An output that is merely a view of an input or a weight (see
+            `manifest.shared_outputs`) shares its memory. Tensors of 2 or 4 bits per integer are of
+            8 bits, floats of 4 or 8 bits are uint8 tensors of their bits; prepared inputs, too.
+
+        Raises
+        ------
+        FeedError
+            If the inputs do not fit the model.
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        for value in inputs:
+            if type(value) is not Tensor:
+                inputs = self._prepare(inputs)
+                break
+        try:
+            result = self.main(*inputs)
+        except Exception as error:
+            self._check(inputs)
+            raise_size_error(error)
+            raise
+        return [result] if type(result) is Tensor else list(result)
+
+    def for_host(self) -> Executable:
+        """The program that runs here: this one, or its fallback if only that does.
+
+        The log says if it is the fallback. Where neither runs it is this one, which says why not
+        when it is run.
+        """
+        if self._fallback is None or not takes_fallback(self.manifest):
+            return self
+        report_fallback(self.manifest, "this model")
+        return self._fallback
+
+    def explain(self) -> Explanation:
+        """Every node of the model: taken or left, kernel, configuration, why."""
+        program = [f"made for {', '.join(map(str, self.values))}"] if self.values else []
+        if self.is_open:
+            program.append(open_dimensions(self.inputs, self.manifest.limits))
+        if self._whole is not self.manifest:
+            ours, first = description(self.manifest), description(self._whole)
+            program.append(f"fallback for {ours}, instead of {first}")
+        return Explanation(self.manifest.decisions, "; ".join(program))
+
+    def profile(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, repeat: int = 10
+    ) -> Profile:
+        """Times every kernel.
+
+        Parameters
+        ----------
+        inputs : mapping or sequence, optional
+            As for `run`; zeros if none are given, with a size of 1 for open dimensions.
+        repeat : int
+            Number of runs.
+
+        Raises
+        ------
+        FeedError
+            If the inputs do not fit the model, or `repeat` is not positive.
+        """
+        if repeat < 1:
+            raise FeedError(f"repeat must be at least 1, not {repeat}")
+        given: Sequence[Any]
+        if inputs is None:
+            shapes = sample_shapes(self.inputs)
+            dtypes = [numpy_dtype(info.dtype) for info in self.inputs]
+            given = [np.zeros(*each) for each in zip(shapes, dtypes, strict=True)]
+        else:
+            given = [inputs] if isinstance(inputs, Mapping) else inputs
+        if self._parallel:
+            use_setting(self.setting)
+        tensors = self._prepare(given)
+        program = self.for_host()
+        return profile_runs(program.new_machine(), tensors, program.manifest.decisions, repeat)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        repeat: int = 10,
+    ) -> None:
+        """Writes a page that says where the time goes: one HTML file, for any browser.
+
+        The file appears at once or not at all. Peaks of this machine are measured for it, which
+        takes some seconds.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        inputs, repeat
+            As for `profile`.
+
+        Raises
+        ------
+        FeedError
+            If the inputs do not fit the model, or `repeat` is not positive.
+        OutputError
+            If the file cannot be written.
+        """
+        from ..report.page.collect import collect
+        from ..report.page.write import write_page
+
+        require_writable(path)
+        write_page(collect(self, inputs, repeat=repeat), path)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a shared library that runs where only TVM's runtime is.
+
+        The file appears at once or not at all. It holds the fallback too, if there is one.
+
+        Parameters
+        ----------
+        path : path-like
+            The file; it should end in ".so", which TVM's own loader insists on.
+
+        Raises
+        ------
+        CompileError
+            If there is no C++ compiler, or it fails.
+        ArtifactError
+            If the file cannot be written.
+        """
+        from ..library.export import link_library
+
+        target = Path(path)
+        if self._first is not None:
+            return self._first.export(target)
+        if self._linkable is None:
+            if self._library is None:
+                raise ArtifactError("this executable has neither code to link nor a library")
+            source = self._held or self._library
+            if read_manifest(source) != self._whole:
+                raise ArtifactError(f"{self._library} was replaced after it was loaded")
+            copy_atomically(source, target)
+            return target
+        require_writable(target, ArtifactError)
+        with replacing(target, ArtifactError) as draft:
+            digest, weights = link_library(draft, [part.program() for part in self._parts()])
+            complete_library(draft, self._as_exported(digest), weights)
+        return target
+
+    def hold_library(self, descriptor: int) -> None:
+        """Keeps the library's open file, so that it can be exported when its name is gone.
+
+        Parameters
+        ----------
+        descriptor : int
+            Of the open file; it is closed with the executable.
+        """
+        self._held = Path(f"/proc/self/fd/{descriptor}")
+        weakref.finalize(self, os.close, descriptor)
+
+    def program(self) -> Program:
+        """What is linked when it is exported; not of one that comes from a library."""
+        from ..library.export import Program
+
+        assert self._linkable is not None
+        module, code = self._linkable
+        return Program(module, code, self.manifest.cpu, self.manifest.features)
+
+    def constant_bytes(self) -> int:
+        """Bytes of the constants that are written when it is exported; at most."""
+        codes = [part._linkable[1] for part in self._parts() if part._linkable is not None]
+        return sum(bytes_of(each.value) for code in codes for each in constants_of(code))
+
+    def _as_exported(self, digest: str) -> Manifest:
+        """The manifest of the library that it becomes, whose program has a digest."""
+        below = self._fallback
+        return msgspec.structs.replace(
+            self.manifest,
+            model_sha256=digest,
+            outline=b"" if self.outline is None else self.outline.packed(),
+            fallback=None if below is None else below._as_exported(""),
+        )
+
+    def _parts(self) -> list[Executable]:
+        return [self] if self._fallback is None else [self, self._fallback]
+
+    def make_code(self) -> None:
+        """Makes the machine code of the program that runs here, once; else the first run does.
+
+        Raises
+        ------
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        second = self._fallback
+        runs = self if second is None or not takes_fallback(self.manifest) else second
+        runs._code.make()
+
+    def new_machine(self) -> Any:
+        """A fresh virtual machine over the executable's code and weights.
+
+        Raises
+        ------
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        return self._code.machine()
+
+    def weights(self) -> list[Tensor]:
+        """The large constants, as kernels read them; none of a library of version 0.2 or older.
+
+        Raises
+        ------
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        if self._linkable is not None:
+            return weights_in(self._linkable[1])
+        machine = self.new_machine()
+        known = machine.module.implements_function(WEIGHTS_ENTRY)
+        return list(machine[WEIGHTS_ENTRY]()) if known else []
+
+    def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Whatever the caller gave, as tensors in order."""
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            names = [info.name for info in self.inputs]
+            feeds = named_feeds(without_values(inputs[0], self.values), names)
+            return tuple(map(self._tensor, feeds.values(), self.inputs))
+        self._check_count(inputs)
+        return tuple(map(self._tensor, inputs, self.inputs))
+
+    def _tensor(self, value: Any, info: TensorInfo) -> Tensor:
+        return value if type(value) is Tensor else to_tensor(to_stored(to_array(value, info)))
+
+    def _check_count(self, inputs: Sequence[Any]) -> None:
+        if len(inputs) != len(self.inputs):
+            raise FeedError(
+                f"the model takes {len(self.inputs)} inputs "
+                f"({'; '.join(map(str, self.inputs))}), not {len(inputs)}"
+            )
+
+    def _check(self, tensors: Sequence[Tensor]) -> None:
+        """Finds what is wrong with tensors that the virtual machine refused."""
+        self._check_count(tensors)
+        check_feeds(tensors, [info.stored for info in self.inputs], self.manifest.limits)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size of an input is open."""
+        return any(info.static_shape is None for info in self.inputs)
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        refuse_copies(self, "executable")
+
+    def __repr__(self) -> str:
+        inputs, outputs = "; ".join(map(str, self.inputs)), "; ".join(map(str, self.outputs))
+        values = "".join(f", {value}" for value in self.values)
+        cpu, threads = self.manifest.cpu, self.num_threads
+        return f"Executable(({inputs}) -> ({outputs}), {cpu}, {threads}T{values})"
+
+
+def _releasing(machine: Any, name: str) -> Any:
+    """A function of a machine, which keeps none of its results where these are large."""
+    function = machine[name]
+    if not machine.module.implements_function(RELEASE_ENTRY):
+        return function
+    release = machine[RELEASE_ENTRY]
+
+    def run(*inputs: Any) -> Any:
+        results = function(*inputs)
+        release()
+        return results
+
+    return run

@@ -1,0 +1,123 @@
+"""Loads a library that `Executable.export` wrote."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from pathlib import Path
+
+import tvm
+import tvm_ffi
+
+from microkernels.base.errors import ArtifactError
+from microkernels.base.tvm_compat.runtime import holds_program
+
+from ..library.artifact import read_manifest
+from ..library.library_loader import CHOSEN_PREFIX
+from ..library.library_name import loader_name
+from ..library.library_pin import pin_copies
+from ..library.own_weights import with_own_weights
+from ..runtime.affinity.topology import host_topology
+from ..runtime.affinity.weights import nodes_for, place_weights
+from ..runtime.threads import ThreadsLike, require_runnable, resolve_setting
+from .executable import Executable
+from .fallback import report_fallback, require_program
+from .machine_code import open_code
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: ThreadsLike = None,
+    weights: str | None = None,
+    verify: bool = False,
+    spin: str | None = None,
+) -> Executable:
+    """Loads a library that `Executable.export` wrote.
+
+    Nothing of the library is executed before its code is found whole and fit for this CPU. A
+    library is code: load only what you trust. Large weights are not read: kernels read them where
+    they are in the file, in pages that programs and processes share.
+
+    Parameters
+    ----------
+    path : path-like
+        The library.
+    threads : int, str, sequence of int or None
+        Where its threads run on this machine, see `CompileOptions`. They are as many as it was
+        compiled for.
+    weights : {"first-touch", "interleave", "replicate"} or None
+        See `CompileOptions`. Weights that are to lie on nodes are copied by every call of `load`.
+    verify : bool
+        Whether to look for damage in the weights, too, which reads all of them.
+    spin : {"run", "always", "never"} or None
+        See `CompileOptions`.
+
+    Returns
+    -------
+    Executable
+        The compiled model.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, damaged, or not one of ours; if it was compiled for another number
+        of threads.
+    IsaError
+        If it needs a CPU feature that this CPU lacks, or AMX tiles that Linux denies, and has no
+        fallback that runs here.
+    TargetError
+        If it was compiled for more than four threads for each CPU that this process may use, or
+        more than `threads` has; if there is no such place for threads or weights, or no such spin.
+    """
+    return load_library(Path(path), threads, weights, verify=verify, spin=spin)
+
+
+def load_library(
+    library: Path,
+    threads: ThreadsLike,
+    weights: str | None,
+    checked: bool = False,
+    verify: bool = False,
+    spin: str | None = None,
+) -> Executable:
+    """As `load`; `checked` says that all but the weights is known to be whole."""
+    manifest = read_manifest(library, checked, verify)
+    require_program(manifest, str(library))
+    require_runnable(manifest.threads, str(library))
+    if isinstance(threads, int) and threads != manifest.threads:
+        raise ArtifactError(
+            f"{library} is compiled for {manifest.threads} threads, not {threads}; compile it anew"
+        )
+    setting = resolve_setting(threads, manifest.threads, spin=spin)
+    nodes = nodes_for(weights, setting, host_topology())
+    try:
+        name = loader_name(library)
+        pin_copies(manifest.model_sha256, name)
+        module = open_code(name, setting.count)
+    except Exception as error:
+        raise ArtifactError(f"TVM cannot open {library}: {error}") from error
+    if not holds_program(module):
+        raise ArtifactError(f"{library} holds no model, though its manifest describes one")
+    own_weights = ""
+    if nodes and manifest.weights:
+        module, own_weights = with_own_weights(module, manifest.model_sha256)
+    if (
+        manifest.fallback is None
+        or tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)() == 0
+    ):
+        executable = Executable(manifest, lambda: module, library=library, setting=setting)
+    else:
+        report_fallback(manifest, str(library))
+        executable = Executable(
+            manifest.fallback,
+            lambda: module,
+            library=library,
+            whole=manifest,
+            setting=setting,
+        )
+    if own_weights:
+        weakref.finalize(executable, tvm_ffi.registry.remove_global_func, own_weights)
+    if nodes:
+        place_weights(executable.weights(), nodes)
+    return executable

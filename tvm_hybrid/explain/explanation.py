@@ -1,0 +1,118 @@
+"""Explanation: every node of a model, whether we took it, with which kernel and config, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, overload
+
+import msgspec
+
+from relay_passes.ir.decisions import Decision
+
+from .tables import as_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+class Explanation(Sequence[Decision]):
+    """A list of decisions that can show itself.
+
+    Parameters
+    ----------
+    decisions : sequence of Decision
+        In the order of the model.
+    program : str
+        Which of several programs it is about; "" if there is but one.
+    """
+
+    def __init__(self, decisions: Sequence[Decision], program: str = "") -> None:
+        self._decisions = tuple(decisions)
+        self._program = program
+
+    def noting(self, text: str) -> Explanation:
+        """The same with a note in front of the summary."""
+        return Explanation(self._decisions, "; ".join(filter(None, [text, self._program])))
+
+    @overload
+    def __getitem__(self, index: int) -> Decision: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Decision]: ...
+
+    def __getitem__(self, index: int | slice) -> Decision | Sequence[Decision]:
+        return self._decisions[index]
+
+    def __len__(self) -> int:
+        return len(self._decisions)
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self._decisions)
+
+    @property
+    def taken(self) -> tuple[Decision, ...]:
+        """The nodes that a template of ours builds."""
+        return tuple(decision for decision in self if decision.taken)
+
+    @property
+    def left(self) -> tuple[Decision, ...]:
+        """The nodes left to the generic schedule."""
+        return tuple(decision for decision in self if not decision.taken)
+
+    def summary(self) -> str:
+        """One line: how many nodes were taken, and where their configurations come from."""
+        sources = [decision.source for decision in self.taken]
+        recorded = sum(source.startswith(("record ", "shipped record ")) for source in sources)
+        borrowed = sum(source.startswith("borrowed ") for source in sources)
+        text = f"{len(self.taken)} of {len(self)} nodes taken"
+        text += f", {recorded} of them with a tuned configuration" if recorded else ""
+        text += f", {borrowed} with one of a similar region" if borrowed else ""
+        return f"{self._program}: {text}" if self._program else text
+
+    def to_json(self) -> str:
+        """The decisions as a JSON array."""
+        return msgspec.json.encode(self._decisions).decode()
+
+    def table(self) -> Table:
+        """The decisions as a table."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=self.summary(), title_justify="left")
+        has_origins = any(decision.origins for decision in self)
+        first = "ONNX nodes" if has_origins else "node"
+        for column in (first, "operators", "taken", "kernel", "configuration", "from", "why"):
+            table.add_column(column, overflow="fold")
+        for decision in self:
+            config = ", ".join(f"{name}={value}" for name, value in decision.config.items())
+            cells = (
+                "\n".join(decision.origins) or decision.node,
+                decision.op,
+                "yes" if decision.taken else "no",
+                decision.kernel,
+                config,
+                decision.source,
+                _why(decision),
+            )
+            table.add_row(*map(Text, cells))  # as they are: brackets are no markup
+        return table
+
+    def print(self, console: Console | None = None) -> None:
+        """Shows the table on a console; standard output if none is given."""
+        from rich.console import Console
+
+        (console or Console()).print(self.table())
+
+    def __str__(self) -> str:
+        return as_text(self.table())
+
+
+def _why(decision: Decision) -> str:
+    """The reason, why products stay on vectors, and what is decided later."""
+    text = decision.reason
+    if decision.on_vectors:
+        text += f"; on vectors: {decision.on_vectors}"
+    if decision.at_run_time:
+        text += f"; at run time: {decision.at_run_time}"
+    return text

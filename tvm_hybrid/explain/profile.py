@@ -1,0 +1,256 @@
+"""Profile: where the time of a run goes, kernel by kernel.
+
+The virtual machine calls an instrument before and after every kernel. The time of a kernel
+includes the call of the instrument, about half a microsecond. The whole run is timed without the
+instrument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from microkernels.base.output_file import write_whole
+from relay_passes.ir.decisions import Decision
+
+from .call_decisions import by_function, origins_in_run
+from .origin_text import short, together
+from .tables import as_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Event:
+    """One call of one kernel.
+
+    Attributes
+    ----------
+    function : str
+        Its name in the compiled module.
+    start_ns, end_ns : int
+        Nanoseconds of a monotonic clock.
+    origins : tuple of str
+        The nodes of an ONNX model that the call comes from, each with its operator.
+    """
+
+    function: str
+    start_ns: int
+    end_ns: int
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """All calls of one kernel.
+
+    Attributes
+    ----------
+    function : str
+        Its name in the compiled module.
+    kernel : str
+        The microkernel or schedule; "" for functions of the runtime.
+    calls : int
+        Calls in one run.
+    microseconds : float
+        Time of one run that is spent in it, averaged over the runs.
+    share : float
+        Part of the time that all functions together take, 0 to 1.
+    gflops : float
+        Operations per nanosecond; 0 if they are not counted, or sizes of the kernel are open.
+    origins : tuple of str
+        The nodes of an ONNX model that its calls come from, each with its operator.
+    """
+
+    function: str
+    kernel: str
+    calls: int
+    microseconds: float
+    share: float
+    gflops: float
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The result of `Executable.profile`.
+
+    Attributes
+    ----------
+    rows : tuple of ProfileRow
+        The most expensive kernel first.
+    events : tuple of Event
+        Every call of every run.
+    repeat : int
+        Number of runs.
+    total_us : float
+        Mean time of a whole run, in microseconds, without the instrument.
+    runs_us : tuple of float
+        The time of each of these runs.
+    """
+
+    rows: tuple[ProfileRow, ...]
+    events: tuple[Event, ...]
+    repeat: int
+    total_us: float
+    runs_us: tuple[float, ...] = ()
+
+    def table(self) -> Table:
+        """The rows as a table."""
+        from rich.table import Table
+
+        table = Table(title=f"{self.total_us:.1f} us a run, mean of {self.repeat}")
+        table.add_column("function", overflow="fold")
+        table.add_column("kernel", overflow="fold")
+        for column in ("calls", "us", "%", "GFLOP/s"):
+            table.add_column(column, justify="right")
+        has_origins = any(row.origins for row in self.rows)
+        if has_origins:
+            table.add_column("ONNX nodes", overflow="fold")
+        for row in self.rows:
+            table.add_row(
+                row.function,
+                row.kernel,
+                str(row.calls),
+                f"{row.microseconds:.2f}",
+                f"{100 * row.share:.1f}",
+                f"{row.gflops:.1f}" if row.gflops else "",
+                *([short(row.origins)] if has_origins else []),
+            )
+        return table
+
+    def print(self, console: Console | None = None) -> None:
+        """Shows the table on a console; standard output if none is given."""
+        from rich.console import Console
+
+        (console or Console()).print(self.table())
+
+    def __str__(self) -> str:
+        return as_text(self.table())
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that chrome://tracing and ui.perfetto.dev show.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
+        kernels = {row.function: row.kernel for row in self.rows}
+        origin = self.events[0].start_ns if self.events else 0
+        trace = [
+            {
+                "name": event.function,
+                "cat": "kernel",
+                "ph": "X",
+                "ts": (event.start_ns - origin) / 1e3,
+                "dur": (event.end_ns - event.start_ns) / 1e3,
+                "pid": os.getpid(),
+                "tid": os.getpid(),  # the main thread; Perfetto takes 0 for an idle CPU
+                "args": {
+                    "kernel": kernels[event.function],
+                    **({"onnx": ", ".join(event.origins)} if event.origins else {}),
+                },
+            }
+            for event in self.events
+        ]
+        write_whole(path, json.dumps({"traceEvents": trace, "displayTimeUnit": "ns"}), "the trace")
+
+
+def profile_runs(
+    machine: Any, inputs: Sequence[Any], decisions: Sequence[Decision], repeat: int
+) -> Profile:
+    """Runs `main` of a virtual machine `repeat` times bare and as often with an instrument.
+
+    Parameters
+    ----------
+    machine : tvm.runtime.VirtualMachine
+        Used for nothing else; it keeps the instrument.
+    inputs : sequence of tvm.runtime.Tensor
+        What to run on.
+    decisions : sequence of Decision
+        Names and operations of the kernels.
+    repeat : int
+        Number of runs, from 1 up.
+    """
+    main = machine["main"]
+    main(*inputs)
+    runs_us = []
+    for _ in range(repeat):
+        start = time.perf_counter_ns()
+        main(*inputs)
+        runs_us.append((time.perf_counter_ns() - start) / 1e3)
+    events: list[Event] = []
+    machine.set_instrument(_recorder(events))
+    main(*inputs)
+    events.clear()
+    for _ in range(repeat):
+        main(*inputs)
+    about = by_function(decisions)
+    rows = _rows(events, about, repeat)
+    total = sum(runs_us) / repeat
+    events = _with_origins(events, about, repeat)
+    return Profile(rows, tuple(events), repeat, total, tuple(runs_us))
+
+
+def _with_origins(
+    events: Sequence[Event], about: Mapping[str, Sequence[Decision]], repeat: int
+) -> list[Event]:
+    """The events of equal runs, each with the nodes of its call."""
+    length = max(len(events) // repeat, 1)
+    found: list[Event] = []
+    for first in range(0, len(events), length):
+        run = events[first : first + length]
+        origins = origins_in_run([each.function for each in run], about)
+        found += (replace(each, origins=o) for each, o in zip(run, origins, strict=True))
+    return found
+
+
+def _recorder(events: list[Event]) -> Callable[..., int]:
+    starts: list[int] = []
+    clock = time.perf_counter_ns
+
+    def record(_function: Any, name: str, before: bool, *_: Any) -> int:
+        now = clock()
+        if before:
+            starts.append(clock())
+        else:
+            events.append(Event(str(name), starts.pop(), now))
+        return 0
+
+    return record
+
+
+def _rows(
+    events: Sequence[Event], about: Mapping[str, Sequence[Decision]], repeat: int
+) -> tuple[ProfileRow, ...]:
+    calls: dict[str, list[int]] = {}
+    everything = sum(event.end_ns - event.start_ns for event in events)
+    for event in events:
+        calls.setdefault(event.function, []).append(event.end_ns - event.start_ns)
+    rows = []
+    for function, times in calls.items():
+        mine = about.get(function, ())
+        decision = mine[-1] if mine else None
+        nanoseconds = sum(times)
+        # Of open sizes, operations are those of a sample.
+        counted = decision if decision and not decision.at_run_time else None
+        operations = counted.flops * len(times) if counted else 0
+        rows.append(
+            ProfileRow(
+                function=function,
+                kernel=decision.kernel if decision else "",
+                calls=round(len(times) / repeat),
+                microseconds=nanoseconds / 1e3 / repeat,
+                share=nanoseconds / everything if everything else 0.0,
+                gflops=operations / nanoseconds if nanoseconds else 0.0,
+                origins=together(mine),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.microseconds))

@@ -1,0 +1,219 @@
+"""ModelBytes: all bytes that an ONNX model consists of, as a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microkernels.base.errors import ModelError
+
+from .wire_format import BYTES, WireError, fields
+
+if TYPE_CHECKING:
+    import onnx
+
+_PIECE = 1 << 18  # stays in a core's cache
+_COARSE = 2_000_000_000
+_LARGE = 1 << 18  # bytes of data that are passed over
+_WEIGHT = (7, 5, 9)  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
+
+FileState = tuple[str, int, int, int, int]  # path, bytes, changed, changed or renamed, inode
+
+
+def is_onnx(model: Any) -> bool:
+    """Whether a model is given in ONNX: by path, as bytes, or as a ModelProto."""
+    in_memory = (bytes, bytearray, memoryview)
+    return isinstance(model, (str, os.PathLike, *in_memory)) or (
+        type(model).__name__ == "ModelProto"
+    )
+
+
+@dataclass(frozen=True)
+class ModelBytes:
+    """A model at one moment.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of all of it.
+    data : bytes or None
+        The model; None if it was given by path.
+    files : tuple
+        The files that it was read from, as they were.
+    """
+
+    digest: str
+    data: bytes | None
+    files: tuple[FileState, ...]
+
+    @staticmethod
+    def of(model: Any) -> ModelBytes:
+        """Reads a path, bytes or an onnx.ModelProto.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be read.
+        ValueError
+            If the model cannot be written as bytes: one of more than 2 GB.
+        """
+        if not isinstance(model, (str, os.PathLike)):
+            in_memory = isinstance(model, (bytes, bytearray, memoryview))
+            data = bytes(model) if in_memory else _serialized(model)
+            return ModelBytes(hashlib.sha256(data).hexdigest(), data, ())
+        path = Path(model)
+        files = [file_state(path)]
+        digest = hashlib.sha256()
+        _add_file(digest, path)
+        # A tensor in another file has this key; models are not parsed for nothing.
+        others = _other_files(path) if _mentions(path, b"location") else []
+        for other in others:
+            files.append(file_state(other))
+            digest.update(f"\n{other.name} {files[-1][1]}\n".encode())
+            _add_file(digest, other)
+        return ModelBytes(digest.hexdigest(), None, tuple(files))
+
+    def model(self, given: Any) -> Any:
+        """The model as it was hashed, whatever becomes of its files or the caller's object.
+
+        Parameters
+        ----------
+        given : Any
+            What it was made of.
+
+        Raises
+        ------
+        ModelError
+            If a file cannot be read.
+        ValueError
+            If a file has changed since.
+        """
+        if self.data is not None:
+            return self.data
+        from .read_model import read_model
+
+        proto = read_model(given)
+        if not are_unchanged(self.files):
+            raise ValueError(f"{given} has changed while it was read")
+        return proto
+
+
+def file_state(path: Path) -> FileState:
+    """What changes when a file does.
+
+    Raises
+    ------
+    OSError
+        If it is missing.
+    """
+    found = path.stat()
+    times = found.st_mtime_ns, found.st_ctime_ns
+    return str(path.absolute()), found.st_size, *times, found.st_ino
+
+
+def are_unchanged(files: Iterable[FileState]) -> bool:
+    """Whether files are as they were."""
+    try:
+        return all(file_state(Path(state[0])) == state for state in files)
+    except OSError:
+        return False
+
+
+def are_older(files: Iterable[FileState], moment: int) -> bool:
+    """Whether files would have other times had they changed after a moment.
+
+    Parameters
+    ----------
+    files : iterable of FileState
+        As they are.
+    moment : int
+        In nanoseconds since 1970. Times of files may be as coarse as two seconds.
+    """
+    return all(max(state[2], state[3]) + _COARSE < moment for state in files)
+
+
+def _serialized(model: onnx.ModelProto) -> bytes:
+    try:
+        return bytes(model.SerializeToString(deterministic=True))
+    except Exception as error:  # protobuf's EncodeError, and others of its C library
+        raise ValueError(f"the model cannot be serialized: {error}") from error
+
+
+def _add_file(digest: hashlib._Hash, path: Path) -> None:
+    """Hashes a file, a piece at a time."""
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+
+
+def _mentions(path: Path, word: bytes) -> bool:
+    """Whether a word is in a model's file, elsewhere than in the data of large initializers."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            data = list(_large_data(file, 0, size)) if size >= _LARGE else []
+        except WireError:
+            data = []  # it is no model, or of a form that is not read here
+        starts, ends = [0, *(end for _, end in data)], [*(start for start, _ in data), size]
+        return any(_is_in(file, *place, word) for place in zip(starts, ends, strict=True))
+
+
+def _large_data(
+    file: BufferedIOBase, start: int, end: int, numbers: Sequence[int] = _WEIGHT
+) -> Iterator[tuple[int, int]]:
+    """Where the large fields of these numbers are, each in one of the number before it."""
+    for field in fields(file, start, end):
+        if (field.number, field.kind) == (numbers[0], BYTES) and field.end - field.start >= _LARGE:
+            if numbers[1:]:
+                yield from _large_data(file, field.start, field.end, numbers[1:])
+            else:
+                yield field.start, field.end
+
+
+def _is_in(file: BufferedIOBase, start: int, end: int, word: bytes) -> bool:
+    """Whether a word is between two places of a file."""
+    file.seek(start)
+    before, left = b"", end - start
+    while left > 0 and (piece := file.read(min(left, _PIECE))):
+        if word in before + piece:
+            return True
+        before, left = piece[-len(word) :], left - len(piece)
+    return False
+
+
+def _other_files(path: Path) -> list[Path]:
+    """The files that hold tensors of a model."""
+    import onnx
+
+    from .read_model import light_model
+
+    try:
+        proto, left = light_model(path)
+    except ModelError as error:  # compiling says what is wrong
+        raise ValueError(f"not a model: {error}") from error
+    left.close()
+    graphs = [proto.graph, *proto.functions]
+    names = {
+        entry.value
+        for tensor in _tensors(graphs)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [path.parent / name for name in sorted(names)]
+
+
+def _tensors(graphs: Iterable[Any]) -> Iterator[onnx.TensorProto]:
+    """Those of graphs and functions, and of the graphs inside of these."""
+    for graph in graphs:
+        yield from getattr(graph, "initializer", ())
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield attribute.t
+                yield from attribute.tensors
+                yield from _tensors([attribute.g, *attribute.graphs])

@@ -1,0 +1,204 @@
+"""The exported file: a shared library, the weights behind it, its manifest.
+
+    ELF shared library | zeros | weights | manifest as JSON | where weights begin | their bytes |
+    SHA-256 | length of the manifest | magic
+
+The dynamic loader ignores what follows the library. All but the weights' bytes, and the size of the
+whole, is checked before the library is opened, because opening a truncated library crashes the
+process. The weights are read on demand only; `weights_file` says how they lie. Files of format 1
+have none, and end `manifest | SHA-256 of all before | length of the manifest | older magic`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from microkernels.base.errors import ArtifactError, CompileError
+from microkernels.base.output_file import replacing
+
+from .manifest import READ_FORMATS, Manifest
+from .weights_file import HEAD_BYTES, WeightsFile, check_weights, head_of, page_end
+
+MAGIC = b"TVMHYBR2"
+OLDER_MAGIC = b"TVMHYBRD"
+ELF_MAGIC = b"\x7fELF"
+_FOOTER = struct.Struct("<32sQ8s")
+_PLACE = struct.Struct("<QQ")  # of the weights; before the footer
+_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_X86_64 = 62
+
+
+def is_library(path: Path) -> bool:
+    """Whether a file starts like a shared library."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(ELF_MAGIC)) == ELF_MAGIC
+    except OSError:
+        return False
+
+
+def complete_library(path: Path, manifest: Manifest, weights: WeightsFile) -> Manifest:
+    """Completes a freshly linked library.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    manifest : Manifest
+        What it is, but for its weights.
+    weights : WeightsFile
+        What lies behind it; written piece by piece.
+
+    Returns
+    -------
+    Manifest
+        As it was written.
+
+    Raises
+    ------
+    OSError
+        If the linker could not write all of it: GNU ld does not look whether closing its output
+        failed, and ends with code 0. If the rest cannot be written.
+    """
+    manifest = msgspec.structs.replace(manifest, weights=weights.stored)
+    text = manifest.to_json()
+    with path.open("r+b") as file:
+        size = path.stat().st_size
+        if size < _ELF_HEADER.size or size < _sections_end(file.read(_ELF_HEADER.size)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        file.seek(0, os.SEEK_END)
+        start = size
+        if weights.size:
+            file.seek(0)
+            start = page_end(_sections_end(file.read(_ELF_HEADER.size)))
+            if size > start:
+                raise CompileError("the linker wrote a library that does not end with its sections")
+            file.seek(start)
+            weights.write(file)
+        place = _PLACE.pack(start, weights.size)
+        digest = _digest(file, start + len(head_of(weights.stored)))
+        digest.update(text + place)
+        file.seek(start + weights.size)
+        file.write(text + place + _FOOTER.pack(digest.digest(), len(text), MAGIC))
+    return manifest
+
+
+def read_manifest(path: Path, checked: bool = False, verify: bool = False) -> Manifest:
+    """Checks an exported library, without opening it as one, and returns its manifest.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    checked : bool
+        Whether the checksum of all but the weights is known to be right; then it is not computed.
+    verify : bool
+        Whether to check the weights, too, which reads all of the file.
+
+    Raises
+    ------
+    ArtifactError
+        If it is missing, not a library, not one of ours, truncated or damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            start, manifest = _read(file, path, os.fstat(file.fileno()).st_size, checked)
+            if verify:
+                check_weights(path, start, manifest.weights)
+            return manifest
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Manifest]:
+    """Where weights begin, and the manifest."""
+    header = file.read(_ELF_HEADER.size)
+    if not header.startswith(ELF_MAGIC):
+        raise ArtifactError(
+            f"{path} is not a shared library; give the file that `Executable.export` or "
+            "`tvm-hybrid compile` wrote"
+        )
+    if len(header) < _ELF_HEADER.size:
+        raise ArtifactError(f"{path} is truncated; export it again")
+    if _ELF_HEADER.unpack(header)[2] != _X86_64:
+        raise ArtifactError(f"{path} is a library for another machine than x86-64")
+    sections_end = _sections_end(header)
+    if size < sections_end + _PLACE.size + _FOOTER.size:
+        raise ArtifactError(f"{path} is truncated, or was not exported by tvm_hybrid")
+    file.seek(size - _FOOTER.size)
+    expected, length, magic = _FOOTER.unpack(file.read(_FOOTER.size))
+    if magic not in (MAGIC, OLDER_MAGIC):
+        raise ArtifactError(
+            f"{path} was not exported by tvm_hybrid, or is truncated; a library of another origin "
+            "can be opened with tvm.runtime.load_module"
+        )
+    end = size - _FOOTER.size
+    start, weights = end, 0
+    place = b""
+    if magic == MAGIC:
+        end -= _PLACE.size
+        file.seek(end)
+        place = file.read(_PLACE.size)
+        start, weights = _PLACE.unpack(place)
+    else:
+        start = end - length
+    if start < sections_end or start + weights + length != end:
+        raise ArtifactError(f"{path} is damaged: its parts do not fit its size; export it again")
+    file.seek(end - length)
+    text = file.read(length)
+    if not checked:
+        digest = _digest(file, start + (HEAD_BYTES if weights else 0))
+        digest.update(text + place)
+        if digest.digest() != expected:
+            raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
+    manifest = _decode(text, path)
+    file.seek(start)
+    if weights and file.read(HEAD_BYTES) != head_of(manifest.weights):
+        raise ArtifactError(f"{path} is damaged: its weights are those of another; export it again")
+    return start, manifest
+
+
+def _sections_end(header: bytes) -> int:
+    """How far the table of sections reaches, which linkers write last."""
+    _, _, _, *fields = _ELF_HEADER.unpack(header)
+    return int(fields[3] + fields[8] * fields[9])
+
+
+def _decode(text: bytes, path: Path) -> Manifest:
+    try:
+        found = msgspec.json.decode(text, type=dict)["format"]
+        if found not in READ_FORMATS:
+            raise ArtifactError(
+                f"{path} has manifest format {found}, this tvm_hybrid reads formats "
+                f"{', '.join(map(str, READ_FORMATS))}; export it again with this version"
+            )
+        return msgspec.json.decode(text, type=Manifest)
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} has an unreadable manifest: {error}") from error
+
+
+def _digest(file: BinaryIO, size: int) -> hashlib._Hash:
+    """SHA-256 of a file's first bytes."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0:
+        chunk = file.read(min(size, 1 << 20))
+        if not chunk:
+            break
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest
+
+
+def copy_atomically(source: Path, path: Path) -> None:
+    """Copies a file; at `path` there is the old content or the new one, never half of it."""
+    with replacing(path, ArtifactError) as draft:
+        shutil.copyfile(source, draft)

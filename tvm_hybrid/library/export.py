@@ -1,0 +1,189 @@
+"""Links compiled Relax modules into one shared library that TVM's runtime alone can run."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import resource
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvm import IRModule
+from tvm_ffi import libinfo
+
+from microkernels.base.errors import CompileError
+from microkernels.base.tvm_compat.library_file import library_data
+from microkernels.base.tvm_compat.relax import virtual_machine_code
+from microkernels.base.tvm_compat.vm_file import tensor_places
+from relay_passes.ir.stages import advance, announce_machine_code
+from relay_passes.ir.workers import workers
+from relay_passes.lower.outside_weights import OUTSIDE_BYTES, with_outside_weights
+
+from .cxx_compiler import find_compiler, run_compiler
+from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source, weights_function
+from .vm_code import write_code
+from .weights_file import WeightsFile
+
+# Smaller ones of at least this size are stored once if two programs have them.
+SHARED_BYTES = 1 << 12
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled model for one CPU.
+
+    Attributes
+    ----------
+    module : tvm.runtime.Module
+        A relax.VMExecutable that imports nothing but native code; if it shares a library with
+        another, no function of its native code has the name of one of the other's.
+    code : IRModule
+        What its own code is made of.
+    cpu : str
+        What it is compiled for; for messages.
+    features : tuple of str
+        What its kernels need; names in `cpu_features.FEATURES`.
+    """
+
+    module: Any
+    code: IRModule
+    cpu: str
+    features: tuple[str, ...]
+
+
+def link_library(output: Path, programs: Sequence[Program]) -> tuple[str, WeightsFile]:
+    """Writes a library that runs the first of the programs that its process can run.
+
+    Weights are not in it: they have to be written behind it.
+
+    Parameters
+    ----------
+    output : Path
+        The library to write; a folder beside it receives temporary files, and stays.
+    programs : sequence of Program
+        The best first.
+
+    Returns
+    -------
+    tuple of str and WeightsFile
+        SHA-256 of the virtual machine's executables, the native code and the weights; and these.
+
+    Raises
+    ------
+    CompileError
+        If there is no C++ compiler, it fails, or a module imports something else.
+    OSError
+        If a file cannot be written.
+    """
+    compiler = find_compiler()
+    folder = output.with_name(f"{output.name}.parts")
+    folder.mkdir()
+    native: list[Path] = []
+    loadable = []
+    stored: dict[str, Piece] = {}
+    tensors = []
+    for place, program in enumerate(programs):
+        native += _write_native_code(program.module, folder, f"code{place}_")
+        code, outside = with_outside_weights(program.code, weights_function(place), OUTSIDE_BYTES)
+        tensors.append(outside)
+        pieces = _write_machine_code(virtual_machine_code(code), folder, f"machine{place}")
+        if len(programs) > 1:
+            pieces = _share(pieces, stored)
+        loadable.append(LoadableProgram(program.cpu, program.features, tuple(pieces)))
+    weights = WeightsFile(tensors)
+    table = folder / "weights.txt"
+    table.write_text(f"{weights.identity} {weights.programs}", encoding="utf-8")
+    digest = _digest(
+        [
+            *(piece for program in loadable for piece in program.pieces),
+            *(Piece(path, 0, path.stat().st_size) for path in [*native, table]),
+        ]
+    )
+    frame = folder / "frame.bin"
+    frame.write_bytes(library_data(KIND_PREFIX + digest, bool(native or weights.size)))
+    loader = folder / "loader.cc"
+    loader.write_text(loader_source(digest, frame, loadable, weights), encoding="utf-8")
+    arguments = [
+        *("-shared", "-fPIC", "-O1", "-Wl,--strip-debug"),
+        *("-I", libinfo.find_include_path(), "-I", libinfo.find_dlpack_include_path()),
+        *("-o", str(output), str(loader), *map(str, native)),
+    ]
+    run_compiler(compiler, arguments, folder)
+    if not output.is_file():
+        raise CompileError(f"linking failed: {compiler!r} wrote nothing; is it a C++ compiler?")
+    return digest, weights
+
+
+def _write_native_code(module: Any, folder: Path, prefix: str) -> list[Path]:
+    modules = list(module.imports)
+    for imported in modules:
+        if imported.kind != "llvm" or imported.imports:
+            raise CompileError(
+                f"a module of kind {imported.kind!r} cannot be exported; only native code can"
+            )
+    objects = [folder / f"{prefix}{index}.o" for index in range(len(modules))]
+    if objects:
+        announce_machine_code()
+        with workers(len(objects)) as pool:
+            made = zip(objects, pool.map(_object_code, modules), strict=True)
+            for done, (path, code) in enumerate(made, 1):
+                path.write_bytes(code)
+                advance(done, len(objects))
+    return objects
+
+
+def _object_code(module: Any) -> bytes:
+    """An LLVM module's object file.
+
+    LLVM ends the process when it cannot write; so it writes into memory. A limit on the size of
+    files counts there too: the assembly tells, which is longer than the code.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < len(module.inspect_source("asm")):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    with os.fdopen(os.memfd_create("object code"), "rb") as file:
+        module.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
+        return file.read()
+
+
+def _write_machine_code(module: Any, folder: Path, name: str) -> list[Piece]:
+    """The virtual machine's code and constants; a large constant is a piece of its own."""
+    code, head = folder / f"{name}.bin", folder / f"{name}_head.bin"
+    prefix, end = write_code(module, code)
+    head.write_bytes(prefix)
+    pieces = [Piece(head, 0, len(prefix))]
+    for start, size in tensor_places(code, end):
+        if size >= SHARED_BYTES:
+            pieces += [Piece(code, end, start - end), Piece(code, start, size)]
+            end = start + size
+    return [*pieces, Piece(code, end, code.stat().st_size - end)]
+
+
+def _share(pieces: Sequence[Piece], stored: dict[str, Piece]) -> list[Piece]:
+    """A program's pieces, those of earlier programs instead of equal ones; `stored` gets the rest.
+
+    Equal pieces of one program stay apart: it can be loaded faster in one run.
+    """
+    known = dict(stored)
+    shared = []
+    for piece in pieces:
+        digest = _digest([piece]) if piece.size >= SHARED_BYTES else ""
+        shared.append(known.get(digest, piece))
+        if digest:
+            stored.setdefault(digest, piece)
+    return shared
+
+
+def _digest(pieces: Iterable[Piece]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        with piece.path.open("rb") as file:
+            file.seek(piece.start)
+            left = piece.size
+            while chunk := file.read(min(left, 1 << 20)):
+                digest.update(chunk)
+                left -= len(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,198 @@
+"""The weights of exported programs, as they lie in a library's file behind the library.
+
+    head: magic | SHA-256 of the list of weights, as text | zeros
+    the weights' bytes, each distinct one once, aligned to 64 bytes
+
+The head is at the beginning of a page, so that a process can map it all. The list, with the
+SHA-256 of each weight, is in the manifest; the bytes themselves are looked at on demand only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from tvm.runtime import Tensor
+
+from microkernels.base.errors import ArtifactError
+from relay_passes.ir.constants import bytes_of, memory_of
+from relay_passes.ir.workers import workers
+
+PAGE = 4096
+MAGIC = b"TVMHYBRD weights"
+HEAD_BYTES = 128
+ALIGNMENT = 64
+_CHUNK = 1 << 24
+
+
+class StoredWeight(msgspec.Struct, frozen=True):
+    """Where the bytes of a weight lie in a library.
+
+    Attributes
+    ----------
+    offset : int
+        From the head's beginning.
+    size : int
+        In bytes.
+    sha256 : str
+        Of the bytes.
+    """
+
+    offset: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of a program.
+
+    Attributes
+    ----------
+    offset : int
+        Of its bytes, from the head's beginning.
+    dtype : tuple of int
+        Code, bits and lanes, as DLPack has them.
+    shape : tuple of int
+        As the kernels read it.
+    """
+
+    offset: int
+    dtype: tuple[int, int, int]
+    shape: tuple[int, ...]
+
+
+class WeightsFile:
+    """What is written behind a library.
+
+    Parameters
+    ----------
+    programs : sequence of sequence of tvm.runtime.Tensor
+        The weights of each program, which stay where they are until they are written.
+    """
+
+    def __init__(self, programs: Sequence[Sequence[Tensor]]) -> None:
+        tensors = [tensor for program in programs for tensor in program]
+        with workers(len(tensors)) as pool:
+            digests = iter(list(pool.map(_digest, tensors)))
+        self._parts: list[tuple[Tensor, StoredWeight]] = []
+        found: dict[str, StoredWeight] = {}
+        self.size = HEAD_BYTES if tensors else 0
+        self.programs: list[list[Weight]] = []
+        for program in programs:
+            self.programs.append([])
+            for tensor in program:
+                digest = next(digests)
+                if digest not in found:
+                    found[digest] = StoredWeight(self.size, bytes_of(tensor), digest)
+                    self._parts.append((tensor, found[digest]))
+                    self.size = _aligned(self.size + found[digest].size, ALIGNMENT)
+                self.programs[-1].append(_weight(tensor, found[digest].offset))
+
+    @property
+    def stored(self) -> tuple[StoredWeight, ...]:
+        """The list of weights."""
+        return tuple(stored for _, stored in self._parts)
+
+    @property
+    def identity(self) -> str:
+        """What tells these weights from others."""
+        return identity_of(self.stored)
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes the head and the weights to where the file stands.
+
+        Raises
+        ------
+        OSError
+            If they cannot be written.
+        """
+        if not self._parts:
+            return
+        file.write(head_of(self.stored))
+        end = HEAD_BYTES
+        for tensor, stored in self._parts:
+            file.seek(stored.offset - end, os.SEEK_CUR)
+            data = memory_of(tensor)
+            for start in range(0, stored.size, _CHUNK):
+                file.write(data[start : start + _CHUNK])
+            end = stored.offset + stored.size
+        file.write(bytes(self.size - end))
+
+
+def head_of(stored: Sequence[StoredWeight]) -> bytes:
+    """The head of weights; none if there are no weights."""
+    text = MAGIC + identity_of(stored).encode()
+    return text + bytes(HEAD_BYTES - len(text)) if stored else b""
+
+
+def identity_of(stored: Sequence[StoredWeight]) -> str:
+    """SHA-256 of a list of weights."""
+    return hashlib.sha256(msgspec.json.encode(stored)).hexdigest()
+
+
+def check_weights(path: Path, start: int, stored: Sequence[StoredWeight]) -> None:
+    """Reads all weights of a library, and compares them with the list.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    start : int
+        Where the head begins.
+    stored : sequence of StoredWeight
+        What the manifest says.
+
+    Raises
+    ------
+    ArtifactError
+        If a weight is damaged.
+    OSError
+        If the file cannot be read.
+    """
+
+    def found(weight: StoredWeight) -> str:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            for chunk in _chunks(file, start + weight.offset, weight.size):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    with workers(len(stored)) as pool:
+        for weight, digest in zip(stored, pool.map(found, stored), strict=True):
+            if digest != weight.sha256:
+                raise ArtifactError(
+                    f"{path} is damaged: the {weight.size} bytes of weights at byte "
+                    f"{start + weight.offset} are not what was exported; export it again"
+                )
+
+
+def page_end(size: int) -> int:
+    """Where the next page begins."""
+    return _aligned(size, PAGE)
+
+
+def _weight(tensor: Tensor, offset: int) -> Weight:
+    dtype = tensor.dtype
+    shape = tuple(map(int, tensor.shape))
+    return Weight(offset, (int(dtype.type_code), int(dtype.bits), int(dtype.lanes)), shape)
+
+
+def _digest(tensor: Tensor) -> str:
+    return hashlib.sha256(memory_of(tensor)).hexdigest()
+
+
+def _chunks(file: BinaryIO, start: int, size: int) -> Iterator[bytes]:
+    file.seek(start)
+    while size > 0 and (chunk := file.read(min(size, _CHUNK))):
+        yield chunk
+        size -= len(chunk)
+
+
+def _aligned(number: int, alignment: int) -> int:
+    return -(-number // alignment) * alignment

@@ -1,0 +1,173 @@
+"""A file of records: appended so that nothing finished is lost, read so that damage is survived."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from microkernels.base.errors import RecordError
+
+from .locked_file import append_line, is_being_written
+from .record import Record
+from .record_line import RECORD, L, OtherLine, RecordLine, UnreadableLine, read_header
+
+logger = logging.getLogger("tvm_hybrid")
+
+
+class Located(NamedTuple):
+    """A record and where it stands."""
+
+    record: Record
+    place: str
+    """FILE:LINE."""
+
+
+class RecordFile:
+    """One file, read once and again only from where it grew.
+
+    Several threads may use it at once.
+
+    Parameters
+    ----------
+    path : path-like
+        Need not exist; it is made by the first `append`.
+
+    Attributes
+    ----------
+    records : list of Located
+        The records, in the order of their lines.
+    others : dict
+        Kind -> lines of kinds other than records.
+    damaged : list of str
+        Where lines were passed over, and why: "FILE:LINE: skipped, torn: ...".
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._mutex = threading.RLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.records: list[Located] = []
+        self.others: dict[str, list[OtherLine]] = {}
+        self.damaged: list[str] = []
+        self.generation = getattr(self, "generation", -1) + 1
+        self._identity: tuple[int, int] | None = None
+        self._changed = 0
+        self._offset = 0
+        self._lines = 0
+        self._last = b""
+        self._tail_size = 0
+        self._tail_in: list[Any] = []
+
+    def append(self, record: RecordLine) -> None:
+        """Adds one line; when this returns, it is on the disk.
+
+        Raises
+        ------
+        RecordError
+            If the file cannot be written.
+        """
+        append_line(self.path, record.to_line())
+
+    def refresh(self) -> list[Located]:
+        """All records; reads what was added since the last call.
+
+        Raises
+        ------
+        RecordError
+            If the file exists but cannot be read.
+        """
+        with self._mutex:
+            try:
+                with self.path.open("rb") as file:
+                    self._update(file)
+            except FileNotFoundError:
+                if self._identity is not None:
+                    self._forget()
+            except OSError as error:
+                raise RecordError(
+                    f"cannot read records from {self.path}: {error.strerror}"
+                ) from error
+            return self.records
+
+    def _update(self, file: BinaryIO) -> None:
+        status = os.fstat(file.fileno())
+        identity = (status.st_dev, status.st_ino)
+        known = self._offset + self._tail_size
+        if (identity, status.st_size) == (self._identity, known):
+            if status.st_mtime_ns == self._changed:
+                return
+            self._forget()
+        elif identity != self._identity or status.st_size < known or not self._continues(file):
+            self._forget()
+        self._identity, self._changed = identity, status.st_mtime_ns
+        file.seek(self._offset)
+        self._read(file.read(status.st_size - self._offset))
+
+    def _continues(self, file: BinaryIO) -> bool:
+        """Whether the last line known is still there: a new file may have an old one's number."""
+        return os.pread(file.fileno(), len(self._last), self._offset - len(self._last)) == (
+            self._last
+        )
+
+    def _read(self, text: bytes) -> None:
+        if self._tail_in:
+            # It is read again, now perhaps with its newline.
+            self._tail_in.pop()
+            self._tail_in = []
+            self.generation += 1
+        whole, newline, tail = text.rpartition(b"\n")
+        lines = whole.split(b"\n") if newline else []
+        for line in lines:
+            self._lines += 1
+            if line.strip():
+                self._take(line, f"{self.path}:{self._lines}")
+        if lines:
+            self._last = lines[-1] + newline
+        self._offset += len(whole) + len(newline)
+        self._tail_size = len(tail)
+        if tail.strip():
+            size = self._offset + self._tail_size
+            self._tail_in = self._take(tail, f"{self.path}:{self._lines + 1}", size) or []
+
+    def _take(self, line: bytes, place: str, size: int | None = None) -> list[Any] | None:
+        """Where the line went; None if it was skipped. Without a newline, `size` is the file's."""
+        try:
+            header = read_header(line)
+            if header.kind != RECORD:
+                others = self.others.setdefault(header.kind, [])
+                others.append(OtherLine(line, place))
+                return others
+            self.records.append(Located(Record.from_line(line), place))
+            return self.records
+        except UnreadableLine as error:
+            if size is None or not is_being_written(self.path, size):
+                self._warn(f"{place}: skipped, {error}")
+            return None
+
+    def _warn(self, message: str) -> None:
+        if self.damaged[-1:] != [message]:  # a tail is read twice
+            self.damaged.append(message)
+            logger.warning("%s", message)
+
+    def __iter__(self) -> Iterator[Located]:
+        return iter(self.refresh())
+
+    def of_kind(self, kind: type[L]) -> list[tuple[L, str]]:
+        """The lines of another kind than records, with FILE:LINE.
+
+        A line whose fields are not as they should be is passed over with a warning.
+        """
+        self.refresh()
+        found = []
+        for line in self.others.get(kind.KIND, ()):
+            try:
+                found.append((kind.from_line(line.text), line.place))
+            except UnreadableLine as error:
+                logger.warning("%s: this %s line is not used: %s", line.place, kind.KIND, error)
+        return found

@@ -1,0 +1,202 @@
+"""Merging and pruning of record files: lines are kept as they are, byte by byte.
+
+A file is rewritten under its lock and takes its name when it is complete, so that tuners may go on
+writing to it meanwhile; see `locked_file`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tvm.target import Target
+
+from microkernels.base.errors import RecordError
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from tir_schedules.core.template import has_template, template_for
+
+from .locked_file import locked, not_written, real_path, replace_lines
+from .read_records import Line, read_lines
+from .record import Record
+from .record_file import Located
+from .record_store import config_key, latest, trusted
+
+logger = logging.getLogger("tvm_hybrid")
+
+
+@dataclass
+class Rewritten:
+    """What was done.
+
+    Attributes
+    ----------
+    kept : int
+        Lines that are there now.
+    removed : Counter
+        Why -> how many lines are not.
+    skipped : list of str
+        Place and reason of each line that is not there because it cannot be read.
+    """
+
+    kept: int = 0
+    removed: Counter[str] = field(default_factory=Counter)
+    skipped: list[str] = field(default_factory=list)
+
+
+def merge(paths: Sequence[Path], out: Path) -> Rewritten:
+    """Writes the lines of several files into one, each line once, in the order of the files.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        What to read. Torn and foreign lines are left out.
+    out : Path
+        What to write; if it is there already, it must be one of `paths`.
+
+    Raises
+    ------
+    RecordError
+        If a file cannot be read or written, or if lines of `out` would be lost.
+    """
+    result = Rewritten()
+
+    def merged() -> list[Line]:
+        if out.exists() and real_path(out) not in map(real_path, paths):
+            raise RecordError(f"{out} is there already; name it among the files to be merged too")
+        seen: set[bytes] = set()
+        lines = []
+        for line in (line for path in paths for line in read_lines(path)):
+            if line.lost:
+                result.skipped.append(f"{line.place}: skipped, {line.problem}")
+            elif line.text in seen:
+                result.removed["repeated"] += 1
+            else:
+                seen.add(line.text)
+                lines.append(line)
+        return lines
+
+    result.kept = _rewrite(out, merged)
+    result.removed["unreadable"] = len(result.skipped)
+    return result
+
+
+def prune(
+    path: Path, best: int = 3, keep_failures: bool = False, dry_run: bool = False
+) -> Rewritten:
+    """Leaves of each region, ISA, machine and number of threads the best and the default.
+
+    Of each configuration the newest measurement stays, and the newest that says whether it was
+    confirmed. Records of former template versions, repeated measurements, failures and unreadable
+    lines go; lines of other kinds, and what a newer version wrote, stay. A later search measures
+    again what is gone.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    best : int
+        How many configurations of each region, the default not counted.
+    keep_failures : bool
+        Whether configurations that failed stay, so that they are not tried again.
+    dry_run : bool
+        Whether to say only what would be done.
+
+    Raises
+    ------
+    RecordError
+        If the file cannot be read or written.
+    """
+    result = Rewritten()
+
+    def pruned() -> list[Line]:
+        lines = read_lines(path)
+        kept = []
+        whys = _why_removed(lines, best, keep_failures)
+        for line in lines:
+            if line.lost:
+                result.skipped.append(f"{line.place}: removed, {line.problem}")
+            elif line.place in whys:
+                result.removed[whys[line.place]] += 1
+            else:
+                kept.append(line)
+        return kept
+
+    if not path.is_file():
+        raise RecordError(f"there is no record file {path}")
+    result.kept = len(pruned()) if dry_run else _rewrite(path, pruned)
+    result.removed["unreadable"] = len(result.skipped)
+    return result
+
+
+def _rewrite(path: Path, make: Callable[[], list[Line]]) -> int:
+    """Gives a file the lines that `make` returns, called under its lock; how many there are."""
+    try:
+        with locked(path):
+            before = path.read_bytes() if path.exists() else None
+            texts = [line.text for line in make()]
+            if before != b"".join(text + b"\n" for text in texts):
+                replace_lines(path, texts)
+            return len(texts)
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
+def _why_removed(lines: Iterable[Line], best: int, keep_failures: bool) -> dict[str, str]:
+    """Place -> why it goes."""
+    whys: dict[str, str] = {}
+    groups: dict[tuple[object, ...], list[Located]] = defaultdict(list)
+    for record, place in _records(lines):
+        if has_template(record.template) and record.version < template_for(record.template).version:
+            whys[place] = "former template version"
+        else:
+            key = (record.workload, record.template, record.version)
+            machine = (record.isa, record.machine, record.threads)
+            groups[(*key, *machine)].append(Located(record, place))
+    for group in groups.values():
+        whys.update(_why_removed_of_group(group, best, keep_failures))
+    return whys
+
+
+def _why_removed_of_group(
+    group: list[Located], best: int, keep_failures: bool
+) -> Iterator[tuple[str, str]]:
+    newest = latest(group)
+    judged = latest(item for item in group if item.record.confirmed is not None)
+    current = {item.place for item in (*newest, *judged)}
+    defaults = {config_key(item.record.config) for item in group if item.record.is_default}
+    defaults |= _default_keys(group[0].record)
+    others = (
+        key for item in trusted(group) if (key := config_key(item.record.config)) not in defaults
+    )
+    wanted = {key for key, _ in zip(others, range(best), strict=False)} | defaults
+    failed = {config_key(item.record.config) for item in newest if item.record.status != "ok"}
+    for record, place in group:
+        key = config_key(record.config)
+        if place not in current:
+            yield place, "measured again later"
+        elif key in failed:
+            if not keep_failures:
+                yield place, "failed"
+        elif key not in wanted:
+            yield place, "not among the best"
+
+
+def _default_keys(record: Record) -> set[bytes]:
+    """Today's default configuration for a record's region and machine, if there is one."""
+    try:
+        isa = isa_named(record.isa)
+        target = Target({"kind": "llvm", "mcpu": record.machine})
+        machine = replace(Machine.from_target(target, record.threads), isa=isa)
+        default = template_for(record.template).default_config(record.region, machine)
+    except Exception as error:  # what is in a file may break a template in any way
+        logger.debug("no default configuration of %s: %s", record.workload, error)
+        return set()
+    return {config_key(default.to_dict())}
+
+
+def _records(lines: Iterable[Line]) -> Iterator[Located]:
+    return (Located(line.record, line.place) for line in lines if line.record is not None)

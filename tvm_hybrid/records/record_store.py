@@ -1,0 +1,224 @@
+"""RecordStore: the records of some files, found by region; lowering asks it for configurations."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, template_for
+
+from .record import Record
+from .record_file import Located, RecordFile
+from .record_line import RecordLine
+from .record_paths import default_record_paths
+
+logger = logging.getLogger("tvm_hybrid")
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Found(NamedTuple):
+    """A configuration and the record that it comes from."""
+
+    config: Config
+    record: Record
+    place: str
+    """FILE:LINE."""
+
+
+class RecordStore:
+    """Records of one or several files. Several threads may use it at once.
+
+    Parameters
+    ----------
+    paths : path-like, sequence of path-like, or None
+        The files; None takes those that `TVM_HYBRID_RECORDS` names. Records are appended to the
+        first.
+    must_exist : bool
+        Whether a file that is not there is an error.
+
+    Raises
+    ------
+    RecordError
+        If `must_exist` and a file is missing.
+    """
+
+    def __init__(self, paths: Paths | None = None, *, must_exist: bool = True) -> None:
+        names: Iterable[str | os.PathLike[str]]
+        if paths is None:
+            names = default_record_paths()
+        else:
+            names = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+        self.files = [RecordFile(name) for name in names]
+        for file in self.files:
+            if file.path.is_dir() or (must_exist and not file.path.exists()):
+                raise RecordError(f"there is no record file {file.path}")
+        self._index: dict[str, list[Located]] = {}
+        self._indexed: tuple[tuple[int, int], ...] = ()
+        self._refused: dict[tuple[str, str], str | None] = {}
+        self._mutex = threading.Lock()
+
+    def append(self, record: RecordLine) -> None:
+        """Adds one line to the first file; when this returns, it is on the disk.
+
+        Raises
+        ------
+        RecordError
+            If there is no file, or it cannot be written.
+        """
+        if not self.files:
+            raise RecordError("this record store has no file to write to")
+        self.files[0].append(record)
+
+    def __iter__(self) -> Iterator[Located]:
+        for file in self.files:
+            yield from file
+
+    def of_workload(self, key: str) -> list[Located]:
+        """The records of one region, file by file, in the order in which they were written."""
+        return self.by_workload().get(key, [])
+
+    def by_workload(self) -> Mapping[str, list[Located]]:
+        """Key -> records of that region; the same object until a file changes."""
+        with self._mutex:
+            records = [file.refresh() for file in self.files]
+            state = tuple((file.generation, len(file.records)) for file in self.files)
+            if state != self._indexed:
+                index = defaultdict(list)
+                for located in itertools.chain(*records):
+                    index[located.record.workload].append(located)
+                self._index, self._indexed = dict(index), state
+            return self._index
+
+    def tried(self, region: Region, template: Template[Any], machine: Machine) -> list[Located]:
+        """What was tried for a region on this very machine with as many threads, come what may."""
+        return [
+            located
+            for located in self.of_workload(region.key)
+            if located.record.fits(template, machine) and located.record.machine == machine.name
+        ]
+
+    def find(self, region: Region, machine: Machine, elsewhere: bool = False) -> Found | None:
+        """The best known configuration of exactly this region.
+
+        Records of other thread counts, ISAs or template versions are not used. Once a search has
+        confirmed its best, only what is confirmed is; see `trusted`. A configuration that cannot
+        be built any more is passed over with a warning.
+
+        Parameters
+        ----------
+        elsewhere : bool
+            Whether to look at the records of other machines, or at those of this one.
+        """
+        fitting = self.of_workload(region.key)
+        if not fitting:
+            return None
+        try:
+            template = template_for(region.op)
+        except ConfigError:
+            return None
+        fitting = [
+            item
+            for item in fitting
+            if item.record.fits(template, machine)
+            and (item.record.machine != machine.name) is elsewhere
+        ]
+        for record, place in trusted(fitting):
+            config = self.buildable(region, template, machine, record, place)
+            if config is not None:
+                return Found(config, record, place)
+        return None
+
+    def buildable(
+        self, region: Region, template: Template[Any], machine: Machine, record: Record, place: str
+    ) -> Config | None:
+        """A record's configuration; None, with a warning, if the region cannot be built with it."""
+        try:
+            config = template.config_type.from_dict(record.config)
+            known = (region.key, f"{machine.isa.name} {config}")
+            if known not in self._refused:
+                self._refused[known] = why_not_built(region, template, machine.isa, config)
+            reason = self._refused[known]
+        except ConfigError as error:
+            reason = str(error)
+        if reason is not None:
+            logger.warning("%s: this record is not used: %s", place, reason)
+            return None
+        return config
+
+
+def why_not_built(region: Region, template: Template[Any], isa: Isa, config: Config) -> str | None:
+    """None if the template builds the configuration, else the reason why not."""
+    try:
+        template.build(region, config, isa)
+    except TvmHybridError as error:
+        return str(error)
+    except Exception as error:  # a number from a file may break a template in any way
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def latest(records: Iterable[Located]) -> list[Located]:
+    """The newest record of every configuration: a later measurement replaces an earlier one."""
+    newest: dict[bytes, Located] = {}
+    for located in records:
+        key = config_key(located.record.config)
+        newest.pop(key, None)
+        newest[key] = located
+    return list(newest.values())
+
+
+def trusted(records: Iterable[Located]) -> list[Located]:
+    """Those of one region on one machine that may be chosen, best first.
+
+    A search measures its best again, longer, and says whether they are faster than the default by
+    more than chance. If any record says so or not, only confirmed ones are trusted, of each
+    configuration as it was last judged; the default is always one of them. What failed when it was
+    measured last is not trusted, nor what was slower than the default beside it.
+    """
+    records = list(records)
+    judged = [item for item in records if item.record.confirmed is not None]
+    if not judged:
+        return [item for item in ranked(records) if (item.record.relative or 1.0) <= 1.0]
+    failed = {
+        config_key(item.record.config) for item in latest(records) if item.record.status != "ok"
+    }
+    return ranked(
+        item
+        for item in latest(judged)
+        if item.record.confirmed and config_key(item.record.config) not in failed
+    )
+
+
+def ranked(records: Iterable[Located]) -> list[Located]:
+    """The successful records, newest of each configuration, fastest first.
+
+    They are compared by their quotient to the default configuration measured in turns with them;
+    if some record lacks it (one written by hand), by their times. Equals are ordered by their
+    configurations, wherever in the file they stand.
+    """
+    ok = [item for item in latest(records) if item.record.status == "ok" and item.record.times_us]
+    compared = all(item.record.relative is not None for item in ok)
+
+    def order(item: Located) -> tuple[float, bytes]:
+        time = (item.record.relative or 0.0) if compared else item.record.median_us
+        return time, config_key(item.record.config)
+
+    return sorted(ok, key=order)
+
+
+def config_key(config: dict[str, object]) -> bytes:
+    """Equal for equal configurations, whatever the order of their fields."""
+    import msgspec
+
+    return msgspec.json.encode(config, order="deterministic")

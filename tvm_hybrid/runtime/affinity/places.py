@@ -1,0 +1,96 @@
+"""Places: parts of the machine that threads of a run are bound to, by name or as a list of CPUs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+from microkernels.base.errors import Argument, TargetError
+
+from .cpu_list import format_cpus, parse_cpus
+from .topology import Cpu, Topology, cores_first
+
+PlaceLike = str | Sequence[int]
+_FORMS = '"all", "socket:0", "node:0" or a list of CPUs such as "0-3,8"'
+_GROUPS: dict[str, Callable[[Cpu], int]] = {
+    "socket": lambda cpu: cpu.socket,
+    "node": lambda cpu: cpu.node,
+}
+
+
+def cpus_of(place: PlaceLike, topology: Topology) -> tuple[Cpu, ...]:
+    """The CPUs of a place that this process may use: one of each core, then the others.
+
+    Parameters
+    ----------
+    place : str or sequence of int
+        "all"; "socket:N" and "node:N", by the numbers of Linux; CPUs as a list "0-3,8" or as
+        numbers, in the order in which threads get them.
+    topology : Topology
+        The machine.
+
+    Raises
+    ------
+    TargetError
+        Saying what there is instead.
+    """
+    if not isinstance(place, str):
+        return _listed(_numbers(place), topology)
+    name, colon, number = place.partition(":")
+    if place == "all":
+        return topology.usable
+    if colon and name in _GROUPS:
+        return _group(name, number, topology)
+    try:
+        return _listed(parse_cpus(place), topology)
+    except ValueError as error:
+        raise TargetError(
+            Argument("threads"), f" must be a number, {_FORMS}, not {place!r}: {error}"
+        ) from error
+
+
+def _group(name: str, number: str, topology: Topology) -> tuple[Cpu, ...]:
+    of = _GROUPS[name]
+    known = topology.groups(of)
+    if number.isascii() and number.isdigit():
+        if found := tuple(cpu for cpu in topology.usable if of(cpu) == int(number)):
+            return found
+        if taken := [cpu.number for cpu in topology.cpus if of(cpu) == int(number)]:
+            raise TargetError(
+                f"this process may use none of the CPUs of {name}:{number} "
+                f"({format_cpus(taken)}): its affinity or a cpuset leaves "
+                f"{format_cpus(topology.allowed)}",
+                argument="threads",
+            )
+    have = ", ".join(f"{name}:{n} (CPUs {format_cpus(cpus)})" for n, cpus in known.items())
+    raise TargetError(
+        f"there is no {name}:{number} with CPUs; this process may use {have}", argument="threads"
+    )
+
+
+def _numbers(place: Sequence[int]) -> tuple[int, ...]:
+    try:
+        numbers = tuple(place)
+        if not any(isinstance(number, bool) for number in numbers):
+            return tuple(map(operator.index, numbers))
+    except TypeError:
+        pass
+    raise TargetError(Argument("threads"), f" must be a number, {_FORMS}, not {place!r}")
+
+
+def _listed(numbers: tuple[int, ...], topology: Topology) -> tuple[Cpu, ...]:
+    if not numbers:
+        raise TargetError(Argument("threads"), f" names no CPU; give a number, {_FORMS}")
+    if twice := {number for number in numbers if numbers.count(number) > 1}:
+        raise TargetError(Argument("threads"), f" names CPU {format_cpus(twice)} twice")
+    usable = {cpu.number for cpu in topology.usable}
+    if wrong := [number for number in numbers if number not in usable]:
+        online = {cpu.number for cpu in topology.cpus}
+        why = "is not online" if wrong[0] not in online else "is not for this process"
+        raise TargetError(
+            f"CPU {wrong[0]} of ",
+            Argument("threads"),
+            f" {why}; this process may use {format_cpus(usable)}",
+        )
+    by_number = {cpu.number: cpu for cpu in topology.usable}
+    return cores_first(by_number[number] for number in numbers)

@@ -1,0 +1,104 @@
+"""Loads the pool into the process, and sets what parallel loops of the calling thread do.
+
+TVM gives each module that it loads the addresses of the functions that start a parallel loop and
+wait at a barrier. `installed` has it give the pool's to all modules that it loads from then on. In
+a thread that has no setting of ours these only hand over to TVM's own functions, so programs of
+others stay on TVM's pool. The pool is LLVM code, which TVM's compiler makes machine code of: a
+process with TVM's runtime alone has TVM's pool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from microkernels.base.logs import logger
+from microkernels.base.tvm_compat import context_functions as tvm_side
+from microkernels.base.tvm_compat.runtime import only_runtime
+
+from .spin import SPINS
+
+CODE = Path(__file__).with_name("pool.ll")
+
+_lock = threading.Lock()
+_tried = False
+_pool: NativePool | None = None
+
+
+class NativePool:
+    """The functions of the pool, once in a process; made by `installed`.
+
+    Attributes
+    ----------
+    add_always : callable
+        Takes by how many more there are of those that want workers awake between runs; where there
+        are none, workers sleep.
+    launch, barrier : int
+        Addresses of what modules of TVM call.
+    """
+
+    def __init__(self) -> None:
+        start, use, always, self.launch, self.barrier, number = tvm_side.load_addresses(
+            CODE, "addresses", 6
+        )
+        whole = ctypes.c_int
+        self._use = ctypes.PYFUNCTYPE(whole, whole, whole, whole, ctypes.POINTER(whole), whole)(use)
+        self.add_always = ctypes.PYFUNCTYPE(None, whole)(always)
+        functions = tvm_side.functions_of_tvm()
+        code = ctypes.PYFUNCTYPE(whole, ctypes.c_void_p)(start)(ctypes.byref(functions))
+        if code:
+            raise OSError(code, "the thread pool cannot start")
+        tvm_side.replace_parallel(self.launch, self.barrier, number)
+
+    def use(self, count: int, spin: str, bound: bool, cpus: Sequence[int]) -> None:
+        """Sets what parallel loops that the calling thread starts do.
+
+        Parameters
+        ----------
+        count : int
+            Threads, itself included; 0: as TVM has it.
+        spin : {"run", "always", "never"}
+            How threads wait.
+        bound : bool
+            Whether the n-th worker is bound to the n-th CPU, counted from 0 and 1 on; else all may
+            run on each.
+        cpus : sequence of int
+            Where workers may run.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for a new pool.
+        """
+        numbers = (ctypes.c_int * len(cpus))(*cpus)
+        if self._use(count, SPINS.index(spin), bound, numbers, len(cpus)):
+            raise MemoryError("no memory for a pool of threads")
+
+
+def installed() -> NativePool | None:
+    """The pool of this process; None where TVM's own pool has to do, which the log says."""
+    global _tried, _pool
+    if _tried:
+        return _pool
+    with _lock:
+        if not _tried:
+            _pool = _load()
+            _tried = True
+    return _pool
+
+
+def _load() -> NativePool | None:
+    if only_runtime():
+        logger.info("TVM's compiler is not there: parallel loops run on TVM's thread pool")
+        return None
+    begin = time.perf_counter()
+    try:
+        pool = NativePool()
+    except Exception as error:  # TVM raises several kinds
+        logger.warning("parallel loops run on TVM's thread pool; ours cannot be loaded: %s", error)
+        return None
+    logger.debug("the thread pool took %.0f ms to load", 1e3 * (time.perf_counter() - begin))
+    return pool

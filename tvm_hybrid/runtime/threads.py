@@ -1,0 +1,259 @@
+"""How many threads a run uses and where, and making the thread pool do exactly that.
+
+The pool is the process's own (`thread_pool`): calling threads share its workers, which run on every
+CPU that the process may use; those of a place have a pool of their own, each bound to its CPU. The
+setting belongs to the calling thread. Every run sets its own again if another one is in force, so
+two executables with different numbers do not disturb each other. Other TVM code in the same thread
+sees the number of whoever ran last, and shares the pool if it was loaded after ours.
+
+A process with TVM's runtime alone has TVM's pools, one for every thread that calls. Such a pool
+gets its workers on first use and never more; the number that a parallel loop is split over can then
+be lowered and raised within that. By default TVM makes a pool of half the logical CPUs, pins the
+calling thread to the first of them, and counts the CPUs anew in every parallel loop (6 us). So
+the calling thread's pool is configured before its first run. TVM changes the affinity of the
+calling thread, too; that is undone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import cycle, islice
+from typing import NoReturn
+
+from microkernels.base.errors import Argument, TargetError
+from microkernels.base.logs import logger
+from microkernels.base.tvm_compat.runtime import configure_threads
+
+from .affinity.cpu_list import format_cpus
+from .affinity.places import PlaceLike, cpus_of
+from .affinity.pool_setting import PoolSetting
+from .affinity.topology import ALLOWED_CPUS, Topology, cores_of, host_topology
+from .thread_pool.native import installed
+
+ThreadsLike = int | PlaceLike | None
+
+VARIABLE = "TVM_NUM_THREADS"
+_OPENMP_VARIABLE = "OMP_NUM_THREADS"
+_BIND_VARIABLE = "TVM_BIND_THREADS"
+_ARGUMENT = Argument("num_threads")
+MOST_PER_CPU = 4
+MOST_ANYWHERE = 8192
+
+
+class _Current(threading.local):
+    """The setting in force in the calling thread; 0 threads: whatever TVM has."""
+
+    setting = PoolSetting(0)
+
+
+current = _Current()
+
+
+def default_threads() -> int:
+    """What `num_threads=None` means: TVM_NUM_THREADS, else OMP_NUM_THREADS, else all cores.
+
+    Cores are the physical ones among the CPUs that this process may use.
+
+    Raises
+    ------
+    TargetError
+        If TVM_NUM_THREADS is no number of threads. OMP_NUM_THREADS, which is not ours, may hold
+        other things.
+    """
+    return _default()[0]
+
+
+def _default() -> tuple[int, str | Argument]:
+    """The number, and who says so."""
+    text = os.environ.get(VARIABLE, "")
+    if text:
+        number = _number(text) or _refuse(text, VARIABLE, " must be a whole number from 1 up")
+        return number, VARIABLE
+    number = _number(os.environ.get(_OPENMP_VARIABLE, ""))
+    return (number, _OPENMP_VARIABLE) if number else (physical_cores(), _ARGUMENT)
+
+
+def _number(text: str) -> int:
+    """The number from 1 up that a text says; 0 if it says none."""
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _refuse(value: object, *rule: str | Argument) -> NoReturn:
+    raise TargetError(*rule, f", not {value!r}")
+
+
+def physical_cores() -> int:
+    """Number of cores behind the CPUs that this process may use."""
+    return cores_of(host_topology().usable)
+
+
+def resolve_setting(
+    threads: ThreadsLike,
+    num_threads: int | None,
+    here: bool = False,
+    topology: Topology | None = None,
+    spin: str | None = None,
+) -> PoolSetting:
+    """How many threads a run has, and where.
+
+    Parameters
+    ----------
+    threads : int, str, sequence of int or None
+        A number, as `num_threads`; or a place that workers are bound to, see `affinity.places`.
+    num_threads : int or None
+        How many. None: one for each core of the place, or as `resolve_threads`.
+    here : bool
+        As for `resolve_threads`.
+    topology : Topology or None
+        The machine that a place is on; None for this one.
+    spin : {"run", "always", "never"} or None
+        For how long threads wait awake, as `resolve_spin`.
+
+    Returns
+    -------
+    PoolSetting
+        One of `PoolSetting.of`.
+
+    Raises
+    ------
+    TargetError
+        If there is no such place, or it has fewer CPUs than threads are asked for; if both give a
+        number, and not the same; if there is no such `spin`; or as `resolve_threads`.
+    """
+    if threads is None or isinstance(threads, int):
+        if None not in (threads, num_threads) and threads != num_threads:
+            _refuse(threads, "a number in threads must be ", _ARGUMENT, f", {num_threads}")
+        count = resolve_threads(num_threads if threads is None else threads, here)
+        return PoolSetting.of(count, spin=spin)
+    cpus = cpus_of(threads, topology or host_topology())
+    count = resolve_threads(cores_of(cpus) if num_threads is None else num_threads)
+    if count > len(cpus):
+        raise TargetError(
+            Argument("threads", value=threads),
+            f" has too few CPUs for {count} threads: this process may use "
+            f"{format_cpus(cpu.number for cpu in cpus)}",
+        )
+    return PoolSetting.of(count, tuple(cpu.number for cpu in cpus[:count]), spin)
+
+
+def resolve_threads(num_threads: int | None, here: bool = False) -> int:
+    """The number of threads to build for.
+
+    Parameters
+    ----------
+    num_threads : int or None
+        None for `default_threads()`.
+    here : bool
+        Whether the code runs on this machine; code for another may name more threads.
+
+    Raises
+    ------
+    TargetError
+        If it is not a whole number from 1 up, or more than make sense; or if TVM_NUM_THREADS is no
+        number, whether it is asked for or not: TVM reads it too.
+    """
+    count, named = _default()
+    if num_threads is not None:
+        count, named = num_threads, _ARGUMENT
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        _refuse(count, _ARGUMENT, " must be a whole number from 1 up")
+    if here:
+        _require_few(count, named)
+    elif count > MOST_ANYWHERE:
+        _refuse(count, _ARGUMENT, f" must be at most {MOST_ANYWHERE}, the most CPUs of Linux")
+    return count
+
+
+def require_runnable(count: int, what: str) -> None:
+    """Refuses a program of more threads than make sense on this machine.
+
+    Raises
+    ------
+    TargetError
+        Saying of `what` how many there may be; or if TVM_NUM_THREADS is no number.
+    """
+    default_threads()
+    _require_few(count, f"the number of threads of {what}")
+
+
+def _require_few(count: int, named: str | Argument) -> None:
+    cpus = len(ALLOWED_CPUS)
+    if count > MOST_PER_CPU * cpus:
+        _refuse(
+            count,
+            named,
+            f" must be at most {MOST_PER_CPU * cpus} here: this process may use {cpus} "
+            f"CPU{'s' * (cpus > 1)}, and more than {MOST_PER_CPU} threads for each only wait for "
+            "each other",
+        )
+
+
+def use_threads(count: int) -> None:
+    """Makes parallel loops that the calling thread starts use `count` threads, itself included."""
+    use_setting(PoolSetting.of(count))
+
+
+def use_setting(setting: PoolSetting) -> None:
+    """Lets parallel loops that the calling thread starts run as a setting says.
+
+    The calling thread may run where it could before.
+    """
+    if current.setting is setting:
+        return
+    pool = installed()
+    if pool is None:
+        _configure_pool_of_tvm(setting)
+    else:
+        bound = bool(setting.cpus) and _may_bind()
+        pool.use(
+            setting.count, setting.spin, bound, setting.cpus if bound else sorted(ALLOWED_CPUS)
+        )
+    current.setting = setting
+    if setting.cpus:
+        _note_binding(setting)
+
+
+def _configure_pool_of_tvm(setting: PoolSetting) -> None:
+    from tvm_ffi import get_global_func
+
+    workers = max(setting.count, len(ALLOWED_CPUS), default_threads())
+    cpus = list(islice(cycle(setting.cpus or sorted(ALLOWED_CPUS)), workers))
+    own = os.sched_getaffinity(0)
+    try:
+        available = configure_threads(get_global_func, setting.count, cpus, bool(setting.cpus))
+    finally:
+        os.sched_setaffinity(0, own)
+    if available < setting.count:
+        logger.warning(
+            "%d threads were asked for, but this thread's TVM pool has started with %d; set "
+            "TVM_NUM_THREADS=%d, or run a tvm_hybrid session before other TVM code",
+            setting.count,
+            available,
+            setting.count,
+        )
+
+
+def _may_bind() -> bool:
+    return os.environ.get(_BIND_VARIABLE, "1") == "1"
+
+
+def _note_binding(setting: PoolSetting) -> None:
+    cpus, own = format_cpus(setting.cpus), os.sched_getaffinity(0)
+    if not _may_bind():
+        logger.warning("%s keeps workers from being bound to CPUs %s", _BIND_VARIABLE, cpus)
+        return
+    logger.info("workers are bound to CPUs %s", format_cpus(setting.cpus[1:]))
+    if not own.issubset(setting.cpus):
+        logger.info(
+            "the calling thread does a share too, and may run on CPUs %s: bind it to %s, if "
+            "that is where its share is to run",
+            format_cpus(own),
+            cpus,
+        )
+
+
+def same_core(cpu: int, other: int) -> bool:
+    """Whether two logical CPUs share a physical core."""
+    cores = {each.number: each.core for each in host_topology().cpus}
+    return cores.get(cpu, cpu) == cores.get(other, other)

@@ -1,0 +1,320 @@
+"""Runs a program on arrays that are bound to its inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm.runtime import Tensor
+
+from microkernels.base.errors import FeedError
+from microkernels.base.logs import logger
+
+from ..executable.executable import Executable
+from ..runtime.dlpack import BFLOAT16, array_of, tensor_of, view_of
+from ..runtime.feeds import ALIGNMENT, ZERO_COPY_BYTES, aligned_empty, to_array
+from ..runtime.tensors import OutputInfo, TensorInfo, from_stored, is_narrow, numpy_dtype, to_stored
+from .bound_arrays import NO_ROOM, Place, Room, refuse_overlap, room_of
+
+Bound = Mapping[str, "np.ndarray | None"]
+_MOST_ROOMS = 64  # that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """What is known of an input or output before arrays are."""
+
+    info: TensorInfo | OutputInfo
+    number: int
+    is_output: bool
+    cache: int | None  # of an output, the input that may be its beginning
+    has_room: bool  # kernels take an array whose heads lie apart
+    anywhere: bool  # and one of any alignment
+    name: str
+    dtype: np.dtype[Any] | None  # None if kernels take another type
+    stored: np.dtype[Any]  # what kernels take
+    rank: int
+
+
+class _Copy:
+    """Aligned memory for the value of one input, which grows as it has to."""
+
+    def __init__(self) -> None:
+        self.memory = aligned_empty(TensorInfo("", (ZERO_COPY_BYTES,), "uint8"))
+        self.array: np.ndarray = np.empty(0)
+        self.tensor: Tensor | None = None
+
+    def takes(self, value: Any, dtype: np.dtype[Any] | None, info: TensorInfo) -> bool:
+        """Whether a value is a small array that needs neither a conversion nor a message."""
+        if type(value) is not np.ndarray or value.dtype is not dtype:
+            return False
+        fits = value.shape == self.array.shape or info.fits(value.shape)
+        return fits and 0 < value.nbytes < ZERO_COPY_BYTES
+
+    def filled(self, array: np.ndarray) -> Tensor:
+        """A tensor with the elements of an array of that type, until it is called again."""
+        if self.tensor is None or array.shape != self.array.shape:
+            if array.nbytes > self.memory.size:
+                self.memory = aligned_empty(TensorInfo("", (array.nbytes,), "uint8"))
+            self.array = self.memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+            self.tensor = tensor_of(self.array)
+        self.array[...] = array
+        return self.tensor
+
+
+class BoundRun:
+    """What one thread runs a program with that can write outputs into given memory.
+
+    Every step of a decoder binds other arrays: what is done for each of them costs microseconds.
+
+    Parameters
+    ----------
+    executable : Executable
+        The program.
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        manifest = executable.manifest
+        self.outputs, self.shared = manifest.outputs, manifest.shared_outputs
+        caches = {each.cache for each in manifest.bound_outputs}
+        self.inputs = [
+            _slot(info, number, False, None, number in caches, manifest.unaligned_inputs[number])
+            for number, info in enumerate(manifest.inputs)
+        ]
+        self.targets = [
+            _slot(
+                manifest.outputs[each.number],
+                each.number,
+                True,
+                each.cache,
+                each.has_room,
+                each.anywhere,
+            )
+            for each in manifest.bound_outputs
+        ]
+        self.sizes = [_sizes(slot.info, self.inputs) for slot in self.targets]
+        self.main, self.shapes = executable.into_entries()
+        self.copies: dict[int, _Copy] = {}
+        self.rooms: dict[Any, Room] = {}
+        self.told: set[str] = set()
+
+    def run(self, feeds: Mapping[str, Any], bound: Bound) -> list[np.ndarray]:
+        """All outputs; those that are bound are these arrays.
+
+        Raises
+        ------
+        FeedError
+            If an array does not fit, or an output overlaps anything else.
+        """
+        places: list[Place] = []
+        tensors = [self._input(slot, feeds[slot.name], places) for slot in self.inputs]
+        targets: list[Tensor] = []
+        written: dict[int, np.ndarray] = {}
+        fresh: dict[int, np.ndarray] = {}
+        shapes: Any = None
+        for place, slot in enumerate(self.targets):
+            given = bound.get(slot.name)
+            target = None if given is None else self._in_place(slot, given, places)
+            if target is not None and given is not None:
+                written[slot.number] = given
+            else:
+                sizes = self.sizes[place]
+                if sizes is None:
+                    shapes = shapes or self.shapes(*tensors)
+                    shape = tuple(shapes[place])
+                else:
+                    shape = tuple(_size(each, feeds) for each in sizes)
+                memory = _memory(slot, shape)
+                target = tensor_of(memory)
+                fresh[slot.number] = memory
+            targets.append(target)
+        refuse_overlap(places)
+        try:
+            made = self.main(*tensors, *targets)
+        except Exception:
+            shapes = [tuple(shape) for shape in self.shapes(*tensors)]
+            self._check(shapes, bound)
+            if self._misled(fresh, shapes):
+                return self.run(feeds, bound)
+            raise
+        made = [made] if type(made) is Tensor else made
+        return [
+            written[number]
+            if number in written
+            else self._result(number, info, fresh.get(number), made, bound.get(info.name))
+            for number, info in enumerate(self.outputs)
+        ]
+
+    def _in_place(self, slot: _Slot, array: Any, places: list[Place]) -> Tensor | None:
+        """A tensor of an array's own memory; None if kernels cannot use it where it is."""
+        if type(array) is not np.ndarray or array.dtype is not slot.dtype:
+            return None
+        if array.flags.carray and array.size:
+            tensor = tensor_of(array)
+            start = tensor.data_ptr()
+            if not slot.anywhere and start % ALIGNMENT:
+                return None
+            end = start + array.nbytes
+        else:
+            room = self._room(array) if slot.has_room and array.ndim == slot.rank else NO_ROOM
+            if array.ndim < 2 or array.shape[-2] > room.rows or not array.flags.writeable:
+                return None
+            tensor = view_of(array)
+            start = tensor.data_ptr()
+            end = start + room.last + array.shape[-2] * array.strides[-2] if array.size else start
+        places.append(Place(start, end, slot, array))
+        return tensor
+
+    def _room(self, array: np.ndarray) -> Room:
+        """`room_of`, remembered: arrays of one cache differ in the number of rows only."""
+        key = array.itemsize, array.strides, array.shape[:-2], array.shape[-1:]
+        try:
+            return self.rooms[key]
+        except KeyError:
+            if len(self.rooms) >= _MOST_ROOMS:
+                self.rooms.clear()
+            room = self.rooms[key] = room_of(array)
+            return room
+
+    def _input(self, slot: _Slot, value: Any, places: list[Place]) -> Tensor:
+        """A tensor of what is bound to an input: its own memory, or a copy."""
+        tensor = self._in_place(slot, value, places)
+        if tensor is not None:
+            return tensor
+        known, info = self.copies.get(slot.number), slot.info
+        assert isinstance(info, TensorInfo)
+        if known is not None and known.takes(value, slot.dtype, info):
+            return known.filled(value)
+        array = to_array(value, info)
+        if not array.size:
+            return tensor_of(to_stored(array))
+        self._tell("input", slot, array)
+        if known is None:
+            known = self.copies[slot.number] = _Copy()
+        return known.filled(to_stored(array))
+
+    def _result(
+        self,
+        number: int,
+        info: OutputInfo,
+        fresh: np.ndarray | None,
+        made: Any,
+        given: np.ndarray | None,
+    ) -> np.ndarray:
+        """An output that was not written to where it is bound, as an array."""
+        array = array_of(made[number]) if fresh is None else fresh
+        if is_narrow(info.dtype):
+            array = from_stored(array, info.dtype)
+        if given is None:
+            return array.copy() if self.shared[number] and fresh is None else array
+        for slot in self.targets:
+            if slot.number == number:
+                self._tell("output", slot, given)
+        return _copied(array, info, given)
+
+    def _check(self, shapes: list[tuple[int, ...]], bound: Bound) -> None:
+        """Finds which bound array the program refused, if it was one."""
+        for slot, shape in zip(self.targets, shapes, strict=True):
+            given = bound.get(slot.name)
+            if given is not None and isinstance(slot.info, OutputInfo):
+                _check_array(given, slot.info, shape)
+
+    def _misled(self, fresh: dict[int, np.ndarray], shapes: list[tuple[int, ...]]) -> bool:
+        """Whether names told wrong sizes of new arrays; they are not asked again.
+
+        Two dimensions may have one name, but not one size: a module may name two variables alike,
+        and a model may declare what it does not keep.
+        """
+        wrong = [
+            place
+            for place, (slot, shape) in enumerate(zip(self.targets, shapes, strict=True))
+            if slot.number in fresh and fresh[slot.number].shape != shape
+        ]
+        for place in wrong:
+            self.sizes[place] = None
+        return bool(wrong)
+
+    def _tell(self, what: str, slot: _Slot, array: np.ndarray) -> None:
+        """Logs, once, that a large array is copied, and why."""
+        if array.nbytes < ZERO_COPY_BYTES or slot.name in self.told:
+            return
+        self.told.add(slot.name)
+        if slot.dtype is None:
+            why = f"kernels have no type {slot.info.dtype}"
+        elif not array.flags.c_contiguous:
+            why = "it is not contiguous, nor a cache of keys or values with room for more rows"
+        elif not array.flags.writeable:
+            why = "it is read-only"
+        else:
+            why = f"its address is no multiple of {ALIGNMENT}"
+        logger.info("%s %r is copied in every run: %s", what, slot.name, why)
+
+
+def copy_to_bound(
+    infos: tuple[OutputInfo, ...], arrays: list[np.ndarray], bound: Bound
+) -> list[np.ndarray]:
+    """The outputs of a usual run, copied to where they are bound."""
+    pairs = [(info, array, bound.get(info.name)) for info, array in zip(infos, arrays, strict=True)]
+    return [array if given is None else _copied(array, info, given) for info, array, given in pairs]
+
+
+def _slot(
+    info: TensorInfo | OutputInfo,
+    number: int,
+    is_output: bool,
+    cache: int | None,
+    has_room: bool,
+    anywhere: bool,
+) -> _Slot:
+    dtype = None if is_narrow(info.dtype) else numpy_dtype(info.dtype)
+    rank, has_room = len(info.shape), has_room and dtype != BFLOAT16  # TVM has no such views of it
+    stored = numpy_dtype(TensorInfo("", (), info.dtype).stored.dtype)
+    return _Slot(info, number, is_output, cache, has_room, anywhere, info.name, dtype, stored, rank)
+
+
+def _sizes(
+    info: TensorInfo | OutputInfo, inputs: list[_Slot]
+) -> list[int | tuple[str, int]] | None:
+    """An output's sizes: each a number, or an input and its axis of that name; None if not so."""
+    places = {
+        size: (slot.name, axis)
+        for slot in inputs
+        for axis, size in enumerate(slot.info.shape)
+        if isinstance(size, str)
+    }
+    found = [size if isinstance(size, int) else places.get(str(size)) for size in info.shape]
+    return None if None in found else [each for each in found if each is not None]
+
+
+def _size(size: int | tuple[str, int], feeds: Mapping[str, Any]) -> int:
+    """A size of an output for such inputs; the program checks it."""
+    if isinstance(size, int):
+        return size
+    name, axis = size
+    return int(np.shape(feeds[name])[axis])
+
+
+def _memory(slot: _Slot, shape: tuple[int, ...]) -> np.ndarray:
+    """A new array for what the program gives for an output; NumPy's cost a seventh of TVM's."""
+    if slot.anywhere:
+        return np.empty(shape, slot.stored)
+    return aligned_empty(TensorInfo("", shape, slot.stored.name))
+
+
+def _copied(array: np.ndarray, info: OutputInfo, given: np.ndarray) -> np.ndarray:
+    """The given array, with an output in it."""
+    _check_array(given, info, array.shape)
+    given[...] = array
+    return given
+
+
+def _check_array(given: np.ndarray, info: OutputInfo, shape: tuple[int, ...]) -> None:
+    """Refuses an array that is not just what an output is."""
+    if given.shape != shape or given.dtype != numpy_dtype(info.dtype):
+        wanted, got = (
+            TensorInfo(info.name, tuple(sizes), dtype)
+            for sizes, dtype in ((shape, info.dtype), (given.shape, str(given.dtype)))
+        )
+        raise FeedError(f"output {info.name!r} is {wanted}; it is bound to {got}")

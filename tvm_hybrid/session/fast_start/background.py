@@ -1,0 +1,176 @@
+"""Compilation in a thread, and the answers that NumPy gives meanwhile."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401  # it registers before us
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from itertools import starmap
+from typing import Any
+
+import numpy as np
+
+from microkernels.base.logs import logger
+
+from ...explain.explanation import Explanation
+from ...frontend.bind_values import read_values
+from ...frontend.load_graph import load_graph
+from ...frontend.open_model import OpenModel
+from ...runtime.feeds import named_feeds, to_array
+from ...runtime.input_values import InputValue, without_values
+from ...runtime.open_feeds import check_sizes
+from ...runtime.size_text import is_relation
+from ...runtime.tensors import OpenTensorInfo, TensorInfo
+from ..onnxruntime_api.ort_value import plain
+from .numpy_model import NotNeededError, NumpyModel
+
+PATIENCE = 8.0
+"""Seconds after which a run by NumPy is given up: it shares the CPUs with the compiler."""
+
+
+class Compilation:
+    """A thread that makes a program; it begins at once.
+
+    Python waits for it at its end: also where a script ends after its first answer, the program is
+    kept for the next start.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the program, and has the session use it.
+    """
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._make = make
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="tvm_hybrid start")
+        self._thread.start()
+        _alive.add(self)
+
+    def _run(self) -> None:
+        try:
+            self._make()
+        except BaseException as error:
+            self._error = error
+            logger.warning("the program could not be made: %s", error)
+        finally:
+            self._done.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a program, or an error."""
+        return self._done.is_set()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the calling thread is the one that makes the program."""
+        return threading.current_thread() is self._thread
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until there is a program; False if there is none after so many seconds.
+
+        Raises
+        ------
+        TvmHybridError
+            What making it raised.
+        """
+        found = self._done.wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return found
+
+
+def _join_all() -> None:
+    for each in list(_alive):
+        each._thread.join()
+
+
+_alive: weakref.WeakSet[Compilation] = weakref.WeakSet()
+# Executors take nothing more when the main thread has ended, which is before Python joins threads
+# or calls what `atexit` knows. What is registered last is called first: before theirs.
+if register := getattr(threading, "_register_atexit", None):
+    register(_join_all)
+
+
+class NumpyAnswers:
+    """What a session answers by while a program is made.
+
+    Parameters
+    ----------
+    opened : OpenModel
+        The model.
+    values : mapping
+        Inputs whose values are known.
+
+    Raises
+    ------
+    CompileError
+        If NumPy cannot run the model.
+    InputValueError
+        If a value does not fit its input.
+    """
+
+    def __init__(self, opened: OpenModel, values: Mapping[str, Any]) -> None:
+        self._model = NumpyModel(opened)
+        self._is_slow = False
+        known = read_values(load_graph(opened.proto), values) if values else {}
+        self._values = list(starmap(InputValue.of, known.items()))
+        self.inputs = [info for info in opened.inputs if info.name not in known]
+        self.outputs = opened.outputs
+
+    def arrays_of(self, feeds: Any) -> dict[str, np.ndarray]:
+        """An array for every input.
+
+        Raises
+        ------
+        FeedError
+            If the feeds do not fit the model.
+        """
+        names = [info.name for info in self.inputs]
+        given = named_feeds(without_values(feeds, self._values), names)
+        arrays = {info.name: to_array(plain(given[info.name]), info) for info in self.inputs}
+        shapes = [arrays[info.name].shape for info in self.inputs]
+        check_sizes(list(map(_named, self.inputs, shapes)), shapes, {})
+        return arrays
+
+    def answer(
+        self, arrays: Mapping[str, np.ndarray], compilation: Compilation
+    ) -> list[np.ndarray] | None:
+        """All outputs; None if the program is to be waited for, which the log says.
+
+        That is so if it is there first, if NumPy fails, or has taken too long.
+        """
+        if self._is_slow:
+            return None
+        known = {value.name: value.array for value in self._values}
+        end = time.monotonic() + PATIENCE
+        try:
+            return self._model.run(
+                {**arrays, **known}, lambda: not compilation.is_done and time.monotonic() < end
+            )
+        except NotNeededError:
+            self._is_slow = not compilation.is_done
+            if self._is_slow:
+                logger.info("NumPy has no answer after %.0f s: no more is tried", PATIENCE)
+            return None
+        except Exception as error:  # NumPy's, of an operator that cannot take these inputs
+            logger.info("NumPy cannot answer, the program has to be waited for: %s", error)
+            return None
+
+    def explain(self) -> Explanation:
+        """That NumPy runs every node until its kernel is there."""
+        reason = "its kernel is being compiled; NumPy answers until then"
+        return Explanation(self._model.decisions(reason), "the program is being compiled")
+
+
+def _named(info: OpenTensorInfo, shape: tuple[int, ...]) -> TensorInfo:
+    """An input with the names of its open sizes; what is no name has the number that arrived."""
+    declared = shape if info.shape is None else info.shape
+    sizes = (
+        size if isinstance(size, str) and not is_relation(size) else found
+        for size, found in zip(declared, shape, strict=True)
+    )
+    return TensorInfo(info.name, tuple(sizes), str(info.dtype))

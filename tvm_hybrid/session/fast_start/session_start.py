@@ -1,0 +1,173 @@
+"""SessionStart: what an InferenceSession has that answers before its program is compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from microkernels.base.errors import CompileError, OptionError
+from microkernels.base.logs import logger
+
+from ...runtime.streams.async_runs import AsyncRuns
+from ..node_arg import NodeArg
+from ..onnxruntime_api.ort_value import plain
+from ..onnxruntime_api.run_options import check_run_options
+
+if TYPE_CHECKING:
+    from ...explain.explanation import Explanation
+    from ..model_programs import Given, ModelPrograms
+    from ..programs import Programs
+    from .background import Compilation, NumpyAnswers
+
+Names = Sequence[str] | None
+Run = Callable[..., list[np.ndarray]]
+STARTS = ("compiled", "fast")
+AWAITED = ("executable", "_programs", "_names", "_local", "_runner")
+"""What a session has once its program is there."""
+
+
+class SessionStart(AsyncRuns):
+    """The part of a session that is about `start="fast"`."""
+
+    _compilation: Compilation | None = None
+    _answers: NumpyAnswers | None = None
+    _start_note = ""  # why there was no fast start
+    _programs: Programs | None
+    _inputs: list[NodeArg]
+    _outputs: list[NodeArg]
+    _places: dict[str, int]
+
+    if TYPE_CHECKING:
+
+        def _find(self, names: Sequence[str]) -> list[int]: ...
+
+        def _compile(self, programs: ModelPrograms, shapes: Given, values: Given) -> None: ...
+
+        def _finish(self) -> None: ...
+
+    def ready(self, timeout: float | None = None) -> bool:
+        """Waits until the program is there, if the session was made with `start="fast"`.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; 0 does not wait.
+
+        Returns
+        -------
+        bool
+            Whether calls of `run` use the program. If each combination of parameters or sizes has a
+        program of its own, it is whether that was found out; NumPy answers while one is compiled.
+
+        Raises
+        ------
+        TvmHybridError
+            What compiling raised.
+        """
+        return self._compilation is None or self._compilation.wait(timeout)
+
+    @staticmethod
+    def _check_start(start: Any) -> None:
+        if start not in STARTS:
+            raise OptionError(f"start must be one of {', '.join(STARTS)}, not {start!r}")
+
+    def _begin_fast(self, programs: ModelPrograms, shapes: Given, values: Given) -> bool:
+        """Answers by NumPy, and compiles in a thread; False if that cannot be, or need not."""
+        from .background import Compilation, NumpyAnswers
+
+        if programs.kept_for_all_sizes(shapes, values) is not None:
+            return False
+        try:
+            opened = programs.open(shapes, from_now_on=False)
+            answers = self._answers = NumpyAnswers(opened, values or {})
+        except CompileError as error:
+            self._start_note = f"no fast start: {error}"
+            logger.info("%s", self._start_note)
+            return False
+        self._inputs = list(map(NodeArg, answers.inputs))
+        self._outputs = list(map(NodeArg, answers.outputs))
+        self._places = {info.name: place for place, info in enumerate(answers.outputs)}
+
+        def run(names: Names, feeds: Any, run_options: Any = None) -> list[np.ndarray]:
+            return self._run_early(compilation, self._direct_run, names, feeds, run_options)
+
+        def make() -> None:
+            self._compile(programs, shapes, values)
+            if vars(self).get("run") is run:
+                del self.__dict__["run"]  # from now on it is the method
+            if self._programs is not None:
+                self.__dict__["run"] = self._by_combination(self._programs, self.run)
+            else:
+                self._answers = None  # which holds the weights
+            self._finish()
+            if self._requests.is_closed:
+                self.close()
+
+        self.__dict__["run"] = run
+        compilation = self._compilation = Compilation(make)
+        return True
+
+    def _by_combination(self, programs: Programs, run: Run) -> Run:
+        """What runs where each combination of inputs has a program: NumPy until that is there."""
+        from .background import Compilation
+
+        made: dict[Any, Compilation] = {}
+        lock = threading.Lock()
+
+        def run_combination(names: Names, feeds: Any, run_options: Any = None) -> list[np.ndarray]:
+            key = programs.missing(feeds)
+            if key is None:
+                return run(names, feeds, run_options)
+            copies = {name: np.array(plain(each)) for name, each in feeds.items()}
+            with lock:
+                compilation = made.get(key)
+                if compilation is None:
+                    compilation = Compilation(partial(programs.session_for, copies))
+                    made[key] = compilation
+                elif compilation.is_done:  # it failed, or what it made was dropped
+                    del made[key]
+                    return run(names, feeds, run_options)
+            return self._run_early(compilation, lambda: run, names, feeds, run_options)
+
+        return run_combination
+
+    def _run_early(
+        self,
+        compilation: Compilation,
+        program: Callable[[], Run],
+        names: Names,
+        feeds: Any,
+        run_options: Any,
+    ) -> list[np.ndarray]:
+        """An answer by NumPy or, if the program is there first, by that."""
+        answers = self._answers
+        if answers is None or compilation.is_done:
+            compilation.wait()
+            return program()(names, feeds, run_options)
+        if run_options is not None:
+            check_run_options(run_options)
+        places = None if names is None else self._find(names)
+        arrays = answers.answer(answers.arrays_of(feeds), compilation)
+        if arrays is None:
+            compilation.wait()
+            return program()(names, feeds, run_options)
+        return arrays if places is None else [arrays[place] for place in places]
+
+    def _explain_start(self) -> Explanation | None:
+        """What runs while no program is there; None if one is, or was never waited for."""
+        if self._answers is None or "executable" in vars(self):
+            return None
+        return self._answers.explain()
+
+    def _waited_for(self, name: str) -> bool:
+        """Whether an attribute was missing because the program was; now it is there."""
+        compilation = self._compilation
+        if compilation is None or compilation.is_done or name not in AWAITED:
+            return False
+        if compilation.is_own_thread:
+            return False
+        return compilation.wait()

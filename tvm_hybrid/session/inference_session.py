@@ -1,0 +1,507 @@
+"""InferenceSession: a replacement for ONNX Runtime's class of the same name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+
+import numpy as np
+from tvm.runtime import Tensor
+
+from microkernels.base.errors import ArtifactError, FeedError, IsaError, ShapeError
+from microkernels.base.logs import logger
+
+from ..executable.executable import Executable
+from ..executable.load import load
+from ..explain.explanation import Explanation
+from ..library.artifact import is_library
+from ..options import CompileOptions, SessionKeywords, chosen_options, given, setting_of
+from ..runtime.dlpack import BFLOAT16
+from ..runtime.feeds import check_feeds, check_output, named_feeds, to_array
+from ..runtime.input_values import without_values
+from ..runtime.refuse_copies import refuse_copies
+from ..runtime.size_errors import raise_size_error
+from ..runtime.tensors import OpenTensorInfo, OutputInfo, TensorInfo, from_stored, is_narrow
+from ..runtime.threads import current, use_setting
+from .bound_run import Bound, BoundRun, copy_to_bound
+from .fast_start.session_start import SessionStart
+from .io_binding import IOBinding
+from .model_programs import ModelPrograms, OpenSession
+from .node_arg import NodeArg
+from .onnxruntime_api.ort_value import plain
+from .onnxruntime_api.run_options import check_run_options
+from .onnxruntime_api.session_face import SessionFace
+from .onnxruntime_api.session_methods import SessionMethods
+from .programs import Program, Programs
+from .progress import ProgressLike
+from .thread_runs import ThreadState, short_constant_run, short_run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+OF_LIBRARIES = frozenset({"num_threads", "threads", "weights", "spin", "cache"})
+"""Options of a session that say how a program runs, not how it is compiled."""
+
+from_dlpack = np.from_dlpack
+Described = TensorInfo | OutputInfo | OpenTensorInfo
+
+
+class InferenceSession(SessionMethods, SessionStart):
+    """A model ready to run on NumPy arrays; the first four arguments are those of ONNX Runtime.
+
+    Parameters
+    ----------
+    path_or_bytes : path-like, bytes, onnx.ModelProto, tvm.IRModule, ExportedProgram or Executable
+        The model, or a library that `Executable.export` wrote.
+    sess_options : SessionOptions, optional
+        Options under ONNX Runtime's names. The arguments below go before them.
+    providers : sequence of str or (str, dict), optional
+        There is "CPUExecutionProvider"; Python's `warnings` warn of others, which are left out.
+    provider_options : sequence of dict, optional
+        Options of each provider; none has a meaning here.
+    options : CompileOptions, optional
+        How the model is compiled.
+    streams : int, optional
+        How many requests run at once, each on its share of `num_threads`, at least one; weights
+        are held once. Callers of `run` wait for their turn. A library, and an Executable, has the
+        number of threads of a stream. None: callers of `run` do not wait for each other,
+        `run_async` and `submit` have one stream.
+    queue_size : int, optional
+        How many requests of `run_async` and `submit` may wait; None: four for each stream.
+    progress : callable, bool or None
+        What tells how far compiling is, here and in calls of `run` that compile. A callable gets
+        every `Stage`, in the thread that compiles; an exception that it raises ends compiling.
+        None: after two seconds a line on standard error says it, unless TVM_HYBRID_PROGRESS=0, or
+        the `log_severity_level` of `sess_options` or of the logger is 3 or more. True: in any case;
+        False: nothing does.
+    start : str
+        "fast": the session of an ONNX model whose program is in no cache answers at once, by NumPy,
+        while the program is compiled in a thread; calls of `run` change to the program when it is
+        there. Results differ as floats do that are added in another order; errors of compiling are
+        raised by `ready` and the next `run`. Whatever needs the program waits for it. "compiled":
+        the program is compiled first.
+    **keywords
+        Fields of `CompileOptions`, such as `target`, `shapes` and `num_threads`, which go before
+        those of `options`: all but `strict`, `dump_ir` and `keep_open`. With `cache`, programs of
+        an ONNX model are kept, too.
+
+    Raises
+    ------
+    TvmHybridError
+        As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+    TargetError
+        If `streams` or `queue_size` is no such number, or `threads` is a place and there are
+        streams.
+    OptionError
+        If an option of `sess_options` would change results, or one of these arguments has a wrong
+        form.
+
+    Notes
+    -----
+    `shapes` may be given for all open dimensions, some, or none. An ONNX model whose dimensions
+    stay open is compiled once, for all sizes, if its products, convolutions and normalisations are
+    as fast so; else when inputs arrive, once for each combination of shapes. `explain` says why,
+    and so does the log (level INFO).
+
+    An ONNX model with parameters among its inputs, such as axes, shapes or what a branch depends
+    on, has a program for each combination of those that `values` does not give. It is made when
+    they arrive; both programs of a single boolean, such as `use_cache_branch`, are made here.
+    `programs` says for which values they are.
+
+    A library is compiled already: it has its number of threads, and takes `threads`, `weights` and
+    `spin` as `tvm_hybrid.load` does. An Executable has these, too.
+
+    `run` may be called from several threads at once; without `streams` they do not wait for each
+    other. `with InferenceSession(...) as session` closes it at the end. A session is neither copied
+    nor pickled: for processes of `multiprocessing`, export its executable once,
+    `session.executable.export("model.so")`, and make a session of the library in each of them.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        options: CompileOptions | None = None,
+        streams: int | None = None,
+        queue_size: int | None = None,
+        progress: ProgressLike = None,
+        start: str = "compiled",
+        **keywords: Unpack[SessionKeywords],
+    ) -> None:
+        self._check_start(start)
+        options = chosen_options(options, keywords, SessionKeywords)
+        self._make_streams(streams, queue_size, options.threads)
+        model = path_or_bytes
+        self._face = face = SessionFace(model, sess_options, providers, provider_options, progress)
+        options = replace(
+            options,
+            shapes=face.shapes(options.shapes) or None,
+            values=options.values or None,
+            num_threads=face.num_threads(options.num_threads, options.threads),
+        )
+        if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
+            if others := sorted(given(options) - OF_LIBRARIES):
+                raise ArtifactError(
+                    f"{model} is compiled already: {', '.join(others)} cannot be given; compile "
+                    "the model anew",
+                    argument=others[0],
+                )
+            model = load(model, threads=options.threads, weights=options.weights, spin=options.spin)
+            options = replace(options, threads=None, weights=None, spin=None)
+        if isinstance(model, Executable):
+            threads = options.threads
+            wanted = options.num_threads if threads is None else threads
+            if isinstance(wanted, int):
+                wanted = self._share_of(wanted)
+            if isinstance(wanted, int) and wanted != model.num_threads:
+                raise ArtifactError(
+                    f"this model is compiled for {model.num_threads} threads, not {wanted}; "
+                    "compile it anew"
+                )
+            if given(options) & {"weights", "spin"} or not isinstance(threads, int | None):
+                raise ArtifactError(
+                    "an Executable has its threads and weights where it was compiled or loaded "
+                    "to; give threads, weights and spin there"
+                )
+            self._require_unbound(model.setting.cpus)
+            with (
+                contextlib.suppress(IsaError),
+                face.progress.shown(not_kept="it was compiled apart"),
+            ):
+                model.for_host().make_code()
+            self._use(model)
+            self._finish()
+        else:
+            setting = setting_of(options, here=True)
+            if streams is not None:
+                share = self._share_of(setting.count)
+                options = replace(options, num_threads=share, threads=None)
+            shapes, values = options.shapes, options.values
+            programs = ModelPrograms(model, options, face.progress)
+            if start != "fast" or not self._begin_fast(programs, shapes, values):
+                self._compile(programs, shapes, values)
+                self._finish()
+
+    def _compile(
+        self,
+        programs: ModelPrograms,
+        shapes: Mapping[str, Any] | None,
+        values: Mapping[str, Any] | None,
+    ) -> None:
+        """Has the program for all sizes, or leaves them open."""
+        found = programs.for_all_sizes(shapes, values)
+        if isinstance(found, Executable):
+            self._use(found)
+            return
+        logger.info("a program for each combination of inputs: %s", found.reason)
+        self._leave_open(found, programs, shapes or {}, values or {})
+
+    def _finish(self) -> None:
+        """Does what is left once there is a program, or a program for each combination."""
+        self._face.finish(self)
+        self._limit_runs()
+
+    def _use(self, found: Executable) -> None:
+        """Runs this program, or its fallback."""
+        self._programs: Programs | None = None
+        self.executable = found.for_host()
+        declared = found.declared if self.executable.is_open else None
+        known = {value.name for value in self.executable.values}
+        inputs: Iterable[Described] = self.executable.inputs
+        outputs: Iterable[Described] = self.executable.outputs
+        if declared is not None:
+            inputs = (info for info in declared.inputs if info.name not in known)
+            outputs = declared.outputs
+        self._inputs = [NodeArg(info) for info in inputs]
+        self._outputs = [NodeArg(info) for info in outputs]
+        self._names = {info.name for info in self.executable.inputs}
+        self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
+        self._shared = self.executable.manifest.shared_outputs
+        self._copies = any(self._shared)
+        outputs = self.executable.outputs
+        self._bits = [i for i, info in enumerate(outputs) if info.dtype == "bfloat16"]
+        self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
+        self._setting = self.executable.setting
+        self._parallel = self._setting.count > 1
+        self._open = self.executable.is_open
+        self._local = threading.local()
+        with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+            self.executable.make_code()
+        self._runner = self._face.watched(self.executable)
+
+    def _leave_open(
+        self,
+        opened: OpenSession,
+        made: ModelPrograms,
+        shapes: Mapping[str, Any],
+        values: Mapping[str, Any],
+    ) -> None:
+        """Makes programs for values of parameters, or shapes, when inputs arrive with them."""
+        inputs = tuple(info for info in opened.declared.inputs if info.name not in values)
+        self._inputs = [NodeArg(info) for info in inputs]
+        self._outputs = [NodeArg(info) for info in opened.declared.outputs]
+
+        watched = self._face.watched
+
+        def program_for(
+            arrived: dict[str, tuple[int, ...]] | None, known: dict[str, np.ndarray]
+        ) -> InferenceSession | OpenSession:
+            known = {**values, **known}
+            found: Executable | OpenSession
+            if arrived is None:
+                found = made.for_all_sizes(shapes, known)
+            else:
+                found = made.for_sizes({**shapes, **arrived}, known)
+            if isinstance(found, OpenSession):
+                return found
+            session = InferenceSession(found, progress=False)
+            session._runner = watched(session.executable)
+            return session
+
+        programs = Programs(inputs, opened, program_for)
+        programs.make_for_flag()
+
+        def run(
+            output_names: Sequence[str] | None,
+            input_feed: Mapping[str, Any],
+            run_options: Any = None,
+        ) -> list[np.ndarray]:
+            session = programs.session_for(input_feed)
+            self.executable = session.executable
+            return session.run(output_names, programs.without_parameters(input_feed), run_options)
+
+        self._programs = programs
+        self.__dict__["run"] = run
+
+    def __getattr__(self, name: str) -> Any:
+        if self._waited_for(name):
+            return getattr(self, name)
+        programs = vars(self).get("_programs")
+        if name == "executable" and programs is not None:
+            raise ShapeError(
+                f"{', '.join(map(repr, self._inputs))}: the session has a program for each "
+                "combination of parameters or sizes, and no program has run yet; run the session, "
+                'or make it with shapes, such as shapes={"batch": 1}, and values, such as '
+                f'values={{"axes": [1]}} (there is no single program because '
+                f"{programs.reason})"
+            )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        refuse_copies(self, "session.executable")
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs that are kept, with the shapes and values that they were made for.
+
+        Each has the attributes `shapes`, `values` and `executable`. A session of a model whose
+        shapes and parameters are known, or that is compiled for all sizes, has one program; where
+        a size is open, `shapes` has its name. Others keep at most eight, the one used
+        last at the end; the log says (level INFO) when one is compiled.
+        """
+        if self._programs is None:
+            return (Program.of(self.executable),)
+        return self._programs.kept()
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs, without those whose values were given."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        return list(self._outputs)
+
+    def explain(self) -> Explanation:
+        """As `Executable.explain`, of what ran last if shapes or parameters were open; streams.
+
+        While the program is compiled it says that NumPy runs every node.
+        """
+        if (by_numpy := self._explain_start()) is not None:
+            return by_numpy
+        executable = self.executable
+        explained = executable.explain()
+        if self._programs is not None:
+            explained = explained.noting(self._programs.why_several(executable))
+        explained = explained.noting(self._stream_note(self.executable.num_threads))
+        return explained.noting(self._start_note)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[np.ndarray]:
+        """Runs the model.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            The outputs wanted, in the order wanted; None, or none of them, for all.
+        input_feed : mapping from str to array_like
+            A value for every input: an array of exactly its shape and type, or a list. Arrays of
+            bfloat16 and of types with 2, 4 or 8 bits per element, of inputs and outputs, are those
+            of the package ml_dtypes. Inputs whose values were given may be left out; otherwise they
+            are checked.
+        run_options : None
+            Accepted for compatibility; only None.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Fresh arrays, which later runs do not touch.
+
+        Raises
+        ------
+        FeedError
+            If a name, shape or type is wrong, an input has another value than was given, or values
+            make sizes that do not fit the model.
+        OptionError
+            If `run_options` are no such options, or say that the run shall end.
+        ModelError, CompileError
+            If a model with open shapes or parameters cannot be compiled for these inputs.
+        IsaError
+            If the model was compiled for a CPU that this one is not.
+        SessionClosedError
+            If the session is closed.
+        """
+        try:
+            state = self._local.state
+        except AttributeError:
+            state = self._local.state = self._new_state()
+        if self._parallel and current.setting is not self._setting:
+            use_setting(self._setting)
+        try:
+            tensors = [feed(input_feed[name]) for name, feed in state.feeds]
+            if len(input_feed) != len(tensors):
+                raise KeyError
+        except (LookupError, AttributeError, TypeError):
+            tensors = self._feed_slowly(state, input_feed)
+        if run_options is not None:
+            check_run_options(run_options)
+        places = None if output_names is None else self._find(output_names)
+        try:
+            result = state.main(*tensors)
+        except Exception as error:
+            if self._open:
+                self._check_feeds(input_feed)
+            raise_size_error(error)
+            raise
+        if type(result) is Tensor:
+            arrays = [from_dlpack(result)]
+        else:
+            arrays = [from_dlpack(tensor) for tensor in result]
+        for place in self._bits:
+            arrays[place] = arrays[place].view(BFLOAT16)
+        for place, dtype in self._narrow.items():
+            arrays[place] = from_stored(arrays[place], dtype)
+        if self._copies:
+            arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
+        return arrays if places is None else [arrays[place] for place in places]
+
+    def io_binding(self) -> IOBinding:
+        """A new set of arrays for inputs and outputs, for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Runs the model on bound arrays; the outputs are in these, and in `get_outputs`.
+
+        Parameters
+        ----------
+        iobinding : IOBinding
+            Every input has to be bound, and the outputs that are wanted.
+        run_options : RunOptions or None
+            As for `run`.
+
+        Raises
+        ------
+        FeedError
+            As `run`; if an output is bound to an array that is not just what the output is, or that
+            overlaps an input or another output.
+        ModelError, CompileError, IsaError
+            As `run`.
+        """
+        if run_options is not None:
+            check_run_options(run_options)
+        feeds, bound = iobinding.bound_inputs, iobinding.bound_outputs
+        if not bound:
+            raise FeedError("no output is bound; bind_output(name) has the session make an array")
+        session = self if self._programs is None else self._programs.session_for(feeds)
+        self.executable = session.executable
+        arrays = session._run_bound(feeds, bound)
+        iobinding.keep([arrays[session._places[name]] for name in bound])
+
+    def _run_bound(self, feeds: Mapping[str, Any], bound: Bound) -> list[np.ndarray]:
+        """All outputs, in bound arrays where there are such."""
+        if not self.executable.manifest.bound_outputs:
+            arrays = InferenceSession.run(self, None, feeds)  # which waits for no other slot
+            return copy_to_bound(self.executable.outputs, arrays, bound)
+        try:
+            runner = self._local.bound
+        except AttributeError:
+            runner = self._local.bound = BoundRun(self._runner)
+        if self._parallel and current.setting is not self._setting:
+            use_setting(self._setting)
+        feeds = self._named_feeds(feeds)
+        try:
+            return runner.run(feeds, bound)
+        except FeedError:
+            raise
+        except Exception as error:
+            self._check_feeds(feeds)
+            raise_size_error(error)
+            raise
+
+    def _check_feeds(self, feeds: Mapping[str, Any]) -> None:
+        """Says which sizes are wrong; the program looks at them, but only says that some are."""
+        manifest = self.executable.manifest
+        values = [plain(feeds[info.name]) for info in manifest.inputs]
+        check_feeds(values, manifest.inputs, manifest.limits)
+
+    def _new_state(self) -> ThreadState:
+        """What the calling thread runs with; the first one may get the short way."""
+        state = ThreadState(self._runner)
+        manifest = self.executable.manifest
+        plain = len(manifest.outputs) == 1 and manifest.unaligned_inputs in ((), (True,))
+        narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
+        empty = any(0 in info.shape for info in manifest.inputs)
+        empty = empty or any(0 in info.shape for info in manifest.outputs)
+        if plain and not narrow and not empty and not self._open and "run" not in self.__dict__:
+            short = short_run if manifest.inputs else short_constant_run
+            self.__dict__["run"] = short(self._runner, state.main, self.run)
+        return state
+
+    def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:
+        """Feeds anything acceptable, or says what is not."""
+        feeds = self._named_feeds(feeds)
+        infos = self.executable.inputs
+        return [
+            feed(to_array(feeds[name], info))
+            for info, (name, feed) in zip(infos, state.feeds, strict=True)
+        ]
+
+    def _named_feeds(self, feeds: Any) -> Mapping[str, Any]:
+        """Feeds of just the program's inputs."""
+        if type(feeds) is dict and feeds.keys() == self._names:
+            return feeds
+        names = [info.name for info in self.executable.inputs]
+        return named_feeds(without_values(feeds, self.executable.values), names)
+
+    def _find(self, names: Sequence[str]) -> list[int]:
+        known = ", ".join(map(repr, self._places))
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise FeedError(f"output names must be a list, not {names!r}; there are {known}")
+        if not names:
+            return list(self._places.values())
+        for name in names:
+            check_output(name, list(self._places))
+        if len(set(names)) != len(names):
+            raise FeedError(f"an output is asked for twice: {list(names)}")
+        return [self._places[name] for name in names]

@@ -1,0 +1,258 @@
+"""ModelPrograms: the programs of one model under the same options, from the cache or compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from microkernels.base.errors import (
+    CompileError,
+    InputValueError,
+    IsaError,
+    ModelError,
+    TvmHybridError,
+)
+from microkernels.base.freed_memory import return_what_compiling_took
+from microkernels.base.logs import logger
+
+from ..cache import program_cache
+from ..cache.cache_folder import CACHE_VARIABLE, is_enabled
+from ..cache.model_digest import model_bytes
+from ..cache.program_key import ProgramKey, program_key
+from ..cache.program_note import Note
+from ..executable.executable import Executable
+from ..frontend.model_bytes import ModelBytes, is_onnx
+from ..options import CompileOptions
+from ..runtime.tensors import DeclaredInterface
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..frontend.open_model import OpenModel
+
+Given = Mapping[str, Any] | None
+MOST_SHOWN = 40  # characters of a shape or value in the line about progress
+_FOR_ALL_SIZES: Mapping[str, Any] = {"keep_open": True, "strict": "open"}
+
+
+class OpenSession(NamedTuple):
+    """What a session is that compiles when inputs arrive.
+
+    Attributes
+    ----------
+    declared : DeclaredInterface
+        The model's inputs and outputs.
+    reason : str
+        Why there is no program for all sizes.
+    parameters : tuple of str
+        Inputs whose values are needed.
+    """
+
+    declared: DeclaredInterface
+    reason: str
+    parameters: tuple[str, ...]
+
+
+class ModelPrograms:
+    """The programs of a model.
+
+    Parameters
+    ----------
+    model : Any
+        As for `compile`.
+    options : CompileOptions
+        What holds for all of them. With its `cache`, programs of an ONNX model are looked for in
+        the cache, too, and kept there.
+    progress : Progress
+        What tells how far compiling is.
+    """
+
+    def __init__(self, model: Any, options: CompileOptions, progress: Progress) -> None:
+        self._model, self._options, self._progress = model, options, progress
+        self._bytes: ModelBytes | None = None
+        self._not_kept = ""  # why programs are not kept
+        if not options.cache:
+            self._not_kept = "cache=False"
+        elif not is_enabled():
+            self._not_kept = f"{CACHE_VARIABLE}=0"
+        elif not is_onnx(model):
+            self._not_kept = "only programs of ONNX models are"
+        else:
+            try:
+                self._bytes = model_bytes(model)
+            except (OSError, ValueError) as error:  # compiling says what is wrong with it
+                self._not_kept = str(error)
+                program_cache.say_once(f"programs of this model are not kept: {error}")
+
+    def kept_for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession | None:
+        """What `for_all_sizes` returns if nothing has to be compiled for that; else None."""
+        key = self._key(self._for(shapes, values, _FOR_ALL_SIZES))
+        if key is None:
+            return None
+        if (found := self._find(key)) is not None:
+            return found
+        note = program_cache.find_refusal(key.text)
+        if note is not None and note.declared is not None and self._take_snapshot():
+            return OpenSession(note.declared, note.refusal, note.inputs)
+        return None
+
+    def for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession:
+        """One program; or, where a program for each combination of inputs is better, why.
+
+        Raises
+        ------
+        TvmHybridError
+            As `tvm_hybrid.compile`, if both are out of the question.
+        """
+        if (kept := self.kept_for_all_sizes(shapes, values)) is not None:
+            return kept
+        options = self._for(shapes, values, _FOR_ALL_SIZES)
+        key = self._key(options)
+        try:
+            # One program for all sizes only if all of it is as fast as with known ones.
+            return self._compile(key, options)
+        except (CompileError, ModelError) as error:
+            opened = self._opened(shapes, error)
+            if opened is None:
+                raise
+            if key is not None and key.holds() and not _is_of_the_moment(error):
+                declared, reason, parameters = opened
+                note = Note(declared=declared, refusal=reason, inputs=parameters)
+                program_cache.keep_refusal(key.text, note)
+            return opened
+
+    def for_sizes(self, shapes: Given, values: Given) -> Executable:
+        """The program for these.
+
+        Raises
+        ------
+        TvmHybridError
+            As `tvm_hybrid.compile`.
+        """
+        options = self._for(shapes, values)
+        key = self._key(options)
+        if key is None:
+            return self._compile(None, options)
+        if (found := self._find(key)) is not None:
+            return found
+        if (note := program_cache.find_refusal(key.text)) is not None:
+            raise InputValueError(note.refusal, inputs=note.inputs)
+        try:
+            return self._compile(key, options)
+        except InputValueError as error:
+            if error.inputs and key.holds():
+                note = Note(refusal=str(error), inputs=error.inputs)
+                program_cache.keep_refusal(key.text, note)
+            raise
+
+    def open(self, shapes: Given, from_now_on: bool) -> OpenModel:
+        """The model, read and checked; what the caller does to his own changes nothing any more.
+
+        If `from_now_on`, a model in a file is not read again, which takes more memory.
+
+        Raises
+        ------
+        CompileError
+            If it is no ONNX model.
+        ModelError
+            If it cannot be read or is not valid, or the shapes do not fit it.
+        """
+        if not is_onnx(self._model):
+            raise CompileError("NumPy runs ONNX models only")
+        from ..frontend import open_model
+
+        opened = open_model(self._model, shapes)
+        in_file = isinstance(self._model, (str, os.PathLike))
+        if in_file and not from_now_on:
+            return opened
+        if self._bytes is None or opened.proto is not self._model or not self._take_snapshot():
+            self._model = opened.proto
+        return opened
+
+    def _opened(self, shapes: Given, error: CompileError | ModelError) -> OpenSession | None:
+        """What a session is after this error; None if the error is one of the model's."""
+        if not is_onnx(self._model):
+            return None
+        opened = self.open(shapes, from_now_on=True)
+        parameters = error.inputs if isinstance(error, InputValueError) else ()
+        if not parameters and not any(info.is_open for info in opened.inputs):
+            return None
+        declared = DeclaredInterface(opened.inputs, opened.outputs)
+        return OpenSession(declared, str(error), parameters)
+
+    def _take_snapshot(self) -> bool:
+        """Takes the model as it was hashed, to compile it later; False if it cannot be had."""
+        assert self._bytes is not None
+        try:
+            self._model = self._bytes.model(self._model)
+        except (ModelError, ValueError):
+            return False
+        return True
+
+    def _for(self, shapes: Given, values: Given, how: Mapping[str, Any] = {}) -> CompileOptions:
+        """The options of one program."""
+        return replace(self._options, shapes=shapes, values=values, **how)
+
+    def _key(self, options: CompileOptions) -> ProgramKey | None:
+        if self._bytes is None:
+            return None
+        try:
+            return program_key(self._bytes, options)
+        except (TvmHybridError, OSError, TypeError, ValueError) as error:
+            self._not_kept = str(error)
+            program_cache.say_once(f"a program is not kept: {error}")  # compiling says what matters
+            return None
+
+    def _find(self, key: ProgramKey, anew: bool = False) -> Executable | None:
+        """The program from the cache; `anew` if it has just been compiled."""
+        options = self._options
+        found = program_cache.find(key.text, options.threads, options.weights, options.spin)
+        if found is None or anew:
+            return found
+        logger.info("not compiled: the program is in the cache, %s", key.text)
+        if options.precision == "bf16":
+            from ..api import warn_if_slow
+
+            warn_if_slow(found.manifest.cpu, found.manifest.isa)
+        return found
+
+    def _compile(self, key: ProgramKey | None, options: CompileOptions) -> Executable:
+        from ..api import compile as compile_model  # a program from the cache needs no compiler
+
+        if key is not None:
+            logger.info("compiling: the program is not in the cache, %s", key.text)
+        not_kept = self._not_kept if key is None else ""
+        which = _which(options.shapes, options.values)
+        with self._progress.shown(which, not_kept) as outcome:
+            found = compile_model(self._model, options)
+            if key is not None:
+                if key.holds():
+                    outcome.not_kept = program_cache.keep(key.text, found)
+                    if not found.has_bare_kernel:  # the library has machine code already
+                        found = self._find(key, anew=True) or found
+                        return_what_compiling_took()
+                else:
+                    outcome.not_kept = "files have changed since they were read"
+                    program_cache.say_once(
+                        "a program is not kept: files of the model, of records or of this package "
+                        "have changed since they were read"
+                    )
+            with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+                found.make_code()
+        return found
+
+
+def _which(shapes: Given, values: Given) -> str:
+    """Which program of a model it is, in a few words."""
+    given = {**(shapes or {}), **(values or {})}
+    texts = ((name, str(np.asarray(each).tolist())) for name, each in given.items())
+    return ", ".join(f"{name}={text}" for name, text in texts if len(text) <= MOST_SHOWN)
+
+
+def _is_of_the_moment(error: Exception) -> bool:
+    """Whether the same attempt may succeed tomorrow."""
+    return isinstance(error.__cause__, (MemoryError, OSError))

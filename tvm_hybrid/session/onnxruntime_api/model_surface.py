@@ -1,0 +1,142 @@
+"""ModelSurface: what an ONNX model says of itself and its inputs; nodes and weights are skipped."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from io import BufferedIOBase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...frontend.model_bytes import is_onnx
+from ...frontend.wire_format import WireError, fields, read_varint
+from .model_metadata import ModelMetadata
+
+if TYPE_CHECKING:
+    import onnx
+
+# Numbers of fields in onnx.proto; a session of a program in the cache does not import onnx.
+_PRODUCER, _DOMAIN, _VERSION, _DESCRIPTION, _GRAPH, _PROPERTIES = _OF_MODEL = 2, 4, 5, 6, 7, 14
+_GRAPH_NAME, _GRAPH_DESCRIPTION, _INPUTS = _OF_GRAPH = 2, 10, 11
+_KEY, _VALUE = _OF_PROPERTY = 1, 2
+_TYPE, _TENSOR, _SHAPE, _DIMENSIONS = _TO_DIMENSIONS = 2, 1, 2, 1
+_NAME, _DENOTATION = _OF_DIMENSION = 2, 3
+
+Place = tuple[int, int]
+"""Where a field's value begins in a file, and where it ends."""
+
+
+class ModelSurface(NamedTuple):
+    """What a model says of itself.
+
+    Attributes
+    ----------
+    metadata : ModelMetadata
+        Its texts.
+    dimensions : tuple of (str, str)
+        Name and denotation of every dimension of its inputs that has a name.
+    """
+
+    metadata: ModelMetadata
+    dimensions: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(model: Any) -> ModelSurface:
+        """Reads a path, bytes or a ModelProto; of anything else there is nothing to say.
+
+        What is wrong with a model is said by whoever compiles it.
+        """
+        try:
+            return _surface(model) if is_onnx(model) else _NOTHING
+        except (OSError, ValueError, WireError):
+            return _NOTHING
+
+    def sizes(self, by_name: Mapping[str, int], by_denotation: Mapping[str, int]) -> dict[str, int]:
+        """Those of the sizes that are for dimensions of the model, by name."""
+        sizes = {name: by_denotation[d] for name, d in self.dimensions if d in by_denotation}
+        return sizes | {name: by_name[name] for name, _ in self.dimensions if name in by_name}
+
+
+_NOTHING = ModelSurface(ModelMetadata(), ())
+
+
+def _surface(model: Any) -> ModelSurface:
+    if isinstance(model, str | os.PathLike):
+        with Path(model).open("rb") as file:
+            return _in_file(file, os.fstat(file.fileno()).st_size)
+    if isinstance(model, bytes | bytearray | memoryview):
+        data = bytes(model)
+        return _in_file(io.BytesIO(data), len(data))
+    return _in_memory(model)
+
+
+def _in_memory(model: onnx.ModelProto) -> ModelSurface:
+    metadata = ModelMetadata(
+        producer_name=model.producer_name,
+        graph_name=model.graph.name,
+        domain=model.domain,
+        description=model.doc_string,
+        graph_description=model.graph.doc_string,
+        version=model.model_version,
+        custom_metadata_map={each.key: each.value for each in model.metadata_props},
+    )
+    dimensions = tuple(
+        (dimension.dim_param, dimension.denotation)
+        for value in model.graph.input
+        for dimension in value.type.tensor_type.shape.dim
+        if dimension.dim_param
+    )
+    return ModelSurface(metadata, dimensions)
+
+
+def _in_file(file: BufferedIOBase, size: int) -> ModelSurface:
+    """As `_in_memory`; the file is not parsed."""
+    model = _picked(file, [(0, size)], _OF_MODEL)
+    graph = _picked(file, model[_GRAPH], _OF_GRAPH)
+    entries = [_picked(file, [place], _OF_PROPERTY) for place in model[_PROPERTIES]]
+    metadata = ModelMetadata(
+        producer_name=_text(file, model[_PRODUCER]),
+        graph_name=_text(file, graph[_GRAPH_NAME]),
+        domain=_text(file, model[_DOMAIN]),
+        description=_text(file, model[_DESCRIPTION]),
+        graph_description=_text(file, graph[_GRAPH_DESCRIPTION]),
+        version=_number(file, model[_VERSION]),
+        custom_metadata_map={_text(file, e[_KEY]): _text(file, e[_VALUE]) for e in entries},
+    )
+    found = graph[_INPUTS]
+    for number in _TO_DIMENSIONS:
+        found = [inner for place in found for inner in _picked(file, [place], (number,))[number]]
+    named = [_picked(file, [place], _OF_DIMENSION) for place in found]
+    dimensions = [(_text(file, d[_NAME]), _text(file, d[_DENOTATION])) for d in named]
+    return ModelSurface(metadata, tuple(each for each in dimensions if each[0]))
+
+
+def _picked(
+    file: BufferedIOBase, messages: Sequence[Place], numbers: Sequence[int]
+) -> dict[int, list[Place]]:
+    """The values of some fields; several messages are pieces of one, as Protobuf has it."""
+    found: dict[int, list[Place]] = {number: [] for number in numbers}
+    for start, end in messages:
+        for field in fields(file, start, end):
+            if field.number in found:
+                found[field.number].append((field.start, field.end))
+    return found
+
+
+def _text(file: BufferedIOBase, places: Sequence[Place]) -> str:
+    """The last of some texts; "" if there is none."""
+    if not places:
+        return ""
+    start, end = places[-1]
+    file.seek(start)
+    return file.read(end - start).decode()
+
+
+def _number(file: BufferedIOBase, places: Sequence[Place]) -> int:
+    """The last of some signed numbers; 0 if there is none."""
+    if not places:
+        return 0
+    file.seek(places[-1][0])
+    value = read_varint(file)
+    return value - (1 << 64) if value >> 63 else value

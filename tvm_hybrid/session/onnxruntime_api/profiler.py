@@ -1,0 +1,202 @@
+"""Profiler: notes when kernels of a session's runs begin and end, and writes them as a trace.
+
+The virtual machine calls an instrument before and after every function that it calls. What it does
+itself between kernels, such as taking memory, has no event: the trace shows a gap.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from microkernels.base.logs import logger
+from microkernels.base.output_file import require_writable, write_whole
+from relay_passes.ir.decisions import Decision
+from relay_passes.ir.entries import BITS_ENTRY, INTO_ENTRY, MAIN, SHAPES_ENTRY
+
+from ...executable.executable import Executable
+from ...explain.call_decisions import by_function, origins_in_run
+
+MOST_EVENTS = 1_000_000
+_OWN_FUNCTIONS = "vm.builtin."  # of the virtual machine
+_RUN = "model_run"
+
+
+class _Event(NamedTuple):
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int
+    kernels: dict[str, list[Decision]]  # by function
+
+
+class Profiler:
+    """The events of one session.
+
+    Parameters
+    ----------
+    prefix : str
+        How the file's name begins.
+
+    Raises
+    ------
+    OutputError
+        If the file could not be written.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.start_ns = time.monotonic_ns()
+        moment, milliseconds = time.localtime(), time.time_ns() // 1_000_000 % 1000
+        self.path = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S', moment)}_{milliseconds:03d}.json"
+        require_writable(self.path)
+        self._events: list[_Event] = []
+        self._lost = 0
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def watched(self, executable: Executable) -> WatchedExecutable:
+        """The executable, with every run and kernel of it noted."""
+        return WatchedExecutable(executable, self)
+
+    def note(self, event: _Event) -> None:
+        """Keeps an event, of the first million."""
+        if self._ended:
+            return
+        if len(self._events) < MOST_EVENTS:
+            self._events.append(event)
+        else:
+            self._lost += 1
+
+    def end(self) -> str:
+        """Writes the trace, once; the path, or "" if it was written before.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
+        with self._lock:
+            if self._ended:
+                return ""
+            self._ended = True
+        if self._lost:
+            logger.warning(
+                "%s has the first %d events; %d more were lost", self.path, MOST_EVENTS, self._lost
+            )
+        process = os.getpid()
+        ordered = sorted(self._events, key=lambda each: (each.start_ns, -each.end_ns))
+        origins = _origins(ordered)
+        lines = [
+            json.dumps(self._entry(event, process, origins.get(place, ())))
+            for place, event in enumerate(ordered)
+        ]
+        write_whole(self.path, "[\n" + ",\n".join(lines) + "\n]\n", "the profile")
+        self._events.clear()
+        return self.path
+
+    def _entry(self, event: _Event, process: int, origins: Sequence[str]) -> dict[str, Any]:
+        """An event as chrome://tracing and ui.perfetto.dev read it; times in microseconds."""
+        entry: dict[str, Any] = {
+            "cat": "Session" if event.name == _RUN else "Runtime",
+            "pid": process,
+            "tid": event.thread,
+            "ts": (event.start_ns - self.start_ns) / 1e3,
+            "dur": (event.end_ns - event.start_ns) / 1e3,
+            "ph": "X",
+            "name": event.name,
+            "args": {},
+        }
+        if event.name in event.kernels:
+            last = event.kernels[event.name][-1]
+            args = {"op_name": last.op, "kernel": last.kernel}
+            args |= {"onnx": ", ".join(origins)} if origins else {}
+            entry |= {"cat": "Node", "args": args}
+        return entry
+
+
+def _origins(events: Sequence[_Event]) -> dict[int, tuple[str, ...]]:
+    """The nodes of a model that events come from, by place; in the order of their begin."""
+    runs: dict[int, list[list[int]]] = {}  # by thread
+    for place, event in enumerate(events):
+        mine = runs.setdefault(event.thread, [[]])
+        if event.name == _RUN:
+            mine.append([])
+        else:
+            mine[-1].append(place)
+    found: dict[int, tuple[str, ...]] = {}
+    for run in (run for each in runs.values() for run in each if run):
+        names = [events[place].name for place in run]
+        found.update(zip(run, origins_in_run(names, events[run[0]].kernels), strict=True))
+    return found
+
+
+class WatchedExecutable:
+    """An executable whose machines note what they run; like the other one in all else.
+
+    Parameters
+    ----------
+    executable : Executable
+        What runs.
+    profiler : Profiler
+        What keeps the events.
+    """
+
+    def __init__(self, executable: Executable, profiler: Profiler) -> None:
+        self._executable, self._profiler = executable, profiler
+        self._kernels = by_function(executable.manifest.decisions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executable, name)
+
+    def numpy_main(self) -> Any:
+        """As `Executable.numpy_main`."""
+        starts: list[int] = []
+        machine = self._machine(starts)
+        return self._noted(machine[BITS_ENTRY if self.has_bfloat16 else MAIN], starts)
+
+    def into_entries(self) -> tuple[Any, Any]:
+        """As `Executable.into_entries`."""
+        starts: list[int] = []
+        machine = self._machine(starts)
+        return self._noted(machine[INTO_ENTRY], starts), machine[SHAPES_ENTRY]
+
+    def bare_kernel(self) -> None:
+        """None: a kernel that is called alone would not be noted."""
+        return None
+
+    def _machine(self, starts: list[int]) -> Any:
+        """A machine for the calling thread that notes the functions that it calls."""
+        thread, clock, note = threading.get_native_id(), time.monotonic_ns, self._profiler.note
+        kernels = self._kernels
+
+        def record(_function: Any, name: str, before: bool, *_: Any) -> int:
+            now = clock()
+            if before:
+                starts.append(clock())
+            else:
+                start = starts.pop()
+                if not name.startswith(_OWN_FUNCTIONS):
+                    note(_Event(str(name), start, now, thread, kernels))
+            return 0
+
+        machine = self._executable.new_machine()
+        machine.set_instrument(record)
+        return machine
+
+    def _noted(self, main: Callable[..., Any], starts: list[int]) -> Callable[..., Any]:
+        """The entry, with an event for every run."""
+        thread, clock, note = threading.get_native_id(), time.monotonic_ns, self._profiler.note
+
+        def run(*arguments: Any) -> Any:
+            starts.clear()  # those of a run that failed
+            start = clock()
+            try:
+                return main(*arguments)
+            finally:
+                note(_Event(_RUN, start, clock(), thread, {}))
+
+        return run

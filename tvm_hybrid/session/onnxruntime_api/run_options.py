@@ -1,0 +1,124 @@
+"""RunOptions: what a script of ONNX Runtime asks of one run."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from microkernels.base.errors import OptionError
+from microkernels.base.logs import logger
+
+from .config_entries import add_entry, entry
+
+
+class RunOptions:
+    """Options of a run, under the names of ONNX Runtime.
+
+    Those that say nothing below are taken and have no meaning here.
+
+    Attributes
+    ----------
+    terminate : bool
+        Whether runs with these options end before they begin. One that has begun is not ended.
+    only_execute_path_to_fetches : bool
+        All outputs are computed, whichever are asked for.
+    log_severity_level, log_verbosity_level : int
+    logid : str
+        The run's tag.
+    entries : dict of str to str
+        What `add_run_config_entry` added.
+    """
+
+    __slots__ = (
+        "entries",
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "only_execute_path_to_fetches",
+        "terminate",
+    )
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+        self.log_severity_level = -1
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.only_execute_path_to_fetches = False
+        self.terminate = False
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Adds a pair, or replaces it; none has a meaning here.
+
+        Parameters
+        ----------
+        key, value : str
+            As ONNX Runtime knows them.
+
+        Raises
+        ------
+        TypeError
+            If one of them is no text.
+        """
+        add_entry(self.entries, key, value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        """The value that was added.
+
+        Parameters
+        ----------
+        key : str
+            As it was added.
+
+        Raises
+        ------
+        OptionError
+            If it was not.
+        """
+        return entry(self.entries, key)
+
+    def add_active_adapter(self, adapter: Any) -> NoReturn:
+        """Refuses: a program has no adapters, which would change its weights.
+
+        Parameters
+        ----------
+        adapter : object
+            An adapter of ONNX Runtime's.
+
+        Raises
+        ------
+        OptionError
+            Always.
+        """
+        raise OptionError("a compiled program takes no adapters; merge them into the model")
+
+
+_NAMES = tuple(name for name in RunOptions.__slots__ if name not in ("entries", "terminate"))
+_DEFAULTS = {name: getattr(RunOptions(), name) for name in _NAMES}
+
+
+def check_run_options(options: Any) -> None:
+    """Refuses what a run cannot do; a debug line says what it does not look at.
+
+    Parameters
+    ----------
+    options : RunOptions
+        Or an object of ONNX Runtime's own class.
+
+    Raises
+    ------
+    OptionError
+        If it is something else, or asks to end the run.
+    """
+    if not hasattr(options, "terminate") or not hasattr(options, "logid"):
+        raise OptionError(
+            f"run_options must be RunOptions or None, not {type(options).__name__}: {options!r:.80}"
+        )
+    if options.terminate:
+        raise OptionError("the run is ended before it begins: its options say terminate")
+    unused = [
+        f"{name}={getattr(options, name)!r}"
+        for name, default in _DEFAULTS.items()
+        if getattr(options, name, default) != default
+    ]
+    unused += [f"{key}={value}" for key, value in getattr(options, "entries", {}).items()]
+    if unused:
+        logger.debug("run options without a meaning here: %s", ", ".join(unused))

@@ -1,0 +1,200 @@
+"""SessionOptions: what a script of ONNX Runtime asks of a session."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+from microkernels.base.errors import OptionError
+
+from .config_entries import add_entry, entry
+from .levels import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from .providers import checked_providers
+
+
+class SessionOptions:
+    """Options of a session, under the names of ONNX Runtime.
+
+    The session looks at them when it is made. Those that say nothing below are taken, have no
+    meaning here, and are named in one debug line if they are not what they are by default.
+
+    Attributes
+    ----------
+    intra_op_num_threads : int
+        As `num_threads` of the session, which goes before it; 0: all cores.
+    inter_op_num_threads : int
+    execution_mode : ExecutionMode
+    execution_order : ExecutionOrder
+    graph_optimization_level : GraphOptimizationLevel
+        `fusion` of the session is the option that we have.
+    optimized_model_filepath : str
+        Where the session exports its library, which a session takes in place of the model; "":
+        nowhere.
+    enable_profiling : bool
+        Whether the time of every kernel of every run is noted, for `end_profiling` of the session.
+        Runs take longer meanwhile: about a microsecond for every function that a run calls.
+    profile_file_prefix : str
+        How the name of the profile's file begins; a moment and ".json" follow.
+    log_severity_level : int
+        From 3 on, a session does not write how far compiling is; -1: the level that
+        `set_default_logger_severity` sets decides. Nothing else depends on it.
+    log_verbosity_level : int
+    logid : str
+    enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
+    use_deterministic_compute : bool
+        Runs of one program give the same bits anyway.
+    use_per_session_threads : bool
+    entries, sizes_by_name, sizes_by_denotation : dict
+        What the methods below added.
+    """
+
+    __slots__ = (
+        "enable_cpu_mem_arena",
+        "enable_mem_pattern",
+        "enable_mem_reuse",
+        "enable_profiling",
+        "entries",
+        "execution_mode",
+        "execution_order",
+        "graph_optimization_level",
+        "inter_op_num_threads",
+        "intra_op_num_threads",
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "optimized_model_filepath",
+        "profile_file_prefix",
+        "sizes_by_denotation",
+        "sizes_by_name",
+        "use_deterministic_compute",
+        "use_per_session_threads",
+    )
+
+    def __init__(self) -> None:
+        self.enable_cpu_mem_arena = True
+        self.enable_mem_pattern = True
+        self.enable_mem_reuse = True
+        self.enable_profiling = False
+        self.entries: dict[str, str] = {}
+        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
+        self.execution_order = ExecutionOrder.DEFAULT
+        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.inter_op_num_threads = 0
+        self.intra_op_num_threads = 0
+        self.log_severity_level = -1
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.optimized_model_filepath: str | os.PathLike[str] = ""
+        self.profile_file_prefix = "onnxruntime_profile_"
+        self.sizes_by_denotation: dict[str, int] = {}
+        self.sizes_by_name: dict[str, int] = {}
+        self.use_deterministic_compute = False
+        self.use_per_session_threads = True
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Adds a pair of texts, or replaces it.
+
+        Parameters
+        ----------
+        key, value : str
+            As ONNX Runtime knows them. A session refuses those that would change results.
+
+        Raises
+        ------
+        TypeError
+            If one of them is no text.
+        """
+        add_entry(self.entries, key, value)
+
+    def get_session_config_entry(self, key: str) -> str:
+        """The value that was added.
+
+        Parameters
+        ----------
+        key : str
+            As it was added.
+
+        Raises
+        ------
+        OptionError
+            If none was.
+        """
+        return entry(self.entries, key)
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Gives a symbolic dimension its size, as `shapes` of a session does.
+
+        Parameters
+        ----------
+        name : str
+            The dimension. A model without it takes no notice.
+        size : int
+            From 0 up.
+        """
+        self.sizes_by_name[name] = int(size)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """Gives symbolic dimensions of a meaning, such as "DATA_BATCH", their size.
+
+        Parameters
+        ----------
+        denotation : str
+            What the model says of the dimensions, which must have names.
+        size : int
+            From 0 up.
+        """
+        self.sizes_by_denotation[denotation] = int(size)
+
+    def register_custom_ops_library(self, path: str | os.PathLike[str]) -> NoReturn:
+        """Refuses: operators of a library of ONNX Runtime's cannot be compiled.
+
+        Parameters
+        ----------
+        path : path-like
+            The library.
+
+        Raises
+        ------
+        OptionError
+            Always.
+        """
+        raise OptionError(
+            f"{os.fspath(path)} has operators for ONNX Runtime, which cannot be compiled here; "
+            "write the model with standard operators or functions"
+        )
+
+    def add_initializer(self, name: str, ort_value: Any) -> NoReturn:
+        """Refuses: weights are part of a compiled program.
+
+        Parameters
+        ----------
+        name : str
+            The initializer.
+        ort_value : OrtValue
+            What it would be.
+
+        Raises
+        ------
+        OptionError
+            Always.
+        """
+        raise OptionError(
+            f"initializer {name!r} cannot be replaced: weights are packed when a model is "
+            "compiled; write them into the model"
+        )
+
+    def add_provider(self, name: str, options: dict[str, str]) -> None:
+        """As `providers` of a session: there is but one, and others are warned of.
+
+        Parameters
+        ----------
+        name : str
+            The provider.
+        options : dict
+            Its options.
+        """
+        checked_providers([(name, options)], None)
+
+    def has_providers(self) -> bool:
+        """False: a session knows its only provider without being told."""
+        return False

@@ -1,0 +1,196 @@
+"""What a session keeps for each thread that runs it, and its short way of running."""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm.runtime import Tensor
+
+from ..executable.executable import Executable
+from ..runtime import threads
+from ..runtime.dlpack import BFLOAT16, BITS, tensor_of
+from ..runtime.feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
+from ..runtime.size_errors import raise_size_error
+from ..runtime.tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
+
+from_dlpack, empty = np.from_dlpack, np.empty
+# The C library keeps freed blocks of this size; larger ones may go back to the system, and cost a
+# page fault every 4 KiB when they are used again.
+NUMPY_KEEPS_BYTES = 1 << 16
+
+Feed = Callable[[Any], Any]
+
+
+def _narrow_feeder(info: TensorInfo) -> Feed:
+    """As `_feeder`, for types that compiled code takes as integers."""
+    memory = aligned_empty(info.stored)
+    tensor = tensor_of(memory)
+
+    def feed(value: Any) -> Any:
+        memory[...] = to_stored(to_array(value, info))
+        return tensor
+
+    return feed
+
+
+def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
+    """As `_feeder`, for inputs with open sizes: memory for what is copied grows as it has to."""
+    bfloat16, narrow = info.dtype == "bfloat16", is_narrow(info.dtype)
+    dtype, rank = numpy_dtype(info.dtype), len(info.shape)
+    memory = aligned_empty(TensorInfo("", (ZERO_COPY_BYTES,), "uint8"))
+
+    def feed(value: Any) -> Any:
+        nonlocal memory
+        if value.ndim != rank or value.dtype is not dtype or narrow:
+            value = to_stored(to_array(value, info))
+        if bfloat16:
+            value = value.view(BITS)
+        if not value.size:
+            return tensor_of(value)
+        large = value.nbytes >= ZERO_COPY_BYTES
+        if large and value.flags.carray and (anywhere or is_aligned(value)):
+            return value
+        if value.nbytes > memory.size:
+            memory = aligned_empty(TensorInfo("", (value.nbytes,), "uint8"))
+        copy = memory[: value.nbytes].view(value.dtype).reshape(value.shape)
+        copy[...] = value
+        return copy
+
+    return feed
+
+
+def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
+    """What turns a caller's value for one input into what the model is called with.
+
+    Small values are copied into aligned memory of this thread; a large one is handed over as it is
+    if the kernels that read it can read it there.
+    """
+    if info.static_shape is None:
+        return _open_feeder(info, anywhere)
+    if is_narrow(info.dtype):
+        return _narrow_feeder(info)
+    memory = aligned_empty(info)
+    bfloat16 = info.dtype == "bfloat16"
+    tensor = tensor_of(memory.view(BITS) if bfloat16 else memory)
+    shape, dtype = info.shape, numpy_dtype(info.dtype)
+    large = info.nbytes >= ZERO_COPY_BYTES
+
+    def feed(value: Any) -> Any:
+        if value.shape != shape or value.dtype is not dtype:
+            value = to_array(value, info)
+        if large and value.flags.carray and (anywhere or is_aligned(value)):
+            return value.view(BITS) if bfloat16 else value
+        memory[...] = value
+        return tensor
+
+    return feed
+
+
+class ThreadState:
+    """What one thread runs with.
+
+    Attributes
+    ----------
+    main : callable
+        The function of the virtual machine.
+    feeds : list
+        Input name, and what turns a caller's value into what `main` takes.
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        self.main = executable.numpy_main()
+        anywhere = executable.manifest.unaligned_inputs
+        self.feeds = [
+            (info.name, _feeder(info, flag))
+            for info, flag in zip(executable.inputs, anywhere, strict=True)
+        ]
+
+
+Run = Callable[..., list[np.ndarray]]
+
+
+def short_run(executable: Executable, main: Any, whole: Run) -> Run:
+    """`InferenceSession.run` of a model with one input and one output, for the calling thread.
+
+    Behind a kernel that has filled the caches with its weights every Python object costs a miss:
+    this way takes 1 us less than the whole one (matmul 1x1024x1024), to which it leaves whatever
+    is not the common case. A model that is one kernel with a small result needs no virtual machine,
+    which saves another half.
+    """
+    (info,) = executable.inputs
+    takes_bits, gives_bits = (info.dtype == "bfloat16" for info in (info, executable.outputs[0]))
+    name, shape, dtype = info.name, info.shape, numpy_dtype(info.dtype)
+    owner, setting, in_force = get_ident(), executable.setting, threads.current
+    serial = setting.count == 1
+    (shared,) = executable.manifest.shared_outputs
+    bare = executable.bare_kernel()
+    constants: tuple[Tensor, ...]
+    (output,) = executable.outputs
+    size = output.nbytes
+    if bare is None or size is None or size > NUMPY_KEEPS_BYTES:
+        kernel, constants = None, ()
+    else:
+        kernel, constants = bare
+    result_shape = output.static_shape or ()
+    result_dtype = BITS if gives_bits else numpy_dtype(output.dtype)
+
+    def run(
+        output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        if output_names is None and run_options is None and get_ident() == owner:
+            try:
+                value = input_feed[name]
+                fits = (
+                    value.shape == shape
+                    and value.dtype is dtype
+                    and value.flags.carray
+                    and len(input_feed) == 1
+                )
+            except (LookupError, AttributeError, TypeError):
+                fits = False
+            if fits and (serial or in_force.setting is setting):
+                if takes_bits:
+                    value = value.view(BITS)
+                try:
+                    if kernel is None:
+                        result = from_dlpack(main(value))
+                        if shared:
+                            result = result.copy()
+                    else:
+                        result = empty(result_shape, result_dtype)
+                        kernel(value, *constants, result)
+                except Exception as error:
+                    raise_size_error(error)
+                    raise
+                return [result.view(BFLOAT16) if gives_bits else result]
+        return whole(output_names, input_feed, run_options)
+
+    return run
+
+
+def short_constant_run(executable: Executable, main: Any, whole: Run) -> Run:
+    """As `short_run`, of a model with one output and no input, such as a range of known values."""
+    owner, setting, in_force = get_ident(), executable.setting, threads.current
+    serial = setting.count == 1
+    (shared,) = executable.manifest.shared_outputs
+    is_bfloat16 = executable.outputs[0].dtype == "bfloat16"
+
+    def run(
+        output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        plain = output_names is None and run_options is None and input_feed == {}
+        if plain and get_ident() == owner and (serial or in_force.setting is setting):
+            try:
+                result = from_dlpack(main())
+            except Exception as error:
+                raise_size_error(error)
+                raise
+            if shared:
+                result = result.copy()
+            return [result.view(BFLOAT16) if is_bfloat16 else result]
+        return whole(output_names, input_feed, run_options)
+
+    return run

@@ -1,0 +1,229 @@
+"""The check of the CPU inside a module that TVM itself compiles and exports.
+
+A library of our own `Executable.export` asks when it is loaded (`library_loader`). TVM's own
+`export_library` has no place for that: so every entry of the module calls a guard first, a function
+of machine code for plain x86-64 that asks `cpuid`, and raises an error that names what the CPU
+lacks. It needs nothing but TVM's runtime. Once the answer is yes, a call costs a load and a branch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import tvm
+import tvm.tirx.script.builder.ir as I
+from tvm import IRModule, ir, relax, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.amx.permission import (
+    AMX_FEATURES,
+    EMULATED,
+    EMULATED_LLVM_IR,
+    emit_permission_check,
+)
+from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
+from microkernels.vector.expressions import Expr
+from relay_passes.ir.region_functions import is_region_function
+from relay_passes.lower.guard_entries import guard_entries
+from relay_passes.lower.native_code import EXTERNAL, SYSTEM_LIB_PREFIX, importing, system_lib_prefix
+
+from .cpu_features import FEATURES, CpuFeature
+
+GUARD = "tvm_hybrid.guard"  # an attribute of partitioned functions: a Guard as JSON
+PREFIX = "tvm_hybrid_require_"
+_PLAIN = {"kind": "llvm", "mcpu": "x86-64"}
+_WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
+_EXTENDED = 0x80000000  # leaves from here on are counted apart
+
+# `tvm_hybrid_cpu_state` is the lower half of XCR0: which registers the operating system saves.
+CPUID_LLVM_IR = """
+@tvm_hybrid_cpu_checked = internal global i32 0
+
+define i32 @tvm_hybrid_cpu_known() {
+  %known = load atomic i32, ptr @tvm_hybrid_cpu_checked monotonic, align 4
+  ret i32 %known
+}
+
+define i32 @tvm_hybrid_cpu_remember() {
+  store atomic i32 1, ptr @tvm_hybrid_cpu_checked monotonic, align 4
+  ret i32 0
+}
+
+define i32 @tvm_hybrid_cpuid(i32 %leaf, i32 %subleaf, i32 %word) {
+  %all = call { i32, i32, i32, i32 } asm sideeffect "cpuid",
+    "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %leaf, i32 %subleaf)
+  %a = extractvalue { i32, i32, i32, i32 } %all, 0
+  %b = extractvalue { i32, i32, i32, i32 } %all, 1
+  %c = extractvalue { i32, i32, i32, i32 } %all, 2
+  %d = extractvalue { i32, i32, i32, i32 } %all, 3
+  %is_a = icmp eq i32 %word, 0
+  %is_b = icmp eq i32 %word, 1
+  %is_c = icmp eq i32 %word, 2
+  %c_or_d = select i1 %is_c, i32 %c, i32 %d
+  %b_or = select i1 %is_b, i32 %b, i32 %c_or_d
+  %one = select i1 %is_a, i32 %a, i32 %b_or
+  ret i32 %one
+}
+
+define i32 @tvm_hybrid_cpu_state() {
+  %all = call { i32, i32, i32, i32 } asm sideeffect "cpuid",
+    "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 1, i32 0)
+  %c = extractvalue { i32, i32, i32, i32 } %all, 2
+  %bit = and i32 %c, 134217728  ; OSXSAVE
+  %told = icmp ne i32 %bit, 0
+  br i1 %told, label %ask, label %none
+ask:
+  %both = call { i32, i32 } asm sideeffect ".byte 0x0f, 0x01, 0xd0",
+    "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0)
+  %low = extractvalue { i32, i32 } %both, 0
+  ret i32 %low
+none:
+  ret i32 0
+}
+"""
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """What a guard asks for.
+
+    Attributes
+    ----------
+    cpu : str
+        What the code is compiled for; for messages.
+    features : tuple of str
+        What it needs, names in `cpu_features.FEATURES`. Without any there is nothing to guard.
+    tiles : bool
+        Whether it needs AMX tiles; then the guard also asks Linux for them.
+    prefix : str or None
+        What names of functions begin with in the system library that the code is for; two such
+        libraries can be linked together. None if it is for no such library.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    tiles: bool
+    prefix: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The function's name, which tells it from those that ask for something else."""
+        asked = repr((self.cpu, [FEATURES[name] for name in self.features], self.tiles))
+        return (self.prefix or "") + PREFIX + hashlib.sha256(asked.encode()).hexdigest()[:8]
+
+    def code(self) -> Any:
+        """The function as a module of machine code."""
+        return _compiled(self.name, self)
+
+    def within(self, mod: IRModule) -> Guard:
+        """The guard of a module, which may be one for a system library."""
+        return msgspec.structs.replace(self, prefix=system_lib_prefix(mod))
+
+
+def with_guard(mod: IRModule, guard: Guard) -> IRModule:
+    """A lowered module whose entries call a guard, and that says what its executable imports."""
+    if not guard.features:
+        return mod
+    guard = guard.within(mod)
+    present = list(mod.attrs[EXTERNAL]) if mod.attrs and EXTERNAL in mod.attrs else []
+    if not any(each.implements_function(guard.name) for each in present):
+        mod = importing(mod, [guard.code()])
+    return guard_entries(guard.name)(mod)
+
+
+def with_announced_guard(mod: IRModule, guard: Guard) -> IRModule:
+    """A partitioned module whose entries call a guard, which comes with its functions' code.
+
+    The module stays one that can be saved. Without any functions of ours it stays as it is.
+    """
+    regions = {gvar: f for gvar, f in mod.functions_items() if is_region_function(f)}
+    if not guard.features or not regions:
+        return mod
+    guard = guard.within(mod)
+    text = msgspec.json.encode(guard).decode()
+    updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+    for gvar, function in regions.items():
+        updated.update_func(gvar, function.with_attr(GUARD, text))
+    return guard_entries(guard.name)(updated)
+
+
+def guards_of(functions: Iterable[relax.Function]) -> list[Any]:
+    """The machine code of the guards that functions announce, each once."""
+    texts = dict.fromkeys(str(f.attrs[GUARD]) for f in functions if GUARD in f.attrs)
+    return [msgspec.json.decode(text, type=Guard).code() for text in texts]
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(name: str, guard: Guard) -> Any:
+    features = tuple(FEATURES[feature] for feature in guard.features)
+    function = guard_function(name, guard.cpu, features, guard.tiles)
+    mod = IRModule({name: function})
+    if guard.prefix is not None:
+        mod = mod.with_attr(SYSTEM_LIB_PREFIX, guard.prefix)
+    # Not by the caller's context: its instruments, say, are for the module.
+    with ir.transform.PassContext():
+        return tvm.compile(mod, tvm.target.Target(_PLAIN)).mod
+
+
+def guard_function(
+    name: str, cpu: str, features: tuple[CpuFeature, ...], tiles: bool
+) -> tirx.PrimFunc:
+    """A function without arguments that raises a RuntimeError where a feature is missing.
+
+    Of several, the message names the newest. Tiles as such are left to Linux, which knows whether
+    there are some to give; an emulator also has what is asked of them.
+    """
+    asked = [feature for feature in reversed(features) if feature.name not in AMX_FEATURES]
+    with IRBuilder() as builder, I.prim_func():
+        I.func_name(name)
+        I.func_attr({**NO_ALIAS, "global_symbol": name})
+        emulator = EMULATED_LLVM_IR if any(feature.is_amx for feature in asked) else ""
+        with llvm_functions(CPUID_LLVM_IR, emulator):
+            unknown = I.call_extern("int32", "tvm_hybrid_cpu_known") == 0
+            with I.If(unknown), I.Then():
+                _assert_features(asked, cpu)
+                I.evaluate(I.call_extern("int32", "tvm_hybrid_cpu_remember"))
+        if tiles:
+            emit_permission_check()
+    return builder.get()
+
+
+def _assert_features(features: list[CpuFeature], cpu: str) -> None:
+    """Asserts that this CPU has each feature, and that the operating system saves its registers."""
+    state = I.bind(I.call_extern("int32", "tvm_hybrid_cpu_state"))
+    last = {start: _word(start, 0, "eax") for start in (0, _EXTENDED)}
+    words: dict[tuple[int, int, str], Expr] = {}
+    for feature in features:
+        place = (feature.leaf, feature.subleaf, feature.register)
+        if place not in words:
+            words[place] = _word(*place)
+        start = feature.leaf & _EXTENDED
+        # As signed numbers, extended leaves are negative; a CPU without any may answer anything.
+        told = last[start] >= _signed(feature.leaf)
+        if start:
+            told = tirx.all(last[start] < 0, told)
+        has = I.bitwise_and(words[place], _signed(1 << feature.bit)) != 0
+        saved = I.bitwise_and(state, feature.state) == feature.state
+        message = (
+            f"this library was compiled by tvm_hybrid for {cpu} and needs {feature.name}, which "
+            "this CPU lacks; run it on such a CPU, or compile the model for this one"
+        )
+        present = tirx.all(told, has, saved)
+        if feature.is_amx:
+            present = tirx.any(I.bind(I.call_extern("int32", EMULATED)) != 0, present)
+        with I.Assert(present, message):
+            pass
+
+
+def _word(leaf: int, subleaf: int, register: str) -> Expr:
+    """A register after the instruction `cpuid`."""
+    arguments = (_signed(leaf), subleaf, _WORDS[register])
+    return I.bind(I.call_extern("int32", "tvm_hybrid_cpuid", *arguments))
+
+
+def _signed(number: int) -> int:
+    """The bits of an unsigned number of 32 bits as a signed one."""
+    return number - (1 << 32) if number >= 1 << 31 else number

@@ -1,0 +1,187 @@
+"""Targets: the names by which users choose a CPU, and what `target=None` means."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tvm.target import Target, codegen
+
+from microkernels.amx.permission import tile_permission
+from microkernels.base.errors import TargetError
+from microkernels.base.host_cpu import host_cpu, host_flags
+from microkernels.machines.host import describe_file
+
+from ..runtime.threads import ThreadsLike, physical_cores
+from .architectures import ARCHITECTURES
+from .cpu_features import FEATURES
+from .target_tags import TAG_PREFIX, configuration
+
+TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
+
+
+MachineLike: TypeAlias = str | os.PathLike[str] | None
+
+
+def resolve_target(target: TargetLike, machine: MachineLike = None) -> Target:
+    """The target that a user means.
+
+    Parameters
+    ----------
+    target : str, mapping, tvm.target.Target or None
+        None for the machine we run on; "tvm_hybrid/spr", "spr" or "sapphirerapids"; any CPU name
+        of LLVM's; any TVM target tag; a target dictionary.
+    machine : path-like or None
+        A file that describes the CPU for estimates of cost, in place of the description that
+        comes along; such as `tvm-hybrid calibrate` writes. A target dictionary may name it too,
+        as its "model", by an absolute path.
+
+    Raises
+    ------
+    TargetError
+        If there is no such target, or it is not an x86-64 CPU; if the file is no description.
+    """
+    if target is None:
+        resolved = host_target()
+    else:
+        resolved = target if isinstance(target, Target) else _parse(target)
+        _require_x86(resolved)
+    return resolved if machine is None else _described_by(resolved, machine)
+
+
+def _described_by(target: Target, machine: str | os.PathLike[str]) -> Target:
+    """The target with the file that describes it as its `model`, so that it is known wherever
+    the target is.
+    """
+    try:
+        path = Path(machine).expanduser().absolute()
+    except TypeError:
+        raise TargetError(
+            f"a machine is the path of a description, not {type(machine).__name__}"
+        ) from None
+    describe_file(path)
+    return Target({"kind": target.kind.name, **target.attrs, "model": str(path)})
+
+
+@functools.cache
+def host_target() -> Target:
+    """This machine: the name of its CPU, less what a hypervisor hides or Linux denies."""
+    cpu = host_cpu()
+    named = Target({"kind": "llvm", "mcpu": cpu})
+    _require_x86(named)
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": physical_cores()}
+    listed = {str(name) for name in codegen.llvm_get_cpu_features(named)}
+    denied = not tile_permission().usable
+    hidden = [
+        f"-{name}"
+        for name, feature in FEATURES.items()
+        if name in listed
+        and ((host_flags() and feature.flag not in host_flags()) or (feature.is_amx and denied))
+    ]
+    if hidden:
+        config["mattr"] = hidden
+    return Target(config)
+
+
+def threads_of(
+    target: TargetLike, num_threads: int | None, threads: ThreadsLike = None
+) -> int | None:
+    """How many threads somebody asks for: `num_threads`, else the `num-cores` of the target.
+
+    Parameters
+    ----------
+    target : str, mapping, tvm.target.Target or None
+        As for `resolve_target`. The target of this machine states its cores, and asks for nothing.
+    num_threads : int or None
+    threads : int, str, sequence of int or None
+        A number, or a place that has its own number of cores; then the target is not asked.
+
+    Returns
+    -------
+    int or None
+        None: nobody asks for a number.
+
+    Raises
+    ------
+    TargetError
+        If there is no such target, or its `num-cores` is less than 1.
+    """
+    if target is None or num_threads is not None or threads is not None:
+        return num_threads
+    resolved = resolve_target(target)
+    cores = resolved.attrs.get("num-cores")
+    if cores is None or _is_host(resolved):
+        return None
+    if int(cores) < 1:
+        raise TargetError(f"num-cores of a target must be a whole number from 1 up, not {cores}")
+    return int(cores)
+
+
+def _is_host(target: Target) -> bool:
+    """Whether a target is that of this machine, by whatever file it is described."""
+    said = {name: str(value) for name, value in target.attrs.items() if name != "model"}
+    return said == {name: str(value) for name, value in host_target().attrs.items()}
+
+
+def cpu_name(target: Target) -> str:
+    """The CPU that a target is for, as LLVM calls it."""
+    return str(target.attrs.get("mcpu", "x86-64"))
+
+
+def _parse(target: str | Mapping[str, Any]) -> Target:
+    if isinstance(target, str):
+        return _parse_name(target)
+    if not isinstance(target, Mapping):
+        raise TargetError(
+            f"a target is a name, a dictionary or a tvm.target.Target, not {type(target).__name__}"
+        )
+    try:
+        return Target(dict(target))
+    except Exception as error:
+        raise TargetError(f"not a target: {dict(target)}: {_last_line(error)}") from error
+
+
+def _parse_name(name: str) -> Target:
+    cpu = ARCHITECTURES.get(name.removeprefix(TAG_PREFIX), name.removeprefix(TAG_PREFIX))
+    if cpu in _llvm_cpus():
+        return Target(configuration(cpu))
+    if not name.startswith(TAG_PREFIX) and name.strip():
+        try:
+            return Target(name)
+        except Exception as error:
+            raise TargetError(_unknown(name, cpu)) from error
+    raise TargetError(_unknown(name, cpu))
+
+
+def _unknown(name: str, cpu: str) -> str:
+    known = [*ARCHITECTURES, *ARCHITECTURES.values()]
+    close = difflib.get_close_matches(cpu, {*known, *_llvm_cpus()}, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    return f"unknown target {name!r}; {hint}"
+
+
+def _require_x86(target: Target) -> None:
+    if target.kind.name != "llvm":
+        raise TargetError(
+            f"target kind {target.kind.name!r} is not supported; name a CPU, such as 'spr'"
+        )
+    triple = str(target.attrs.get("mtriple", "x86_64"))
+    if not triple.startswith("x86_64"):
+        raise TargetError(f"target {triple!r} is not supported; only x86-64 CPUs are")
+    cpu = str(target.attrs.get("mcpu", "x86-64"))
+    if cpu not in _llvm_cpus():
+        raise TargetError(_unknown(cpu, cpu))
+
+
+@functools.cache
+def _llvm_cpus() -> frozenset[str]:
+    generic = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu"})
+    return frozenset(str(name) for name in codegen.llvm_get_cpu_archlist(generic))
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__

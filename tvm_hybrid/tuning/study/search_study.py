@@ -1,0 +1,326 @@
+"""Compares search strategies on recorded spaces: trials until nearly the optimum.
+
+Every strategy searches every recording once for each seed, by simulation (`recordings.simulate`).
+What counts of a recording is the median over the seeds; over recordings, quotients of medians have
+a geometric mean. The bars are those that the project sets itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from microkernels.base.errors import ConfigError
+
+from ...records.record import Record
+from ..recordings.simulate import (
+    Recording,
+    Trace,
+    load_recordings,
+    random_median,
+    simulate,
+    trials_to_reach,
+)
+from ..search.strategies.registry import STRATEGIES, check_strategy
+
+logger = logging.getLogger("tvm_hybrid")
+
+TRANSFER = "transfer"
+"""The contestant that is the strategy "model" with all other recordings as history."""
+
+EXACT = "exact"
+"""Stands for random search's median by its distribution, where a contestant is asked for."""
+
+CONTESTANTS = ("random", "evolutionary", "model", TRANSFER)
+MODEL_BAR, TRANSFER_BAR, DEFAULT_BAR = 3.0, 2.0, 1.05
+
+
+@dataclass(frozen=True)
+class RegionStudy:
+    """What came of one recording.
+
+    Attributes
+    ----------
+    name : str
+        Of the recording.
+    workload : str
+        The region's key.
+    measured_on : str
+        CPU, instruction set and number of threads of the recording.
+    configurations : int
+        Size of the space, failures included.
+    near : int
+        Configurations that have the wanted share of the optimum's speed.
+    default_us, optimum_us : float
+        Median microseconds of the default configuration and of the fastest.
+    default_ratio : float
+        The default's time over the optimum's, both measured in turns.
+    random_exact : int
+        Median trials of random search, from its distribution rather than by simulation.
+    trials : dict of str to list of int
+        By contestant: trials that each seed needed.
+    traces : dict of str to list of Trace
+        By contestant: the searches, each until it was near the optimum.
+    """
+
+    name: str
+    workload: str
+    measured_on: str
+    configurations: int
+    near: int
+    default_us: float
+    optimum_us: float
+    default_ratio: float
+    random_exact: int
+    trials: Mapping[str, list[int]]
+    traces: Mapping[str, list[Trace]] = field(repr=False)
+
+    def median(self, contestant: str) -> float:
+        """Median trials over the seeds; of EXACT, over all seeds that there could be."""
+        if contestant == EXACT:
+            return self.random_exact
+        return statistics.median(self.trials[contestant])
+
+    def quotient(self, contestant: str, other: str) -> float:
+        """Median trials of the one over those of the other: above 1, the other needs fewer."""
+        return self.median(contestant) / self.median(other)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something that the project demands: what, the number found, and whether it suffices."""
+
+    text: str
+    value: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class SearchStudy:
+    """What came of all recordings.
+
+    Attributes
+    ----------
+    share : float
+        Of the optimum's speed, that a search has to reach.
+    seeds, batch : int
+        Searches of each contestant and recording, and trials between two observations.
+    contestants : tuple of str
+        Who took part.
+    rows : tuple of RegionStudy
+        One for each recording.
+    """
+
+    share: float
+    seeds: int
+    batch: int
+    contestants: tuple[str, ...]
+    rows: tuple[RegionStudy, ...]
+
+    def mean_quotient(self, contestant: str, other: str) -> float:
+        """Geometric mean of the recordings' quotients."""
+        return statistics.geometric_mean([row.quotient(contestant, other) for row in self.rows])
+
+    def mean_default(self) -> float:
+        """Geometric mean of the default's times over the optimum's."""
+        return statistics.geometric_mean([row.default_ratio for row in self.rows])
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Those contestants whose trials are divided by each other's."""
+        present = {*self.contestants, EXACT}
+        wanted = [("random", "model"), (EXACT, "model"), ("model", TRANSFER), (EXACT, TRANSFER)]
+        if "model" not in present:
+            wanted = [("random", name) for name in self.contestants if name != "random"]
+        return [pair for pair in wanted if set(pair) <= present]
+
+    def bars(self) -> list[Bar]:
+        """What can be said of the project's bars."""
+        return list(self._bars())
+
+    def _bars(self) -> Iterator[Bar]:
+        share, present = f"{self.share:.0%} of the optimum", {*self.contestants, EXACT}
+        for random, how in (("random", "simulated"), (EXACT, "exact")):
+            if {random, "model"} <= present:
+                mean = self.mean_quotient(random, "model")
+                text = f"random search ({how}) needs {MODEL_BAR:g}x the model's trials for {share}"
+                yield Bar(f"{text} (geometric mean)", mean, mean >= MODEL_BAR)
+                least = min(row.quotient(random, "model") for row in self.rows)
+                yield Bar(f"and ({how}) nowhere fewer (least quotient)", least, least >= 1)
+        if {"model", TRANSFER} <= present:
+            mean = self.mean_quotient("model", TRANSFER)
+            text = f"without transfer the model needs {TRANSFER_BAR:g}x the trials"
+            yield Bar(f"{text} (geometric mean)", mean, mean >= TRANSFER_BAR)
+        mean = self.mean_default()
+        text = f"the default takes at most {DEFAULT_BAR:g}x the optimum's time (geometric mean)"
+        yield Bar(text, mean, mean <= DEFAULT_BAR)
+
+
+def study_searches(
+    sources: Sequence[str | os.PathLike[str]],
+    contestants: Sequence[str] = CONTESTANTS,
+    *,
+    seeds: int = 10,
+    share: float = 0.98,
+    batch: int = 8,
+    jobs: int = 1,
+    progress: Callable[[str], object] = lambda message: None,
+) -> SearchStudy:
+    """Lets strategies search recordings.
+
+    Parameters
+    ----------
+    sources : sequence of str or path-like
+        As for `recordings.simulate.load_recordings`; one that is searched with transfer learns from
+        all others.
+    contestants : sequence of str
+        Names of strategies, or "transfer".
+    seeds : int
+        Searches of each contestant and recording.
+    share : float
+        Of the optimum's speed, at which a search ends; more than 0, at most 1.
+    batch : int
+        Trials between two observations.
+    jobs : int
+        Processes that share the recordings.
+    progress : callable
+        Told of every recording that is done.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such contestant, or a number is out of range.
+    RecordError
+        If a recording is not there, or cannot be used.
+    """
+    for name in contestants:
+        check_contestant(name)
+    if seeds < 1 or batch < 1 or jobs < 1 or not 0 < share <= 1:
+        raise ConfigError(
+            "seeds, batch and jobs must be at least 1 and share in (0, 1]: "
+            f"{seeds}, {batch}, {jobs}, {share}"
+        )
+    if not contestants or not sources:
+        raise ConfigError("a study needs a recording and a strategy")
+    task = _Task(tuple(dict.fromkeys(contestants)), seeds, share, batch)
+    recordings = _load(sources)
+    rows: dict[int, RegionStudy] = {}
+    if jobs == 1 or len(recordings) == 1:
+        for index, recording in enumerate(recordings):
+            rows[index] = task.run(recordings, index)
+            progress(f"{len(rows)} of {len(recordings)}: {recording.name}")
+    else:
+        with ProcessPoolExecutor(
+            min(jobs, len(recordings)),
+            # Forked, a process would inherit locks that threads of TVM or of a display hold.
+            multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(task, list(sources)),
+        ) as pool:
+            largest_first = sorted(
+                range(len(recordings)), key=lambda index: -len(recordings[index].space)
+            )
+            futures = {pool.submit(_run, index): index for index in largest_first}
+            for future in as_completed(futures):
+                index = futures[future]
+                rows[index] = future.result()
+                progress(f"{len(rows)} of {len(recordings)}: {recordings[index].name}")
+    ordered = tuple(rows[index] for index in range(len(recordings)))
+    return SearchStudy(share, seeds, batch, task.contestants, ordered)
+
+
+def check_contestant(name: str) -> None:
+    """Raises ConfigError unless it is a strategy, or transfer."""
+    if name != TRANSFER:
+        try:
+            check_strategy(name)
+        except ConfigError:
+            names = ", ".join((*STRATEGIES, TRANSFER))
+            raise ConfigError(f"no search strategy {name!r}; there are {names}") from None
+
+
+@dataclass(frozen=True)
+class _Task:
+    contestants: tuple[str, ...]
+    seeds: int
+    share: float
+    batch: int
+
+    def run(self, recordings: Sequence[Recording], index: int) -> RegionStudy:
+        """All searches of one recording."""
+        recording = recordings[index]
+        # One tuple for all seeds: what a strategy learns from it, it may keep for the next.
+        history = history_for(recordings, index) if TRANSFER in self.contestants else ()
+        traces = {
+            name: [self._search(name, recording, seed, history) for seed in range(self.seeds)]
+            for name in self.contestants
+        }
+        machine = recording.machine
+        optimum = int(np.argmax(recording.scores))
+        near = recording.near(self.share)
+        return RegionStudy(
+            name=recording.name,
+            workload=recording.region.key,
+            measured_on=f"{machine.name} ({machine.isa.name}), threads: {machine.threads}",
+            configurations=len(recording.space),
+            near=near,
+            default_us=float(recording.times_us[0]),
+            optimum_us=float(recording.times_us[optimum]),
+            default_ratio=recording.best,
+            random_exact=random_median(len(recording.space), near),
+            trials={
+                name: [_trials(trace, self.share) for trace in found]
+                for name, found in traces.items()
+            },
+            traces=traces,
+        )
+
+    def _search(
+        self, name: str, recording: Recording, seed: int, history: Sequence[Record]
+    ) -> Trace:
+        strategy, known = ("model", history) if name == TRANSFER else (name, ())
+        return simulate(
+            strategy, recording, seed=seed, batch=self.batch, history=known, until=self.share
+        )
+
+
+def history_for(recordings: Sequence[Recording], index: int) -> tuple[Record, ...]:
+    """All records of other workloads than that of one recording."""
+    workload = recordings[index].region.key
+    return tuple(
+        record
+        for recording in recordings
+        if recording.region.key != workload
+        for record in recording.records
+    )
+
+
+def _trials(trace: Trace, share: float) -> int:
+    reached = trials_to_reach(trace, share)
+    if reached is None:
+        raise ConfigError("a strategy gave up before it had proposed the whole space")
+    return reached
+
+
+def _load(sources: Sequence[str | os.PathLike[str]]) -> list[Recording]:
+    return [recording for source in sources for recording in load_recordings(source)]
+
+
+_state: list[tuple[_Task, list[Recording]]] = []
+
+
+def _begin(task: _Task, sources: list[str | os.PathLike[str]]) -> None:
+    """Prepares a process; what the recordings give to warn of, the first one told."""
+    logger.setLevel(logging.ERROR)
+    _state.append((task, _load(sources)))
+
+
+def _run(index: int) -> RegionStudy:
+    task, recordings = _state[0]
+    return task.run(recordings, index)

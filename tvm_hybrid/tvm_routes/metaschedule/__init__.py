@@ -1,0 +1,65 @@
+"""MetaSchedule's databases and our records: `export_records`, `import_records`.
+
+A database that we wrote is applied to a module by `apply_database`. TVM's own pass does it too,
+once our microkernels have been registered under the names that its traces use:
+
+    register_intrinsics("work_dir")
+    mod = relax.transform.MetaScheduleApplyDatabase("work_dir")(mod)
+
+MetaSchedule's search finds programs around our microkernels in `space_generator`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tir_schedules.core.region import Region
+
+from .apply import apply_database, register_intrinsics
+from .export_records import Exchange, export_records
+from .import_records import import_records
+from .space import space_generator, tensor_intrinsic
+from .trace import TraceRecord, traces_of
+
+__all__ = [
+    "Exchange",
+    "TraceRecord",
+    "apply_database",
+    "export_records",
+    "import_records",
+    "regions_of_model",
+    "register_intrinsics",
+    "space_generator",
+    "tensor_intrinsic",
+    "traces_of",
+]
+
+
+def regions_of_model(model: Any) -> list[Region]:
+    """The regions that this machine would make of a model, merged ones and single ones.
+
+    `import_records` compares foreign programs with them. TVM's pipelines merge no products, so
+    records for `export_records` are those of single ones: tuned with `fusion="fine"`.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or IRModule
+        As for `compile`.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read.
+    """
+    from relay_passes.collect_regions import collect_regions
+    from relay_passes.pipeline_options import PipelineOptions
+
+    from ...frontend.model_input import import_model
+    from ...targets.resolve import resolve_target
+
+    mod = import_model(model, None).mod
+    found: dict[str, Region] = {}
+    for fusion in ("coarse", "fine"):
+        options = PipelineOptions(target=resolve_target(None), threads=1, fusion=fusion)
+        found |= {region.key: region for region in collect_regions(mod, options)}
+    return list(found.values())

@@ -1,0 +1,215 @@
+"""Writes records as a database of MetaSchedule, for those who compile with TVM's own pipeline.
+
+For every region the best record becomes a trace: TVM's own program of the region, scheduled around
+our microkernel by the record's configuration. The record itself goes along as an annotation, so
+that it can be read back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tvm.s_tir.meta_schedule.database import TuningRecord
+
+from microkernels.base.errors import OutputError, RecordError, TvmHybridError
+from tir_schedules.core.template import has_template, template_for
+
+from ...records.record import Record
+from ...records.record_file import Located
+from ...records.record_store import RecordStore, trusted
+from .model import ProductKey, product_key, programs_of
+from .own_record import tuning_record
+from .recognize import knows_constants
+from .trace import TraceRecord, traces_of
+from .workload import workload_of
+from .writer import DatabaseWriter
+
+
+@dataclass
+class Exchange:
+    """What an export or import came to.
+
+    Attributes
+    ----------
+    taken : list of str
+        Workload keys of the records that were written.
+    known : int
+        Records that were there already.
+    left_out : list of (str, str)
+        What was not written, and why.
+    partly : list of (str, str)
+        What was written for only one of the forms in which TVM compiles it (weights as they are,
+        weights packed at compile time), and why not for the other.
+    programs : int
+        Entries written to the database; for an export.
+    foreign : int
+        Records that are not ours, among those taken; for an import.
+    """
+
+    taken: list[str] = field(default_factory=list)
+    known: int = 0
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    partly: list[tuple[str, str]] = field(default_factory=list)
+    programs: int = 0
+    foreign: int = 0
+
+
+def export_records(
+    store: RecordStore,
+    folder: Path,
+    machine: str | None = None,
+    threads: int | None = None,
+    model: Any = None,
+) -> Exchange:
+    """Writes the best record of every region into a database; adds to it what it lacks.
+
+    Parameters
+    ----------
+    store : RecordStore
+        Our records.
+    folder : Path
+        For `MetaScheduleApplyDatabase(work_dir)`.
+    machine : str or None
+        Only records of this CPU (LLVM's name).
+    threads : int or None
+        Only records of so many threads.
+    model : path, bytes, onnx.ModelProto, IRModule or None
+        Write also for the programs that TVM's pipelines make of it, each with the record of a
+        region that has the same product.
+
+    Returns
+    -------
+    Exchange
+        `left_out` says which regions a schedule cannot express, and why.
+
+    Raises
+    ------
+    RecordError
+        If the records are of several machines, instruction sets or numbers of threads: TVM looks up
+        by program alone, and would apply one's to the other. Or if the folder cannot be used.
+    OutputError
+        If the disk is full; what was added before stays.
+    """
+    best, result = _best(store, machine, threads)
+    writer = DatabaseWriter(folder)
+    for located in best:
+        record = located.record
+        _add(writer, record.workload, _forms(record), result)
+    for trace in _traces(store, machine, threads):
+        _add(writer, trace.workload, {"": trace.tuning_record}, result)
+    if model is not None:
+        _export_model(writer, best, model, result)
+    return result
+
+
+def _export_model(
+    writer: DatabaseWriter, best: list[Located], model: Any, result: Exchange
+) -> None:
+    """Writes the programs of a model, each with the fastest record of its product."""
+    records: dict[ProductKey, Record] = {}
+    for located in sorted(best, key=lambda item: item.record.median_us):
+        records.setdefault(product_key(located.record.region), located.record)
+    for program, region in programs_of(model):
+        record = records.get(product_key(region))
+        if record is None:
+            _leave_out(result, region.key, "no record of such a product")
+            continue
+        form = "packed at compile time" if knows_constants(program) else "as they are"
+        make = functools.partial(tuning_record, record, program)
+        _add(writer, region.key, {f"weights {form}": make}, result)
+
+
+def _add(
+    writer: DatabaseWriter,
+    workload: str,
+    forms: Mapping[str, Callable[[], TuningRecord]],
+    result: Exchange,
+) -> None:
+    """Writes one record in all its forms, and notes what came of it."""
+    reasons: dict[str, str] = {}
+    new = []
+    for form, make in forms.items():
+        try:
+            new.append(writer.add(make()))
+        except OutputError:
+            raise  # not for what the record is
+        except TvmHybridError as error:
+            reasons.setdefault(str(error), form)
+    result.programs += sum(new)
+    if not new:
+        _leave_out(result, workload, "; ".join(reasons))
+        return
+    if not any(new):
+        result.known += 1
+    elif workload not in result.taken:
+        result.taken.append(workload)
+    result.partly += [(workload, f"{form}: {why}") for why, form in reasons.items()]
+
+
+def _leave_out(result: Exchange, workload: str, reason: str) -> None:
+    if (workload, reason) not in result.left_out:
+        result.left_out.append((workload, reason))
+
+
+def _best(
+    store: RecordStore, machine: str | None, threads: int | None
+) -> tuple[list[Located], Exchange]:
+    """The best record of every region; why there is none of others."""
+    groups: dict[str, list[Located]] = {}
+    kinds: set[tuple[str, str, int]] = set()
+    result = Exchange()
+    for located in store:
+        record = located.record
+        if machine not in (None, record.machine) or threads not in (None, record.threads):
+            continue
+        groups.setdefault(record.workload, []).append(located)
+        kinds.add((record.machine, record.isa, record.threads))
+    for trace in _traces(store, machine, threads):
+        kinds.add((trace.machine, trace.isa, trace.threads))
+    if len(kinds) > 1:
+        names = ", ".join(f"{name} ({isa}, {count} threads)" for name, isa, count in sorted(kinds))
+        raise RecordError(
+            f"records of {names}: TVM would apply one's to the other; choose by machine and threads"
+        )
+    best = []
+    for workload, records in groups.items():
+        current = [item for item in records if _is_current(item.record)]
+        ranking = trusted(current)
+        if ranking:
+            best.append(ranking[0])
+        else:
+            reason = "no successful record" if current else "records of another template"
+            result.left_out.append((workload, reason))
+    return best, result
+
+
+def _is_current(record: Record) -> bool:
+    """Whether the template that measured it is the one that is here."""
+    if not has_template(record.region.op):
+        return False
+    template = template_for(record.region.op)
+    return (record.template, record.version) == (template.name, template.version)
+
+
+def _traces(store: RecordStore, machine: str | None, threads: int | None) -> Iterator[TraceRecord]:
+    """The traces of others that a store holds."""
+    for trace, _ in traces_of(store):
+        if machine in (None, trace.machine) and threads in (None, trace.threads):
+            yield trace
+
+
+def _forms(record: Record) -> dict[str, Callable[[], TuningRecord]]:
+    """The forms in which TVM compiles a region, in words -> what makes the record of each."""
+    region = record.region
+
+    def form(constants: bool) -> TuningRecord:
+        return tuning_record(record, workload_of(region, constants))
+
+    return {
+        "weights as they are": lambda: form(False),
+        "weights packed at compile time": lambda: form(True),
+    }

@@ -1,0 +1,196 @@
+"""MetaSchedule's space for a target, with our microkernels in it.
+
+Before, the program that TVM's rules take apart loop by loop
+
+    for i, j, k in T.grid(128, 512, 384): ...             # a product
+    for i, j in T.grid(128, 512): ...                     # bias, relu, ...
+
+After `TensorizedProducts`, one program for each of some microkernels
+
+    v0, v1 = sch.sample_perfect_tile(blocks of rows, decision=[2, 8])
+    ...
+    sch.tensorize(rows, "tvm_hybrid.avx512_f32_8x32.8x32x384")
+
+whose decisions (blocks of rows; of a convolution also bands of lines) MetaSchedule's search
+changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.ir.utils import derived_object
+from tvm.s_tir import Schedule
+from tvm.s_tir.meta_schedule.mutator import Mutator
+from tvm.s_tir.meta_schedule.postproc import Postproc, RewriteTensorize
+from tvm.s_tir.meta_schedule.schedule_rule import PyScheduleRule, ScheduleRule
+from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
+from tvm.target import Target
+
+from microkernels.base.errors import ConfigError
+from microkernels.base.logs import logger
+from microkernels.base.tvm_compat.schedules import LEFT_ALONE
+from microkernels.machines.machine import Machine
+from microkernels.tensorize.tensor_intrin import register_tensor_intrin
+
+from ...runtime.threads import default_threads
+from ...targets.resolve import TargetLike, resolve_target
+from .anchor import Block, ProgramAnchor, read_anchor
+from .schedule import schedule_product
+from .tiling import tiling_of
+from .vector_configs import vector_configs
+from .writer import first_line
+
+SPACES = 4  # kernels that a program is tried with
+_KIND = "llvm"
+
+
+def space_generator(target: TargetLike = None, spaces: int = SPACES) -> PostOrderApply:
+    """A space for `tune_tir`, `tune_relax` and `TuneContext`, as their argument `space`.
+
+    TVM's own rules for CPUs, and before them one that builds products and convolutions around our
+    microkernels. Programs that it does not take get TVM's rules.
+
+    Parameters
+    ----------
+    target : str, mapping, tvm.target.Target or None
+        The CPU; None for this one. Its "num-cores" are the threads that programs are for.
+    spaces : int
+        For how many of the microkernels that fit a program, the fastest estimated first, there is
+        a space of its own.
+
+    Returns
+    -------
+    tvm.s_tir.meta_schedule.space_generator.PostOrderApply
+
+    Raises
+    ------
+    TargetError
+        If the target makes no sense.
+    """
+    rules = [TensorizedProducts(machine_of(resolve_target(target)), spaces)]
+    return PostOrderApply(
+        sch_rules=[*rules, *ScheduleRule.create(_KIND)],
+        postprocs=[*Postproc.create(_KIND), RewriteTensorize()],
+        mutator_probs=Mutator.create(_KIND),
+    )
+
+
+def tensor_intrinsic(
+    m: int,
+    n: int,
+    k: int,
+    a_dtype: str = "float32",
+    b_dtype: str = "float32",
+    target: TargetLike = None,
+    groups: bool = False,
+) -> str:
+    """Registers the microkernel that is best for a product, for `sch.tensorize` and TVM's rules.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Rows, columns and steps of the product. The intrinsic's tile divides them, and has all of k.
+    a_dtype, b_dtype : str
+        Types of the operands.
+    target : str, mapping, tvm.target.Target or None
+        The CPU; None for this one.
+    groups : bool
+        For kernels that take kr steps of k at a time (bfloat16, 8-bit integers), which want them
+        side by side in memory: whether the program has a loop over groups of k and one inside them,
+        C[i, j] += A[i, g, s] * B[g, j, s]. `MultiLevelTilingWithIntrin` takes such programs only.
+        Otherwise the intrinsic has one loop, C[i, j] += A[i, k] * B[k // kr, j, k % kr], which
+        `sch.tensorize` takes.
+
+    Returns
+    -------
+    str
+        Its name, such as "tvm_hybrid.avx512_f32_8x48.8x48x384", for `sch.tensorize` and
+        `MultiLevelTilingWithIntrin`. What it computes is `TensorIntrin.get(name).desc`.
+
+    Raises
+    ------
+    ConfigError
+        If no kernel multiplies these types, or no tile divides the product.
+    TargetError
+        If the target makes no sense.
+    """
+    accumulators = "float32" if b_dtype in ("float32", "bfloat16") else "int32"
+    product = ProgramAnchor(
+        block=None,
+        name="",
+        leading=0,
+        m=m,
+        n=n,
+        k=k,
+        products=1,
+        dtypes=(a_dtype, b_dtype, accumulators),
+        stride=1,
+        padded=False,
+        constant=False,
+        may_pad=(False, False, False),
+    )
+    config, *_ = vector_configs(product, machine_of(resolve_target(target)))
+    tiling = tiling_of(config, m, n, k, product.may_pad)
+    return register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, k, groups)
+
+
+def machine_of(target: Target) -> Machine:
+    """The machine of a target, with as many threads as it has cores."""
+    return Machine.from_target(target, int(target.attrs.get("num-cores", 0)) or default_threads())
+
+
+@derived_object
+class TensorizedProducts(PyScheduleRule):
+    """Builds the product or convolution of a program around our microkernels.
+
+    Parameters
+    ----------
+    machine : Machine
+        What programs are for.
+    spaces : int
+        Most programs that it makes of one.
+    """
+
+    def __init__(self, machine: Machine, spaces: int) -> None:
+        super().__init__()
+        self.machine, self.spaces = machine, spaces
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        """The space's target is known already."""
+
+    def apply(self, sch: Schedule, block: Block) -> list[Schedule]:
+        """The programs, or the given one if the block is not one that it takes."""
+        try:
+            anchor = read_anchor(Schedule(sch.mod))  # reading leaves its trace, too
+            if str(sch.get(block).name_hint) != anchor.name:
+                return [sch]
+            configs = vector_configs(anchor, self.machine)
+        except ConfigError:
+            return [sch]
+        found: dict[tuple[int, int, int], Schedule] = {}
+        for config in configs:
+            copy = sch.copy()
+            try:
+                tiling = schedule_product(copy, config, sampled=True)
+            # A primitive of TVM's that the program does not allow, or no tile: the next kernel.
+            except Exception as error:
+                logger.debug("no space with %s: %s", config.kernel, first_line(error))
+                continue
+            _leave_alone(copy)
+            # Smaller tiles of two kernels may be the same.
+            found.setdefault((tiling.rows, tiling.columns, tiling.k), copy)
+            if len(found) == self.spaces:
+                break
+        return [*found.values()] or [sch]
+
+    def clone(self) -> Any:
+        """Another one; MetaSchedule gives one to each of its threads."""
+        return TensorizedProducts(self.machine, self.spaces)
+
+
+def _leave_alone(schedule: Schedule) -> None:
+    """Tells the rules that follow to leave a program as it is."""
+    root = schedule.get_sblock("root")
+    for block in (*schedule.get_child_blocks(root), root):  # last the root: see CONTRIBUTING.md
+        schedule.annotate(block, *LEFT_ALONE)

@@ -1,0 +1,185 @@
+"""`tensorize`: programs in TIR with our kernels in them, for TVM's users."""
+
+from __future__ import annotations
+
+from tvm import IRModule, relax, tirx
+
+from microkernels.base.errors import CompileError
+from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog
+from relay_passes.ir.graph import size_of
+from relay_passes.ir.rewrite import is_kernel
+from relay_passes.lift.caller_sizes import in_caller_sizes
+from relay_passes.lower.as_one_kernel import as_one_kernel
+from relay_passes.lower.lower_regions import KERNEL
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
+from tir_schedules.generic.expressions import const_int, substitute, variables_of
+from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.read_program import is_number, read_program
+
+from ..options import CompileOptions, Records
+from ..targets.resolve import MachineLike, TargetLike
+from .route_options import route_passes
+
+_SCHEDULED = "tirx.is_scheduled"
+_NAME = "global_symbol"
+Program = tirx.PrimFunc | IRModule
+
+
+def tensorize(
+    program: Program,
+    *,
+    target: TargetLike = None,
+    machine: MachineLike = None,
+    records: Records = None,
+    num_threads: int | None = None,
+    decisions: DecisionLog | None = None,
+) -> Program:
+    """Multiplies with our kernels in programs that nobody wrote a template for.
+
+    A sum of products of two tensors is found by the roles of its axes, in any order of indices:
+    products of matrices, batches, transposed and gathered operands, convolutions; of float32,
+    bfloat16 and 8-bit integers. Its operands are brought into the order that a template takes
+    where they are not, and the blocks around it are fused with it. Everything stays in one function
+    with the same parameters.
+
+    Parameters
+    ----------
+    program : tirx.PrimFunc or tvm.IRModule
+        A function without a schedule, whose last parameters are what it writes; or a module, of
+        which every such function with a sum of products is taken.
+    target : str, mapping, tvm.target.Target or None
+        The CPU; None for this one.
+    machine, records, num_threads
+        See `CompileOptions`.
+    decisions : list of Decision, optional
+        Gets what became of every product, and with which kernel.
+
+    Returns
+    -------
+    tirx.PrimFunc or tvm.IRModule
+        The function with other loops, marked as scheduled. A module's other functions are as they
+        were.
+
+    Raises
+    ------
+    CompileError
+        If a function has no product that a kernel of ours multiplies, or sizes that its
+        arguments do not tell; says why. Of a module no function has to have one.
+    TargetError
+        If the target or the number of threads makes no sense.
+    RecordError
+        If a record file cannot be read.
+    """
+    log = [] if decisions is None else decisions
+    chosen = CompileOptions(
+        target=target, machine=machine, records=records, num_threads=num_threads
+    )
+    if isinstance(program, IRModule):
+        return _module(program, route_passes(chosen, program), log)
+    return _function(program, route_passes(chosen, IRModule({"main": program})), log)
+
+
+def _module(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
+    """A module with every function that can be."""
+    updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+    for gvar, function in mod.functions_items():
+        if not is_kernel(function) or _SCHEDULED in function.attrs or KERNEL in function.attrs:
+            continue
+        try:
+            updated.update_func(gvar, _function(function, options, decisions))
+        except CompileError as reason:
+            name = str(gvar.name_hint)
+            decisions.append(
+                Decision(node=name, op=TENSORIZE, taken=False, function=name, reason=str(reason))
+            )
+    return updated
+
+
+def _function(
+    function: tirx.PrimFunc, options: PipelineOptions, decisions: DecisionLog
+) -> tirx.PrimFunc:
+    """A function with other loops."""
+    inputs, outputs = _parameters(function)
+    log: DecisionLog = []
+    sizes = _wide_sizes(inputs, outputs)
+    lowered = lower_module(_calling(function, inputs, outputs, sizes), options, log)
+    notes = [each for each in log if each.op == TENSORIZE]
+    if not any(each.taken for each in notes):
+        reason = notes[0].reason if notes else "no sum of products of two tensors"
+        raise CompileError(f"no kernel of ours multiplies in it: {reason}")
+    if not any(each.taken and each.kernel for each in log):
+        left = [each.reason for each in log if each.op != TENSORIZE and not each.taken]
+        raise CompileError(f"no template takes its product: {'; '.join(left)}")
+    narrow = {wide: tirx.Cast("int64", size) for size, wide in sizes.items()}
+    made = as_one_kernel(lowered, inputs, outputs, narrow)
+    decisions.extend(log)
+    kernels = dict.fromkeys(each.kernel for each in log if each.taken and each.kernel)
+    attrs = {**function.attrs, KERNEL: " + ".join(kernels), _SCHEDULED: True}
+    return made.with_attrs({"tirx.noalias": True, **attrs})
+
+
+def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]]:
+    """What a function reads, and what it writes."""
+    try:
+        nests = read_program(function, size_of).nests
+    except NotHandledError as reason:
+        raise CompileError(f"no plain program: {reason}") from None
+    written = {store.buffer for nest in nests for store in nest.stores}
+    params = list(function.params)
+    if any(map(is_number, params)):
+        raise CompileError("a parameter that is no tensor")
+    inputs = [param for param in params if param not in written]
+    outputs = params[len(inputs) :]
+    if not outputs or any(param not in written for param in outputs):
+        raise CompileError("its results are not its last parameters")
+    return inputs, outputs
+
+
+def _wide_sizes(inputs: list[tirx.Var], outputs: list[tirx.Var]) -> dict[tirx.Var, tirx.Var]:
+    """Variables of 64 bits, as Relax has them, for those of fewer in extents.
+
+    CompileError if no extent of what is read is a size by itself.
+    """
+    used, told = set(), set()
+    for buffer in (*inputs, *outputs):
+        used |= {var for extent in buffer.shape for var in variables_of(extent)}
+    for buffer in inputs:
+        told |= {extent for extent in buffer.shape if isinstance(extent, tirx.Var)}
+    if used - told:
+        name = next(iter(used - told)).name
+        raise CompileError(f"the size {name}, which no dimension of what it reads tells")
+    if len({str(var.name) for var in used}) < len(used):
+        raise CompileError("two sizes of one name: give them names of their own")
+    return {var: tirx.Var(str(var.name), "int64") for var in used if str(var.ty) != "int64"}
+
+
+def _calling(
+    function: tirx.PrimFunc,
+    inputs: list[tirx.Var],
+    outputs: list[tirx.Var],
+    sizes: dict[tirx.Var, tirx.Var],
+) -> IRModule:
+    """A module whose `main` calls the function, with other sizes."""
+    builder = relax.BlockBuilder()
+    private = function.without_attr(_NAME) if _NAME in function.attrs else function
+    values = [relax.Var(str(each.name), _type(each, sizes)) for each in inputs]
+    types = [_type(each, sizes) for each in outputs]
+    if sizes:
+        private, _ = in_caller_sizes(private, values, types)
+    gvar = builder.add_func(private, "program")
+    with builder.function("main", values):
+        with builder.dataflow():
+            call = relax.call_tir(gvar, values, types[0] if len(types) == 1 else types)
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _type(buffer: tirx.Var, sizes: dict[tirx.Var, tirx.Var]) -> relax.TensorType:
+    numbers = map(const_int, buffer.shape)
+    shape = [
+        substitute(extent, sizes) if number is None else number
+        for extent, number in zip(buffer.shape, numbers, strict=True)
+    ]
+    return relax.TensorType(shape, str(buffer.dtype))
