@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .base.aligned_array import aligned_empty
+from .base.arrays import aligned_empty
 from .microkernel import Microkernel
 
 

@@ -10,23 +10,7 @@ from .isa import Isa
 from .microkernel import Microkernel
 
 # The files in `kernels`, loaded when the registry is first asked.
-FAMILIES = (
-    "avx512_f32",
-    "avx2_f32",
-    "scalar_f32",
-    "avx512_vnni_u8s8",
-    "avx512_u8s8",
-    "avx2_vnni_u8s8",
-    "avx2_u8s8",
-    "scalar_u8s8",
-    "avx512_dot_bf16",
-    "avx512_widened_bf16",
-    "avx2_widened_bf16",
-    "scalar_bf16",
-    "amx_int8",
-    "amx_bf16",
-    "amx_fp16",
-)
+FAMILIES = ("f32", "int8", "bf16", "amx_tiles")
 
 _kernels: dict[str, Microkernel] = {}
 

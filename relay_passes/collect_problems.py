@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tvm import IRModule
 
-from tir_schedules.tensorize.arrangement_problem import ArrangementProblem
+from tir_schedules.tensorize.arrangement import ArrangementProblem
 
 from .layout.search_space import LayoutProblem
 from .pipeline import Phase

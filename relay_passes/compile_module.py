@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import IRModule, ir
 
-from microkernels.base.full_collections import without_full_collections
+from microkernels.base.memory import without_full_collections
 
 from .ir.decisions import DecisionLog
 from .lower.native_code import compile_native, with_weights

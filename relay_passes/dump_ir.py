@@ -13,7 +13,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassInfo
 
 from microkernels.base.errors import OutputError
-from microkernels.base.output_file import require_room, why_not_written
+from microkernels.base.files import require_room, why_not_written
 
 
 def require_folder(folder: Path) -> None:

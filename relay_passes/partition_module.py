@@ -5,8 +5,7 @@ from __future__ import annotations
 from tvm import IRModule
 
 from .ir.decisions import DecisionLog
-from .lower.partition_decisions import note_partition
-from .lower.run_codegen import annotate_codegen
+from .lower.codegen import annotate_codegen, note_partition
 from .pipeline import Phase
 from .pipeline_options import PipelineOptions
 from .run_passes import passes_through, run_passes

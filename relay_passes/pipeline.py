@@ -15,44 +15,38 @@ from .bfloat16.narrow_products import narrow_products
 from .bfloat16.raise_bf16_casts import raise_bf16_casts, raise_f16_casts
 from .bfloat16.uint16_entry import bits_entry
 from .bfloat16.widen_bf16 import widen_bf16, widen_f16
-from .canonicalize.checks_first import checks_first
-from .canonicalize.clip_indices import clip_indices
-from .canonicalize.common_values import common_values
-from .canonicalize.compose_views import compose_views
-from .canonicalize.conv1d_channels_last import conv1d_channels_last
-from .canonicalize.decompose_attention import decompose_attention
-from .canonicalize.decompose_batch_norm import decompose_batch_norm
+from .canonicalize.activations import (
+    activations,
+    decompose_prelu,
+    merge_clips,
+    recognize_activations,
+    recognize_elu,
+    recognize_gelu,
+)
+from .canonicalize.attention import decompose_attention, sink_scale
+from .canonicalize.concatenations import merge_stacks, sink_concat
+from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
+from .canonicalize.convolutions import conv1d_channels_last, fold_padding, pointwise_conv
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
-from .canonicalize.decompose_group_norm import decompose_group_norm
-from .canonicalize.decompose_prelu import decompose_prelu
-from .canonicalize.drop_views import drop_views
-from .canonicalize.drop_zero_biases import drop_zero_biases
-from .canonicalize.evaluate_constants import evaluate_constants
-from .canonicalize.fold_empty import fold_empty
-from .canonicalize.fold_factors import fold_factors
-from .canonicalize.fold_input_factors import fold_input_factors
-from .canonicalize.fold_padding import fold_padding
-from .canonicalize.fold_weights import fold_weights
-from .canonicalize.inline_functions import inline_functions
-from .canonicalize.isolate_casts import isolate_casts
-from .canonicalize.merge_clips import merge_clips
-from .canonicalize.merge_stacks import merge_stacks
-from .canonicalize.outline_branches import outline_branches
-from .canonicalize.plain_indices import plain_indices
+from .canonicalize.fold_factors import drop_zero_biases, fold_factors, fold_input_factors
+from .canonicalize.functions import (
+    checks_first,
+    common_values,
+    inline_functions,
+    isolate_casts,
+    outline_branches,
+)
+from .canonicalize.indices import (
+    clip_indices,
+    plain_indices,
+    recognize_one_hot,
+    slice_flips,
+    slice_takes,
+)
+from .canonicalize.normalizations import decompose_batch_norm, decompose_group_norm, recognize_norms
 from .canonicalize.plain_products import plain_products
-from .canonicalize.pointwise_conv import pointwise_conv
-from .canonicalize.recognize_activations import activations, recognize_activations
-from .canonicalize.recognize_elu import recognize_elu
-from .canonicalize.recognize_gelu import recognize_gelu
-from .canonicalize.recognize_norms import recognize_norms
-from .canonicalize.recognize_one_hot import recognize_one_hot
-from .canonicalize.recognize_softmax import recognize_softmax
-from .canonicalize.safe_softmax import safe_softmax
-from .canonicalize.sink_concat import sink_concat
-from .canonicalize.sink_permutes import sink_permutes
-from .canonicalize.sink_scale import sink_scale
-from .canonicalize.slice_flips import slice_flips
-from .canonicalize.slice_takes import slice_takes
+from .canonicalize.softmax import recognize_softmax, safe_softmax
+from .canonicalize.views import compose_views, drop_views, sink_permutes
 from .ir.decisions import DecisionLog
 from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders
@@ -60,38 +54,23 @@ from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
 from .lift.lift_programs import lift_programs
-from .lower.accept_bits import mark_takers
-from .lower.allocate_empty import allocate_empty
-from .lower.bfloat16_remainders import bfloat16_remainders
-from .lower.check_divisors import check_divisors
+from .lower.caches import grow_caches, update_rows
+from .lower.checks import check_divisors, drop_checks
 from .lower.concat_in_place import concat_in_place
-from .lower.drop_checks import drop_checks
-from .lower.fold_constants import fold_constants
-from .lower.fuse_operators import fuse_operators
-from .lower.grow_caches import grow_caches
-from .lower.into_entry import into_entry
+from .lower.entries import into_entry, release_entry, weights_entry
+from .lower.fusion import fuse_operators, scalars_in_shapes, unmatched_sizes
+from .lower.kernel_sharing import rename_kernels, share_kernels
+from .lower.legalize_axes import reduction_identities
+from .lower.legalize_numbers import bfloat16_remainders
 from .lower.legalize_operators import legalize_operators
-from .lower.lower_regions import lower_regions
+from .lower.legalize_shapes import plain_views, rewrite_reshapes, views_of_sums
+from .lower.lower_regions import lower_regions, select_configs
+from .lower.memory import allocate_empty, share_objects, share_storage, size_classes
 from .lower.merge_side_by_side import merge_side_by_side
-from .lower.pack_open_weights import pack_open_weights
-from .lower.plain_views import plain_views
-from .lower.prepack import prepack
-from .lower.reduction_identities import reduction_identities
-from .lower.release_entry import release_entry
-from .lower.rename_kernels import rename_kernels
-from .lower.rewrite_reshapes import rewrite_reshapes
-from .lower.scalars_in_shapes import scalars_in_shapes
+from .lower.one_kernel import mark_takers
 from .lower.schedule_generic import schedule_leftovers
-from .lower.select_configs import select_configs
-from .lower.share_kernels import share_kernels
-from .lower.share_objects import share_objects
-from .lower.share_storage import share_storage
-from .lower.size_classes import size_classes
 from .lower.store_constants import store_constants
-from .lower.unmatched_sizes import unmatched_sizes
-from .lower.update_rows import update_rows
-from .lower.views_of_sums import views_of_sums
-from .lower.weights_entry import weights_entry
+from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
 from .quantize.fold_dequantize import fold_dequantize
 from .quantize.integer_conv import integer_conv

@@ -13,11 +13,11 @@ from microkernels.machines.machine import Machine
 from .check_option import check_option
 
 if TYPE_CHECKING:  # sessions read the options without loading the compiler
-    from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
+    from tir_schedules.tensorize.arrangement import ChooseArrangement
 
     from .layout.search_space import ChooseLabels
-    from .lower.kernel_text import KernelStore
-    from .lower.select_configs import Lookup
+    from .lower.codegen import KernelStore
+    from .lower.lower_regions import Lookup
 
 PRECISIONS = ("auto", "f32", "bf16")
 FUSION_LEVELS = ("coarse", "fine", "none")

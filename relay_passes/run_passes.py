@@ -8,7 +8,7 @@ from tvm import IRModule, ir
 from tvm.ir.transform import Pass
 
 from microkernels.base.errors import TvmHybridError
-from microkernels.base.full_collections import without_full_collections
+from microkernels.base.memory import without_full_collections
 from microkernels.base.tvm_compat.relax import quick_arrays, separate_builders, separate_tags
 
 from .dump_ir import DumpIR

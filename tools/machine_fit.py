@@ -39,8 +39,7 @@ from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.product_plan import PANELS_AHEAD, ProductPlan
-from tir_schedules.cost.amx_cost import Blocks
-from tir_schedules.cost.amx_prediction import TilePart, predict
+from tir_schedules.cost.amx_cost import Blocks, TilePart, predict
 
 MEASUREMENTS = FOLDER / "measurements" / "xnnpack_dot.json"
 TILE_PRODUCTS = FOLDER / "measurements" / "tile_products.json"

@@ -31,29 +31,27 @@ if TYPE_CHECKING:
     from .session.inference_session import InferenceSession
     from .session.io_binding import IOBinding
     from .session.node_arg import NodeArg
-    from .session.onnxruntime_api.levels import (
-        ExecutionMode,
-        ExecutionOrder,
-        GraphOptimizationLevel,
-    )
-    from .session.onnxruntime_api.model_metadata import ModelMetadata
+    from .session.onnxruntime_api.model_surface import ModelMetadata
     from .session.onnxruntime_api.ort_value import OrtValue
     from .session.onnxruntime_api.process_settings import (
         disable_telemetry_events,
         enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
         get_build_info,
+        get_device,
         get_version_string,
         preload_dlls,
         set_default_logger_severity,
         set_default_logger_verbosity,
     )
-    from .session.onnxruntime_api.providers import (
-        get_all_providers,
-        get_available_providers,
-        get_device,
-    )
     from .session.onnxruntime_api.run_options import RunOptions
-    from .session.onnxruntime_api.session_options import SessionOptions
+    from .session.onnxruntime_api.session_options import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        SessionOptions,
+    )
     from .targets.resolve import resolve_target
     from .tuning import tune
     from .tvm_routes import dlight, metaschedule

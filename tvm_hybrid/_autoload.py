@@ -40,7 +40,7 @@ def register() -> None:
 
 
 def _codegen(functions: Any, options: Any, constants: Any) -> Any:
-    from relay_passes.lower.run_codegen import compile_functions
+    from relay_passes.lower.codegen import compile_functions
 
     from .targets.cpu_guard import guards_of
 

@@ -11,8 +11,8 @@ import msgspec
 from tvm import IRModule
 
 from microkernels.base.errors import CompileError, ModelError, TvmHybridError
-from microkernels.base.freed_memory import return_what_compiling_took
 from microkernels.base.logs import logger
+from microkernels.base.memory import return_what_compiling_took
 from microkernels.isa import isa_named, target_isa
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
@@ -25,9 +25,7 @@ from relay_passes.pipeline_options import PipelineOptions
 
 from .cache.kernel_cache import kernel_cache
 from .executable.executable import Executable
-from .explain.model_nodes import texts_in
-from .explain.node_origins import decisions_with_origins, with_origins
-from .explain.origin_text import short
+from .explain.origins import decisions_with_origins, short, texts_in, with_origins
 from .explain.program_facts import ProgramFacts, program_facts
 from .explain.program_graph import ProgramGraph
 from .frontend.model_input import SourceModel, import_model
@@ -45,7 +43,7 @@ from .options import (
     setting_of,
     target_of,
 )
-from .runtime.affinity.pool_setting import PoolSetting
+from .runtime.affinity.places import PoolSetting
 from .runtime.affinity.topology import host_topology
 from .runtime.affinity.weights import Nodes, nodes_for, place_weights
 from .targets.cpu_features import required_features

@@ -19,7 +19,7 @@ from microkernels.base.errors import Argument, CompileError, OptionError, TvmHyb
 from relay_passes.pipeline_options import CodeOptions, PipelineOptions
 
 from .executable.fallback import fallback_target
-from .runtime.affinity.pool_setting import PoolSetting
+from .runtime.affinity.places import PoolSetting
 from .runtime.threads import ThreadsLike, resolve_setting
 from .targets.resolve import MachineLike, TargetLike, resolve_target, threads_of
 

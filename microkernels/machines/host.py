@@ -6,7 +6,7 @@ import functools
 import os
 from pathlib import Path
 
-from microkernels.base.cache_dir import cache_dir
+from microkernels.base.files import cache_dir
 
 from .description import Description, describe, described, read_description
 

@@ -22,7 +22,7 @@ from tvm.s_tir import TensorIntrin
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.errors import IsaError
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.microkernel import Microkernel
 from microkernels.vector.bfloat16 import operand_bits
 from microkernels.vector.expressions import Expr, cast, ramp

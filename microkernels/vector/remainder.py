@@ -5,8 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from .expressions import Expr, bind, cast, like, reinterpret
-from .ieee import absolute, flipped
-from .rounding import nearest_in_double
+from .ieee import absolute, flipped, nearest_in_double
 from .unlikely import unlikely
 
 # The nearest integer to a quotient of two float32, if below 2^28, times a float32 is exact in

@@ -19,8 +19,7 @@ from fractions import Fraction
 from tvm import tirx
 
 from .expressions import Expr, bind, cast, like, reinterpret
-from .ieee import absolute, flipped, hidden
-from .rounding import nearest_in_double
+from .ieee import absolute, flipped, hidden, nearest_in_double
 from .unlikely import unlikely
 from .vector_math import exp_within, log, polynomial
 

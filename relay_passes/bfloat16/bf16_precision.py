@@ -26,6 +26,7 @@ from __future__ import annotations
 import ml_dtypes
 from tvm import ir, relax
 
+from relay_passes.ir.bindings import variables
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import (
     convolution_of,
@@ -35,7 +36,6 @@ from relay_passes.ir.convolution import (
 )
 from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, region_tensor, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
-from relay_passes.ir.used_variables import variables
 
 
 def bf16_precision(convolutions: bool = True) -> ir.transform.Pass:

@@ -32,12 +32,11 @@ import ml_dtypes
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.algebra import LARGEST, LEAST
+from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
 from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call
 from relay_passes.ir.moving_operators import moves, moves_all, on
-from relay_passes.ir.number_factor import number_factor
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"

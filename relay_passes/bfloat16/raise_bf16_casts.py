@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 
 from tvm import ir, relax
 
+from relay_passes.ir.bindings import variables
 from relay_passes.ir.convolution import is_convolution
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.moving_operators import (
@@ -47,7 +48,6 @@ from relay_passes.ir.moving_operators import (
     picks_largest,
 )
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.ir.used_variables import variables
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")

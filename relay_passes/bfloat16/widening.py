@@ -10,12 +10,12 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
+from relay_passes.ir.bindings import variables
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.traits import SCATTERS, SUMMING
-from relay_passes.ir.used_variables import variables
 from relay_passes.ir.with_args import with_args
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"

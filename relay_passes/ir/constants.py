@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 from tvm.ir import GenericConst
 from tvm.runtime import Tensor
 
-from microkernels.base.aligned_array import ALIGNMENT
+from microkernels.base.arrays import ALIGNMENT
 
 
 def constants_of(mod: IRModule) -> list[GenericConst]:

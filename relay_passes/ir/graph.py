@@ -16,7 +16,7 @@ from microkernels.base.tvm_compat.relax import object_address
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize, quotient
 
-from .used_variables import forget_variables, read_variables
+from .bindings import forget_variables, read_variables
 
 AnyBinding: TypeAlias = relax.VarBinding | relax.MatchCast
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 
-from .call_axes import view_of
+from .axes import view_of
 from .constants import array_of
 from .graph import DataflowGraph, is_call, op_name, scalar_constant, static_tensor
 

@@ -13,8 +13,8 @@ from tvm import IRModule, ir, relax
 
 from microkernels.base.tvm_compat.relax import set_type
 
+from .functions import is_region_function
 from .graph import DataflowGraph, forget_block
-from .region_functions import is_region_function
 from .tidy import used_bindings
 
 Functions = dict[ir.GlobalVar, relax.Function]

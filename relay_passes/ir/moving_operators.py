@@ -11,7 +11,7 @@ from typing import TypeGuard
 
 from tvm import relax
 
-from .call_axes import permutation, reshaped_axis
+from .axes import permutation, reshaped_axis
 from .graph import is_call, op_name, region_tensor
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 from .with_args import with_args

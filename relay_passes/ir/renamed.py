@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from tvm import relax
 
+from .functions import substitute
 from .graph import AnyBinding
-from .region_functions import substitute
 
 
 def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:

@@ -15,16 +15,19 @@ Blocks and calls are those of ordinary functions: a region function is as its te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator
 
 from microkernels.base.tvm_compat.relax import set_type
 
+from .bindings import variables
+from .functions import is_region_function, substitute
 from .graph import AnyBinding, DataflowGraph
-from .region_functions import is_region_function
+from .renamed import renamed
 from .tidy import tidied, used_bindings
 
 Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
@@ -268,3 +271,75 @@ def replaced(graph: DataflowGraph, values: Replacements) -> list[relax.Binding] 
     The values use only what stands before, or constants.
     """
     return rewrite_values(graph, Bindings(), lambda b: values.get(graph.position[b.var]))
+
+
+def fold_pass(
+    name: str,
+    mutator: type[PyExprMutator],
+    is_foldable: Callable[[relax.Call], bool] | None = None,
+) -> ir.transform.Pass:
+    """A pass that rewrites all Relax functions by a mutator, and drops what nothing reads then.
+
+    Parameters
+    ----------
+    name
+        Of the pass, without the package.
+    mutator
+        Made of the module.
+    is_foldable
+        Whether the mutator puts something in the place of a call, whose arguments are as they
+        stand there. If it is given, a module with nothing to fold is the same module: to write it
+        anew takes much longer than to look.
+    """
+
+    @module_pass(opt_level=0, name=f"tvm_hybrid.{name}")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        functions = [(g, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
+        if is_foldable and not any(_may_fold(f, is_foldable) for _, f in functions):
+            return mod
+        folder = mutator(mod)
+        for gvar, function in functions:
+            folder.builder_.update_func(gvar, folder.visit_expr(function))
+        folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
+        return relax.transform.DeadCodeElimination()(folded)
+
+    return run
+
+
+def _may_fold(function: relax.Function, is_foldable: Callable[[relax.Call], bool]) -> bool:
+    """Whether there is a call to fold, or something that hides one: a branch, a named constant."""
+    return any(
+        is_foldable(binding.value)
+        if isinstance(binding.value, relax.Call)
+        else isinstance(binding.value, (ir.GenericConst, relax.If, relax.SeqExpr, relax.Function))
+        for block in function.body.blocks
+        for binding in block.bindings[:]
+    )
+
+
+def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> relax.Function:
+    """The function with new variables, of these names, in the place of some that it binds."""
+    if not names:
+        return function
+    bound = {var: type(var)(name, var.ty) for var, name in names.items()}
+    items: dict[relax.Expr, relax.Expr] = dict(bound.items())
+    blocks = [
+        type(block)([_written_names(binding, bound, items) for binding in block.bindings[:]])
+        for block in function.body.blocks
+    ]
+    return with_blocks(function, blocks, substitute(function.body.body, items))
+
+
+def _written_names(
+    binding: AnyBinding,
+    bound: Mapping[relax.Var, relax.Var],
+    items: Mapping[relax.Expr, relax.Expr],
+) -> AnyBinding:
+    var, value = bound.get(binding.var, binding.var), binding.value
+    if any(each in items for each in variables(value)):
+        value = renamed(value, items)
+    elif var is binding.var:
+        return binding
+    if isinstance(binding, relax.MatchCast):
+        return relax.MatchCast(var, value, binding.ty)
+    return relax.VarBinding(var, value)

@@ -92,7 +92,7 @@ def advance(done: int, parts: int) -> None:
 
 def size_of(mod: IRModule) -> str:
     """How many operators, regions and kernels a module has, as far as there are any."""
-    from relay_passes.ir.region_functions import is_region_function  # of the compiler
+    from relay_passes.ir.functions import is_region_function  # of the compiler
 
     functions = [function for _, function in mod.functions_items()]
     regions = sum(map(is_region_function, functions))

@@ -15,7 +15,7 @@ from tvm import relax
 
 from tir_schedules.core.size import quotient
 
-from .call_axes import permutation
+from .axes import permutation
 from .graph import DataflowGraph, op_name, region_tensor
 from .traits import RESHAPES
 

@@ -27,9 +27,9 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.tvm_compat.relax import set_type
 
+from .bindings import variables
+from .functions import substitute
 from .graph import DataflowGraph
-from .region_functions import substitute
-from .used_variables import variables
 
 
 def tidy() -> ir.transform.Pass:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from .axis_view import Axes, AxisView, identity, view_axes
+from .axes import Axes, AxisView, identity, view_axes
 from .graph import DataflowGraph, known_tensor, op_name, static_tensor
 from .quantization import read_dequantize
 from .rewrite import Bindings

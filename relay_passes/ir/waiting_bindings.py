@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 from tvm import relax
 
+from .bindings import variables
 from .graph import AnyBinding, DataflowGraph
 from .rewrite import Bindings
-from .used_variables import variables
 
 Waiting = TypeVar("Waiting")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from tvm import relax
 
-from relay_passes.ir.axis_view import moves
+from relay_passes.ir.axes import moves
+from relay_passes.ir.bindings import variables
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.ir.transposed_constants import is_transposable
-from relay_passes.ir.used_variables import variables
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand
 from .minimum_cut import FIRST, LayoutCut

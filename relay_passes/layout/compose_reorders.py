@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 
 from tvm import ir, relax
 
-from relay_passes.ir.axis_view import moves
-from relay_passes.ir.call_axes import permutation
+from relay_passes.ir.axes import moves, permutation
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.axis_view import reorder_axes
+from relay_passes.ir.axes import reorder_axes
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
+from relay_passes.ir.functions import is_region_function
 from relay_passes.ir.graph import known_tensor, op_name
-from relay_passes.ir.region_functions import is_region_function
 
 from .channel_layouts import Form
 

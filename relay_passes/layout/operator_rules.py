@@ -15,12 +15,10 @@ from collections.abc import Callable
 
 from tvm import relax
 
-from relay_passes.ir.axis_view import moves, view_axes
-from relay_passes.ir.call_axes import reduced_axes
+from relay_passes.ir.axes import match_regroup, moves, reduced_axes, view_axes
 from relay_passes.ir.convolution import runs_on_planes
 from relay_passes.ir.graph import op_name, relax_shape
 from relay_passes.ir.moving_operators import parts_of_concat
-from relay_passes.ir.regroup_axes import match_regroup
 from relay_passes.ir.traits import (
     CHANNEL_WISE,
     CONVOLUTIONS,

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 from tvm import ir, relax
 
-from relay_passes.ir.axis_view import moves, view_axes
+from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.graph import (
     DataflowGraph,

@@ -6,8 +6,7 @@ import ml_dtypes
 import numpy as np
 from tvm import IRModule, relax
 
-from tir_schedules.tensorize.arrangement import Arrangement
-from tir_schedules.tensorize.arrangement_problem import ArrangementProblem, KnownArrangement
+from tir_schedules.tensorize.arrangement import Arrangement, ArrangementProblem, KnownArrangement
 
 from .emission import Emission
 from .product import emit_contraction

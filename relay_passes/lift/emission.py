@@ -19,13 +19,13 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
-from relay_passes.ir.call_axes import view_of
+from microkernels.base.arrays import RANGES
+from relay_passes.ir.axes import view_of
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import is_call, scalar_constant
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.with_args import with_args
-from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
+from tir_schedules.tensorize.arrangement import ChooseArrangement
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.flip")
 

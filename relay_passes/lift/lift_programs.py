@@ -23,27 +23,31 @@ operators does. Decisions say what became of each sum of products.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.tvm_compat.relax import FUSED
 from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog
-from relay_passes.ir.graph import is_call, size_of
+from relay_passes.ir.graph import is_call, region_tensor, size_of
 from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
+from tir_schedules.core.size import is_open
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.read_program import read_program
-from tir_schedules.tensorize.arrangement_problem import ChooseArrangement
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import ChooseArrangement
+from tir_schedules.tensorize.contraction import Labels, RefusedError
 
 from .caller_sizes import in_caller_sizes
-from .einsum import emit_einsum
 from .emission import Emission
+from .in_turns import Operand, multiply_in_turns
 from .lift_function import Lifted, is_product, lift_function
+from .product import Extents
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -208,3 +212,102 @@ def _has_product(function: tirx.PrimFunc) -> bool:
         return any(map(is_product, read_program(function, size_of).nests))
     except NotHandledError:
         return False
+
+
+_MOST = 6  # operands
+_ELLIPSIS = "..."
+
+
+def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
+    """Einsum: sums of products by labels become matmuls.
+
+    Before
+
+        gv = R.einsum((q, k), "bqhd,bkhd->bhqk")
+
+    After
+
+        lv = R.permute_dims(q, [0, 2, 1, 3])
+        lv1 = R.permute_dims(k, [0, 2, 3, 1])
+        gv = R.matmul(lv, lv1)
+
+    Three operands and more are multiplied two at a time: `in_turns` says in which order. An
+    ellipsis stands for as many labels as it has axes. An einsum with one label twice in an operand
+    stays, and so does one of a single operand.
+
+    Emits an einsum as matmuls.
+
+    Parameters
+    ----------
+    block : Emission
+        Receives the operators.
+    call : relax.Call
+        Of R.einsum.
+
+    Returns
+    -------
+    value : relax.Expr
+        The result; its last operator may be not bound yet.
+    how : str
+        Which candidates were taken.
+
+    Raises
+    ------
+    RefusedError
+        If it is no sum of products of matrices; says why.
+    """
+    values = list(call.args[0])
+    inputs, out = _labels(str(call.attrs.subscripts), [int(value.ty.ndim) for value in values])
+    operands = [Operand(value, labels) for value, labels in zip(values, inputs, strict=True)]
+    dtypes = {str(value.ty.dtype) for value in values}
+    if dtypes not in ({"float32"}, {"float16"}, {"bfloat16"}):
+        raise RefusedError(f"{' by '.join(sorted(dtypes))}: no kernel multiplies that")
+    sizes, extents = _extents(operands)
+    return multiply_in_turns(block, operands, out, sizes, extents, str(call.ty.dtype))
+
+
+def _labels(subscripts: str, ranks: list[int]) -> tuple[list[Labels], Labels]:
+    """The labels of every operand, and those of the result."""
+    given, arrow, result = subscripts.replace(" ", "").partition("->")
+    parts = given.split(",")
+    if len(parts) != len(ranks) or not 2 <= len(ranks) <= _MOST:
+        raise RefusedError(f"{len(ranks)} operands")
+    inputs = [_spelled(part, rank) for part, rank in zip(parts, ranks, strict=True)]
+    for labels in inputs:
+        if len(set(labels)) < len(labels):
+            raise RefusedError("a label twice in an operand: a diagonal")
+    letters = list(itertools.chain(*inputs))
+    # Those of an ellipsis end at the last one, as axes that are broadcast do.
+    further = sorted({label for label in letters if label.startswith(_ELLIPSIS)}, reverse=True)
+    if arrow:
+        before, dots, after = result.partition(_ELLIPSIS)
+        return inputs, (*before, *(further if dots else ()), *after)
+    once = sorted(x for x in letters if letters.count(x) == 1 and x not in further)
+    return inputs, (*further, *once)
+
+
+def _spelled(part: str, rank: int) -> Labels:
+    """The labels of an operand, with one for each axis of an ellipsis, counted from its end."""
+    before, dots, after = part.partition(_ELLIPSIS)
+    count = rank - len(before) - len(after)
+    if count < 0 or (count and not dots):
+        raise RefusedError(f"{part}: labels of another number of axes")
+    return (*before, *(f"{_ELLIPSIS}{place}" for place in reversed(range(count))), *after)
+
+
+def _extents(operands: list[Operand]) -> tuple[dict[str, int], Extents]:
+    """The extent of every label, as a size and as shapes have it."""
+    sizes: dict[str, int] = {}
+    extents: dict[str, Any] = {}
+    for operand in operands:
+        tensor = region_tensor(operand.value)
+        if tensor is None:
+            raise RefusedError("a shape is not known at compile time")
+        shape = operand.value.ty.shape.values
+        for label, size, extent in zip(operand.labels, tensor.shape, shape, strict=True):
+            if sizes.setdefault(label, size) != size:
+                raise RefusedError(f"the label {label} has the extents {sizes[label]} and {size}")
+            if not is_open([size]) and size == 0:
+                raise RefusedError("an extent of 0")
+            extents.setdefault(label, extent)
+    return sizes, extents

@@ -23,8 +23,15 @@ from typing import Any
 
 from tvm import ir, relax
 
-from tir_schedules.tensorize.arrangement import Arrangement, Units, arrangements, in_memory, is_view
-from tir_schedules.tensorize.arrangement_problem import ArrangementProblem, ChooseArrangement
+from tir_schedules.tensorize.arrangement import (
+    Arrangement,
+    ArrangementProblem,
+    ChooseArrangement,
+    Units,
+    arrangements,
+    in_memory,
+    is_view,
+)
 from tir_schedules.tensorize.contraction import Contraction, Labels, RefusedError, check
 
 from .emission import Emission

@@ -21,7 +21,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import is_call, known_tensor, scalar_constant
 from tir_schedules.generic.expressions import substitute

@@ -25,7 +25,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import detect_linear_equation
 
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.axis_view import AxisView
+from relay_passes.ir.axes import AxisView
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.graph import known_tensor, size_of
 from tir_schedules.core.size import is_open

@@ -32,8 +32,8 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.functions import REGION, region_of
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
-from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.placed_output import place_output

@@ -37,10 +37,9 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, regist
 
 from microkernels.base.tvm_compat.relax import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
-from tir_schedules.core.emission import ALONE
-from tir_schedules.core.statements import children, with_children
+from tir_schedules.core.emission import ALONE, children, with_children
 
-from .check_first import checking_pipeline
+from .checks import checking_pipeline
 
 PIPELINE = "tvm_hybrid_launch_few"
 THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made

@@ -7,7 +7,7 @@ Before
 
 After
 
-    lv = R.call_tir(quantize, (x,))    # relay_passes/lower/legalize_quantization.py
+    lv = R.call_tir(quantize, (x,))    # relay_passes/lower/legalize_numbers.py
     lv1 = R.call_tir(relu, (y,))       # TVM's
 """
 
@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from .legalize_arg_extremes import LEGALIZATIONS as ARG_EXTREMES
+from .legalize_axes import ARG_LEGALIZATIONS as ARG_EXTREMES
+from .legalize_axes import LEGALIZATIONS as SCANS
 from .legalize_floats import LEGALIZATIONS as FLOATS
 from .legalize_grid_sample import LEGALIZATIONS as GRID_SAMPLE
-from .legalize_integers import LEGALIZATIONS as INTEGERS
-from .legalize_joins import LEGALIZATIONS as JOINS
-from .legalize_places import LEGALIZATIONS as PLACES
-from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
-from .legalize_reorders import LEGALIZATIONS as REORDERS
+from .legalize_moves import LEGALIZATIONS as PLACES
+from .legalize_moves import REORDER_LEGALIZATIONS as REORDERS
+from .legalize_moves import SCATTER_LEGALIZATIONS as SCATTERS
+from .legalize_moves import SLICE_LEGALIZATIONS as SLICES
+from .legalize_numbers import INTEGER_LEGALIZATIONS as INTEGERS
+from .legalize_numbers import LEGALIZATIONS as QUANTIZATION
 from .legalize_resize import LEGALIZATIONS as RESIZE
-from .legalize_scans import LEGALIZATIONS as SCANS
-from .legalize_scatters import LEGALIZATIONS as SCATTERS
+from .legalize_shapes import JOIN_LEGALIZATIONS as JOINS
 from .legalize_shapes import LEGALIZATIONS as SHAPES
-from .legalize_slices import LEGALIZATIONS as SLICES
 
 
 def legalize_operators() -> ir.transform.Pass:

@@ -20,7 +20,11 @@ After
 
 from __future__ import annotations
 
-from tvm import relax, te, tirx, topi
+from collections.abc import Sequence
+
+from tvm import IRModule, ir, relax, te, tirx, topi
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
 from microkernels.base.tvm_compat.relax import (
@@ -30,8 +34,9 @@ from microkernels.base.tvm_compat.relax import (
     Legalize,
     legalize_by_tvm,
 )
-
-from .views_of_sums import VIEW
+from relay_passes.ir.graph import DataflowGraph, is_call
+from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.traits import RESHAPES
 
 VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape: legalize_joins.py
 
@@ -107,3 +112,221 @@ LEGALIZATIONS: dict[str, Legalize] = {
     **dict.fromkeys(VIEWS, legalize_view),
     "relax.shape_to_tensor": _shape_to_tensor,
 }
+
+
+# Legalises R.reshape where it joins open axes with known ones behind them, or sizes are sums.
+#
+# Before
+#
+#     lv = R.reshape(x, R.shape([n, 4 * h, 3]))    # x: [n, h, 2, 2, 3]
+#
+# After
+#
+#     lv = R.call_tir(reshape, (x,))               # y[i, j, k] = x[i, j // 4, j % 4 // 2, j % 2, k]
+#
+# TVM divides the number of an element by open sizes, several times for each, and fuses nothing with
+# that. Where an element comes from needs divisions by known numbers alone. What is not fused is a
+# view: R.reshape again, by TVM's RewriteDataflowReshape or, of sums and quotients, by
+# views_of_sums.
+
+
+Group = list[int]  # axes of what is reshaped that one axis of the result consists of
+
+
+def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    before, after = call.args[0].ty.shape, call.ty.shape
+    if not isinstance(before, relax.ShapeExpr) or not isinstance(after, relax.ShapeExpr):
+        return legalize_by_tvm(builder, call)
+    groups, sizes = joined(list(before.values), list(after.values)), list(after.values)
+    view = all(map(is_product, sizes))
+    if groups is None or (view and not any(_joins_open(each, before.values) for each in groups)):
+        return legalize_view(builder, call)
+
+    def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
+        def element(*place: tirx.Var) -> tirx.Expr:
+            source: list[tirx.Expr] = [tirx.const(0, "int64")] * len(x.shape)
+            for group, whole in zip(groups, place, strict=True):
+                rest: tirx.Expr = whole
+                for axis in group[:0:-1]:
+                    source[axis] = tirx.floormod(rest, x.shape[axis])
+                    rest = tirx.floordiv(rest, x.shape[axis])
+                if group:
+                    source[group[0]] = rest
+            return x(*source)
+
+        return te.compute(sizes, element, name="T_reshape")
+
+    attrs = {OP_PATTERN: INJECTIVE} if view else {OP_PATTERN: INJECTIVE, VIEW: True}
+    return builder.call_te(
+        compute, call.args[0], sizes, primfunc_name_hint="reshape", primfunc_attrs=attrs
+    )
+
+
+def joined(before: Sequence[tirx.Expr], after: Sequence[tirx.Expr]) -> list[Group] | None:
+    """The axes that each axis of a result joins: one, and known ones behind it.
+
+    None if an axis is split, or sizes are not seen to be equal.
+    """
+    analyzer, groups, place = Analyzer(), list[Group](), 0
+    for wanted in after:
+        group: Group = []
+        product: tirx.Expr = tirx.const(1, "int64")
+        while not group or not analyzer.can_prove_equal(product, wanted):
+            if not group and _is(wanted, 1) and not _is(_at(before, place), 1):
+                break
+            following = _at(before, place)
+            if following is None or (group and not isinstance(following, tirx.IntImm)):
+                return None
+            group.append(place)
+            product = product * following
+            place += 1
+        groups.append(group)
+    return groups if all(_is(size, 1) for size in before[place:]) else None
+
+
+def _joins_open(group: Group, sizes: Sequence[tirx.Expr]) -> bool:
+    known = [isinstance(sizes[axis], tirx.IntImm) for axis in group]
+    return bool(known) and not known[0] and not all(_is(sizes[axis], 1) for axis in group[1:])
+
+
+def _at(sizes: Sequence[tirx.Expr], place: int) -> tirx.Expr | None:
+    return sizes[place] if place < len(sizes) else None
+
+
+def _is(size: tirx.Expr | None, number: int) -> bool:
+    return isinstance(size, tirx.IntImm) and int(size) == number
+
+
+JOIN_LEGALIZATIONS: dict[str, Legalize] = {"relax.reshape": _reshape}
+
+
+VIEW = "tvm_hybrid.view"
+"""Attribute of a kernel that does nothing but give its input another shape."""
+
+
+def views_of_sums() -> ir.transform.Pass:
+    """Reshapes to sizes that are sums become views.
+
+    Before
+
+        lv = R.call_tir(view, (x, n), out_ty=R.Tensor((1, n + 5, 8)))    # x: [n + 5, 8]
+
+    After
+
+        lv = R.reshape(x, R.shape([1, n + 5, 8]))
+
+    TVM's RewriteDataflowReshape, which does so for other sizes, fails on these: it cannot prove
+    that products of sums divide each other.
+
+    The pass; it comes before TVM's RewriteDataflowReshape.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.views_of_sums")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        if not any(VIEW in (function.attrs or {}) for function in mod.functions.values()):
+            return mod
+        views = _Views(mod)
+        for name, function in mod.functions.items():
+            if isinstance(function, relax.Function):
+                views.builder_.update_func(name, views.visit_expr(function))
+        return views.builder_.get()
+
+    return run
+
+
+@mutator
+class _Views(PyExprMutator):
+    """Puts R.reshape in the place of calls of such kernels."""
+
+    def __init__(self, mod: IRModule) -> None:
+        super().__init__(mod)
+        self._mod = mod
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = super().visit_call_(op)
+        if call.op != ir.Op.get("relax.call_tir"):
+            return call
+        kernel = self._mod[call.args[0]]
+        if VIEW not in (kernel.attrs or {}):
+            return call
+        return relax.op.reshape(call.args[1].fields[0], call.ty.shape)
+
+
+def plain_views() -> ir.transform.Pass:
+    """Plain views: reshapes of every kind get one name, so that the same kernels get one, too.
+
+    Before
+
+        lv = R.squeeze(x, axis=[0])
+
+    After
+
+        lv = R.reshape(x, R.shape([2, 64]))
+
+    The pass; it needs A-normal form.
+    """
+    return value_pass("tvm_hybrid.plain_views", _reshape_plain)
+
+
+def _reshape_plain(_graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """A reshape in the place of another operator that keeps the order of elements."""
+    if not is_call(call, *RESHAPES) or is_call(call, "relax.reshape"):
+        return None
+    shape = getattr(call.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    return relax.op.reshape(call.args[0], shape)
+
+
+def rewrite_reshapes() -> ir.transform.Pass:
+    """TVM's RewriteDataflowReshape; kernels at which it fails stay as they are.
+
+    Before
+
+        lv = R.call_tir(reshape, (x,), out_ty=R.Tensor((2, n)))          # x: [n * 2]
+        lv1 = R.call_tir(transpose, (y,), out_ty=R.Tensor((2, 5, n * 6 + 1)))
+
+    After
+
+        lv = R.reshape(x, R.shape([2, n]))
+        lv1 = R.call_tir(transpose, (y,), out_ty=R.Tensor((2, 5, n * 6 + 1)))
+
+    TVM asks of every kernel whether it is a reshape. The question ends with an error, not with no,
+    where a product of sizes is not known to be divisible by a sum. Those kernels are hidden from
+    TVM.
+
+    The pass.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.rewrite_reshapes")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        hidden = {
+            name: function
+            for name, function in mod.functions_items()
+            if isinstance(function, tirx.PrimFunc) and _is_dynamic(function) and _fails(function)
+        }
+        if not hidden:
+            return relax.transform.RewriteDataflowReshape()(mod)
+        shown = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+        for name, function in hidden.items():
+            shown[name] = function.with_body(tirx.Evaluate(tirx.const(0, "int32")))
+        found = relax.transform.RewriteDataflowReshape()(shown)
+        for name, function in hidden.items():
+            found[name] = function
+        return found
+
+    return run
+
+
+def _is_dynamic(function: tirx.PrimFunc) -> bool:
+    sizes = (size for param in function.params for size in getattr(param.ty, "shape", ()))
+    return not all(isinstance(size, tirx.IntImm) for size in sizes)
+
+
+def _fails(function: tirx.PrimFunc) -> bool:
+    """Whether TVM cannot even tell that a kernel is no reshape."""
+    try:
+        relax.analysis.has_reshape_pattern(function)
+    except Exception:  # TVM's InternalError, or what its analysis of indices raises
+        return True
+    return False

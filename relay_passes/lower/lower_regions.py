@@ -14,31 +14,31 @@ Equal regions with equal configurations share one kernel. So do regions that dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.base.errors import CompileError, TvmHybridError
+from microkernels.base.errors import CompileError, ConfigError, TvmHybridError
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.region_functions import REASON, REGION, is_region_function, region_of
-from relay_passes.ir.rewrite import rewrite_region_calls
+from relay_passes.ir.functions import REASON, REGION, is_region_function, region_of
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name
+from relay_passes.ir.rewrite import map_functions, rewrite_region_calls
+from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.config import Config
+from tir_schedules.core.form_memo import FormMemo
 from tir_schedules.core.kernel_numbers import different_columns, numbers_as_parameter
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.why_fewer_threads import why_fewer_threads
-from tir_schedules.cost.why_vectors import why_vectors
+from tir_schedules.cost.why_vectors import why_fewer_threads, why_vectors
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
-from .joined_regions import joined_regions
-from .kernel_families import Families, Family
-from .select_configs import SOURCE, config_of
-from .share_kernels import plain
+from .kernel_sharing import Families, Family, plain
 
 KERNEL = "tvm_hybrid.kernel"
 # The kernel reads its parameters as fast at any element's address.
@@ -208,3 +208,109 @@ def _called(mod: IRModule) -> Iterator[tuple[relax.GlobalVar, relax.Function, Re
                 if is_region_function(callee):
                     seen.add(gvar)
                     yield gvar, callee, region_of(callee)
+
+
+logger = logging.getLogger("tvm_hybrid")
+
+CONFIG = "tvm_hybrid.config"
+SOURCE = "tvm_hybrid.source"
+Lookup = Callable[[Region, Machine], "tuple[Config, str] | None"]
+
+
+def select_configs(machine: Machine, lookup: Lookup | None) -> ir.transform.Pass:
+    """Select: gives every region its configuration, from a record or by the template's formula.
+
+    Before
+
+        R.func_attr({"tvm_hybrid.region": "{...}"})
+
+    After
+
+        R.func_attr({"tvm_hybrid.region": "{...}", "tvm_hybrid.config": "{...}",
+                     "tvm_hybrid.source": "default"})
+
+    The source is "default", or what the lookup says: "record r.jsonl:7", "borrowed from ...".
+
+    The pass: `lookup` first, the template's default where it knows nothing or nothing legal.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.select_configs")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        # A model has many equal layers.
+        default = FormMemo(lambda region: template_for(region.op).default_config(region, machine))
+
+        def configured(function: relax.Function) -> relax.Function:
+            if CONFIG in function.attrs:
+                return function
+            config, source = choose(region_of(function), machine, lookup, default)
+            text = msgspec.json.encode(config).decode()
+            return function.with_attr(CONFIG, text).with_attr(SOURCE, source)
+
+        return map_functions(mod, is_region_function, configured)
+
+    return run
+
+
+def choose(
+    region: Region,
+    machine: Machine,
+    lookup: Lookup | None,
+    default: Callable[[Region], Config] | None = None,
+) -> tuple[Config, str]:
+    """A region's configuration and where it comes from.
+
+    Where no record fits, `default` says it; without that, the template.
+    """
+    template = template_for(region.op)
+    found = lookup(region, machine) if lookup else None
+    if found is not None:
+        try:
+            template.check(region, found[0], machine.isa)
+        except ConfigError as error:
+            logger.warning("%s is not used: %s", found[1], error)
+        else:
+            return found
+    found_default = default(region) if default else template.default_config(region, machine)
+    return found_default, "default"
+
+
+def config_of(function: relax.Function, region: Region) -> Config:
+    """The configuration that `select_configs` gave a region function."""
+    text = str(function.attrs[CONFIG])
+    return msgspec.json.decode(text, type=template_for(region.op).config_type)
+
+
+def joined_regions(mod: IRModule) -> set[relax.GlobalVar]:
+    """Finds the regions whose results are joined: `concat_in_place` changes their kernels one by
+    one.
+
+    lv = fused_conv2d(x, w)
+    lv1 = R.reshape(lv, (64, 56, 56))
+    lv2 = R.concat((lv1, y))             # fused_conv2d is such a region
+
+    The functions that concatenations read, directly or through reshapes.
+    """
+    return {
+        gvar
+        for _, function in mod.functions_items()
+        if isinstance(function, relax.Function) and not is_region_function(function)
+        for block in function.body.blocks
+        if isinstance(block, relax.DataflowBlock)
+        and any(op_name(binding.value) == "relax.concat" for binding in block.bindings)
+        for gvar in _in_block(DataflowGraph(block))
+    }
+
+
+def _in_block(graph: DataflowGraph) -> set[relax.GlobalVar]:
+    found: set[relax.GlobalVar] = set()
+    for binding in graph.bindings:
+        if op_name(binding.value) != "relax.concat":
+            continue
+        tensors = binding.value.args[0]
+        for tensor in tensors.fields if isinstance(tensors, relax.Tuple) else ():
+            source = graph.definition(tensor)
+            while is_call(source, *RESHAPES):
+                source = graph.definition(source.args[0])
+            if isinstance(source, relax.Call) and isinstance(source.op, relax.GlobalVar):
+                found.add(source.op)
+    return found

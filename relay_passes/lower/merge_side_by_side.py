@@ -31,11 +31,11 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
+from relay_passes.ir.bindings import variables
 from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.functions import REGION, region_of
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
-from relay_passes.ir.used_variables import variables
 from tir_schedules.assembled.side_by_side import (
     MOST_PARTS,
     Estimate,
@@ -47,8 +47,7 @@ from tir_schedules.assembled.side_by_side import (
     tasks_of,
     with_times,
 )
-from tir_schedules.assembled.task_parts import parallel_tasks
-from tir_schedules.assembled.thread_parts import threads_for
+from tir_schedules.assembled.task_parts import parallel_tasks, threads_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for

@@ -36,13 +36,13 @@ from tvm.target import Target
 
 from microkernels.base.tvm_compat import relax as tvm_compat
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.entries import WEIGHTS_ENTRY
+from relay_passes.ir.functions import WEIGHTS_ENTRY
 from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
 from relay_passes.ir.workers import wait_for, workers
 
-from .kernel_context import has_exact_buffers, kernel_context
-from .kernel_text import (
+from .checks import pipeline_of_trusting, trusting
+from .codegen import (
     GLOBAL_SYMBOL,
     KernelCode,
     KernelStore,
@@ -52,9 +52,9 @@ from .kernel_text import (
     has_texts,
     kernel_key,
 )
+from .kernel_context import has_exact_buffers, kernel_context
 from .launch_few import for_threads, pipeline_for
-from .outside_weights import OUTSIDE_BYTES, with_outside_weights
-from .skip_checks import pipeline_of_trusting, trusting
+from .weights import OUTSIDE_BYTES, with_outside_weights
 
 EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import
 SYSTEM_LIB_PREFIX = "system_lib_prefix"  # TVM's attribute of a module to be linked statically

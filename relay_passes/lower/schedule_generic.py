@@ -24,7 +24,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from tir_schedules.generic.schedule import schedule_generic
 
-from .legalize_reorders import reorders_in
+from .legalize_moves import reorders_in
 from .lower_regions import KERNEL, UNALIGNED
 
 

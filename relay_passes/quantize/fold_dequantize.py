@@ -15,9 +15,8 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.ir.quantization import Quantized, read_dequantize
+from relay_passes.ir.quantization import Quantized, known_value, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
-from relay_passes.ir.zero_points import known_value
 
 
 def fold_dequantize() -> ir.transform.Pass:

@@ -38,9 +38,8 @@ from relay_passes.ir.convolution import (
 )
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, region_tensor
-from relay_passes.ir.quantization import Quantized
+from relay_passes.ir.quantization import LIMIT, Quantized, known_centred, largest_sum, largest_sums
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.zero_points import LIMIT, known_centred, largest_sum, largest_sums
 
 from .integer_product import (
     IntegerProduct,

@@ -26,9 +26,8 @@ from tvm import ir, relax
 
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor
-from relay_passes.ir.quantization import Quantized
+from relay_passes.ir.quantization import LIMIT, Quantized, known_centred, largest, largest_sums
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.zero_points import LIMIT, known_centred, largest, largest_sums
 
 from .integer_product import (
     IntegerProduct,

@@ -32,12 +32,11 @@ from functools import partial
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
-from relay_passes.ir.call_axes import reduced_axes
+from microkernels.base.arrays import RANGES
+from relay_passes.ir.axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.quantization import Quantized, read_dequantize
+from relay_passes.ir.quantization import LIMIT, Quantized, largest, read_dequantize, sum_centred
 from relay_passes.ir.rewrite import Bindings, value_pass
-from relay_passes.ir.zero_points import LIMIT, largest, sum_centred
 from tir_schedules.core.size import is_open
 
 from .integer_product import integers_of

@@ -33,12 +33,11 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor
-from relay_passes.ir.quantization import Quantized, read_dequantize
+from relay_passes.ir.quantization import LIMIT, Quantized, centred, read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.ir.zero_points import LIMIT, centred
 
 
 @dataclass(frozen=True)

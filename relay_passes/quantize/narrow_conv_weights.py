@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from relay_passes.ir.convolution import convolution_of, is_convolution
 from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
 from relay_passes.ir.known_integers import known_integers

@@ -16,18 +16,20 @@ requantize_factors.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.region_functions import emit_body, region_function, region_of
+from microkernels.base.arrays import RANGES
+from relay_passes.ir.functions import emit_body, region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.epilogue.quantize_steps import WORD
 
 from .requantize_chain import RequantizingChain, bounds_of_sums, requantizing_chain
-from .requantize_factors import find_factors, staircase
 
 
 def requantize() -> ir.transform.Pass:
@@ -130,3 +132,193 @@ def _with_constants(
     return region_function(
         found.region, parameters, lambda b: emit_body(b, function, values), dict(function.attrs)
     )
+
+
+# Finds factors with which one or two products equal a chain of operators, for every sum.
+#
+#     chain(a)  = quantize(f32(a) * s * .., scale, z)            for integers a of low..high
+#     result(a) = saturate(round(f32(f32(a) * f) * g + z))       or without the product by f
+#
+# Both are step functions that never decrease. They are equal if they reach every integer k at the
+# same a. Each column's steps are found by evaluating the chain itself near where each step must be.
+# Factors are then tried until one pair has the same steps. Products of two f32 numbers are exact in
+# f64, so that the comparison is a proof.
+#
+# One factor is mostly enough where a step has at most 2^8 sums. With more, the chain's own
+# roundings move some step by one sum, and one product does not reproduce that. Two products may: f
+# times any number and g divided by it give the same scale but other roundings, and one such pair
+# may fit.
+
+
+Chain = Callable[[np.ndarray], np.ndarray]
+"""Sums [n, columns], int64 -> what the operators make of them, 8-bit integers."""
+
+_AROUND = 4  # so many sums on each side of where a step should be are looked at
+_CANDIDATES = 1024
+_ULPS = (0, -1, 1)
+_NEAR = 2.0**-20  # relative; only steps this close to a sum can differ
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """Where the integers that a chain gives change, one row for each column.
+
+    Attributes
+    ----------
+    above : ndarray
+        Least sum that gives k or more; [columns, steps].
+    is_above, is_below : ndarray of bool
+        Whether `above`, and whether the sum before it, can occur.
+    steps : ndarray
+        The k, without the zero point, as f64.
+    odd : ndarray of bool
+        Whether k is odd.
+    slope : ndarray
+        Steps for each sum, by column, as f64.
+    """
+
+    above: np.ndarray
+    is_above: np.ndarray
+    is_below: np.ndarray
+    steps: np.ndarray
+    odd: np.ndarray
+    slope: np.ndarray
+
+
+def staircase(
+    chain: Chain, slope: np.ndarray, low: np.ndarray, high: np.ndarray, dtype: str, zero_point: int
+) -> Staircase | None:
+    """The staircase of a chain; None if it is none that factors could have.
+
+    Parameters
+    ----------
+    chain : callable
+        The operators; what it gives must rise with the sum.
+    slope : ndarray
+        About how many steps each sum of a column is, f64; positive.
+    low, high : ndarray
+        Least and largest sum of each column.
+    dtype : str
+        "uint8" or "int8".
+    zero_point : int
+        Of the result.
+    """
+    least, largest = RANGES[dtype]
+    k = np.arange(least + 1, largest + 1)
+    steps = (k - zero_point).astype(np.float64)
+    low, high, slope = (np.asarray(x).reshape(-1, 1) for x in (low, high, slope))
+    # Steps far outside stay outside; within low..high each is near where it should be.
+    places = np.clip((steps - 0.5) / slope, low - 2.0 * _AROUND, high + 2.0 * _AROUND)
+    first = np.ceil(places).astype(np.int64) - _AROUND
+    above, found = first + 2 * _AROUND, np.zeros(first.shape, bool)
+    for offset in range(2 * _AROUND + 1):
+        sums = first + offset
+        given = chain(np.clip(sums, low, high).T).T
+        if offset == 0 and ((given >= k) & (sums > low)).any():
+            return None
+        reached = (given >= k) | (sums > high)
+        above = np.where(reached & ~found, sums, above)
+        found |= reached
+    if not found.all():
+        return None
+    # The least sum reaches a step below all of them, the largest does not reach one above all.
+    above = np.clip(above, low, high + 1)
+    return Staircase(above, above <= high, above > low, steps, k % 2 == 1, slope[:, 0])
+
+
+def find_factors(
+    stairs: Staircase, low: np.ndarray, high: np.ndarray, zero_point: int
+) -> tuple[np.ndarray, ...] | None:
+    """One or two factors for every column, f32; None if some column has none.
+
+    Parameters
+    ----------
+    stairs : Staircase
+        What is to be met.
+    low, high : ndarray
+        As of `staircase`.
+    zero_point : int
+        Of the result.
+    """
+    columns = range(len(stairs.slope))
+    for search in (_one_factor, _two_factors):
+        found = []
+        for column in columns:
+            factors = search(stairs, column)
+            if factors is None:
+                break
+            found.append(factors)
+        if len(found) < len(columns):
+            continue
+        arrays = tuple(np.array(numbers, np.float32) for numbers in zip(*found, strict=True))
+        ends = np.stack([np.broadcast_to(low, len(columns)), np.broadcast_to(high, len(columns))])
+        fits = np.abs(_scaled(ends, *arrays) + zero_point) < WORD - 1
+        if fits.all() and all(
+            is_met(stairs, column, *numbers) for column, numbers in enumerate(found)
+        ):
+            return arrays
+        return None
+    return None
+
+
+def is_met(stairs: Staircase, column: int, *factors: float) -> bool:
+    """Whether factors have exactly the steps of a column."""
+    every = np.ones(len(stairs.steps), bool)
+    numbers = [np.array([factor], np.float32) for factor in factors]
+    return bool(_meets(stairs, column, every, every, *numbers)[0])
+
+
+def _one_factor(stairs: Staircase, column: int) -> tuple[float, ...] | None:
+    near = np.float32(stairs.slope[column])
+    factors = near + np.spacing(near) * np.arange(-4, 5, dtype=np.float32)
+    found = np.flatnonzero(_meets(stairs, column, *_close(stairs, column), factors))
+    # The one in the middle of those that do.
+    return (float(factors[found[len(found) // 2]]),) if found.size else None
+
+
+def _two_factors(stairs: Staircase, column: int) -> tuple[float, ...] | None:
+    slope, close = stairs.slope[column], _close(stairs, column)
+    for start in range(0, _CANDIDATES, 64):
+        order = np.arange(start, start + 64) * 389 % _CANDIDATES  # spread over 1..2
+        first = (slope * (1 + order / _CANDIDATES)).astype(np.float32)
+        nearest = (slope / first.astype(np.float64)).astype(np.float32)
+        for ulps in _ULPS:
+            second = (nearest + ulps * np.spacing(nearest)).astype(np.float32)
+            found = np.flatnonzero(_meets(stairs, column, *close, first, second))
+            if found.size:
+                return float(first[found[0]]), float(second[found[0]])
+    return None
+
+
+def _close(stairs: Staircase, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """The steps that a factor near the slope may miss: by the sum that is above, and below."""
+    slope, steps = stairs.slope[column], stairs.steps
+    beyond = slope * stairs.above[column] - (steps - 0.5)
+    margin = (np.abs(steps) + 1) * _NEAR
+    return beyond < margin, slope - beyond < margin
+
+
+def _meets(
+    stairs: Staircase, column: int, above: np.ndarray, below: np.ndarray, *factors: np.ndarray
+) -> np.ndarray:
+    """Which candidates reach the chosen steps of a column where they should, and not before."""
+    met = np.ones(len(factors[0]), bool)
+    candidates = [factor[:, None] for factor in factors]
+    for chosen, offset, wanted in (
+        (above & stairs.is_above[column], 0, True),
+        (below & stairs.is_below[column], -1, False),
+    ):
+        scaled = _scaled(stairs.above[column][chosen] + offset, *candidates)
+        half = stairs.steps[chosen] - 0.5
+        # Half way between two integers the even one is taken.
+        reached = np.where(stairs.odd[chosen], scaled > half, scaled >= half)
+        met &= (reached == wanted).all(axis=-1)
+    return met
+
+
+def _scaled(sums: np.ndarray, *factors: np.ndarray) -> np.ndarray:
+    """What is rounded, in f64, which holds it exactly."""
+    real = sums.astype(np.float32)
+    for factor in factors[:-1]:
+        real = real * factor
+    return real.astype(np.float64) * factors[-1].astype(np.float64)

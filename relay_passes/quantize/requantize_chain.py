@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from relay_passes.ir.constants import array_of
-from tir_schedules.core.integer_product import quantized_dtype, zero_point_inputs
+from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 from tir_schedules.epilogue.packed_bytes import CONVOLUTIONS

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import (
     AnyBinding,
@@ -42,9 +42,8 @@ from relay_passes.ir.graph import (
     region_tensor,
     relax_shape,
 )
-from relay_passes.ir.quantization import Quantized, read_dequantize
+from relay_passes.ir.quantization import LIMIT, Quantized, centred, known_centred, read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
-from relay_passes.ir.zero_points import LIMIT, centred, known_centred
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tvm import relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from microkernels.vector.ieee import LOWEST
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, scalar_constant
 from tir_schedules.core.region import Tensor

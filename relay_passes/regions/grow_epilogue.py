@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tvm import relax
 
-from relay_passes.ir.call_axes import permutation
+from relay_passes.ir.axes import permutation
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor

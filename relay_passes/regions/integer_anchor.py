@@ -17,7 +17,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from relay_passes.ir.dynamic_quantize import match_dynamic_quantize
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
 from tir_schedules.core.attributes import Attribute

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from microkernels.isa import Isa
+from relay_passes.ir.bindings import variables
 from relay_passes.ir.graph import op_name, region_tensor
 from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
-from relay_passes.ir.used_variables import variables
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for

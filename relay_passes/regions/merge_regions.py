@@ -33,8 +33,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.errors import CompileError
-from relay_passes.ir.graph import DataflowGraph, region_tensor, relax_shape
-from relay_passes.ir.region_functions import (
+from relay_passes.ir.functions import (
     REASON,
     emit_as_used,
     emit_body,
@@ -43,6 +42,7 @@ from relay_passes.ir.region_functions import (
     region_of,
     substitute,
 )
+from relay_passes.ir.graph import DataflowGraph, region_tensor, relax_shape
 from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.core.region import Region
 

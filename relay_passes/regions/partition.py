@@ -30,15 +30,15 @@ from microkernels.base.errors import Argument, CompileError
 from microkernels.isa import Isa, isa_named
 from relay_passes.ir.decisions import NOTES, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
-from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
-from relay_passes.ir.open_weights import moved_weights, weights_of
-from relay_passes.ir.region_functions import (
+from relay_passes.ir.functions import (
     emit_as_used,
     is_region_function,
     region_function,
     region_of,
     substitute,
 )
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
+from relay_passes.ir.open_weights import moved_weights, weights_of
 from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for

@@ -23,8 +23,8 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.dynamic_quantize import DynamicQuantize, match_dynamic_quantize
+from relay_passes.ir.functions import region_function, substitute
 from relay_passes.ir.graph import DataflowGraph, known_tensor, region_tensor
-from relay_passes.ir.region_functions import region_function, substitute
 from relay_passes.ir.rewrite import Bindings, rewrite_blocks
 from tir_schedules.core.region import Region, Tensor
 

@@ -12,7 +12,7 @@ After
     lv2 = R.matmul(x, lv1)
 
 The product then reads x directly, and its kernel scales the weight, block by block in cache
-(tir_schedules/product/scaled_weight.py). That scales N * C numbers for each thread instead of
+(tir_schedules/product/narrow_weight.py). That scales N * C numbers for each thread instead of
 H * W * C in a pass over memory. Conditions: the product is f32, its factors are the same for all
 rows, nothing else reads the scaled activations, and a thread has more rows than the weight has
 columns.
@@ -29,7 +29,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
-from tir_schedules.product.scaled_weight import SCALE
+from tir_schedules.product.narrow_weight import SCALE
 
 from .integer_anchor import Operand, feeds_this_alone
 

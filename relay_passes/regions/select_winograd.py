@@ -18,8 +18,8 @@ So a region is changed only if all of these hold:
   expected (`convolution.winograd.transforms.expected_error`) to be within `TOLERANCE` ("default"),
   or does not matter ("on"). "off" changes nothing.
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
-  (tir_schedules/convolution/winograd/cost.py). Weights are assumed to come from memory if those of
-  the whole module do not fit in L3, because every run reads all of them.
+  (tir_schedules/convolution/winograd/config.py). Weights are assumed to come from memory if those
+  of the whole module do not fit in L3, because every run reads all of them.
 - its weight is a constant, or a parameter that a function of its own packs before any run
   (`open_weights`): a call would transform it anew.
 
@@ -34,8 +34,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.open_weights import moved_weights, weight_bytes, weights_of
-from relay_passes.ir.region_functions import (
+from relay_passes.ir.functions import (
     COMPOSITE,
     PREFIX,
     REASON,
@@ -43,10 +42,11 @@ from relay_passes.ir.region_functions import (
     is_region_function,
     region_of,
 )
+from relay_passes.ir.open_weights import moved_weights, weight_bytes, weights_of
 from relay_passes.ir.rewrite import map_functions
-from tir_schedules.convolution.winograd.cost import default_config, direct_cycles, winograd_cost
+from tir_schedules.convolution.winograd.config import default_config, direct_cycles, winograd_cost
 from tir_schedules.convolution.winograd.transforms import expected_error
-from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

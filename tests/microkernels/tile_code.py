@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from microkernels.amx.instructions import TileBlock, TileInstruction
 from microkernels.amx.tile_shapes import LAYOUTS
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 
 _CONFIGURATION = re.compile(r"tvm_hybrid_amx_configure_(\dx\d)_(\d+)x(\d+)_data\(%rip\)")
 

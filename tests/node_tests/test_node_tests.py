@@ -5,7 +5,7 @@ import pytest
 
 from tvm_hybrid.errors import CompileError, TvmHybridError
 from tvm_hybrid.frontend import open_model
-from tvm_hybrid.session.fast_start.numpy_model import NumpyModel
+from tvm_hybrid.session.fast_start.background import NumpyModel
 
 from .cases import all_cases, hold, passing, run
 from .survey import REFUSED, refused

@@ -11,9 +11,9 @@ from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.canonicalize.fold_weights import fold_weights
+from relay_passes.canonicalize.constants import fold_weights
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.ir.region_functions import REGION, is_region_function
+from relay_passes.ir.functions import REGION, is_region_function
 from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.regions.partition import partition
 from tests.stand_ins.building import unchecked

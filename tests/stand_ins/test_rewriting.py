@@ -11,7 +11,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import isa_named
-from microkernels.kernels.bf16_family import DOT_LLVM_IR
+from microkernels.kernels.bf16 import DOT_LLVM_IR
 from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins.building import PRESENT, lacks, stand_ins, target_here

@@ -22,7 +22,7 @@ from tests.tir_schedules.run_region import (
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 ISAS_OF = {"f32": ISAS, "rounded": BF16_ISAS, "bf16": BF16_ISAS, "int8": INTEGER_ISAS}
 

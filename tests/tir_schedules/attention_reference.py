@@ -18,7 +18,7 @@ from tests.tir_schedules.run_region import dtype_named
 UNIT = 2.0**-24  # unit roundoff of f32
 BF16_UNIT = 2.0**-8
 TINY = 2.0**-126
-# Relative error of 2^x (microkernels.vector.exp2): full, and where powers are rounded to bfloat16.
+# Relative error of 2^x (microkernels.vector.vector_math): full, and where powers become bfloat16.
 EXP2, SHORT_EXP2 = 5 * UNIT, 7.6e-5
 
 

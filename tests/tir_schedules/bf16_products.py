@@ -7,7 +7,7 @@ import numpy as np
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from tests.tir_schedules.run_region import dtype_named, machine_for
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
 TINY = 2.0**-126
 

@@ -19,7 +19,7 @@ from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
-from tir_schedules.core.statements import children, walk
+from tir_schedules.core.emission import children, walk
 
 # (variables, what is known to lie in memory) of all passes at once: [passes or 1, lanes or 1]
 Names = Mapping[Any, np.ndarray]

@@ -7,12 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named, tile_kernels_for
 from tests.tir_schedules.run_region import machine_for
-from tir_schedules.core.integer_product import is_integer, quantized_dtype
-from tir_schedules.core.product_plan import TileConfig
+from tir_schedules.core.product_plan import TileConfig, is_integer, quantized_dtype
 from tir_schedules.core.region import Region
 from tir_schedules.product.batch_matmul import BatchMatmulConfig, BatchProblem
 from tir_schedules.product.matmul_config import MatmulConfig, dimensions, shares_k

@@ -16,7 +16,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize, evaluated
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 BATCH, LENGTH = SymbolicSize.of("batch"), SymbolicSize.of("length")
 

@@ -19,7 +19,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference
-from tvm_hybrid.runtime.dlpack import BFLOAT16, tensor_of
+from tvm_hybrid.runtime.feeds import BFLOAT16, tensor_of
 
 # The CPU for which an instruction set's code is made to run here.
 MCPU = {isa: PLAINEST[substitute_of(isa)] for isa in PLAINEST}

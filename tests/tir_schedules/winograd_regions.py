@@ -17,7 +17,7 @@ from tir_schedules.convolution.winograd.transforms import A_T, B_T, REACH, TILE,
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 Shape = tuple[int, int]
 ONES = (1, 1, 1, 1)

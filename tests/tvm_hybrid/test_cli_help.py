@@ -11,8 +11,7 @@ import pytest
 
 from tools.public_face import public_commands
 from tvm_hybrid.cli import main
-from tvm_hybrid.cli.examples import EXAMPLES
-from tvm_hybrid.cli.group import COMMANDS, cli
+from tvm_hybrid.cli.group import COMMANDS, EXAMPLES, cli
 
 from .small_models import ROOT, run_python
 

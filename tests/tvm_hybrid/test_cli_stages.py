@@ -21,7 +21,7 @@ from tvm_hybrid.cli import main
 from tvm_hybrid.cli.console import FittingConsole
 from tvm_hybrid.errors import CompileError
 from tvm_hybrid.frontend.supported import why_unsupported
-from tvm_hybrid.runtime.affinity.on_cpus import on_cpus
+from tvm_hybrid.runtime.affinity.places import on_cpus
 from tvm_hybrid.tuning import Trial
 
 from .onnx_models import saved, two_layers

@@ -20,18 +20,17 @@ from onnx import numpy_helper
 from microkernels.base.errors import ModelError, VerifyError
 from tvm_hybrid.demo import magika_files, published
 from tvm_hybrid.demo.__main__ import main
-from tvm_hybrid.demo.classifier import (
+from tvm_hybrid.demo.file_types import (
     Classifier,
     ClassifierConfig,
     Verdict,
     load_text_labels,
+    recognise,
 )
-from tvm_hybrid.demo.file_types import recognise
 from tvm_hybrid.demo.magika_files import fetch_magika
-from tvm_hybrid.demo.mlp import SIZES, mlp_model
-from tvm_hybrid.demo.models import DemoModel
+from tvm_hybrid.demo.models import DemoModel, QuantizeError, quantize
+from tvm_hybrid.demo.perceptrons import SIZES, mlp_model
 from tvm_hybrid.demo.published import DownloadError
-from tvm_hybrid.demo.quantized import QuantizeError, quantize
 from tvm_hybrid.demo.samples import sample_paths
 
 LABELS = ("python", "randomtxt", "zip", "markdown")

@@ -11,12 +11,24 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from microkernels.base.errors import ModelError, VerifyError
-from tvm_hybrid.demo.mlp import mlp_model
-from tvm_hybrid.demo.ocr import compare_lines
-from tvm_hybrid.demo.ocr_detect import Box, Detector, find_boxes, page_planes
-from tvm_hybrid.demo.ocr_files import MEMBERS, load_alphabet
-from tvm_hybrid.demo.ocr_page import LINES, PrintedLine, render
-from tvm_hybrid.demo.ocr_read import Reader, ReadLine, cut_out, decode, line_planes
+from tvm_hybrid.demo.ocr import (
+    LINES,
+    MEMBERS,
+    Box,
+    Detector,
+    PrintedLine,
+    Reader,
+    ReadLine,
+    compare_lines,
+    cut_out,
+    decode,
+    find_boxes,
+    line_planes,
+    load_alphabet,
+    page_planes,
+    render,
+)
+from tvm_hybrid.demo.perceptrons import mlp_model
 
 ALPHABET = ("", "a", "b", "c", " ")
 WHITE, BLACK = 255, 0

@@ -30,7 +30,7 @@ from tvm_hybrid.library import export as library
 from tvm_hybrid.library.artifact import read_manifest
 from tvm_hybrid.library.library_loader import LoadableProgram, loader_source
 from tvm_hybrid.library.weights_file import WeightsFile
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 from tvm_hybrid.targets import cpu_features
 from tvm_hybrid.targets.cpu_features import FEATURES, missing_on_host
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 import tvm_hybrid
-from relay_passes.ir.region_functions import REGION
+from relay_passes.ir.functions import REGION
 from relay_passes.pipeline_options import FAST_MATH_LEVELS
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import constant, module

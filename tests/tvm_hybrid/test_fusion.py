@@ -12,7 +12,7 @@ import pytest
 import tvm
 
 import tvm_hybrid
-from relay_passes.ir.region_functions import REGION
+from relay_passes.ir.functions import REGION
 from relay_passes.pipeline_options import FUSION_LEVELS
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import module

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tvm_hybrid
-from microkernels.base.output_file import undisturbed
+from microkernels.base.files import undisturbed
 from relay_passes.lower import lower_regions
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import ROOT, mlp, mlp_module, run_python

@@ -19,7 +19,7 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from relay_passes.lower import native_code
-from relay_passes.lower.outside_weights import OUTSIDE_BYTES
+from relay_passes.lower.weights import OUTSIDE_BYTES
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import run_python
 from tvm_hybrid import api

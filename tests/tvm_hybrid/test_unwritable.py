@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tvm_hybrid
-from microkernels.base import output_file
-from microkernels.base.output_file import replacing, require_writable, why_not_written, write_whole
+from microkernels.base import files as output_file
+from microkernels.base.files import replacing, require_writable, why_not_written, write_whole
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import mlp, mlp_module

@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.statements import with_body
+from tir_schedules.core.emission import with_body
 from tir_schedules.generic.expressions import const_int, int64
 from tir_schedules.generic.other_sizes import resized_buffers, with_sizes
 from tir_schedules.generic.read_program import is_number

@@ -26,9 +26,9 @@ import tvm_ffi
 from tvm import DataType, s_tir, tirx
 from tvm.ir import Call
 
+from tir_schedules.core.emission import with_body, with_children
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.core.statements import with_body, with_children
 from tir_schedules.generic.expressions import call_name, is_call, substitute
 
 

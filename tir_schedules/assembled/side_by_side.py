@@ -21,22 +21,21 @@ from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
+from tir_schedules.core.emission import children, with_children
 from tir_schedules.core.region import Region
-from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import Cost
-from tir_schedules.cost.merge_estimate import (
+from tir_schedules.cost.parallel import (
+    MEASURED_THREADS,
     SIDE_BY_SIDE,
     SIDE_BY_SIDE_SHARED,
     MergeEstimate,
     on_threads,
 )
-from tir_schedules.cost.parallel import MEASURED_THREADS
 from tir_schedules.cost.work import flops_us, has_tiles, norm_us
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
-from .task_parts import is_check, part_of
-from .thread_parts import Share, assign, longest, shares_of, threads_of
+from .task_parts import Share, assign, is_check, longest, part_of, shares_of, threads_of
 
 MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
 PRODUCTS = ("matmul", "weight_only_matmul", "batch_matmul", "attention", "mlp_chain")

@@ -14,16 +14,15 @@ from dataclasses import replace
 import msgspec
 from tvm import DataType
 
+from microkernels.base.arrays import SHIFT
 from microkernels.base.errors import ConfigError
-from microkernels.base.integers import SHIFT
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import Config, best_first, check_numbers, check_numbers_or_all
-from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.cost.amx_cost import LEAST_GAIN
@@ -31,8 +30,7 @@ from tir_schedules.cost.packed_work import PackedWork, share_packed_work
 from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.batch_matmul import multiplied
-from tir_schedules.product.tile_config import tile_cycles
-from tir_schedules.product.tile_space import cuts
+from tir_schedules.product.tile_config import cuts, tile_cycles
 
 from .decode import program as attention_decode
 from .problem import AttentionProblem

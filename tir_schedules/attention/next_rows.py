@@ -14,10 +14,9 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.vector.expressions import Expr, materialise
-from microkernels.vector.prefetch import prefetch
-from tir_schedules.core.emission import opaque_block
+from microkernels.vector.memory import prefetch
+from tir_schedules.core.emission import ceil_div, opaque_block
 from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.core.open_loops import ceil_div
 
 from .problem import AttentionProblem
 

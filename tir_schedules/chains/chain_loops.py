@@ -17,10 +17,8 @@ from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.attributes import Source, Sources
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import for_blocks, for_groups, opaque_block, open_tasks, share_of
 from tir_schedules.core.extents import extent
-from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.open_loops import for_blocks, open_tasks, share_of
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
 from tir_schedules.product.matmul_config import MatmulConfig
@@ -34,8 +32,7 @@ from tir_schedules.rows.normalize_view import NORM_OPS, reshaped
 
 from .mlp_chain_config import MlpChainConfig
 from .packing import packed_uses
-from .part_cost import PartConfig
-from .parts import Leading, matmul_of_rows, row_pitch, rows_between
+from .parts import Leading, PartConfig, matmul_of_rows, row_pitch, rows_between
 from .sources import sources_of, tensors_of
 
 

@@ -15,6 +15,8 @@ the last part's output.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import tvm.tirx.script.builder.ir as I
@@ -26,32 +28,95 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind
-from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.depthwise.config import dot_kernel
 from tir_schedules.convolution.depthwise.direct import DirectTiles
-from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
-from tir_schedules.convolution.depthwise.results import Results
+from tir_schedules.convolution.depthwise.nests import WHY_VECTORS, lines_nest
+from tir_schedules.convolution.depthwise.results import DepthwiseProblem, Results
 from tir_schedules.convolution.depthwise.staged import StagedTiles
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
-from tir_schedules.core.extents import extent, read_extents
-from tir_schedules.core.flat_rows import as_matrix, as_vector, flat_rows, flat_view
-from tir_schedules.core.integer_product import is_dynamic
+from tir_schedules.core.extents import (
+    as_matrix,
+    as_vector,
+    extent,
+    flat_rows,
+    flat_view,
+    read_extents,
+)
+from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
+from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
+from tir_schedules.cost.product_nest import kind_of
+from tir_schedules.cost.why_vectors import reasons
 from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product.matmul import MATMUL, product_of
 from tir_schedules.product.matmul_config import dimensions
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.zero_points import named_inputs
 from tir_schedules.rows.normalize_view import reshaped
 
-from .depthwise_pointwise_config import DepthwisePointwiseConfig, check, variations
-from .depthwise_pointwise_cost import estimate_pair
-from .depthwise_pointwise_products import nests, products, why_vectors
+from .depthwise_pointwise_cost import (
+    DepthwisePointwiseConfig,
+    check,
+    estimate_pair,
+    pointwise_rows,
+    variations,
+)
 from .packing import express, pack, packed_shape, packed_uses, unpack
-from .parts import matmul_of_rows, parts_kernel_name, parts_parameters, row_pitch, rows_between
-from .reference import chain_reference
+from .parts import (
+    chain_reference,
+    matmul_of_rows,
+    parts_kernel_name,
+    parts_parameters,
+    row_pitch,
+    rows_between,
+)
 from .sources import sources_of, tensors_of
+
+# A depthwise and a pointwise convolution before they are built: their loops, and the product.
+#
+# bands > the loops of the depthwise part, those of the matmul
+
+
+def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest]:
+    """The loops of both parts in bands."""
+    region = region.sampled()
+    problem = DepthwiseProblem.of(region.parts[0])
+    lines = min(config.lines, problem.rows.outputs)
+    bands = problem.batch * pieces(problem.rows.outputs, lines)
+    share = problem.batch * problem.rows.outputs / lines  # a last band that is cut counts in part
+    first = lines_nest(region.parts[0], config.depthwise, lines, samples=1)
+    (second,) = MATMUL.nests(pointwise_rows(region, lines), config.pointwise)
+    kind = kind_of(config.threads > 1)
+    for nest in (first, second):
+        a, b, c = nest.loops[0].touched
+        yield dataclasses.replace(
+            nest,
+            loops=(Loop("band", share, kind, (a * share, b, c * share)), *nest.loops),
+            operations=nest.operations * share,
+            balance=balance_of(bands, min(config.threads, bands)),
+        )
+
+
+def products(
+    region: Region, config: DepthwisePointwiseConfig, machine: Machine
+) -> Iterator[Product]:
+    """The matmul of a band."""
+    image = DepthwiseProblem.of(region.sampled().parts[0])
+    one = dataclasses.replace(machine, threads=1)
+    rows = pointwise_rows(region, config.lines)
+    copies = image.batch * math.ceil(image.rows.outputs / config.lines)
+    product = product_of(rows, config.pointwise, one)
+    yield dataclasses.replace(product, part=region.parts[1], copies=copies)
+
+
+def why_vectors(region: Region, config: DepthwisePointwiseConfig, machine: Machine) -> str:
+    """Why the parts stay on vectors."""
+    second = reasons(products(region, config, machine), machine)
+    return f"part 0: {WHY_VECTORS}" + (f"; part 1: {second}" if second else "")
+
 
 OPS = ("depthwise_conv2d", "matmul")
 

@@ -17,39 +17,269 @@ the last part's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
+from tir_schedules.core.attributes import Source
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
-from tir_schedules.core.extents import read_extents
+from tir_schedules.core.extents import as_matrix, flat_rows, read_extents
+from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
+from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.product.matmul_config import MatmulConfig, plan_of
+from tir_schedules.core.template import Packing, Template, register_template, template_for
+from tir_schedules.cost.product_nest import kind_of
+from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
+from tir_schedules.product.matmul_config import MatmulConfig, plan_of, product_types
 from tir_schedules.product.open_rows import tile_choices
+from tir_schedules.product.tile_config import product_kernels, register_tiles
+from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .chain_loops import ChainLoops
 from .mlp_chain_config import (
     MlpChainConfig,
     blocks_of,
+    by_columns,
     check,
+    cut_by_rows,
     default_config,
     rows_of,
+    with_rows,
 )
-from .mlp_chain_products import estimate, nests, products
-from .mlp_chain_reject import opens, reject
-from .mlp_chain_space import space
-from .open_parts import open_parts
-from .packing import express, pack, packed_shape, unpack
+from .packing import express, pack, packed_shape, packed_uses, unpack
 from .parts import (
+    chain_reference,
     parts_kernel_name,
     parts_parameters,
 )
-from .reference import chain_reference
+from .sources import sources_of, tensors_of
+
+
+def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
+    """The default; both modes with other blocks; then other tiles in all parts or in one."""
+    default = default_config(region, machine)
+    if region.is_open:
+        yield default
+        return
+    found = {default}
+
+    def new(configs: Iterator[MlpChainConfig]) -> Iterator[MlpChainConfig]:
+        for config in configs:
+            if config not in found:
+                found.add(config)
+                yield config
+
+    yield default
+    structures = list(_structures(region, default, machine))
+    yield from new(iter(structures))
+    for structure in dict.fromkeys(structures):
+        yield from new(_other_tiles(region, structure, machine))
+    yield from new(_variations(region, default, machine))
+
+
+def _structures(
+    region: Region, default: MlpChainConfig, machine: Machine
+) -> Iterator[MlpChainConfig]:
+    blocks = default.row_blocks
+    for threads in sorted({1, default.threads, machine.threads}):
+        for factor in (1, 2, 4, 8):
+            for row_blocks in sorted({blocks * factor, math.ceil(blocks / factor)}):
+                whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
+                yield from cut_by_rows(region, machine, threads, whole)
+    yield by_columns(region, machine)
+
+
+def _other_tiles(
+    region: Region, config: MlpChainConfig, machine: Machine
+) -> Iterator[MlpChainConfig]:
+    """A configuration with one register tile in all products, as far as it cuts them."""
+    first, *_ = (part for part in region.parts if part.op == "matmul")
+    rows = rows_of(first)
+    if config.mode == "rows":
+        rows = blocks_of(rows, config)[0].size
+    kernels = product_kernels(machine.isa, *product_types(first))
+    vector = [kernel for kernel in kernels if not kernel.by_tiles]
+    for kernel, tile_rows, vectors in register_tiles(vector, rows, 1 << 10):
+        tile = {"kernel": kernel.name, "rows": tile_rows, "vectors": vectors}
+        matmuls = tuple(
+            msgspec.structs.replace(found, **tile, m_block=max(found.m_block, tile_rows))
+            for found in config.matmuls
+        )
+        yield msgspec.structs.replace(config, matmuls=matmuls)
+
+
+def _variations(
+    region: Region, default: MlpChainConfig, machine: Machine
+) -> Iterator[MlpChainConfig]:
+    configs = default.of_parts(region)
+    if default.mode == "rows":
+        machine = dataclasses.replace(machine, threads=1)
+    for number, part in enumerate(region.parts):
+        if default.mode == "rows":
+            part = with_rows(part, blocks_of(rows_of(part), default)[0].size)
+        template_space = neighbourhood if part.op == "matmul" else template_for(part.op).space
+        for found in template_space(part, machine):
+            yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])
+
+
+# Which merged regions are chains that the template "mlp_chain" builds.
+#
+# Every part works row by row, on as many rows as the first part. No two parts share a weight,
+# because they may pack it differently.
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    if len(region.parts) < 2:
+        return f"{len(region.parts)} parts"
+    try:
+        sources = sources_of(region)
+    except ConfigError as error:
+        return str(error)
+    for number, (part, found) in enumerate(zip(region.parts, sources, strict=True)):
+        reason = _reject_part(part, isa) or _reject_sources(region, number, found)
+        if reason is not None:
+            return f"part {number} ({part.op}): {reason}"
+    for index, tensor in enumerate(region.inputs):
+        uses = packed_uses(region, index)
+        everywhere = sum(found.count(Source(False, index)) for found in sources)
+        if not everywhere:
+            return f"input {index} is not used"
+        if uses and (len(uses) > 1 or everywhere > 1 or not tensor.constant):
+            return f"input {index} is a weight, and not one part's alone"
+    last = region.parts[-1].output
+    if (region.output.dtype, region.output.size) != (last.dtype, last.size):
+        return f"output {region.output} of a part with {last}"
+    return None
+
+
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region whose number of rows is open, or None."""
+    for number, part in enumerate(region.parts):
+        reason = template_for(part.op).opens(part, isa)
+        if reason is not None:
+            return f"part {number} ({part.op}): {reason}"
+    return None
+
+
+def _reject_part(part: Region, isa: Isa) -> str | None:
+    """Why a part cannot run on a block of rows."""
+    if part.op == "matmul":
+        reason = template_for(part.op).reject(part, isa)
+        if reason is None and "window" in part.attrs:
+            reason = "rows that are windows of others"
+        if reason is None and not part.inputs[1].constant:
+            reason = "a weight that is not constant"
+        if reason is None and (is_dynamic(part) or any(s.op == "range" for s in part.epilogue)):
+            reason = "a range that all rows have together"
+    elif part.op in NORM_OPS:
+        reason = template_for(part.op).reject(part, isa)
+        if reason is None and part.integer("axis") != len(part.inputs[0].shape) - 1:
+            reason = f"axis {part.attrs['axis']} of {part.inputs[0]}"
+    else:
+        reason = "not row by row"
+    return reason
+
+
+def _reject_sources(region: Region, number: int, sources: Sequence[Source]) -> str | None:
+    """Why a part cannot read what it is given."""
+    part, rows = region.parts[number], rows_of(region.parts[0])
+    if rows_of(part) != rows:
+        return f"{rows_of(part)} rows, not {rows}"
+    for position, (source, tensor) in enumerate(zip(sources, tensors_of(part), strict=True)):
+        if not source.part:
+            given = region.inputs[source.number]
+            if (given.dtype, given.size) != (tensor.dtype, tensor.size):
+                return f"{given} where {tensor} is read"
+            continue
+        given = region.parts[source.number].output
+        if 0 < position < len(part.inputs):
+            return f"input {position} from another part"
+        if (given.dtype, given.size, given.shape[-1:]) != (
+            tensor.dtype,
+            tensor.size,
+            tensor.shape[-1:],
+        ):
+            return f"{given} where {tensor} is read"
+    return None
+
+
+# The products of a chain before they are built: their loops, their sizes, their kernels.
+#
+# blocks of rows > the loops of every matmul, or those one after the other
+
+
+def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
+    """The loops of every matmul; normalisations are left out."""
+    rows = 0
+    if config.mode == "rows":
+        groups = blocks_of(rows_of(region.parts[0]), config)
+        blocks, rows = sum(group.count for group in groups), groups[0].size
+        share = rows_of(region.parts[0]) / rows  # a last block that is cut counts in part
+    for part, found in zip(region.parts, config.of_parts(region), strict=True):
+        if not isinstance(found, MatmulConfig):
+            continue
+        if not rows:
+            yield from MATMUL.nests(part, found)
+            continue
+        (nest,) = MATMUL.nests(with_rows(part, rows), found)
+        a, b, c = nest.loops[0].touched
+        whole = Loop(
+            "row block",
+            share,
+            kind_of(config.threads > 1),
+            (a * share, b, c * share),
+        )
+        # With the others' weights and rows in between, as much passes until a weight comes again.
+        yield dataclasses.replace(
+            nest,
+            loops=(whole, *nest.loops),
+            operations=nest.operations * share,
+            balance=balance_of(blocks, config.threads),
+        )
+
+
+def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread's products; barriers, traffic and norms are left out."""
+    groups = [(1, 0)]
+    parts = list(zip(region.parts, config.of_parts(region), strict=True))
+    if config.mode == "rows":
+        blocks = blocks_of(rows_of(region.parts[0]), config)
+        tasks = [group.size for group in blocks for _ in range(group.count)]
+        mine = tasks[:: config.threads]
+        groups = [(mine.count(size), size) for size in sorted(set(mine))]
+    return sum(
+        count * estimated_cycles(with_rows(part, size) if size else part, found, machine)
+        for count, size in groups
+        for part, found in parts
+        if isinstance(found, MatmulConfig)
+    )
+
+
+def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[Product]:
+    """Every matmul: of a block of rows, or as if it stood alone."""
+    for number, (part, found) in enumerate(zip(region.parts, config.of_parts(region), strict=True)):
+        if not isinstance(found, MatmulConfig):
+            continue
+        name = f"part {number}"
+        if config.mode == "columns":
+            yield dataclasses.replace(product_of(part, found, machine), name=name)
+            continue
+        blocks = blocks_of(rows_of(part), config)
+        one = dataclasses.replace(machine, threads=1)
+        sized = part if part.is_open else with_rows(part, blocks[0].size)
+        product = product_of(sized, found, one)
+        copies = sum(group.count for group in blocks)
+        yield dataclasses.replace(product, part=part, copies=copies, name=name)
 
 
 def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
@@ -122,3 +352,24 @@ class MlpChain(Template[MlpChainConfig]):
 
 
 MLP_CHAIN = register_template(MlpChain())
+
+
+def open_parts(region: Region) -> Region:
+    """The parts of a chain whose number of rows is known at run time only, as matrices.
+
+        matmul [batch, sequence, 384] x [384, 512]  ->  rows of 384, batch * sequence of them
+
+    Memory does not change. Between the parts are matrices of a block of rows anyway.
+
+    The chain with parts of as few dimensions as possible.
+    """
+    return region.replace(parts=tuple(map(_open_part, region.parts)))
+
+
+def _open_part(part: Region) -> Region:
+    flat = flat_rows(part)
+    if part.op in NORM_OPS and len(flat.output.shape) != 2:
+        return part  # an operand differs along some of the leading dimensions
+    x, *further = part.inputs
+    attrs = {**part.attrs, "axis": 1} if part.op in NORM_OPS else part.attrs
+    return flat.replace(inputs=(as_matrix(x), *further), attrs=attrs)

@@ -30,9 +30,8 @@ from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize_view import NORM_OPS
 
-from .cost import estimate_chain, row_groups
-from .open_cost import estimate_open_chain
-from .part_cost import PartConfig
+from .cost import estimate_chain, estimate_open_chain, row_groups
+from .parts import PartConfig
 
 MOST_BLOCKS = 1 << 20
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import msgspec
+import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, constant, parameter, ramp
 from tir_schedules.core.emission import opaque_block
@@ -15,14 +20,20 @@ from tir_schedules.core.extents import buffer_shape
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.row_distance import uncrowded
 from tir_schedules.core.template import template_for
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
+from tir_schedules.cost.work import norm_us
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, rows_and_columns
+from tir_schedules.epilogue.region_reference import region_result
 from tir_schedules.product.activations import InPlace
+from tir_schedules.product.matmul import MATMUL, estimated_cycles
 from tir_schedules.product.matmul_config import MatmulConfig
 from tir_schedules.product.matmul_product import MatmulProduct
-from tir_schedules.product.scaled_weight import further_inputs
+from tir_schedules.product.narrow_weight import further_inputs
 from tir_schedules.product.tile_stores import direct_store, row_store
+from tir_schedules.rows.normalize import NormalizeConfig
+from tir_schedules.rows.normalize import default_config as normalize_config
 
 from .packing import PartsConfig, packed_shape, parameter_dtype
+from .sources import sources_of, tensors_of
 
 Leading = Callable[[Expr], Sequence[Expr]]
 
@@ -114,3 +125,90 @@ def matmul_of_rows(
         ),
         direct=direct_store(part, kernel, c, leading_c, int(c.shape[-1])),
     )
+
+
+PartConfig = MatmulConfig | NormalizeConfig
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the busiest thread does of one part."""
+
+    compute: float  # microseconds
+    passes: int  # times that it streams its columns of the weight
+    threads_m: int = 1
+    threads_n: int = 1
+    threads_k: int = 1
+
+
+def alone(part: Region, machine: Machine, config: PartConfig | None = None) -> Share:
+    """A part as a kernel of its own, in its default configuration if there is no other."""
+    m, n = rows_and_columns(part.output)
+    if part.op != MATMUL.name:
+        norm = config if isinstance(config, NormalizeConfig) else normalize_config(part, machine)
+        threads = min(norm.threads, m) if m > norm.alone_rows else 1
+        return Share(_norm_us(math.ceil(m / threads), n, machine), 1, threads)
+    if not isinstance(config, MatmulConfig):
+        config = MATMUL.default_config(part, machine)
+    threads_m = min(config.threads_m, m)
+    passes = math.ceil(math.ceil(m / threads_m) / config.m_block)
+    cycles = estimated_cycles(part, config, machine)
+    compute = cycles / machine.cycles_per_us
+    return Share(compute, passes, threads_m, config.threads_n, config.threads_k)
+
+
+def of_rows(part: Region, rows: int, machine: Machine, config: PartConfig | None = None) -> Share:
+    """Some rows of a part on one thread."""
+    n = part.output.shape[-1]
+    if part.op != MATMUL.name:
+        return Share(_norm_us(rows, n, machine), 1)
+    a = part.inputs[0]
+    a = Tensor((rows, a.shape[-1]), a.dtype)
+    output = Tensor((rows, n), part.output.dtype)
+    rows_only = Region(op=part.op, inputs=(a, *part.inputs[1:]), output=output, attrs=part.attrs)
+    if isinstance(config, MatmulConfig):
+        config = msgspec.structs.replace(config, threads_m=1, threads_n=1, threads_k=1)
+    return alone(rows_only, replace(machine, threads=1), config)
+
+
+def _norm_us(rows: int, n: int, machine: Machine) -> float:
+    return norm_us(rows * math.ceil(n / machine.isa.f32_lanes), machine)
+
+
+def tasks_of(share: Share) -> int:
+    return share.threads_m * share.threads_n * share.threads_k
+
+
+def weight_bytes_of(part: Region) -> int:
+    return part.inputs[1].nbytes if part.op == MATMUL.name else 0
+
+
+Evaluate = Callable[[Region, list[np.ndarray]], np.ndarray]
+
+
+def chain_reference(
+    region: Region, inputs: list[np.ndarray], evaluate: Evaluate = region_result
+) -> np.ndarray:
+    """The meaning of a merged region by NumPy: that of its parts, one after the other.
+
+    Between parts, values are rounded as if they were stored (`region_reference`).
+
+    The result of a region whose attribute "sources" connects the parts.
+
+    Parameters
+    ----------
+    region : Region
+        The merged region.
+    inputs : list of ndarray
+        Its inputs, constants unpacked.
+    evaluate : callable
+        (part, its inputs and operands) -> its result; to see what becomes of an error.
+    """
+    results: list[np.ndarray] = []
+    for part, sources in zip(region.parts, sources_of(region), strict=True):
+        arrays = [
+            (results if source.part else inputs)[source.number].reshape(tensor.shape)
+            for source, tensor in zip(sources, tensors_of(part), strict=True)
+        ]
+        results.append(evaluate(part, arrays))
+    return results[-1].reshape(region.output.shape)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
 
 from microkernels.machines.machine import Machine
+from microkernels.microkernel import Microkernel
+from microkernels.packing import pack_weight
 
 Box = tuple[int, int, int]  # rows, vectors of columns, and units of K, or threads along them
 
@@ -170,3 +177,211 @@ def estimate_cycles(
             once = 20 + 2 * tile
             cycles += row_group.count * panel.count * (k * step + k_blocks * once)
     return cycles
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Panels: how a matrix that a kernel reads as B lies in memory, packed.
+
+        [K, N] -> panels of columns, one behind the other, each [K/kr][columns][kr]
+
+    K is a number of runs, each padded with zeros to whole steps of kr elements, as the kernel asks.
+    N is padded to whole vectors.
+
+    The layout of one packed matrix.
+
+    Attributes
+    ----------
+    kernel : Microkernel
+        Gives lanes and kr, and how K is padded.
+    k, n : int
+        Rows of a run, and columns.
+    widths : tuple of int
+        Vectors of every panel.
+    runs : int
+        Runs of rows.
+    """
+
+    kernel: Microkernel
+    k: int
+    n: int
+    widths: tuple[int, ...]
+    runs: int = 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of K, of all runs."""
+        return self.runs * self.kernel.steps(self.k)
+
+    @property
+    def columns(self) -> int:
+        """Columns, padded."""
+        return sum(self.widths) * self.kernel.lanes
+
+    @property
+    def size(self) -> int:
+        """Elements of the packed matrix."""
+        return self.steps * self.kernel.kr * self.columns
+
+    def start(self, panel: Any, width: Any, step: Any, vector: Any) -> Any:
+        """Where a vector of a panel lies; `panel` counts the vectors before the panel."""
+        group = self.kernel.lanes * self.kernel.kr
+        return (panel * self.steps + step * width + vector) * group
+
+    def pack(self, matrix: np.ndarray) -> np.ndarray:
+        """[runs * k, n] as the kernel reads it, flat."""
+        runs = matrix.reshape(self.runs, self.k, self.n)
+        padding = self.kernel.steps(self.k) * self.kernel.kr - self.k
+        padded = np.pad(runs, ((0, 0), (0, padding), (0, 0))) if self.runs > 1 else runs
+        return pack_weight(padded.reshape(-1, self.n), self.widths, self.kernel)
+
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        """What `pack` makes of [runs * k, n], as a Relax expression."""
+        op, kr = relax.op, self.kernel.kr
+        depth, panels, column = self.steps * kr, [], 0
+        padding = [0, depth // self.runs - self.k, 0, self.columns - self.n]
+        padded = expr
+        if any(padding) and self.runs == 1:
+            padded = op.nn.pad(expr, padding)
+        elif any(padding):
+            runs = op.nn.pad(op.reshape(expr, (self.runs, self.k, self.n)), [0, 0, *padding])
+            padded = op.reshape(runs, (depth, self.columns))
+        for width in self.widths:
+            columns = width * self.kernel.lanes
+            panel = op.strided_slice(padded, [1], [column], [column + columns])
+            if kr > 1:
+                panel = op.reshape(panel, (self.steps, kr, columns))
+                panel = op.permute_dims(panel, [0, 2, 1])
+            panels.append(op.reshape(panel, (depth * columns,)))
+            column += columns
+        return op.concat(panels, axis=0)
+
+    def unpack(self, expr: relax.Expr, position: int = 0) -> relax.Expr:
+        """[runs * k, n] as a Relax expression of what is packed from a position on."""
+        op, kr = relax.op, self.kernel.kr
+        depth, panels = self.steps * kr, []
+        for width in self.widths:
+            columns = width * self.kernel.lanes
+            panel = op.strided_slice(expr, [0], [position], [position + depth * columns])
+            if kr > 1:
+                panel = op.reshape(panel, (self.steps, columns, kr))
+                panel = op.permute_dims(panel, [0, 2, 1])
+            panels.append(op.reshape(panel, (depth, columns)))
+            position += depth * columns
+        matrix = op.concat(panels, axis=1)
+        if self.runs == 1:
+            return op.strided_slice(matrix, [0, 1], [0, 0], [self.k, self.n])
+        padded = op.reshape(matrix, (self.runs, depth // self.runs, self.columns))
+        runs = op.strided_slice(padded, [1, 2], [0, 0], [self.k, self.n])
+        return op.reshape(runs, (self.runs * self.k, self.n))
+
+
+# Which heights register tiles of a dynamic number of rows have, and which piece comes first.
+#
+# There is machine code for each height. Code for all heights from 1 to 14 has 105 rows, and most of
+# them are never run. So only some heights are written out, and a tail is cut into several pieces:
+# 13 rows into 5, 4 and 4. A tile with enough accumulators to hide the latency of its products is as
+# fast as a high one.
+
+
+# Accumulators that hide the latency of products: four cycles, two products a cycle.
+ENOUGH_ACCUMULATORS = 8
+TILE_OVERHEAD = 0.5  # of a tile, as products of a step of K
+# How much slower than in balanced pieces of all heights: on average, and at worst for totals that
+# fill a tile. A tile of one vector is of a narrow product, which is a small part of a model, and
+# needs many heights for little.
+LOSSES, NARROW_LOSSES = (0.015, 0.03), (0.15, 0.3)
+_SPAN = 3  # totals that are looked at, in tiles: larger ones begin with whole tiles
+
+
+@dataclass(frozen=True)
+class TailHeights:
+    """How a dynamic number of rows is cut into pieces.
+
+    Attributes
+    ----------
+    heights : tuple of int
+        What pieces are high, in rising order; the last is that of a whole tile.
+    first : tuple of int
+        Rows that are left, fewer than those of two tiles -> the height of the next piece.
+    counts : tuple of int
+        The same rows -> how many pieces they are.
+    """
+
+    heights: tuple[int, ...]
+    first: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@functools.cache
+def tail_heights(most: int, vectors: int, least: int = 1) -> TailHeights:
+    """The heights for tiles of at most `most` rows and of some vectors.
+
+    Parameters
+    ----------
+    least : int
+        No total is smaller, but for 0.
+    """
+    least = min(least, most)  # tails of larger totals are those of a tile and more
+    chosen = {1, most}
+    totals = range(least, _SPAN * most)
+    best = [_balanced(total, most, vectors) for total in totals]
+
+    def losses(heights: set[int]) -> tuple[float, float]:
+        costs = _cuts(tuple(sorted(heights)), vectors, _SPAN * most)
+        loss = [costs[t].cost / b - 1 for t, b in zip(totals, best, strict=True)]
+        return sum(loss) / len(loss), max(loss[max(0, most - least) :])
+
+    most_average, most_worst = LOSSES if vectors > 1 else NARROW_LOSSES
+    average, worst = losses(chosen)
+    while average > most_average or worst > most_worst:
+        more = [height for height in range(2, most) if height not in chosen]
+        if not more:
+            break
+        found = min(more, key=lambda height: sum(losses(chosen | {height})))
+        chosen.add(found)
+        average, worst = losses(chosen)
+    cuts = _cuts(tuple(sorted(chosen)), vectors, 2 * most)
+    used: set[int] = {most}
+    for total in range(least, 2 * most):
+        left = total
+        while left:
+            used.add(cuts[left].first)
+            left -= cuts[left].first
+    firsts, counts = zip(*((cut.first, cut.count) for cut in cuts), strict=True)
+    return TailHeights(tuple(sorted(used)), firsts, counts)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The best cut of a number of rows."""
+
+    cost: float
+    count: int
+    first: int
+
+
+def _cuts(heights: tuple[int, ...], vectors: int, most: int) -> list[_Cut]:
+    """The best cut of 0, 1, 2, ... rows, the highest piece first."""
+    found = [_Cut(0.0, 0, 0)]
+    for total in range(1, most):
+        fitting = [height for height in heights if height <= total]
+        options = (
+            (found[total - h].cost + _cost(h, vectors), found[total - h].count + 1, -h)
+            for h in fitting
+        )
+        cost, count, first = min(options)
+        found.append(_Cut(cost, count, -first))
+    return found
+
+
+def _balanced(total: int, most: int, vectors: int) -> float:
+    """What the fewest pieces cost that differ by at most one row."""
+    pieces = math.ceil(total / most)
+    base, larger = divmod(total, pieces)
+    return larger * _cost(base + 1, vectors) + (pieces - larger) * _cost(base, vectors)
+
+
+def _cost(height: int, vectors: int) -> float:
+    """What a step of K of a tile costs, in products; it waits for products, loads or latency."""
+    return max(height * vectors, height + vectors, ENOUGH_ACCUMULATORS) + TILE_OVERHEAD

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.tvm_compat.tir import NO_ALIAS
-from microkernels.vector.expressions import Expr, bind, parameter
+from microkernels.vector.expressions import Expr, bind, materialise, parameter
 
-from .extents import buffer_shape, extent_scope
+from .blocking import Group, TailHeights
+from .extents import as_expr, buffer_shape, extent_scope
 from .region import Region, Tensor
 
 EXACT_BUFFERS = "tvm_hybrid.exact_buffers"
@@ -90,3 +91,252 @@ def input_parameters(region: Region, first: int = 0) -> list[Expr]:
 def operand_parameters(region: Region) -> list[Expr]:
     """The parameters for a region's operands."""
     return [tensor_parameter(f"operand{i}", tensor) for i, tensor in enumerate(region.operands)]
+
+
+# Loops over dynamic sizes: blocks, and register tiles of some heights.
+#
+# A register tile's height is a number that its code is written for. So there is code for each of
+# some heights (see `tail_heights`), and a branch chooses among them.
+
+
+def ceil_div(total: Expr | int, by: Expr | int) -> Expr:
+    """A size over another one, rounded up."""
+    if isinstance(total, int) and isinstance(by, int):
+        return tirx.const(-(-total // by), "int32")
+    return I.floordiv(total + (by - 1), by)
+
+
+def for_blocks(total: Expr, most: Expr | int, body: Callable[[Expr, Expr], None]) -> None:
+    """Runs `body(start, size)` for blocks of `most`, of which the last one may be smaller."""
+    with I.serial(ceil_div(total, most)) as number, opaque_block("block"):
+        start = materialise(number * most)
+        body(start, materialise(tirx.Min(as_expr(most), total - start)))
+
+
+def for_balanced_blocks(
+    total: Expr, most: int, unit: int, body: Callable[[Expr, Expr], None]
+) -> None:
+    """As `for_blocks`, for the fewest blocks; they differ by at most one unit, but for the last.
+
+    Parameters
+    ----------
+    total : Expr
+        What is cut; nothing runs for 0.
+    most : int
+        The largest size of a block.
+    unit : int
+        All blocks but the last are multiples of it, if it is no larger than `most`.
+    """
+    count, block_of = balanced_blocks(total, most, unit)
+    with I.serial(count) as number, opaque_block("block"):
+        body(*block_of(number))
+
+
+def balanced_blocks(
+    total: Expr, most: int, unit: int
+) -> tuple[Expr, Callable[[Expr], tuple[Expr, Expr]]]:
+    """The number of blocks of `for_balanced_blocks`, and (start, size) of each by its number."""
+    unit = unit if unit <= most else 1
+    units = materialise(ceil_div(total, unit))
+    count = materialise(ceil_div(units, most // unit))
+    some = tirx.Max(count, tirx.const(1, "int32"))
+    base, larger = materialise(I.floordiv(units, some)), materialise(I.floormod(units, some))
+
+    def block_of(number: Expr) -> tuple[Expr, Expr]:
+        start = materialise((number * base + tirx.Min(number, larger)) * unit)
+        size = (base + tirx.Cast("int32", tirx.LT(number, larger))) * unit
+        return start, materialise(tirx.Min(size, total - start))
+
+    return count, block_of
+
+
+@contextmanager
+def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Expr | int]]:
+    """(number, count) of the parts that threads run; a single one if a condition holds."""
+    if threads == 1:
+        with task_loop(1) as task:
+            yield task, 1
+        return
+    one, all_of_them = (tirx.const(number, "int32") for number in (1, threads))
+    count = materialise(tirx.Select(alone, one, all_of_them))
+    with task_loop(count, alone=alone) as task:
+        yield task, count
+
+
+def share_of(total: Expr, number: Expr, parts: Expr | int) -> tuple[Expr, Expr]:
+    """(start, size) of one of so many parts, which differ by at most one."""
+    if isinstance(parts, int) and parts == 1:
+        return tirx.const(0, "int32"), total
+    first = materialise(I.floordiv(number * total, parts))
+    return first, materialise(I.floordiv((number + 1) * total, parts) - first)
+
+
+def for_tiles(
+    total: Expr,
+    heights: TailHeights,
+    body: Callable[[Expr, int], None],
+    after: Callable[[Expr, Expr], None] | None = None,
+) -> None:
+    """Runs `body(start, size)` for whole tiles and then for pieces of the tail, sizes as numbers.
+
+    Parameters
+    ----------
+    total : Expr
+        What is cut; nothing runs for 0.
+    after : callable or None
+        (start, size as an expression) -> None; runs after each piece, written once for all sizes.
+    """
+    most = heights.heights[-1]
+    whole = materialise(tirx.Max(I.floordiv(total, most) - 1, tirx.const(0, "int32")))
+    count = whole + lookup(heights.counts, total - whole * most)
+    # Carried along: LLVM moves what is computed from the number into the innermost loop.
+    place = I.sblock_alloc_buffer((1,), "int32")
+    I.buffer_store(place, tirx.const(0, "int32"), [0])
+    with I.serial(materialise(count)) as number, opaque_block("piece"):
+        start = materialise(place[0])
+        left = materialise(tirx.Min(total - start, tirx.const(2 * most - 1, "int32")))
+        piece = tirx.Select(number < whole, as_expr(most), lookup(heights.first, left))
+        size = materialise(piece)
+        I.buffer_store(place, start + size, [0])
+        choose(size, heights.heights, lambda known: body(start, known))
+        if after is not None:
+            after(start, size)
+
+
+def lookup(values: Sequence[int], at: Expr) -> Expr:
+    """One of some small numbers, out of 64-bit words."""
+    bits = max(values).bit_length()
+    each = 63 // bits
+    words = [values[start : start + each] for start in range(0, len(values), each)]
+    packed = [
+        tirx.const(sum(value << (bits * place) for place, value in enumerate(word)), "int64")
+        for word in words
+    ]
+    found, first = packed[0], tirx.const(0, "int32")
+    for number, word in enumerate(packed[1:], 1):
+        begin = tirx.const(number * each, "int32")
+        found = tirx.Select(at < begin, found, word)
+        first = tirx.Select(at < begin, first, begin)
+    shift = tirx.Cast("int64", (at - first) * bits)
+    mask = tirx.const((1 << bits) - 1, "int64")
+    return tirx.Cast("int32", tirx.bitwise_and(tirx.shift_right(found, shift), mask))
+
+
+def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> None:
+    """Runs `body(number)` for the number that a value is, by halving; one branch for each."""
+    if len(numbers) == 1:
+        with opaque_block("chosen"):
+            body(numbers[0])
+        return
+    middle = len(numbers) // 2
+    with I.If(value < numbers[middle]):
+        with I.Then():
+            choose(value, numbers[:middle], body)
+        with I.Else():
+            choose(value, numbers[middle:], body)
+
+
+def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:
+    """Runs `body(start, size)` for every piece; a loop for each group."""
+    for group in groups:
+        if group.count == 1:
+            body(group.start, group.size)
+        else:
+            with I.serial(group.count) as piece:
+                body(group.start + piece * group.size, group.size)
+
+
+def for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Runs `body(start, size)` for the piece number `index`; one branch for each size."""
+    _for_share(groups, index, 0, body)
+
+
+def _for_share(
+    groups: Sequence[Group], index: Expr, before: int, body: Callable[[Expr, int], None]
+) -> None:
+    """`for_share` of the groups after so many pieces."""
+    group, *others = groups
+
+    def run() -> None:
+        number = index - before if before else index
+        start = number * group.size
+        body(group.start + start if group.start else start, group.size)
+
+    if not others:
+        run()
+        return
+    with I.If(index < before + group.count):
+        with I.Then():
+            run()
+        with I.Else():
+            _for_share(others, index, before + group.count, body)
+
+
+def children(statement: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements directly inside one, in program order; an `init` of a block is not listed."""
+    if isinstance(statement, tirx.SeqStmt):
+        return list(statement.seq)
+    if isinstance(statement, s_tir.SBlockRealize):
+        return [statement.block]
+    if isinstance(statement, s_tir.SBlock | tirx.For | tirx.While | tirx.AttrStmt):
+        return [statement.body]
+    if isinstance(statement, tirx.IfThenElse):
+        cases = [statement.then_case, statement.else_case]
+        return [case for case in cases if case is not None]
+    return []
+
+
+def with_children(statement: tirx.Stmt, inside: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """The statement with others in the place of its `children`."""
+    if not inside:
+        return statement
+    if isinstance(statement, tirx.SeqStmt):
+        return tirx.SeqStmt(list(inside))
+    if isinstance(statement, tirx.IfThenElse):
+        then, *rest = inside
+        return tirx.IfThenElse(statement.condition, then, rest[0] if rest else None)
+    (body,) = inside
+    if isinstance(statement, s_tir.SBlockRealize):
+        assert isinstance(body, s_tir.SBlock)
+        return s_tir.SBlockRealize(statement.iter_values, statement.predicate, body)
+    if isinstance(statement, s_tir.SBlock):
+        return with_body(statement, body, dict(statement.annotations))
+    if isinstance(statement, tirx.For):
+        return tirx.For(
+            statement.loop_var,
+            statement.min,
+            statement.extent,
+            statement.kind,
+            body,
+            statement.thread_binding,
+            statement.annotations,
+            statement.step,
+        )
+    if isinstance(statement, tirx.While):
+        return tirx.While(statement.condition, body)
+    assert isinstance(statement, tirx.AttrStmt)
+    return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
+
+
+def with_body(
+    block: s_tir.SBlock, body: tirx.Stmt, annotations: Mapping[str, object]
+) -> s_tir.SBlock:
+    """The block with another body and other annotations."""
+    return s_tir.SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        annotations,
+    )
+
+
+def walk(statement: tirx.Stmt) -> Iterator[tirx.Stmt]:
+    """The statement and all inside it, in program order."""
+    yield statement
+    for child in children(statement):
+        yield from walk(child)

@@ -10,16 +10,19 @@ minutes over chains of // and %.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tvm import tirx
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, tirx
 
 from microkernels.base.errors import CompileError
 from microkernels.vector.expressions import Expr, cast, materialise
 
+from .region import Region, Tensor
 from .size import SymbolicSize, quotient
 
 
@@ -147,3 +150,152 @@ def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
                 value = tirx.floordiv(value, other)
             return value if count == 1 else value // count
     raise CompileError(f"no argument tells the size {name}")
+
+
+# Collapses dimensions to the fewest under which a tensor and its operands broadcast alike.
+#
+#     output (2, 128, 384), operands (2, 128, 384) and ()     ->  output (98304,)
+#     output (2, 128, 384), operand (384,)                    ->  output (256, 384)
+#     output (1, 64, 56, 56), operand (64, 1, 1)              ->  output (64, 3136), operand (64, 1)
+#
+# Neighbouring dimensions become one if every operand either has both or broadcasts over both.
+# Memory does not change. An operand of which an "item" step reads a single element stays as it is.
+# The attribute "row" gives a number of elements; dimensions are not merged across rows of that
+# many.
+
+
+def broadcasts(shape: Sequence[int], output: Sequence[int]) -> bool:
+    """Whether a tensor broadcasts to an output, and not the other way round."""
+    if len(shape) > len(output):
+        return False
+    aligned = output[len(output) - len(shape) :]
+    return all(extent in (1, full) for extent, full in zip(shape, aligned, strict=True))
+
+
+def item_operands(region: Region) -> set[int]:
+    """Numbers of the operands of which single elements are read."""
+    return {step.args[0] - 1 for step in region.epilogue if step.op == "item"}
+
+
+def collapsed(region: Region) -> Region:
+    """The region with as few dimensions as possible; its output has at least one.
+
+    Parameters
+    ----------
+    region : Region
+        Elementwise: its first input has the shape of the output, every operand broadcasts to it.
+    """
+    output = region.output.shape
+    listed = item_operands(region)
+    padded = {
+        number: (1,) * (len(output) - len(tensor.shape)) + tensor.shape
+        for number, tensor in enumerate(region.operands)
+        if number not in listed
+    }
+    groups: list[list[int]] = []
+    kinds: list[list[bool]] = []
+    row = region.attrs.get("row")
+    for axis, extent in enumerate(output):
+        kind = [shape[axis] == 1 for shape in padded.values()]
+        if extent == 1:
+            continue
+        if kinds and kind == kinds[-1] and math.prod(output[axis:]) != row:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            kinds.append(kind)
+
+    def merged(shape: Sequence[int]) -> tuple[int, ...]:
+        return tuple(math.prod(shape[axis] for axis in group) for group in groups)
+
+    def seen(number: int, tensor: Tensor) -> Tensor:
+        if number in listed:
+            return tensor
+        shape = () if tensor.size == 1 else merged(padded[number])
+        return Tensor(shape, tensor.dtype, tensor.constant)
+
+    x = region.inputs[0]
+    flat = merged(output) or (1,)
+    return region.replace(
+        inputs=(Tensor(flat, x.dtype, x.constant), *region.inputs[1:]),
+        output=Tensor(flat, region.output.dtype),
+        operands=tuple(seen(number, tensor) for number, tensor in enumerate(region.operands)),
+    )
+
+
+# A region as a matrix: leading dimensions that all operands share alike become one.
+#
+#     [batch, sequence, 384] + [384]            ->  rows of 384, batch * sequence of them
+#     [batch, sequence, 384] + [sequence, 384]  ->  [batch, sequence, 384], as it is
+#
+# An operand of which an "item" step reads a single element stays as it is. Memory does not change.
+# The kernel's parameters keep their shapes; `flat_view` sees them otherwise.
+
+
+def flat_rows(region: Region, kept: int = 1) -> Region:
+    """The region with as few leading dimensions of its output and operands as possible.
+
+    The last `kept` dimensions stay. Its inputs are left as they are.
+    """
+    output = region.output.shape
+    listed = item_operands(region)
+    padded = {
+        number: (1,) * (len(output) - len(tensor.shape)) + tensor.shape
+        for number, tensor in enumerate(region.operands)
+        if number not in listed and tensor.shape
+    }
+    groups: list[list[int]] = []
+    kinds: list[list[bool]] = []
+    for axis, size in enumerate(output[:-kept]):
+        if size == 1:
+            continue
+        kind = [shape[axis] == 1 for shape in padded.values()]
+        if kinds and kinds[-1] == kind:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            kinds.append(kind)
+
+    def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*(math.prod(shape[axis] for axis in group) for group in groups), *shape[-kept:])
+
+    operands = [
+        Tensor(merged(padded[number]), tensor.dtype, tensor.constant)
+        if number in padded
+        else tensor
+        for number, tensor in enumerate(region.operands)
+    ]
+    return region.replace(
+        output=Tensor(merged(output), region.output.dtype), operands=tuple(operands)
+    )
+
+
+def as_matrix(tensor: Tensor) -> Tensor:
+    """A tensor with all leading dimensions as one."""
+    rows = math.prod(tensor.shape[:-1])
+    return Tensor((rows, tensor.shape[-1]), tensor.dtype, tensor.constant)
+
+
+def as_vector(tensor: Tensor) -> Tensor:
+    """A tensor with all dimensions as one."""
+    return Tensor((math.prod(tensor.shape),), tensor.dtype, tensor.constant)
+
+
+def open_view(region: Region) -> Region:
+    """The region with A as a matrix, and its output with as few dimensions as possible."""
+    a, *further = region.inputs
+    return flat_rows(region).replace(inputs=(as_matrix(a), *further))
+
+
+def row_itself(row: Expr) -> list[Expr]:
+    """The leading indices of a row of what is seen as a matrix."""
+    return [row]
+
+
+def flat_view(buffer: Expr, tensor: Tensor, seen: Tensor) -> Expr:
+    """A parameter under the shape of another tensor of as many elements."""
+    if tensor.shape == seen.shape:
+        return buffer
+    shape = [extent(size) for size in seen.shape]
+    align = max(1, DataType(tensor.dtype).itemsize)
+    return I.decl_buffer(shape, tensor.dtype, data=buffer.data, align=align)

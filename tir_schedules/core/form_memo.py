@@ -19,8 +19,7 @@ import msgspec
 from microkernels.base.errors import TvmHybridError
 from microkernels.vector.placeholders import Placeholder, Trace
 
-from .region import Region
-from .region_numbers import all_traced, region_form, region_numbers
+from .region import Region, all_traced, region_form, region_numbers
 
 T = TypeVar("T")
 

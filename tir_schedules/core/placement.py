@@ -14,10 +14,21 @@ placement if its axes divide the digits. The coarsest digit may be symbolic: row
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.base.tvm_compat.tir import llvm_functions
+from microkernels.vector.expressions import Expr, materialise, parameter
+from microkernels.vector.memory import ARRIVAL_LLVM_IR, count_arrival
+
+from .emission import opaque_block, task_loop
+from .extents import buffer_shape
+from .region import Tensor
 from .size import SymbolicSize, is_open, quotient
 
 
@@ -98,3 +109,87 @@ def _is_known(extent: Any) -> bool:
 def _divides(extent: Any, size: int) -> bool:
     """Whether an axis is a part of a digit, or of the symbolic one, which has all coarser axes."""
     return isinstance(size, SymbolicSize) or (_is_known(extent) and size % extent == 0)
+
+
+# Claims: shares of work in pieces, which threads take one after the other, not beforehand.
+#
+# Each thread takes the pieces of its own share, in order. Then it takes those that its neighbours
+# have not begun, so that a thread that is slower for a while, or wakes late, holds nobody up. While
+# all are as fast, each thread works on the same memory at every call.
+#
+# The idea is work stealing (Blumofe and Leiserson, JACM 46(5), 1999), with one counter for a share
+# in place of a deque, and neighbours in place of victims at random: cores next to each other often
+# share a cache.
+
+
+MOST_SHARES = 4
+"""Shares that one thread takes pieces of, its own among them."""
+_LINE = 16  # int32 of a cache line; each counter has its own
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The pieces of one share that are not taken yet.
+
+    Attributes
+    ----------
+    counters : Buffer
+        How many pieces of each share were taken.
+    share : Expr
+        Which of them it is.
+    """
+
+    counters: Expr
+    share: Expr
+
+    def each(self, pieces: Expr, body: Callable[[Expr], None]) -> None:
+        """Runs `body(number)` for those of `pieces` pieces that nobody else takes."""
+        counter = self.counters[self.share * _LINE]
+        with I.serial(pieces), opaque_block("claim"), I.If(counter < pieces), I.Then():
+            number = materialise(count_arrival(counter))
+            with I.If(number < pieces), I.Then(), opaque_block("claimed"):
+                body(number)
+
+
+@contextmanager
+def claimed_shares(shares: int, alone: Expr | None = None) -> Iterator[tuple[Expr, Claims]]:
+    """(task, claims): the loop over tasks, and in each over the shares that it takes pieces of.
+
+    `alone` as of `task_loop`.
+    """
+    with opaque_block("shares"):
+        counters = I.sblock_alloc_buffer((shares * _LINE,), "int32", align=64)
+        with I.serial(shares) as each:
+            I.buffer_store(counters, tirx.const(0, "int32"), [each * _LINE])
+        with (
+            task_loop(shares, alone=alone) as task,
+            llvm_functions(ARRIVAL_LLVM_IR),
+            I.serial(min(shares, MOST_SHARES)) as next_one,
+            opaque_block("share"),
+        ):
+            share = materialise(I.floormod(task + next_one, shares))
+            yield task, Claims(counters, share)
+
+
+def cache_parameter(name: str, tensor: Tensor) -> tuple[Expr, int]:
+    """Parameters for keys or values in tensors that may have room for more rows.
+
+        cache: float32[batch, heads, rows, columns]     strides (any, S, columns, 1)
+
+    A head's rows lie behind each other, and heads, of all batches, S elements apart: `rows *
+    columns`, or more where the tensor is the first rows of each head of a larger one.
+
+    The parameter of the function under construction, and S; a symbol if heads are several.
+    """
+    *leading, rows, columns = tensor.shape
+    shape = buffer_shape(tensor.shape)
+    # Of a dimension of one element the stride means nothing.
+    moving = [axis for axis, size in enumerate(leading) if size != 1]
+    if not moving:
+        return parameter(name, shape, tensor.dtype), rows * columns
+    distance = SymbolicSize.of(f"distance of heads of {name}")
+    strides: list[int | Expr] = [
+        tirx.Var(f"{name}_stride{axis}", "int64") for axis in range(len(leading))
+    ]
+    (strides[moving[-1]],) = buffer_shape([distance])
+    return parameter(name, shape, tensor.dtype, [*strides, columns, 1]), distance

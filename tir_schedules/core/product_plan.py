@@ -11,17 +11,19 @@ Pieces of one loop differ by at most one (`balanced`); only tile registers have 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import DataType
 
+from microkernels.base.arrays import RANGES
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Expr
 
-from .blocking import Group, balanced, panel_widths, shares
+from .blocking import Group, Panels, balanced, panel_widths, shares
 from .config import Config
-from .panels import Panels
+from .region import Region
 
 # The most panels that are prefetched. With few rows a panel is finished before the next one has
 # arrived from L3 or memory. Prefetching made whole models of 32 rows 1% to 9% faster (Zen 4). Each
@@ -250,3 +252,84 @@ class ProductPlan:
         if tail:
             found.append((tail, (Group(rows - tail, 1, tail),)))
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """What the busiest thread does of one product.
+
+    Attributes
+    ----------
+    part : Region
+        The product.
+    plan : ProductPlan
+        How it is cut.
+    copies : int
+        How many such products one call does; 0 if that is not known beforehand.
+    cycles : float
+        Estimated.
+    others : callable
+        () -> kernels that could compute it, and the estimated cycles then.
+    name : str
+        Which product of the region it is; "" of the only one.
+    filled : tuple of int or None
+        Rows and elements of K that tiles are filled with; None: all of them.
+    """
+
+    part: Region
+    plan: ProductPlan
+    copies: int = 1
+    cycles: float
+    others: Callable[[], Sequence[tuple[str, float]]]
+    name: str = ""
+    filled: tuple[int, int] | None = None
+
+
+# Integer products: what a region's attributes say of types, zero points and further inputs.
+#
+# `a_zero_point` and `b_zero_point` are numbers, or "input" for a further input (a scalar for A; one
+# int32 for each column of a constant B), or, for A, "range": a f32 input of two elements, scale and
+# zero point. Absent means 0. "dynamic" means that the kernel itself finds A's range first.
+
+
+def is_integer(region: Region) -> bool:
+    """Whether a product is one of 8-bit integers."""
+    return region.inputs[1].dtype in RANGES
+
+
+def zero_point_inputs(region: Region) -> list[str]:
+    """What the inputs after A and B are, in order: "range", "a", "b"."""
+    attrs = region.attrs
+    found = []
+    if "range" in (attrs.get("a_scale"), attrs.get("a_zero_point")):
+        found.append("range")
+    return found + [name for name in "ab" if attrs.get(f"{name}_zero_point") == "input"]
+
+
+def reject_zero_points(region: Region) -> str | None:
+    """Why the further inputs of an integer product make no sense, or None."""
+    names = zero_point_inputs(region)
+    if (region.attrs.get("a_zero_point") == "dynamic") != is_dynamic(region):
+        return "a zero point that is found without its scale"
+    if (names[:1] == ["range"] or is_dynamic(region)) and quantized_dtype(region) != "uint8":
+        return "a range of int8 values"
+    if len(region.inputs) != 2 + len(names):
+        return f"{len(region.inputs)} inputs, where the zero points are {names}"
+    for name, tensor in zip(names, region.inputs[2:], strict=True):
+        if name == "range" and (tensor.shape, tensor.dtype) != ((2,), "float32"):
+            return f"scale and zero point in {tensor}"
+        if name == "a" and tensor.size != 1:
+            return f"a zero point of A in {tensor}"
+        if name == "b" and not (tensor.constant and tensor.shape == region.output.shape[-1:]):
+            return f"zero points of B in {tensor}"
+    return None
+
+
+def quantized_dtype(region: Region) -> str:
+    """The 8-bit type of A, as it is or as the kernel quantises it."""
+    return str(region.attrs.get("a_quantize", region.inputs[0].dtype))
+
+
+def is_dynamic(region: Region) -> bool:
+    """Whether the kernel finds A's scale and zero point itself."""
+    return region.attrs.get("a_scale") == "dynamic"

@@ -20,7 +20,7 @@ from microkernels.machines.machine import Machine
 
 from .config import Config
 from .loop_nest import LoopNest
-from .product import Product
+from .product_plan import Product
 from .region import Region
 
 C = TypeVar("C", bound=Config)

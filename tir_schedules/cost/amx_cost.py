@@ -10,17 +10,19 @@ Tiles gain little where the time is that of fetching the weight from far away.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TypedDict
 
-from microkernels.amx.instructions import block_rows
-from microkernels.amx.scoreboard import TILE_BYTES
+from microkernels.amx.instructions import InstructionCounts, TileBlock, block_rows, product_counts
+from microkernels.amx.scoreboard import LEVELS, TILE_BYTES, Core, block_cycles
 from microkernels.amx.tile_shapes import LAYOUTS, ROW_BYTES, ROWS
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import estimate_cycles
-from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.product_plan import PANELS_AHEAD, ProductPlan
 
-from .amx_prediction import DEPTH, TilePart, level_of, predict
 from .work import product_rate
 
 # Tiles have to be this much faster: the estimate cannot tell less, and they cost a thread's state.
@@ -147,3 +149,206 @@ def why_not_amx(
     else:
         rest = f"they are estimated {gain:.2f}x as fast as {kernel}, {LEAST_GAIN}x is asked for"
     return f"{fill} of AMX tiles; {rest}"
+
+
+# Predicts what one thread's part of a product costs on AMX tiles: instructions, bytes, cycles.
+#
+# The part is divided as a `ProductPlan` says. The bytes that are read between two loads of the same
+# tile tell where it is loaded from: the nearest cache level that holds them all (least recently
+# used).
+#
+#     B    again for every block of rows in a block of m_block; in between a piece of a panel is
+#     read,
+#          and the rows' piece of A, which leaves L1 at once if it passes (tileloaddt1)
+#     A    again for every panel; in between the block of A and one panel are read
+#     C    again for every piece of K; in between the scratch, a piece of the panel and of A are
+#     read
+#
+# B that is prefetched (`TileLoops.fetch`) comes from L2; the part takes at least as long as the
+# prefetch. The prefetch instructions themselves are not counted: at most sixteen for a dot product,
+# two for each with four blocks of rows. The product is taken for one that is called repeatedly: B
+# is first in the cache that holds the thread's part of the weight, A in L2 or beyond. In a model
+# whose weights all come from memory, products of few rows take longer than predicted, on tiles and
+# on vectors alike.
+#
+# Of 22 products on Granite Rapids, half take 1.17 times as long as predicted or more, and all 1.02
+# to 1.43 times (`measurements/tile_products.json`, `tools/machine_fit.py`).
+
+
+DEPTH = 16  # steps of kr in a tile's 64 bytes of K
+EPILOGUE = 4  # operations on a vector of results: scale, bias, activation, conversion
+
+
+@dataclass(frozen=True, kw_only=True)
+class TilePart:
+    """One thread's part of a product on tiles.
+
+    Attributes
+    ----------
+    plan : ProductPlan
+        How it is cut; of one thread.
+    started : bool
+        Whether the accumulators start with something other than zero.
+    epilogue : int or None
+        Operations on every vector of results; None if tiles are stored as they are.
+    fetches : bool
+        Whether B is fetched into L2 a panel ahead where few rows pass over it.
+    """
+
+    plan: ProductPlan
+    started: bool = False
+    epilogue: int | None = EPILOGUE
+    fetches: bool = False
+
+    @property
+    def layout(self) -> str:
+        """The kernel's: "2x2" or "1x4"."""
+        assert isinstance(self.plan.kernel, AmxMicrokernel)
+        return self.plan.kernel.layout
+
+    @property
+    def pieces(self) -> list[int]:
+        """Tiles of K of every block of K."""
+        return [size // DEPTH for _, size in self.plan.pieces]
+
+    @property
+    def panels(self) -> list[int]:
+        """Vectors of columns of every panel."""
+        return [*self.plan.panels.widths]
+
+    @property
+    def bands(self) -> list[list[int]]:
+        """Rows of every register block, by blocks of m_block rows; the tail has its own."""
+        return [
+            [rows] * (group.size // rows)
+            for rows, groups in self.plan.bands(self.plan.m)
+            for group in groups
+            for _ in range(group.count)
+        ]
+
+    def counts(self) -> InstructionCounts:
+        """The tile instructions that the part executes."""
+        rows = [block for band in self.bands for block in band]
+        return product_counts(self.layout, rows, self.panels, self.pieces, started=self.started)
+
+
+@dataclass
+class Prediction:
+    """What the model predicts of a part.
+
+    Attributes
+    ----------
+    counts : InstructionCounts
+        Tile instructions.
+    tdp_cycles : float
+        Between two dot products at the peak.
+    cycles : float
+        From the first configuration to the release.
+    bytes_loaded : dict
+        By level, what tile loads fetch from it.
+    bytes_stored : int
+        What tile stores write.
+    """
+
+    counts: InstructionCounts
+    tdp_cycles: float
+    cycles: float = 0.0
+    bytes_loaded: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))
+    bytes_stored: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of the peak: 1 if one dot product follows the other."""
+        return self.tdp_cycles * self.counts.tdp / self.cycles
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """Blocks that are alike, `count` of them."""
+
+    block: TileBlock
+    rows: int
+    levels: tuple[str, str, str]
+    last: bool
+    count: int
+    fetched_from: str
+
+    def fetch_cycles(self, core: Core) -> float:
+        """Cycles that the tiles of B take to come into L2, if they were fetched ahead."""
+        if self.fetched_from == self.levels[1]:
+            return 0.0
+        rate = core.rates[LEVELS.index(self.fetched_from) - 1]
+        return TILE_BYTES * self.block.steps * self.block.column_tiles / rate
+
+
+def predict(part: TilePart, machine: Machine) -> Prediction:
+    """What a part costs on a machine with AMX, whose caches are the given one's."""
+    core = machine.tile_core
+    found = Prediction(part.counts(), core.tdp)
+    found.cycles = found.counts.ldtilecfg * core.configure + core.release
+    fetched = 0.0
+    for visit in _visits(part, machine):
+        block, levels = visit.block, dict(zip("ABC", visit.levels, strict=True))
+        epilogue = part.epilogue if visit.last else None
+        found.cycles += visit.count * (core.block + block_cycles(block, core, levels, epilogue))
+        results = visit.rows * block.column_tiles * ROW_BYTES
+        found.bytes_stored += visit.count * results
+        fetched += visit.count * visit.fetch_cycles(core)
+        loaded = {
+            "A": block.steps * visit.rows * ROW_BYTES,
+            "B": block.steps * block.column_tiles * TILE_BYTES,
+            "C": results if block.resume else 0,
+        }
+        for operand, size in loaded.items():
+            level = visit.fetched_from if operand == "B" else levels[operand]
+            found.bytes_loaded[level] += visit.count * size
+    found.cycles = max(found.cycles, fetched)
+    return found
+
+
+def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
+    """Every block of a part, those that are alike together."""
+    pieces, panels = part.pieces, part.panels
+    weight = TILE_BYTES * sum(pieces) * part.plan.n_vectors
+    for band, of_band in Counter(map(tuple, part.bands)).items():
+        rows, height = band[0], sum(band)
+        a_band = height * ROW_BYTES * sum(pieces)
+        b_first = level_of(weight + a_band, machine)
+        a_first = max(level_of(a_band, machine), "L2", key=LEVELS.index)
+        for vectors, of_vectors in Counter(panels).items():
+            b_panel = TILE_BYTES * sum(pieces) * vectors
+            a_again = level_of(a_band + b_panel, machine)
+            for number, steps in enumerate(pieces):
+                block = TileBlock(
+                    part.layout,
+                    math.ceil(rows / ROWS),
+                    vectors,
+                    steps,
+                    part.started or number > 0,
+                )
+                a_piece, b_piece = rows * ROW_BYTES * steps, TILE_BYTES * steps * vectors
+                results = ROW_BYTES * vectors
+                stays = 0 if part.plan.passing(height, steps * DEPTH) == "A" else a_piece
+                b_again = level_of(stays + b_piece + rows * results, machine)
+                between = height * (ROW_BYTES * steps + results) + b_piece
+                c = level_of(between, machine) if number else "L1"
+                for at_first_panel in (True, False):
+                    # One of all panels is the first, whatever its width: that of the first group.
+                    first = int(vectors == panels[0])
+                    of_panels = first if at_first_panel else of_vectors - first
+                    a = a_first if at_first_panel else a_again
+                    for b, of_rows in ((b_first, 1), (b_again, len(band) - 1)):
+                        count = of_band * of_panels * of_rows
+                        if count:
+                            last = number == len(pieces) - 1
+                            ahead = part.fetches and len(band) <= PANELS_AHEAD * vectors
+                            near = min(b, "L2", key=LEVELS.index) if ahead else b
+                            yield _Visit(block, rows, (a, near, c), last, count, b)
+
+
+def level_of(size: int, machine: Machine) -> str:
+    """The nearest level of `LEVELS` that holds so many bytes."""
+    sizes = (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes)
+    return next(
+        (level for level, most in zip(LEVELS, sizes, strict=False) if size <= most), "memory"
+    )

@@ -17,8 +17,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named, tile_kernels_for
 from tir_schedules.core.config import Config
-from tir_schedules.core.integer_product import is_integer, quantized_dtype
-from tir_schedules.core.product import Product
+from tir_schedules.core.product_plan import Product, is_integer, quantized_dtype
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
@@ -84,3 +83,22 @@ def _types(region: Region) -> tuple[str, str]:
         return quantized_dtype(region), b.dtype
     b_dtype = str(region.attrs.get("rounded", b.dtype))
     return b_dtype, b_dtype
+
+
+def why_fewer_threads(config: Config, machine: Machine) -> str:
+    """Why a configuration leaves threads idle; "" if it does not, or has no number of them.
+
+    >>> from microkernels.isa import isa_named
+    >>> from tir_schedules.rows.normalize import NormalizeConfig
+    >>> machine = Machine("znver4", isa_named("avx512"), 8)
+    >>> why_fewer_threads(NormalizeConfig(rows=1, threads=6), machine)
+    '6 of 8 threads: all are no faster, as a fork takes 1.2 us instead of 1.1'
+    """
+    used, threads = getattr(config, "threads", None), machine.threads
+    if used == 0:  # all, if any
+        used = threads if getattr(config, "parallel", True) else 1
+    if not isinstance(used, int) or used >= threads:
+        return ""
+    fork, own = machine.fork_us(threads), machine.fork_us(used)
+    instead = f" instead of {own:.1f}" if used > 1 else ""
+    return f"{used} of {threads} threads: all are no faster, as a fork takes {fork:.1f} us{instead}"

@@ -21,8 +21,8 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.arrays import RANGES
 from microkernels.base.errors import ConfigError
-from microkernels.base.integers import RANGES
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,
@@ -41,19 +41,20 @@ from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import is_open
 
-from .dequantized_steps import centred_steps
 from .fusible_ops import FUSIBLE_OPS
 from .lookup_table import LANES as LOOKUP_LANES
 from .lookup_table import emit_lookup, find_lookups, table_arguments
 from .quantize_steps import (
+    centred_steps,
     dequantize_reference,
     emit_centred,
     emit_dequantize,
     emit_quantize,
+    emit_requantize,
     quantize_reference,
+    requantize_reference,
     rounded,
 )
-from .requantize_steps import emit_requantize, requantize_reference
 
 # Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
 SPECIAL_STEPS = {

@@ -19,15 +19,14 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from microkernels.vector.expressions import Expr, cast, like
+from microkernels.vector.ieee import ROUND_BITS
 from microkernels.vector.placeholders import Placeholder, as_integer, as_real
-from microkernels.vector.rounding import ROUND_BITS
 from tir_schedules.core.region import Region
 
 from .epilogue import Columns, Epilogue, store_vector
-from .quantize_steps import can_quantize_wide, emit_quantize_wide
-from .requantize_steps import emit_words, saturated
+from .quantize_steps import can_quantize_wide, emit_quantize_wide, emit_words, saturated
 
 LANES = 16  # of AVX-512
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "depthwise_conv2d")

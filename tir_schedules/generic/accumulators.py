@@ -11,11 +11,10 @@ from tvm.ir.expr import TensorLoad
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .combine import keeping_nan
 from .expressions import int64, map_loads
 from .loops import Strides, sequence, store_statement
 from .nest import Axis, Nest, NotHandledError, Store
-from .strided_reads import NOTHING_STAGED, Staged
+from .strided_reads import NOTHING_STAGED, Staged, keeping_nan
 
 
 @dataclass(frozen=True)

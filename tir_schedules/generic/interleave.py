@@ -25,8 +25,7 @@ from microkernels.vector.expressions import Expr, bind, element_of, let_scope, r
 from .expressions import calls_of, int64, loads_of, map_loads, ramp_at, same, shuffle, substitute
 from .loops import Strides, nested, numbers_used, sequence, vectorized
 from .nest import Axis, Nest
-from .transpose import covering
-from .transposed_blocks import as_bits, interleaved_by_chain
+from .transpose import as_bits, covering, interleaved_by_chain
 from .vector_math import lower_math
 
 MOST_ROWS = 4

@@ -19,7 +19,7 @@ from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.statements import walk
+from tir_schedules.core.emission import walk
 
 from .expressions import const_int, int64, substitute, variables_of
 from .nest import NotHandledError

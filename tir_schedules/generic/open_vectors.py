@@ -18,7 +18,7 @@ from tvm.tirx import ForKind
 
 from microkernels.vector import unlikely
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.statements import walk
+from tir_schedules.core.emission import walk
 
 from .expressions import call_name, int64, substitute
 from .loops import sequence, without_repeats

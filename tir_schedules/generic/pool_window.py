@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from .combine import COMBINE
 from .expressions import loads_of, variables_beside_loads
 from .loops import access_strides
 from .nest import Axis, Nest
 from .padded_windows import Bounds
+from .strided_reads import COMBINE
 
 
 @dataclass(frozen=True)

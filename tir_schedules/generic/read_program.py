@@ -10,8 +10,7 @@ from tvm.sym import Analyzer
 
 from microkernels.vector.expressions import Expr
 
-from .expressions import const_int, map_loads, substitute, variables_of
-from .floats import guard_floats
+from .expressions import const_int, guard_floats, map_loads, substitute, variables_of
 from .nest import Axis, Nest, NotHandledError, Program, ReadSize, Store
 
 

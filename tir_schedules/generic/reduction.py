@@ -41,7 +41,6 @@ from .accumulators import (
     shared_axis,
     tiles_of,
 )
-from .combine import COMBINE
 from .elementwise import conditions_as_selects, lanes_for
 from .expressions import calls_of, int64, loads_of, same, variables_of
 from .loops import (
@@ -59,7 +58,7 @@ from .padded_windows import without_padding
 from .pool import window_loops
 from .pool_window import window_of
 from .reduction_rows import reduced_row_loops
-from .strided_reads import Staged, stage, strided_loads
+from .strided_reads import COMBINE, Staged, stage, strided_loads
 
 _MANY_ROWS = 32  # of fewer, hardware prefetchers follow each
 _SWEPT = 2048  # results of a block, which stay in L1

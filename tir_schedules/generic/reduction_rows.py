@@ -18,10 +18,10 @@ from tvm import tirx
 from microkernels.vector.expressions import Expr, like
 
 from .accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
-from .combine import COMBINE
 from .expressions import int64, ramp_at, shuffle
 from .loops import nested, pieces, sequence, serial, unrolled, vectorized
 from .nest import Axis, Nest
+from .strided_reads import COMBINE
 
 
 def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:

@@ -15,7 +15,7 @@ from microkernels.vector.expressions import Expr
 
 from .loops import parameter_views, with_statements
 from .nest import NotHandledError
-from .open_nests import flat_loop, require_open
+from .open_elements import flat_loop, require_open
 
 WHOLE_COPY = "tvm_hybrid.whole_copy"
 """Attribute of a function that stores its first tensor's elements in its last, in order."""

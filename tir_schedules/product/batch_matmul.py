@@ -30,21 +30,25 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import tile_kernels_for
 from microkernels.vector.expressions import Expr, bind
-from tir_schedules.core.blocking import balanced
+from tir_schedules.core.blocking import Panels, balanced
 from tir_schedules.core.config import best_first, check_numbers_or_all
 from tir_schedules.core.emission import (
+    for_share,
     kernel_function,
     opaque_block,
     operand_parameters,
     task_loop,
     tensor_parameter,
 )
-from tir_schedules.core.group_loops import for_share
-from tir_schedules.core.integer_product import is_integer, reject_zero_points, zero_point_inputs
 from tir_schedules.core.loop_nest import Loop, LoopNest
-from tir_schedules.core.panels import Panels
-from tir_schedules.core.product import Product
-from tir_schedules.core.product_plan import ProductPlan, TileConfig
+from tir_schedules.core.product_plan import (
+    Product,
+    ProductPlan,
+    TileConfig,
+    is_integer,
+    reject_zero_points,
+    zero_point_inputs,
+)
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.packed_work import PackedWork, share_packed_work
@@ -65,10 +69,10 @@ from .tile_config import (
     fewest_cycles,
     product_kernels,
     tile_cycles,
+    tiles_and_blocks,
     worth_trying,
 )
 from .tile_loops import TileLoops
-from .tile_space import tiles_and_blocks
 from .tile_stores import direct_store, store_columns
 from .zero_points import Start, ZeroPoints, integer_reference, named_inputs
 

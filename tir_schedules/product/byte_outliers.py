@@ -9,18 +9,34 @@ zero points start accumulators with.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, constant, materialise, ramp, splat
+from microkernels.kernels.byte_pairs import byte_tile, has_pairs
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import (
+    Expr,
+    constant,
+    materialise,
+    ramp,
+    reinterpret_group,
+    scalar,
+    splat,
+)
+from microkernels.vector.placeholders import applied
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns
 
 from .activations import Activations
-from .outlier_list import LANES, OutlierList, Products
-from .tile_loops import LoadPanel
-from .zero_points import Start
+from .outlier_list import LANES, LARGEST, LARGEST_OFFSET, OutlierList, Products
+from .streams import FEW_ROWS
+from .tile_loops import LoadPanel, Shortcut, TileLoops
+from .wide_product import FEWEST_INTEGER_ROWS
+from .zero_points import Start, ZeroPoints
 
 ColumnSums = Callable[[Expr | int], Expr]
 
@@ -168,3 +184,224 @@ class ByteOutliers:
         lanes = self.kernel.lanes
         place = ramp((vector - self.first[_ZERO]) * lanes, lanes)
         return self.starts[self.rows.within(row), place]
+
+
+# Which blocks of rows of a product are multiplied by pairs of bytes, chosen when it runs.
+#
+#     the weight's pairs are small         bytes
+#     few columns, or threads share K      words or digits
+#     few rows                             bytes if no element of A is beyond 7 bits
+#     else                                 bytes if few are, and these apart
+#     what is left                         words or digits
+#
+# "Beyond 7 bits" is beyond 127 from 0 or, where few are taken apart, from a number below A's zero
+# point. See `byte_product` and `outlier_list`.
+
+
+LISTED_ROWS = 512  # of a block: what they start with, in some panels, stays in L2
+LEAST_K = 33  # with less K, to start rows from memory takes longer than it saves
+
+
+def lists_outliers(plan: ProductPlan) -> bool:
+    """Whether outliers of A are taken apart; of fewer rows that takes longer than it saves."""
+    few = not is_open((plan.m,)) and plan.m < FEWEST_INTEGER_ROWS
+    return byte_tile_of(plan) is not None and searches(plan) and not few and plan.k >= LEAST_K
+
+
+def cut_for_bytes(plan: ProductPlan) -> ProductPlan:
+    """A plan whose blocks of rows are as small as taking outliers apart asks for."""
+    if not lists_outliers(plan):
+        return plan
+    return replace(plan, m_block=min(plan.m_block, max(LISTED_ROWS, plan.rows)))
+
+
+def byte_shortcut(
+    loops: TileLoops,
+    rows: Activations,
+    most_rows: int,
+    start: Start | None,
+    column_sums: ColumnSums,
+    weight: Expr,
+    answer: int,
+) -> Shortcut:
+    """The loops by bytes, and when they are right.
+
+    Parameters
+    ----------
+    loops : TileLoops
+        What other blocks run.
+    rows : Activations
+        A, for a tile by bytes; begun here.
+    most_rows : int
+        Of a block.
+    start : Start or None
+        What accumulators start with.
+    column_sums : callable
+        Vector of columns -> int32 lanes: their sums, where A may be cut above 0.
+    weight, answer : Buffer and int
+        The packed weight, and where it says whether its pairs fit.
+    """
+    by_bytes = replace(
+        loops,
+        plan=replace(loops.plan, kernel=rows.kernel),
+        load_a=rows.load,
+        begin=None,
+        start=start,
+        start_columns=None,
+    )
+    if not searches(loops.plan):
+        begin = rows.begin if rows.begins else None
+        return Shortcut(lambda *_: weight_fits(weight, answer), replace(by_bytes, begin=begin))
+
+    def fits(first: Expr, count: int | Expr) -> Expr:
+        rows.begin(first, count)
+        return tirx.Or(find_high_bits(rows, first, count), weight_fits(weight, answer))
+
+    if not lists_outliers(loops.plan):
+        return Shortcut(fits, by_bytes)
+    return Shortcut(fits, by_bytes, _with_outliers(by_bytes, rows, most_rows, start, column_sums))
+
+
+def _with_outliers(
+    loops: TileLoops,
+    rows: Activations,
+    most_rows: int,
+    start: Start | None,
+    column_sums: ColumnSums,
+) -> Shortcut:
+    """The same, of rows that have begun, whose outliers are apart."""
+    widths = loops.plan.panels.widths
+    outliers = ByteOutliers(
+        rows, most_rows, widths, _offset(start), start, column_sums, loops.load_b
+    )
+    few = FEW_ROWS if is_open((loops.plan.m,)) else 0
+
+    def cuts(first: Expr, count: int | Expr) -> Expr:
+        return outliers.split(first, count, tirx.GT(count, few) if few else None)
+
+    found = replace(
+        loops, load_a=outliers.load, start=outliers.start, begin_panel=outliers.begin_panel
+    )
+    if few:  # several panels side by side, without outliers
+        narrow = replace(found, start=outliers.start_without, begin_panel=None)
+        found = replace(found, narrow=narrow)
+    return Shortcut(cuts, found)
+
+
+def cuts_above(plan: ProductPlan, points: ZeroPoints) -> bool:
+    """Whether outliers are taken apart of bytes that are cut above 0, by a known zero point."""
+    return lists_outliers(plan) and not points.a_runtime and known_offset(points) > 0
+
+
+def known_offset(points: ZeroPoints) -> int:
+    """c of the outliers by a known zero point: that is in the middle of seven bits above it."""
+    return applied(_middle, points.a)
+
+
+def _middle(zero_point: int) -> int:
+    return min(max(zero_point - (LARGEST // 2 + 1), 0), LARGEST_OFFSET)
+
+
+def _offset(start: Start | None) -> Expr | None:
+    """c of the outliers; None for 0."""
+    if start is None:
+        return None
+    if not start.zero_points.a_runtime:
+        known = known_offset(start.zero_points)
+        return scalar(known, "int32") if known > 0 else None
+    below = start.a_zero_point() - tirx.const(LARGEST // 2 + 1, "int32")
+    offset = tirx.Max(below, tirx.const(0, "int32"))
+    return materialise(tirx.Min(offset, tirx.const(LARGEST_OFFSET, "int32")))
+
+
+# Products of 8-bit integers that take fewer instructions where nothing saturates, without VNNI.
+#
+#     a block of rows, at run time
+#         A at most 127 but for few elements, or the weight's pairs small    bytes
+#         else                                                               words; digits of few
+#         rows
+#
+# All give the same integers (see `microkernels.kernels.byte_pairs`). The weight's pairs are looked
+# at when it is packed; the answer lies behind it. A is looked at block by block: `outlier_list`
+# takes elements beyond 127 apart; where that does not pay, one pass of ORs finds whether there are
+# any. Weights of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits
+# always fit.
+
+
+SEARCHED_COLUMNS = 64
+_HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
+
+
+def searches(plan: ProductPlan) -> bool:
+    """Whether A is looked at; with few columns that takes longer than it saves."""
+    return plan.n >= SEARCHED_COLUMNS
+
+
+def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
+    """What is decided by the values that are multiplied, for `explain`.
+
+    `offset` is that of `outlier_list`, if it is known.
+    """
+    small = "no element of x is beyond 127 or " if searched else ""
+    if listed:
+        beyond = f"beyond {LARGEST}"
+        if offset > 0:
+            beyond = f"(as uint8) not from {offset} to {offset + LARGEST}"
+        small = f"few elements of x are {beyond}, whose products are added apart, or "
+    return f"pairs of bytes where {small}the weight's pairs are small, else words or digits"
+
+
+def byte_tile_of(plan: ProductPlan) -> Microkernel | None:
+    """What multiplies blocks that fit; None if nothing is faster for them, or threads share K."""
+    shared = sum(group.count for group in plan.k_shares) > 1
+    return byte_tile(plan.kernel) if has_pairs(plan.kernel) and not shared else None
+
+
+class HighBits:
+    """Searches bytes for one beyond 127; emits the search.
+
+    Parameters
+    ----------
+    lanes : int
+        Bytes that are looked at together, a multiple of four.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.seen = I.sblock_alloc_buffer((lanes,), "uint8", align=64)
+
+    def clear(self) -> None:
+        """Begins a search."""
+        I.buffer_store(self.seen, constant(0, "uint8", self.lanes), [ramp(0, self.lanes)])
+
+    def add(self, value: Expr) -> None:
+        """Looks at some bytes."""
+        everything = [ramp(0, self.lanes)]
+        I.buffer_store(self.seen, self.seen[tuple(everything)] | value, everything)
+
+    def none(self) -> Expr:
+        """Whether there was none."""
+        fours = [
+            reinterpret_group("int32", self.seen[ramp(start, 4)], 1)
+            for start in range(0, self.lanes, 4)
+        ]
+        while len(fours) > 1:
+            fours = [a | b for a, b in zip(fours[::2], fours[1::2], strict=True)]
+        return tirx.EQ(fours[0] & tirx.const(_HIGH, "int32"), tirx.const(0, "int32"))
+
+
+def weight_fits(weight: Expr, answer: int) -> Expr:
+    """What packing found about a weight; the int32 lies at `answer` of the flat buffer."""
+    return tirx.NE(reinterpret_group("int32", weight[ramp(answer, 4)], 1), tirx.const(0, "int32"))
+
+
+def find_high_bits(rows: Activations, first: Expr, count: int | Expr) -> Expr:
+    """Whether no byte of a block of rows that have begun, in whole vectors, is beyond 127."""
+    search = HighBits(rows.kernel.lanes * rows.kernel.kr)
+    vectors = -(-rows.k // search.lanes)
+    with opaque_block("find_high_bits"):
+        search.clear()
+        with I.serial(count) as row, I.serial(vectors) as vector:
+            columns = Columns(vector * search.lanes, search.lanes, search.lanes)
+            search.add(rows.operand(first + row, columns))
+    return search.none()

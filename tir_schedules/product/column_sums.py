@@ -20,7 +20,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, lanes_of, like, materialise, ramp
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.emission import for_groups
 
 from .skinny_product import Operands, shuffled
 

@@ -8,8 +8,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
-from tir_schedules.core.integer_product import is_integer, quantized_dtype
-from tir_schedules.core.product_plan import ProductPlan, TileConfig
+from tir_schedules.core.product_plan import ProductPlan, TileConfig, is_integer, quantized_dtype
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, materialise
-from tir_schedules.core.open_loops import ceil_div
+from tir_schedules.core.emission import ceil_div
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 
 from .tile_loops import TileLoops, most_lines

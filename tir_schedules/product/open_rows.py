@@ -22,23 +22,24 @@ from tvm import tirx
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, constant, materialise, ramp
-from microkernels.vector.prefetch import PREFETCH_LLVM_IR
-from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.claims import Claims, claimed_shares
-from tir_schedules.core.emission import opaque_block, task_loop
-from tir_schedules.core.extents import as_expr
-from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import (
+from microkernels.vector.memory import PREFETCH_LLVM_IR
+from tir_schedules.core.blocking import Group, TailHeights, balanced, tail_heights
+from tir_schedules.core.emission import (
     balanced_blocks,
     for_balanced_blocks,
+    for_groups,
+    for_share,
     for_tiles,
+    opaque_block,
     share_of,
+    task_loop,
 )
+from tir_schedules.core.extents import as_expr
+from tir_schedules.core.placement import Claims, claimed_shares
 from tir_schedules.core.product_plan import Piece, ProductPlan
-from tir_schedules.core.tail_heights import TailHeights, tail_heights
 
-from .few_rows import FewRows, PanelShare
 from .open_fetch import Ahead, OpenFetch
+from .skinny_product import FewRows, PanelShare
 from .streams import FEW_ROWS
 from .tile_loops import LoadPanel, Shortcut, TileLoops
 from .tile_stores import LONG_EPILOGUE, rest

@@ -18,7 +18,6 @@ from tvm import tirx
 from microkernels.kernels.byte_pairs import KR, signed_pairs
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
-from microkernels.vector.byte_groups import first_group, groups_found, saturating_difference
 from microkernels.vector.expressions import (
     Expr,
     cast,
@@ -29,6 +28,7 @@ from microkernels.vector.expressions import (
     splat,
     vector_type,
 )
+from microkernels.vector.shuffles import first_group, groups_found, saturating_difference
 
 LARGEST = 127  # of t
 LARGEST_OFFSET = 128  # of c: no magnitude of r is beyond 128 then

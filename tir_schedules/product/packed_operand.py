@@ -27,11 +27,9 @@ from microkernels.vector.expressions import (
     reinterpret_group,
     splat,
 )
-from microkernels.vector.transpose import transpose_block
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.panels import Panels
+from microkernels.vector.shuffles import transpose_block
+from tir_schedules.core.blocking import Group, Panels
+from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .batch_operands import StoredOperand

@@ -15,8 +15,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .tile_stores import store_tile

@@ -24,8 +24,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Between, Columns, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.core.product_plan import (
     PANELS_AHEAD,
     PRODUCTS_PER_FETCH,
@@ -34,11 +33,18 @@ from tir_schedules.core.product_plan import (
     ProductPlan,
 )
 
-from .late_stores import LateStores
-from .rounds import Ahead, emit_rounds, fetch_by_rounds, place_in_rounds, steps_of_round
 from .streams import emit_streams
 from .tile_fetch import TileFetch, all_of
-from .tile_stores import rest, store_tile
+from .tile_stores import (
+    Ahead,
+    LateStores,
+    emit_rounds,
+    fetch_by_rounds,
+    place_in_rounds,
+    rest,
+    steps_of_round,
+    store_tile,
+)
 from .wide_product import WideProduct
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]

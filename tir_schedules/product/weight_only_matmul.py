@@ -34,17 +34,23 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, cast, parameter, ramp, splat
-from tir_schedules.core.blocking import thread_grids
+from tir_schedules.core.blocking import Panels, thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
     kernel_function,
     operand_parameters,
     tensor_parameter,
 )
-from tir_schedules.core.extents import as_expr, extent, read_extents
-from tir_schedules.core.flat_rows import as_matrix, flat_view, open_view, row_itself
+from tir_schedules.core.extents import (
+    as_expr,
+    as_matrix,
+    extent,
+    flat_view,
+    open_view,
+    read_extents,
+    row_itself,
+)
 from tir_schedules.core.loop_nest import LoopNest
-from tir_schedules.core.panels import Panels
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
@@ -60,14 +66,13 @@ from tir_schedules.epilogue.epilogue import (
 )
 
 from .activations import Activations
-from .best_grid import best_grid, open_grid
+from .best_grid import ThreadGrid, best_grid, open_grid
 from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
-from .few_decoded_rows import MOST_ROWS, FewDecodedRows
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .open_rows import OpenRows, share_open
 from .rounded_panels import RoundedPanels
-from .thread_grid import ThreadGrid
+from .skinny_product import MOST_ROWS, FewDecodedRows
 from .tile_config import (
     RESULT_DTYPES,
     check_tile,

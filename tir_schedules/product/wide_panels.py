@@ -16,9 +16,9 @@ from microkernels.vector.expressions import (
     reinterpret_group,
     vector_type,
 )
+from tir_schedules.core.blocking import Panels
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr
-from tir_schedules.core.panels import Panels
 from tir_schedules.core.product_plan import Piece
 
 from .tile_loops import LoadPanel

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .footprint import LINE, Pattern
 from .nodes import Memory
-from .traffic import footprint
+from .traffic import LINE, Pattern, footprint
 
 ROWS, COLUMNS, ALL = "rows", "columns", "all"
 

@@ -11,12 +11,11 @@ from typing import Any
 from tvm import tirx
 from tvm.target import Target
 
+from .cycles import registers_of
 from .expressions import Expressions
 from .flat_tir import key, lowered
 from .index import Index
-from .nodes import Body, Branch, Loop, Program
-from .registers import registers_of
-from .values import Scope
+from .nodes import Body, Branch, Loop, Program, Scope
 
 
 def read(function: tirx.PrimFunc, target: Target, vector_bits: int, name: str = "") -> Program:

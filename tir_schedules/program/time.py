@@ -14,11 +14,10 @@ from math import ceil
 
 from microkernels.machines.machine import Machine
 
-from .cycles import Cycles
+from .cycles import FAR, FOREIGN, NEAR, SHARED, Cycles, KernelTime, Phase
 from .index import Environment
 from .nodes import Body, Branch, Loop, Program
 from .parts import Part, foreign_bytes, parts_of, split_lines
-from .phase import FAR, FOREIGN, NEAR, SHARED, KernelTime, Phase
 from .traffic import Touched, Traffic, footprint, stored
 
 # What comes from L2 so many times as often as from beyond was fetched by the first pass of a loop.

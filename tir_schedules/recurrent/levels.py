@@ -20,7 +20,7 @@ from tvm import tirx
 from microkernels.kernels.byte_pairs import byte_tile, has_pairs, packed_words_tile
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
-from microkernels.vector.rounding import round_to_integer
+from microkernels.vector.ieee import round_to_integer
 from tir_schedules.rows.quantization_range import LARGEST, emit_extremes, emit_parameters
 
 from .problem import RecurrentProblem

@@ -28,24 +28,26 @@ from microkernels.vector.expressions import (
     ramp,
     reinterpret_group,
 )
-from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core.blocking import balanced, shares, tail_heights
 from tir_schedules.core.emission import (
     EXACT_BUFFERS,
+    choose,
+    for_groups,
+    for_share,
+    for_tiles,
     kernel_function,
     opaque_block,
+    share_of,
     task_loop,
     tensor_parameter,
 )
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
-from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import choose, for_tiles, share_of
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.rows.quantization_range import LARGEST, dynamic_range
 
 from . import weight
-from .cells import numpy_cell, vector_cell
+from .activations import numpy_cell, vector_cell
 from .config import (
     Panels,
     RecurrentConfig,
@@ -57,9 +59,9 @@ from .config import (
     parts_of,
     space,
 )
-from .large_pairs import RestsOf
 from .problem import RECURRENT, RecurrentProblem, reject
 from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps, allocate
+from .weight import RestsOf
 
 RECURRENT_ATTRS = "tvm_hybrid.recurrent"
 """Attribute of `plain_function`: those of its region, as JSON."""

@@ -26,14 +26,14 @@ from microkernels.microkernel import Microkernel, whole_loop
 from microkernels.tile import Tile
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind, constant, ramp, reinterpret, splat
-from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
+from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.emission import opaque_block
 
-from .cells import Cell
+from .activations import Cell
 from .config import Panels
-from .large_pairs import RestsOf
 from .levels import Levels, ReadSums, allocate_levels
 from .problem import RecurrentProblem
+from .weight import RestsOf
 
 MOST_WRITTEN = 4
 """Vectors of several known rows, whose cells LLVM may write out. Of more, products lose their

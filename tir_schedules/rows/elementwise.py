@@ -10,27 +10,144 @@ that are known at run time only, `open_elementwise`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from tir_schedules.core.collapse import broadcasts, collapsed, item_operands
+from microkernels.vector.expressions import Expr, bind, materialise
+from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
-from tir_schedules.core.extents import read_extents
+from tir_schedules.core.emission import (
+    for_share,
+    kernel_function,
+    opaque_block,
+    open_tasks,
+    operand_parameters,
+    share_of,
+    task_loop,
+    tensor_parameter,
+)
+from tir_schedules.core.extents import (
+    as_expr,
+    broadcasts,
+    collapsed,
+    extent,
+    item_operands,
+    read_extents,
+)
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import LEAST_MOVED, alone_below, threads_worth
-from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    as_lanes,
+    load_vector,
+    rows_and_columns,
+    store_vector,
+)
 from tir_schedules.epilogue.packed_bytes import LANES as PACKED_LANES
+from tir_schedules.epilogue.packed_bytes import wide_bytes
 
-from .elementwise_loops import Loops
 from .normalize_view import reshaped
-from .open_elementwise import OpenLoops
+
+
+class Loops:
+    """The loops of an elementwise region: full vectors of each row, and one for what is left of it.
+
+    The last vector of a row may overlap the one before it and compute the same results again, so
+    that no mask is needed unless a row is shorter than a vector.
+
+    The loops over a matrix of `n` columns.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        lanes: int,
+        unroll: int,
+        x_dtype: str,
+        x: Expr,
+        y: Expr,
+        epilogue: Epilogue,
+    ) -> None:
+        self.n, self.lanes, self.unroll = n, lanes, unroll
+        self.x_dtype, self.x, self.y, self.epilogue = x_dtype, x, y, epilogue
+        self.packed = wide_bytes(epilogue.region, lanes, epilogue)
+
+    def share(self, rows: int, threads: int) -> None:
+        """Shares the rows among threads, or the vectors of every row if rows are few and long."""
+        vectors = self.n // self.lanes
+        long = rows < 4 * threads and vectors >= 4 * threads > 4
+        extent = vectors if long else rows
+        parts = shares(extent, min(threads, extent))
+        tasks = sum(group.count for group in parts)
+
+        def part(start: Expr, size: int) -> None:
+            if long:
+                self.for_rows(0, rows, lambda row: self.vectors(row, start, size))
+            else:
+                self.for_rows(start, size, self.row)
+
+        with task_loop(tasks) as task:
+            for_share(parts, task, part)
+        if long and self.n % self.lanes:
+            with opaque_block("rest"):
+                self.for_rows(0, rows, self.rest)
+
+    def for_rows(self, start: Expr | int, count: Expr | int, body: Callable[[Expr], None]) -> None:
+        with I.serial(count) as i:
+            body(start + i)
+
+    def row(self, row: Expr) -> None:
+        """A whole row."""
+        self.vectors(row, 0, self.n // self.lanes)
+        if self.n % self.lanes:
+            self.rest(row)
+
+    def vectors(self, row: Expr, start: Expr | int, count: int) -> None:
+        """`count` full vectors of a row, from vector `start`."""
+        lanes = self.lanes
+        unroll = min(self.unroll, max(count, 1))
+        steps, left = divmod(count, unroll)
+        if steps:
+            with I.serial(steps) as step:
+                self.side_by_side(row, (start + step * unroll) * lanes, unroll)
+        if left:
+            with I.serial(left) as slot:
+                self.side_by_side(row, (start + steps * unroll + slot) * lanes, 1)
+
+    def side_by_side(self, row: Expr, start: Expr, count: int) -> None:
+        """Vectors that lie next to each other."""
+        vectors = [Columns(start + i * self.lanes, self.lanes, self.lanes) for i in range(count)]
+        if self.packed is None:
+            for columns in vectors:
+                self.one(row, columns)
+            return
+        wide = [self.epilogue(self._read(row, c), row, c, self.packed) for c in vectors]
+        self.packed.store(self.y, wide, (row,), start)
+
+    def rest(self, row: Expr) -> None:
+        """The last columns: a vector that overlaps the one before it, or a masked one."""
+        if self.n > self.lanes:
+            self.one(row, Columns(self.n - self.lanes, self.lanes, self.lanes))
+        else:
+            self.one(row, Columns(0, self.lanes, self.n))
+
+    def one(self, row: Expr, columns: Columns) -> None:
+        """One vector."""
+        result = self.epilogue(self._read(row, columns), row, columns)
+        store_vector(self.y, result, (row,), columns)
+
+    def _read(self, row: Expr, columns: Columns) -> Expr:
+        return bind(as_lanes(load_vector(self.x, self.x_dtype, (row,), columns)))
+
 
 OPERATION_CYCLES = 0.925  # of one operator, for a vector
 X_DTYPES = ("float32", "bfloat16", "uint8", "int8", "int32")
@@ -165,3 +282,69 @@ class Elementwise(Template[ElementwiseConfig]):
 
 
 ELEMENTWISE = register_template(Elementwise())
+
+
+class OpenLoops(Loops):
+    """The loops of an elementwise region whose sizes are known at run time only.
+
+    As `Loops`, but what threads share is decided when the kernel runs: the rows or, where all of it
+    is one row, its vectors. A row of unknown length is whole vectors some at a time, single ones,
+    then one that overlaps the one before it or, of a row shorter than a vector, is cut.
+
+    The loops over a matrix whose rows, columns or both are known at run time only.
+    """
+
+    def share_open(self, rows: int, threads: int, alone: int) -> None:
+        """Shares the rows among threads, or the vectors of a single row.
+
+        Parameters
+        ----------
+        alone : int
+            Up to so many numbers, one thread runs all.
+        """
+        count, n = as_expr(extent(rows)), as_expr(extent(self.n))
+        single = not is_open((rows,)) and rows == 1
+        first_row = as_expr(0)
+        total = materialise(I.floordiv(n, self.lanes)) if single else count
+        with open_tasks(threads, count * n <= alone) as (task, tasks):
+            first, share = share_of(total, task, tasks)
+            if single:
+                self.vectors(first_row, first, share)
+            else:
+                self.for_rows(first, share, self.row)
+        if single:
+            with opaque_block("rest"):
+                self.rest(first_row)
+
+    def row(self, row: Expr) -> None:
+        if not is_open((self.n,)):
+            super().row(row)
+            return
+        self.vectors(row, 0, I.floordiv(as_expr(extent(self.n)), self.lanes))
+        self.rest(row)
+
+    def vectors(self, row: Expr, start: Expr | int, count: Expr | int) -> None:
+        if isinstance(count, int):
+            super().vectors(row, start, count)
+            return
+        lanes, unroll = self.lanes, self.unroll
+        several = materialise(I.floordiv(count, unroll))
+        with I.serial(several) as step, opaque_block("vectors"):
+            self.side_by_side(row, (start + step * unroll) * lanes, unroll)
+        if unroll > 1:
+            with I.serial(count - several * unroll) as slot, opaque_block("vector"):
+                self.side_by_side(row, (start + several * unroll + slot) * lanes, 1)
+
+    def rest(self, row: Expr) -> None:
+        if not is_open((self.n,)):
+            super().rest(row)
+            return
+        n, lanes = as_expr(extent(self.n)), self.lanes
+        if lanes == 1:
+            return
+        left = materialise(I.floormod(n, lanes))
+        with I.If(left > 0), I.Then(), I.If(n > lanes):
+            with I.Then(), opaque_block("overlapping"):
+                self.one(row, Columns(n - lanes, lanes, lanes))
+            with I.Else(), opaque_block("cut"):
+                self.one(row, Columns(0, lanes, left))

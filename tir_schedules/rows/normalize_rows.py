@@ -16,9 +16,9 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector import vector_math
-from microkernels.vector.exp2 import exp_of_difference
 from microkernels.vector.expressions import Expr, bind, constant, materialise, splat
 from microkernels.vector.ieee import LOWEST
+from microkernels.vector.vector_math import exp_of_difference
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.reduce_lanes import Combine, LaneTotals, add, reduce_lanes
 from tir_schedules.epilogue.epilogue import (

@@ -17,8 +17,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.extents import extent
-from tir_schedules.core.flat_rows import flat_rows
+from tir_schedules.core.extents import extent, flat_rows
 from tir_schedules.core.region import Region, Tensor
 
 SOFTMAX_OPS = ("softmax", "log_softmax")

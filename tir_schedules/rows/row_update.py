@@ -17,13 +17,17 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.base.tvm_compat.tir import llvm_functions
-from microkernels.vector.addresses import ADDRESS_LLVM_IR, address_of
 from microkernels.vector.expressions import Expr, cast, materialise, ramp, splat
-from tir_schedules.core.cache_parameter import cache_parameter
-from tir_schedules.core.emission import kernel_function, opaque_block, tensor_parameter
-from tir_schedules.core.extents import as_expr, extent, read_extents
-from tir_schedules.core.flat_rows import flat_view
-from tir_schedules.core.open_loops import open_tasks, share_of
+from microkernels.vector.memory import ADDRESS_LLVM_IR, address_of
+from tir_schedules.core.emission import (
+    kernel_function,
+    opaque_block,
+    open_tasks,
+    share_of,
+    tensor_parameter,
+)
+from tir_schedules.core.extents import as_expr, extent, flat_view, read_extents
+from tir_schedules.core.placement import cache_parameter
 from tir_schedules.core.region import Tensor
 
 ALONE_BYTES = 1 << 16  # of what is written: one thread does it sooner

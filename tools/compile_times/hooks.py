@@ -32,7 +32,7 @@ TEMPLATES, CONFIGURATIONS = "templates", "configurations"
 KERNEL_PASSES, CODE_GENERATION, EMISSION = "TVM's passes", "LLVM IR", "LLVM's emission"
 PARTS = {
     "relay_passes.lower.lower_regions:emit_kernel": TEMPLATES,
-    "relay_passes.lower.select_configs:choose": CONFIGURATIONS,
+    "relay_passes.lower.lower_regions:choose": CONFIGURATIONS,
     "tvm.tirx:build": KERNEL_PASSES,
     "tvm.tirx.build:codegen_build": CODE_GENERATION,
     "microkernels.base.tvm_compat.relax:emit_machine_code": EMISSION,

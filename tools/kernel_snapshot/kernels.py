@@ -16,7 +16,7 @@ from tvm import tirx
 
 from microkernels.base.tvm_compat.relax import llvm_version
 from relay_passes.lower import native_code
-from relay_passes.lower.kernel_text import GLOBAL_SYMBOL, KernelCode, kernel_key
+from relay_passes.lower.codegen import GLOBAL_SYMBOL, KernelCode, kernel_key
 from tvm_hybrid import api
 from tvm_hybrid.cache.cache_folder import CACHE_VARIABLE
 

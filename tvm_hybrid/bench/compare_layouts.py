@@ -20,8 +20,7 @@ from ..records.lookup.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
 from ..tuning.layouts.joint_layout import JointResult
 from ..tuning.measuring.model_race import RACE_EFFORT, race
-from ..tuning.measuring.sampling import Effort
-from ..tuning.measuring.significance import sign_test
+from ..tuning.measuring.sampling import Effort, sign_test
 from ..tuning.tune_model import tune
 from ..tuning.tune_result import TuneResult
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from microkernels.base.errors import FeedError
 
+from ..runtime.feeds import sample_shapes
 from ..runtime.input_values import arrays_of
-from ..runtime.open_feeds import sample_shapes
 from ..runtime.tensors import numpy_dtype
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from microkernels.base.cache_dir import cache_dir
+from microkernels.base.files import cache_dir
 from microkernels.base.logs import logger
 
 CACHE_VARIABLE = "TVM_HYBRID_CACHE"

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from microkernels.base.logs import logger
-from relay_passes.lower.kernel_text import KernelCode
+from relay_passes.lower.codegen import KernelCode
 
 from ..library.manifest import package_versions
 from .cache_folder import DRAFT, KERNEL, KERNELS, belongs_to_us, is_enabled
@@ -28,7 +28,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KernelCache:
-    """The kernels of one program; a `relay_passes.lower.kernel_text.KernelStore`.
+    """The kernels of one program; a `relay_passes.lower.codegen.KernelStore`.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ from microkernels.base.logs import logger
 
 from ..frontend.model_bytes import FileState, ModelBytes, are_older, are_unchanged
 from .cache_folder import NOTE, PROGRAMS
-from .program_note import read_note, write_note
+from .program_key import read_note, write_note
 
 
 class _ModelDigest(msgspec.Struct, frozen=True):

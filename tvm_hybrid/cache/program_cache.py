@@ -29,7 +29,7 @@ from ..executable.load import load_library
 from ..frontend.model_bytes import FileState, file_state
 from ..runtime.threads import ThreadsLike
 from .cache_folder import LIBRARY, NOTE, PROGRAMS, belongs_to_us
-from .program_note import Note, read_note, write_note
+from .program_key import Note, read_note, write_note
 
 
 def find(

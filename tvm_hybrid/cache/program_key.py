@@ -10,19 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from microkernels.base.files import write_whole
 from microkernels.machines.machine import Machine
 
 from ..frontend.model_bytes import FileState, ModelBytes, are_unchanged, file_state
 from ..library.manifest import FORMAT, package_versions
 from ..options import CompileOptions, Records, fallback_of, setting_of, target_of
 from ..records.record_paths import default_record_paths, records_refused
+from ..runtime.tensors import DeclaredInterface
 
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
 _READERS = ("onnx", "numpy", "ml_dtypes")
@@ -187,3 +189,64 @@ def _walk(folder: str) -> Sources:
                 state = entry.stat()
                 found.append((entry.path, state.st_size, state.st_mtime_ns))
     return found
+
+
+AnyNote = TypeVar("AnyNote", bound=msgspec.Struct)
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a program besides its library.
+
+    Attributes
+    ----------
+    declared : DeclaredInterface or None
+        What the model declares, if sizes are open.
+    refusal : str
+        Why there is no such program; empty if there is one.
+    inputs : tuple of str
+        The inputs whose values it would have had to know.
+    checked : tuple or None
+        The library's file as it was when its checksums were right.
+    """
+
+    declared: DeclaredInterface | None = None
+    refusal: str = ""
+    inputs: tuple[str, ...] = ()
+    checked: FileState | None = None
+
+
+class _Checked(msgspec.Struct):
+    sha256: str
+    note: msgspec.Raw
+
+
+def write_note(path: Path, note: msgspec.Struct) -> None:
+    """Writes a file with its checksum.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    text = msgspec.json.encode(note)
+    checked = _Checked(hashlib.sha256(text).hexdigest(), msgspec.Raw(text))
+    write_whole(path, msgspec.json.encode(checked))
+
+
+def read_note(path: Path, kind: type[AnyNote]) -> AnyNote:
+    """The note of a kind in a file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If it is damaged.
+    """
+    try:
+        checked = msgspec.json.decode(path.read_bytes(), type=_Checked)
+        if hashlib.sha256(checked.note).hexdigest() == checked.sha256:
+            return msgspec.json.decode(checked.note, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    raise ValueError(f"{path} is damaged: its checksum is wrong")

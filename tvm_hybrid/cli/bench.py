@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from microkernels.base.output_file import require_writable, write_whole
+from microkernels.base.files import require_writable, write_whole
 
-from ..bench.peers.openvino_python import PYTHON_VARIABLE
+from ..bench.peers.openvino_peer import PYTHON_VARIABLE
 from .bench_layers import bench_layers
 from .bench_streams import StreamCounts, bench_streams
 from .bench_turns import Turns, turn_options
 from .console import output_console, print_json, say, turns_bar, working
-from .inputs import input_options, note_random
-from .models import session_of
+from .models import input_options, note_random, session_of
 from .options import AT_LEAST_ONE, FILE, compile_options, json_option
 
 if TYPE_CHECKING:
@@ -158,8 +157,7 @@ def command(
     from relay_passes.pipeline_options import FUSION_LEVELS
 
     from ..bench.bench import bench
-    from ..bench.bench_csv import bench_csv
-    from ..bench.bench_tables import bench_table
+    from ..bench.bench_tables import bench_csv, bench_table
     from ..bench.feeds import feeds_of, load_feeds
     from ..bench.flops import ProductSums
     from ..bench.peers.peers import PEERS
@@ -239,8 +237,7 @@ def _names(peers: str | None, default: str) -> list[str]:
 
 def _predict(model: Path | None, options: CompileOptions, as_json: bool) -> None:
     """Shows the predictions for a model, or for the table of shapes."""
-    from ..bench.scaling.predict import predict_model, predict_shapes
-    from ..bench.scaling.predict_table import predict_tables
+    from ..bench.scaling.predict import predict_model, predict_shapes, predict_tables
     from ..options import target_of
     from ..runtime.threads import resolve_threads
     from ..targets.resolve import threads_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from microkernels.base.output_file import require_writable, write_whole
+from microkernels.base.files import require_writable, write_whole
 
 from .console import output_console, print_json, working
 
@@ -34,7 +34,7 @@ def bench_layers(
     """
     from ..bench.layers.conv_layers import measure_layers
     from ..bench.layers.layer_models import NETWORKS
-    from ..bench.layers.layer_tables import layer_tables, markdown_page
+    from ..bench.layers.layer_report import layer_tables, markdown_page
     from ..options import given
     from ..runtime.threads import resolve_threads
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from microkernels.base.output_file import write_whole
+from microkernels.base.files import write_whole
 
 from .bench_turns import Turns
 from .console import output_console, print_json, turns_bar
-from .inputs import note_random
-from .models import session_of
+from .models import note_random, session_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,8 +54,7 @@ def bench_streams(
     as_json: bool,
 ) -> int:
     """Measures each number of streams; returns the exit code: 1 if results of ours are wrong."""
-    from ..bench.bench_csv import bench_csv
-    from ..bench.bench_tables import throughput_table
+    from ..bench.bench_tables import bench_csv, throughput_table
     from ..bench.feeds import feeds_of
     from ..bench.flops import ProductSums
     from ..bench.throughput import measure_throughput

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from microkernels.base.errors import OutputError
-from microkernels.base.output_file import require_writable, why_not_written, write_whole
+from microkernels.base.files import require_writable, why_not_written, write_whole
 
 from .console import output_console, working
 from .options import AT_LEAST_ONE, FILE

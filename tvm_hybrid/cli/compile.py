@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from microkernels.base.errors import ArtifactError
-from microkernels.base.output_file import require_writable
+from microkernels.base.files import require_writable
 
 from .console import print_json, say
 from .options import FILE, compile_options, json_option, model_argument

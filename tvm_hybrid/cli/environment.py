@@ -195,7 +195,7 @@ def places(topology: Topology) -> list[Fact]:
 
 
 def _tools() -> list[Fact]:
-    from microkernels.base.cache_dir import cache_dir
+    from microkernels.base.files import cache_dir
 
     from ..cache.cache_folder import KERNELS, PROGRAMS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from microkernels.base.output_file import require_writable, write_whole
+from microkernels.base.files import require_writable, write_whole
 
 from .console import output_console, print_json, working
 from .options import AT_LEAST_ONE, FILE, json_option
@@ -40,7 +40,7 @@ def command(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     registers. Code for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids, is left
     out.
     """
-    from ..bench.tables import kernel_speed_table
+    from ..bench.bench_tables import kernel_speed_table
     from ..report.kernel_speed import kernel_page, measure_kernels
 
     if markdown is not None:

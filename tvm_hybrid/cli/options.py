@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from microkernels.base.errors import Argument, TvmHybridError
 
-from ..runtime.thread_pool.spin import SPINS
+from ..runtime.thread_pool.native import SPINS
 from ..targets.architectures import ARCHITECTURES
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from microkernels.base.output_file import write_whole
+from microkernels.base.files import write_whole
 
 from .console import error_console
 from .options import FOLDER

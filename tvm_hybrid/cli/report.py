@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from microkernels.base.output_file import require_writable
+from microkernels.base.files import require_writable
 
 from .console import print_json, say, working
-from .inputs import input_options, note_random
-from .models import executable_of
+from .models import executable_of, input_options, note_random
 from .options import (
     AT_LEAST_ONE,
     FILE,

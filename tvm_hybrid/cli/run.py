@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .console import print_json, say
-from .inputs import input_options, note_random
-from .models import session_of
+from .models import input_options, note_random, session_of
 from .options import FILE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Runs MODEL, an ONNX file or a library that `compile` wrote."""
-    from microkernels.base.output_file import replacing, require_writable
+    from microkernels.base.files import replacing, require_writable
 
     from ..bench.feeds import feeds_of, load_feeds, save_arrays
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .console import output_console, print_json, say, working
-from .inputs import input_options, note_random
-from .models import executable_of
+from .models import executable_of, input_options, note_random
 from .options import ALL, AT_LEAST_ONE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
@@ -80,8 +79,7 @@ def command(
         raise click.UsageError("--measure is for this machine, and excludes --target")
     if options.keep_open:
         raise click.UsageError("times are predicted for known sizes: give --shape or --dim")
-    from ..bench.scaling.scale import scale_model
-    from ..bench.scaling.scale_table import measured_table, scale_table
+    from ..bench.scaling.scale import measured_table, scale_model, scale_table
 
     with working(f"predicting {model.name}"):
         report = scale_model(

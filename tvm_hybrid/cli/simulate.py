@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from microkernels.base.output_file import require_writable, write_whole
+from microkernels.base.files import require_writable, write_whole
 
 from .console import output_console, print_json, working
 from .options import AT_LEAST_ONE, FILE, json_option
@@ -89,8 +89,8 @@ def command(
     are searched.
     """
     from ..tuning.recordings.simulate import shipped_recordings
+    from ..tuning.study.search_plot import search_json, search_page, search_tables
     from ..tuning.study.search_study import CONTESTANTS, study_searches
-    from ..tuning.study.search_table import search_json, search_page, search_tables
 
     for file in (plot, markdown):
         if file is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from microkernels.base.output_file import require_writable
+from microkernels.base.files import require_writable
 
 from .console import output_console, print_json, say, working
 from .options import (
@@ -161,7 +161,7 @@ def _plot(records: Sequence[Record], path: Path) -> None:
 
 def _check_plot(path: Path) -> None:
     """Finds out before an hour of measurements, not after it."""
-    from ..tuning.study.plotting import new_figure
+    from ..tuning.study.tune_plot import new_figure
 
     formats = new_figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix.lstrip(".").lower() not in formats:

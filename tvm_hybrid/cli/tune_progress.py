@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ..tuning.events import Callback, TaskInfo, Trial
+    from ..tuning.tune_result import Callback, TaskInfo, Trial
 
 LINE_SECONDS = 10.0
 """So often a plain line is printed while one region is searched."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import output_console, print_json, say, working
-from .inputs import input_options, note_random
-from .models import session_of
+from .models import input_options, note_random, session_of
 from .options import compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def _with_first_difference(
 def _show(report: VerifyReport, drawn: list[str], as_json: bool) -> None:
     import msgspec
 
-    from ..bench.tables import verify_table
+    from ..bench.bench_tables import verify_table
 
     note_random(drawn)
     if as_json:

@@ -19,7 +19,7 @@ from ..bench.bench_tables import bench_table
 from ..cli.console import error_console
 from ..cli.interruptible import interruptible
 from . import file_types, perceptrons
-from .steps import Steps
+from .models import Steps
 
 
 def demonstrate(threads: int, seconds: float) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from microkernels.base.errors import VerifyError
+from microkernels.base.errors import ModelError, VerifyError
 
 from ..bench.bench import BenchReport
-from .classifier import Classifier, ClassifierConfig, load_text_labels
 from .magika_files import fetch_magika
-from .models import DemoModel
+from .models import DemoModel, Steps
 from .samples import REPOSITORY, sample_paths
-from .steps import Steps
 
 STEPS = 4
 
@@ -68,3 +72,146 @@ def recognise(classifier: Classifier) -> Table:
     if wrong:
         raise VerifyError("; ".join(wrong))
     return table
+
+
+# What surrounds magika's network: features out of a file, a label out of the scores.
+#
+# The features are those of magika's version 3 models: of the first and the last `block_size` bytes,
+# stripped of white space on the outer side, the first `beg_size` and the last `end_size`, padded.
+# Which label is reported follows magika's high-confidence mode.
+
+
+class ClassifierConfig(msgspec.Struct, frozen=True):
+    """The part of the model's config.min.json that we use; names are magika's."""
+
+    beg_size: int
+    mid_size: int
+    end_size: int
+    use_inputs_at_offsets: bool
+    medium_confidence_threshold: float
+    min_file_size_for_dl: int
+    padding_token: int
+    block_size: int
+    target_labels_space: tuple[str, ...]
+    thresholds: dict[str, float]
+    overwrite_map: dict[str, str]
+
+    @staticmethod
+    def load(path: Path) -> ClassifierConfig:
+        """Reads the file.
+
+        Raises
+        ------
+        ModelError
+            If it is not a description of such a model.
+        """
+        try:
+            config = msgspec.json.decode(path.read_bytes(), type=ClassifierConfig)
+        except (OSError, msgspec.DecodeError) as error:
+            raise ModelError(f"{path} does not describe the classifier: {error}") from error
+        if config.mid_size or config.use_inputs_at_offsets:
+            raise ModelError(f"{path}: features from the middle of a file are not known here")
+        return config
+
+
+def load_text_labels(path: Path) -> frozenset[str]:
+    """The labels that stand for text, from magika's content_types_kb.min.json.
+
+    Raises
+    ------
+    ModelError
+        If the file does not describe labels.
+    """
+    try:
+        types = msgspec.json.decode(path.read_bytes(), type=dict[str, _ContentType])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelError(f"{path} does not describe content types: {error}") from error
+    return frozenset(name for name, description in types.items() if description.is_text)
+
+
+class _ContentType(msgspec.Struct, frozen=True):
+    is_text: bool
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a file is.
+
+    Attributes
+    ----------
+    label : str
+        What magika would report.
+    score : float
+        The network's confidence in its first choice; 1 where the network is not asked.
+    first_choice : str
+        The network's own label; "" where it is not asked.
+    """
+
+    label: str
+    score: float
+    first_choice: str = ""
+
+
+class Classifier:
+    """Recognises file types.
+
+    Parameters
+    ----------
+    session : InferenceSession
+        The network, or anything with `run(None, {"bytes": features}) -> [scores]`.
+    config : ClassifierConfig
+        Its description.
+    text_labels : collection of str
+        The labels that stand for text.
+    """
+
+    def __init__(
+        self, session: Any, config: ClassifierConfig, text_labels: Collection[str]
+    ) -> None:
+        self._session, self._config, self._text_labels = session, config, text_labels
+
+    def features(self, content: bytes) -> np.ndarray | None:
+        """The network's input for a file's content.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            int32, shape (1, beg_size + end_size); None if the file is too small for the network.
+        """
+        config = self._config
+        begin = content[: config.block_size].lstrip()[: config.beg_size]
+        if len(content) < config.min_file_size_for_dl or len(begin) < config.min_file_size_for_dl:
+            return None
+        end = content[-config.block_size :].rstrip()[-config.end_size :]
+        row = np.full((1, config.beg_size + config.end_size), config.padding_token, np.int32)
+        row[0, : len(begin)] = np.frombuffer(begin, np.uint8)
+        if end:
+            row[0, -len(end) :] = np.frombuffer(end, np.uint8)
+        return row
+
+    def classify(self, content: bytes) -> Verdict:
+        """What a file with this content is."""
+        if not content:
+            return Verdict("empty", 1.0)
+        features = self.features(content)
+        if features is None:
+            return Verdict(_text_or_unknown(content[: self._config.block_size]), 1.0)
+        scores = self._session.run(None, {"bytes": features})[0]
+        return self.verdict(scores[0])
+
+    def verdict(self, scores: Sequence[float] | np.ndarray) -> Verdict:
+        """The label for the network's scores; a generic one if it is not sure enough."""
+        config = self._config
+        place = int(np.argmax(scores))
+        score, choice = float(scores[place]), config.target_labels_space[place]
+        label = config.overwrite_map.get(choice, choice)
+        if score < config.thresholds.get(choice, config.medium_confidence_threshold):
+            label = "txt" if label in self._text_labels else "unknown"
+        return Verdict(label, score, choice)
+
+
+def _text_or_unknown(content: bytes) -> str:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return "unknown"
+    return "txt"

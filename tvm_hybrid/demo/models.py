@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from microkernels.base.errors import VerifyError
+from microkernels.base.errors import QuantizeError, VerifyError
 
 from .. import InferenceSession, import_onnx
 from ..bench.accuracy.compare import Tolerance
 from ..bench.accuracy.verify import VerifyReport, verify
 from ..bench.bench import BenchReport, bench
+from ..bench.bench_tables import kernel_table, verify_table
 from ..bench.flops import ProductSums
-from ..bench.tables import kernel_table, verify_table
+from ..cli.console import output_console
 from ..frontend.read_model import read_model
 from ..options import CompileOptions
-from .steps import Steps
+from ..report.timing import ContestantError
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -96,3 +101,111 @@ class DemoModel:
         steps.show(kernel_table(self.session.explain(), f"kernels of {name}"))
         steps.begin(f"measuring {name}")
         return self.bench(feeds, seconds, steps.detail)
+
+
+def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+    """Quantises the demonstration's models with onnxruntime, statically: 8 bits, QDQ form.
+
+    Weights become int8 with a scale for each output column, activations uint8 with a scale and a
+    zero point found from samples.
+
+    Writes the quantised form of a model.
+
+    Parameters
+    ----------
+    source : Path
+        An ONNX model in float32.
+    path : Path
+        Where to write the other.
+    samples : sequence of mapping
+        Inputs from which the ranges of activations are found.
+
+    Raises
+    ------
+    ContestantError
+        If onnxruntime is not installed.
+    QuantizeError
+        If it cannot quantise the model.
+    """
+    try:
+        from onnxruntime import quantization
+    except ImportError as error:
+        raise ContestantError(
+            "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
+        ) from error
+
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]  # has no types
+        """The samples, one after the other."""
+
+        def __init__(self) -> None:
+            self._rest = iter(samples)
+
+        def get_next(self) -> Mapping[str, np.ndarray] | None:
+            return next(self._rest, None)
+
+    try:
+        with _quiet():
+            quantization.quantize_static(
+                source,
+                path,
+                Samples(),
+                quant_format=quantization.QuantFormat.QDQ,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
+                per_channel=True,
+            )
+    except Exception as error:
+        raise QuantizeError(f"onnxruntime cannot quantise {source.name}: {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the quantiser's advice, which goes to the root logger."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class Steps:
+    """Shows what is being done: a bar on a terminal, one line a step anywhere else."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self.bar = Progress(
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self.bar.add_task("", total=total)
+        self._label = ""
+
+    def begin(self, label: str) -> None:
+        """A step begins; the one before it is over."""
+        self.bar.update(self._task, advance=1 if self._label else 0, description=label)
+        self._label = label
+        self._line(label)
+
+    def detail(self, text: str) -> None:
+        """What the step is doing just now."""
+        self.bar.update(self._task, description=f"{self._label}: {text}")
+        self._line(f"  {text}")
+
+    def show(self, result: RenderableType) -> None:
+        """Prints a result on standard output; above the bar if both are on one terminal."""
+        output = output_console()
+        (self._console if output.is_terminal and self._console.is_terminal else output).print(
+            result
+        )
+
+    def _line(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)

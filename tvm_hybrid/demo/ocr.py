@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 from rich.table import Table
 from rich.text import Text
+from scipy import ndimage
 
-from microkernels.base.errors import VerifyError
+from microkernels.base.errors import ModelError, VerifyError
 
 from ..bench.bench import BenchReport
-from .models import DemoModel
-from .ocr_detect import Box, Detector, page_planes
-from .ocr_files import fetch_ocr, load_alphabet
-from .ocr_page import LINES, PrintedLine, render
-from .ocr_read import ORIENT_SHAPE, READ_SHAPE, Reader, ReadLine, cut_out, line_planes
-from .steps import Steps
+from ..frontend.read_model import read_model
+from .models import DemoModel, Steps
+from .published import Member, fetch
 
 STEPS = 6
 
@@ -86,3 +90,321 @@ def _extent(box: Box) -> tuple[str, str]:
 
 def _turned(line: ReadLine) -> str:
     return ", turned" if line.turned else ""
+
+
+SIZE = 320
+MARGIN = 10
+
+
+@dataclass(frozen=True)
+class PrintedLine:
+    """A line of text on a page.
+
+    Attributes
+    ----------
+    text : str
+        What it says.
+    left, top : int
+        Corner of its place on the page, in pixels.
+    points : int
+        Size of the letters, in pixels.
+    turned : bool
+        Whether it is upside down.
+    """
+
+    text: str
+    left: int
+    top: int
+    points: int = 34
+    turned: bool = False
+
+
+LINES = (PrintedLine("Hello TVM 2026", 25, 60), PrintedLine("upside down", 80, 190, turned=True))
+
+
+def render(lines: tuple[PrintedLine, ...] = LINES, size: int = SIZE) -> np.ndarray:
+    """A page with these lines, in black on white and in Pillow's own font.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, shape (size, size, 3).
+    """
+    page = Image.new("RGB", (size, size), "white")
+    for line in lines:
+        strip = _strip(line)
+        page.paste(strip.rotate(180) if line.turned else strip, (line.left, line.top))
+    return np.array(page)
+
+
+def _strip(line: PrintedLine) -> Image.Image:
+    """A white image that is just large enough for a line with a margin."""
+    font = ImageFont.load_default(size=line.points)
+    left, top, right, bottom = font.getbbox(line.text)
+    size = int(right - left) + 2 * MARGIN, int(bottom - top) + 2 * MARGIN
+    strip = Image.new("RGB", size, "white")
+    ImageDraw.Draw(strip).text((MARGIN - left, MARGIN - top), line.text, fill="black", font=font)
+    return strip
+
+
+# Fetches PP-OCRv4, three networks that read text (Apache-2.0), out of a published package.
+#
+# `rapidocr-onnxruntime` holds them in ONNX form. The alphabet of the reading network is in that
+# file's metadata: one character a line, under "character".
+
+
+PACKAGE = "rapidocr-onnxruntime==1.4.4"
+MEMBERS = {
+    "ppocr4_det.onnx": Member(
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+        "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
+    ),
+    "ppocr_cls.onnx": Member(
+        "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
+    ),
+    "ppocr4_rec.onnx": Member(
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+        "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class OcrFiles:
+    """Where the networks lie that find lines of text, see whether they stand upright, read them."""
+
+    detect: Path
+    orient: Path
+    read: Path
+
+
+def fetch_ocr(folder: Path | None = None) -> OcrFiles:
+    """The files, downloaded if they are not there yet.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where to keep them; None for a folder below `cache_dir()`.
+
+    Raises
+    ------
+    DownloadError
+        If the package cannot be downloaded or holds other files than expected.
+    """
+    return OcrFiles(*fetch(PACKAGE, MEMBERS, folder))
+
+
+def load_alphabet(path: Path) -> tuple[str, ...]:
+    """The text of each class of the reading network: the blank (""), its characters, a space.
+
+    Raises
+    ------
+    ModelError
+        If the file is no ONNX model, or does not say what it reads.
+    """
+    for item in read_model(path).metadata_props:
+        if item.key == "character":
+            return ("", *item.value.split("\n"), " ")
+    raise ModelError(f"{path} does not say which characters it reads")
+
+
+# What surrounds the networks that turn and read a line: their input, and text out of the scores.
+#
+# The reading network gives every step along the line a score for each character and for "nothing
+# new here", the blank. The text is its best path: equal neighbours merged, blanks left out (Graves
+# et al., "Connectionist Temporal Classification", ICML 2006, section 3.2).
+
+
+HEIGHT = 48
+READ_SHAPE = (1, 3, HEIGHT, 320)
+ORIENT_SHAPE = (1, 3, HEIGHT, 192)
+TURN_THRESHOLD = 0.9
+
+
+@dataclass(frozen=True)
+class ReadLine:
+    """A line that was read.
+
+    Attributes
+    ----------
+    box : Box
+        Where it was.
+    text : str
+        What it says.
+    score : float
+        Mean score of its characters; 0 if there are none.
+    turned : bool
+        Whether it was upside down.
+    """
+
+    box: Box
+    text: str
+    score: float
+    turned: bool
+
+
+def line_planes(line: np.ndarray, width: int) -> np.ndarray:
+    """A network's input for a line.
+
+    Parameters
+    ----------
+    line : numpy.ndarray
+        uint8, shape (rows, columns, 3).
+    width : int
+        Width of the input. A shorter line is padded with grey, a longer one squeezed.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, shape (1, 3, 48, width), values from -1 to 1.
+    """
+    rows, columns, _ = line.shape
+    used = min(width, math.ceil(HEIGHT * columns / rows))
+    scaled = Image.fromarray(line).resize((used, HEIGHT), Image.Resampling.BILINEAR)
+    planes = np.zeros((1, 3, HEIGHT, width), np.float32)
+    planes[0, :, :, :used] = np.asarray(scaled, np.float32).transpose(2, 0, 1) / 127.5 - 1
+    return planes
+
+
+def decode(scores: np.ndarray, alphabet: Sequence[str]) -> tuple[str, float]:
+    """The text of the best path and the mean score of its characters.
+
+    Parameters
+    ----------
+    scores : numpy.ndarray
+        Shape (steps, classes); class 0 is the blank.
+    alphabet : sequence of str
+        The text of each class.
+    """
+    best = scores.argmax(axis=1)
+    new = (best != 0) & np.append(True, best[1:] != best[:-1])
+    text = "".join(alphabet[index] for index in best[new])
+    return text, float(scores.max(axis=1)[new].mean()) if text else 0.0
+
+
+class Reader:
+    """Reads lines of text.
+
+    Parameters
+    ----------
+    read : InferenceSession
+        The reading network, or anything with `run(None, {"x": planes}) -> [scores]`.
+    orient : InferenceSession
+        The network that says whether a line is upright (class 0) or upside down (class 1).
+    alphabet : sequence of str
+        The text of each class of the reading network.
+    """
+
+    def __init__(self, read: Any, orient: Any, alphabet: Sequence[str]) -> None:
+        self._read, self._orient, self._alphabet = read, orient, alphabet
+
+    def is_turned(self, line: np.ndarray) -> bool:
+        """Whether a line (uint8, shape (rows, columns, 3)) is upside down."""
+        (scores,) = self._orient.run(None, {"x": line_planes(line, ORIENT_SHAPE[-1])})
+        return bool(scores[0, 1] > TURN_THRESHOLD)
+
+    def read(self, page: np.ndarray, box: Box) -> ReadLine:
+        """What a box of a page (uint8, shape (height, width, 3)) says."""
+        line = cut_out(page, box)
+        turned = self.is_turned(line)
+        if turned:
+            line = line[::-1, ::-1]
+        (scores,) = self._read.run(None, {"x": line_planes(line, READ_SHAPE[-1])})
+        text, score = decode(scores[0], self._alphabet)
+        return ReadLine(box, text, score, turned)
+
+
+def cut_out(page: np.ndarray, box: Box) -> np.ndarray:
+    """The pixels of a box."""
+    return page[box.top : box.bottom, box.left : box.right]
+
+
+# What surrounds the network that finds text: its input out of a page, boxes out of its map.
+#
+# The network gives each pixel the probability to lie in the shrunk core of a line of text. A core
+# is widened by area times a ratio over perimeter, as in "Real-time Scene Text Detection with
+# Differentiable Binarization" (arXiv 1911.08947, section 3, on inference). Boxes here are parallel
+# to the axes.
+
+
+# Mean and deviation of red, green and blue in ImageNet, of values from 0 to 1.
+MEAN = np.array((0.485, 0.456, 0.406), np.float32)
+DEVIATION = np.array((0.229, 0.224, 0.225), np.float32)
+PIXEL_THRESHOLD = 0.3
+BOX_THRESHOLD = 0.5
+WIDEN_RATIO = 1.6
+SMALLEST_SIDE = 3
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle of pixels; `right` and `bottom` are outside of it."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+def page_planes(page: np.ndarray) -> np.ndarray:
+    """The network's input.
+
+    Parameters
+    ----------
+    page : numpy.ndarray
+        uint8, shape (height, width, 3).
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, shape (1, 3, height, width): normalised planes.
+    """
+    pixels = (page.astype(np.float32) / 255 - MEAN) / DEVIATION
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+
+
+def find_boxes(probabilities: np.ndarray) -> list[Box]:
+    """The lines of text, from top to bottom.
+
+    Parameters
+    ----------
+    probabilities : numpy.ndarray
+        The network's map, shape (height, width).
+    """
+    labels, _ = ndimage.label(probabilities > PIXEL_THRESHOLD, structure=np.ones((3, 3)))
+    boxes = []
+    for label, (rows, columns) in enumerate(ndimage.find_objects(labels), start=1):
+        core = labels[rows, columns] == label
+        height, width = core.shape
+        score = float(probabilities[rows, columns][core].mean())
+        if min(height, width) < SMALLEST_SIDE or score < BOX_THRESHOLD:
+            continue
+        distance = height * width * WIDEN_RATIO / (2 * (height + width))
+        boxes.append(
+            Box(
+                left=max(0, int(columns.start - distance)),
+                top=max(0, int(rows.start - distance)),
+                right=min(probabilities.shape[1], int(np.ceil(columns.stop + distance))),
+                bottom=min(probabilities.shape[0], int(np.ceil(rows.stop + distance))),
+            )
+        )
+    return sorted(boxes, key=lambda box: (box.top, box.left))
+
+
+class Detector:
+    """Finds the lines of text on a page.
+
+    Parameters
+    ----------
+    session : InferenceSession
+        The network, or anything with `run(None, {"x": planes}) -> [map]`.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def find(self, page: np.ndarray) -> list[Box]:
+        """The boxes of a page (uint8, shape (height, width, 3)), from top to bottom."""
+        (probabilities,) = self._session.run(None, {"x": page_planes(page)})
+        return find_boxes(probabilities[0, 0])

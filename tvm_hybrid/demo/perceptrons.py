@@ -2,16 +2,63 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 from ..bench.bench import BenchReport
 from ..bench.feeds import complete_feeds
-from .mlp import SIZES, mlp_model
-from .models import DemoModel
-from .quantized import quantize
-from .steps import Steps
+from .models import DemoModel, Steps, quantize
+
+SIZES = {
+    "MLP_1": (13, 512, 256, 128),
+    "MLP_2": (479, 1024, 1024, 512, 256, 1),
+}
+
+
+def mlp_model(name: str, batch: int, seed: int = 0) -> onnx.ModelProto:
+    """The multi-layer perceptrons MLP_1 and MLP_2 of the oneDNN Graph Compiler paper.
+
+    arXiv 2301.01333, section VII: fully connected layers, ReLU after each. The weights here are
+    random with a fixed seed; they do not change the time.
+
+    An MLP as an ONNX model with input "x" and output "y", float32.
+
+    Parameters
+    ----------
+    name : str
+        A key of `SIZES`.
+    batch : int
+        Rows of the input.
+    seed : int
+        For weights and biases; weights have a variance that keeps activations in range.
+    """
+    sizes = SIZES[name]
+    rng = np.random.default_rng(seed)
+    nodes, weights, value = [], [], "x"
+    for layer, (inner, outer) in enumerate(pairwise(sizes)):
+        last = layer == len(sizes) - 2
+        matrix = rng.standard_normal((inner, outer), np.float32) * np.float32(np.sqrt(2 / inner))
+        bias = 0.1 * rng.standard_normal(outer, np.float32)
+        weights.append(numpy_helper.from_array(matrix, f"w{layer}"))
+        weights.append(numpy_helper.from_array(bias, f"b{layer}"))
+        nodes += [
+            helper.make_node("Gemm", [value, f"w{layer}", f"b{layer}"], [f"sum{layer}"]),
+            helper.make_node("Relu", [f"sum{layer}"], ["y" if last else f"h{layer}"]),
+        ]
+        value = f"h{layer}"
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, sizes[0]))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (batch, sizes[-1]))],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
 
 BATCH = 128
 STEPS = 4 * len(SIZES)

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from microkernels.base.cache_dir import cache_dir
 from microkernels.base.errors import TvmHybridError
-from microkernels.base.output_file import replacing, require_room, why_not_written
+from microkernels.base.files import cache_dir, replacing, require_room, why_not_written
 
 
 class DownloadError(TvmHybridError, RuntimeError):

@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Path in the repository -> magika's label.
 SAMPLES = {
-    "tvm_hybrid/demo/classifier.py": "python",
+    "tvm_hybrid/demo/file_types.py": "python",
     "relay_passes/pipeline.py": "python",
     "README.md": "markdown",
     "CONTRIBUTING.md": "markdown",

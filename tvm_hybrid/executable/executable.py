@@ -16,9 +16,9 @@ from tvm import IRModule
 from tvm.runtime import Tensor
 
 from microkernels.base.errors import ArtifactError, FeedError
-from microkernels.base.output_file import replacing, require_writable
+from microkernels.base.files import replacing, require_writable
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.entries import (
+from relay_passes.ir.functions import (
     BITS_ENTRY,
     INTO_ENTRY,
     MAIN,
@@ -29,20 +29,24 @@ from relay_passes.ir.entries import (
 )
 
 from ..explain.explanation import Explanation
-from ..explain.outline import Outline
 from ..explain.profile import Profile, profile_runs
-from ..explain.program_graph import ProgramGraph
-from ..explain.storage_plan import storage_plan
+from ..explain.program_graph import Outline, ProgramGraph, storage_plan
 from ..library.artifact import complete_library, copy_atomically, read_manifest
 from ..library.manifest import Manifest
-from ..runtime.affinity.pool_setting import PoolSetting
-from ..runtime.feeds import check_feeds, named_feeds, to_array, to_tensor
+from ..runtime.affinity.places import PoolSetting
+from ..runtime.feeds import (
+    check_feeds,
+    named_feeds,
+    open_dimensions,
+    raise_size_error,
+    sample_shapes,
+    to_array,
+    to_tensor,
+)
 from ..runtime.input_values import InputValue, without_values
-from ..runtime.open_feeds import open_dimensions, sample_shapes
 from ..runtime.refuse_copies import refuse_copies
-from ..runtime.size_errors import raise_size_error
 from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
-from ..runtime.thread_pool.users import note_user
+from ..runtime.thread_pool.native import note_user
 from ..runtime.threads import current, use_setting
 from .fallback import description, report_fallback, takes_fallback
 from .machine_code import MachineCode

@@ -14,8 +14,7 @@ from microkernels.base.tvm_compat.runtime import holds_program
 
 from ..library.artifact import read_manifest
 from ..library.library_loader import CHOSEN_PREFIX
-from ..library.library_name import loader_name
-from ..library.library_pin import pin_copies
+from ..library.library_pin import loader_name, pin_copies
 from ..library.own_weights import with_own_weights
 from ..runtime.affinity.topology import host_topology
 from ..runtime.affinity.weights import nodes_for, place_weights

@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from microkernels.base.freed_memory import return_what_compiling_took
+from microkernels.base.memory import return_what_compiling_took
 from microkernels.base.tvm_compat.runtime import open_library
 from relay_passes.ir.stages import announce_machine_code
 from relay_passes.ir.workers import emit_machine_code

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
 import msgspec
 
 from relay_passes.ir.decisions import Decision
-
-from .tables import as_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,3 +115,12 @@ def _why(decision: Decision) -> str:
     if decision.at_run_time:
         text += f"; at run time: {decision.at_run_time}"
     return text
+
+
+def as_text(table: Table) -> str:
+    """The table as it would be printed on a terminal 160 characters wide, without colours."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(width=160, color_system=None, file=text).print(table)
+    return text.getvalue().rstrip("\n")

@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from microkernels.base.output_file import write_whole
+from microkernels.base.files import write_whole
 from relay_passes.ir.decisions import Decision
 
-from .call_decisions import by_function, origins_in_run
-from .origin_text import short, together
-from .tables import as_text
+from .explanation import as_text
+from .origins import by_function, origins_in_run, short, together
 
 if TYPE_CHECKING:
     from rich.console import Console

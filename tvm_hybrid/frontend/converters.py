@@ -22,33 +22,28 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from .affine_grid_converter import AFFINE_GRID_CONVERTERS
-from .attention_converters import ATTENTION_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.access import gather
 from .data_sized.index_grids import index_grid
 from .data_sized.sizes import dims_of
 from .data_sized.slices import open_slice
-from .data_sized.top_k import TOP_K_CONVERTERS
-from .deform_converter import DEFORM_CONVERTERS
+from .data_sized.sorting import TOP_K_CONVERTERS
+from .elementwise_converters import (
+    BFLOAT16_CONVERTERS,
+    HARDMAX_CONVERTERS,
+    POW_CONVERTERS,
+    VALUE_CONVERTERS,
+)
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
-from .fourier_converters import FOURIER_CONVERTERS
-from .half_converters import BFLOAT16_CONVERTERS
-from .hardmax_converter import HARDMAX_CONVERTERS
-from .matrix_converters import MATRIX_CONVERTERS
-from .max_roi_pool_converter import MAX_ROI_POOL_CONVERTERS
+from .matrix_converters import ATTENTION_CONVERTERS, FOURIER_CONVERTERS, MATRIX_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
-from .pooling_converters import POOLING_CONVERTERS
-from .pow_converter import POW_CONVERTERS
+from .pooling_converters import MAX_ROI_POOL_CONVERTERS, POOLING_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
-from .random_converter import RANDOM_CONVERTERS
 from .recurrent_converter import RECURRENT_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
-from .roi_align_converter import ROI_ALIGN_CONVERTERS
-from .sequence_converters import SEQUENCE_CONVERTERS
-from .tf_idf_converter import TF_IDF_CONVERTERS
-from .value_converters import VALUE_CONVERTERS
+from .sampling_converters import AFFINE_GRID_CONVERTERS, DEFORM_CONVERTERS, ROI_ALIGN_CONVERTERS
+from .sequence_converters import RANDOM_CONVERTERS, SEQUENCE_CONVERTERS, TF_IDF_CONVERTERS
 
 
 def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:

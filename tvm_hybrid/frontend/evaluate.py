@@ -9,14 +9,105 @@ from functools import cache
 
 import numpy as np
 import onnx
-from onnx import helper
+from numpy.typing import DTypeLike, NDArray
+from onnx import helper, numpy_helper
 
-from .cast_constants import cast
+from relay_passes.ir.quantization import along_axis
+
+from .elementwise_converters import BFLOAT16, FLOAT16, SUMMING
 from .graph import Graph, is_standard, static_shape, subgraphs
-from .half_converters import BFLOAT16, FLOAT16, SUMMING
 from .node_builder import attributes_of
-from .plain_operators import PLAIN_OPERATORS
-from .quantize_constants import dequantize_linear, dynamic_quantize_linear, quantize_linear
+
+# Quantising and dequantising constants as ONNX's text says; what the front end folds with.
+#
+# ONNX's reference differs: it overflows beyond int32, has no DequantizeLinear before opset 19, and
+# gives an all-zero tensor the scale 1 / 255 where the operator's text leaves it open and ONNX
+# Runtime says 1.
+
+
+def quantize_linear(
+    node: onnx.NodeProto, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+) -> np.ndarray:
+    """QuantizeLinear per tensor or per axis: saturate(round_half_even(x / scale) + zero_point)."""
+    attributes = attributes_of(node)
+    code = attributes.get("output_dtype", 0)
+    dtype: DTypeLike = helper.tensor_dtype_to_np_dtype(code) if code else np.uint8
+    if zero_point is not None:
+        dtype = zero_point.dtype
+    if attributes.get("block_size"):
+        raise ValueError("quantising in blocks is not supported")
+    axis = 0 if x.ndim == 1 else attributes.get("axis", 1)
+    step = along_axis(scale.astype(np.float32), x.ndim, axis)
+    offset = 0 if zero_point is None else along_axis(zero_point.astype(np.float64), x.ndim, axis)
+    limits = np.iinfo(dtype)
+    with np.errstate(all="ignore"):
+        # A float64 sum is exact here: no rounding after that of the quotient.
+        value = np.rint(x.astype(np.float32) / step).astype(np.float64) + offset
+    return np.clip(np.nan_to_num(value), limits.min, limits.max).astype(dtype)
+
+
+def dequantize_linear(
+    node: onnx.NodeProto, q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+) -> np.ndarray:
+    """DequantizeLinear per tensor or per axis: (q - zero_point) * scale, rounded to float32."""
+    attributes = attributes_of(node)
+    if attributes.get("block_size"):
+        raise ValueError("blocks stay as they are")
+    code = attributes.get("output_dtype", 0)
+    axis = 0 if q.ndim == 1 else attributes.get("axis", 1)
+    offset = 0 if zero_point is None else along_axis(zero_point.astype(np.int64), q.ndim, axis)
+    difference = (q.astype(np.int64) - offset).astype(np.float32)
+    value = difference * along_axis(scale.astype(np.float32), q.ndim, axis)
+    return value.astype(helper.tensor_dtype_to_np_dtype(code) if code else scale.dtype)
+
+
+def dynamic_quantize_linear(node: onnx.NodeProto, x: np.ndarray) -> list[np.ndarray]:
+    """DynamicQuantizeLinear: the quantised tensor, its scale and its zero point."""
+    zero = np.float32(0)
+    high = np.maximum(x.max(initial=0), zero, dtype=np.float32)
+    low = np.minimum(x.min(initial=0), zero, dtype=np.float32)
+    scale = np.asarray((high - low) / np.float32(255) or np.float32(1), np.float32)
+    offset = np.asarray(np.clip(np.rint(-low / scale), 0, 255), np.uint8)
+    q = np.clip(np.rint(x / scale) + np.float32(offset), 0, 255).astype(np.uint8)
+    return [q, scale, offset]
+
+
+# Casts constants exactly as kernels do (`microkernels.vector.ieee.convert`).
+#
+# For a float that the integer type cannot hold, NumPy's result depends on the CPU's instruction,
+# which may differ between vectors and single elements.
+
+
+def cast(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    """Cast of a constant."""
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes_of(node)["to"]))
+    if dtype.kind not in "iu" or x.dtype.kind in "iub":
+        with np.errstate(all="ignore"):
+            return x.astype(dtype)
+    if x.dtype == np.float16 and dtype == np.uint32:
+        x = np.where(np.isfinite(x), x, 0)
+    return to_integers(x.astype(np.float64), dtype)
+
+
+def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> np.ndarray:
+    """The low bits of an int32 or an int64, whichever the kernels go by."""
+    dtype = np.dtype(dtype)
+    if dtype not in (np.uint32, np.uint64):
+        wide = np.int64 if dtype == np.int64 else np.int32
+        return _signed(x, wide).astype(dtype)
+    half = 2.0 ** (8 * dtype.itemsize - 1)
+    above = x >= half
+    low = _signed(np.where(above, x - half, x), np.int32 if dtype == np.uint32 else np.int64)
+    return low.view(dtype) ^ np.where(above, np.uint64(half), np.uint64(0)).astype(dtype)
+
+
+def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> np.ndarray:
+    """Towards zero; the least integer for what the type cannot hold."""
+    limits = np.iinfo(dtype)
+    whole = np.trunc(x)
+    inside = (whole >= float(limits.min)) & (whole < -float(limits.min))
+    return np.where(inside, np.where(inside, whole, 0).astype(dtype), dtype(limits.min))
+
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -28,7 +119,7 @@ MAX_GROWTH = 4
 # Control flow, and what the reference computes by another order of roundings than we do, or by the
 # defaults of the newest opset.
 _KEPT = {"Loop", "If", "Scan", "Constant", "Resize", "RoiAlign", "Upsample"}
-# Of no elements they are 0 / 0: relay_passes/canonicalize/fold_empty.py says what that is.
+# Of no elements they are 0 / 0: relay_passes/canonicalize/constants.py says what that is.
 _AVERAGES = {"ReduceMean", "GlobalAveragePool"}
 # Operators whose output shape depends on values, but is no larger than the input times its rank.
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
@@ -171,3 +262,60 @@ def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.Type
             if math.prod(shape) * itemsize > limit:
                 return False
     return True
+
+
+# Operators that NumPy computes just as ONNX does, in every opset.
+#
+# Graphs that compute shapes and masks consist of them. The reference implementation knows them as
+# well, but to import it takes 8 MB and most of a second.
+
+
+Plain = Callable[..., np.ndarray]
+
+
+def _of_elements(function: Callable[..., np.ndarray]) -> Plain:
+    return lambda _node, *inputs: function(*inputs)
+
+
+def _concat(node: onnx.NodeProto, *inputs: np.ndarray) -> np.ndarray:
+    return np.concatenate(inputs, attributes_of(node)["axis"])
+
+
+def _constant_of_shape(node: onnx.NodeProto, shape: np.ndarray) -> np.ndarray:
+    value = attributes_of(node).get("value")
+    filled = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+    return np.full(tuple(shape), filled.reshape(()))
+
+
+def _expand(_node: onnx.NodeProto, data: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape))).copy()
+
+
+def _gather(node: onnx.NodeProto, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take(data, indices, attributes_of(node).get("axis", 0))
+
+
+def _transpose(node: onnx.NodeProto, data: np.ndarray) -> np.ndarray:
+    return data.transpose(attributes_of(node).get("perm"))
+
+
+PLAIN_OPERATORS: dict[str, Plain] = {
+    "Add": _of_elements(np.add),
+    "And": _of_elements(np.logical_and),
+    "Concat": _concat,
+    "ConstantOfShape": _constant_of_shape,
+    "Equal": _of_elements(np.equal),
+    "Expand": _expand,
+    "Gather": _gather,
+    "Greater": _of_elements(np.greater),
+    "GreaterOrEqual": _of_elements(np.greater_equal),
+    "Identity": _of_elements(lambda data: data),
+    "Less": _of_elements(np.less),
+    "LessOrEqual": _of_elements(np.less_equal),
+    "Mul": _of_elements(np.multiply),
+    "Not": _of_elements(np.logical_not),
+    "Or": _of_elements(np.logical_or),
+    "Sub": _of_elements(np.subtract),
+    "Transpose": _transpose,
+    "Where": _of_elements(np.where),
+}

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from relay_passes.ir.call_axes import reshaped_axis
+from relay_passes.ir.axes import reshaped_axis
 
 from .graph import Graph, drop_dead_nodes
 from .node_builder import attributes_of, optional_input

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import tvm
+from tvm import ir, relax, tirx
 
-from ..explain.model_nodes import NO_NODES, ModelNodes
+from microkernels.base.errors import ModelError
+
+from ..explain.origins import NO_NODES, ModelNodes
 from ..runtime.input_values import InputValue
-from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo
+from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, names_in, text_of
 
 
 @dataclass(frozen=True)
@@ -39,3 +44,58 @@ class ImportedModel:
     limits: dict[str, int] = field(default_factory=dict)
     declared: DeclaredInterface | None = None
     nodes: ModelNodes = NO_NODES
+
+
+def returned_types(function: relax.Function) -> list[ir.Type]:
+    """The types of all outputs.
+
+    Those of the body: a function's own return type forgets the rest of a shape in which one size
+    depends on data.
+    """
+    found = function.body.body.ty
+    return list(found.fields) if isinstance(found, relax.TupleType) else [found]
+
+
+def output_info(
+    name: str,
+    found: ir.Type,
+    names: Sequence[int | str | None] | None = None,
+    symbols: Collection[str] = (),
+) -> OutputInfo:
+    """An output of this type.
+
+    Parameters
+    ----------
+    names
+        What the model declares to be the shape: the names of sizes that depend on data.
+    symbols
+        The open sizes of inputs, of which sizes are told in words.
+
+    Raises
+    ------
+    ModelError
+        It is not a tensor, or its number of dimensions is not known.
+    """
+    if not isinstance(found, relax.TensorType) or found.ndim < 0:
+        raise ModelError(f"output {name!r} is not a tensor of known rank: {found}")
+    shape = found.shape
+    sizes = list(shape.values) if isinstance(shape, relax.ShapeExpr) else [None] * found.ndim
+    if names is None or len(names) != len(sizes):
+        names = [None] * len(sizes)
+    known = tuple(
+        _of_inputs(size, symbols) or _text(declared)
+        if not isinstance(size, int | tirx.IntImm)
+        else int(size)
+        for size, declared in zip(sizes, names, strict=True)
+    )
+    return OutputInfo(name, known, str(found.dtype))
+
+
+def _of_inputs(size: Any, symbols: Collection[str]) -> str | None:
+    """A size in terms of those of inputs, in words; None if it is not so simple."""
+    text = text_of(size) if symbols else None
+    return text if isinstance(text, str) and names_in(text) <= {*symbols} else None
+
+
+def _text(declared: int | str | None) -> str | None:
+    return declared if isinstance(declared, str) else None

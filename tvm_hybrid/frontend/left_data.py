@@ -25,7 +25,7 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from microkernels.base.aligned_array import aligned_empty
+from microkernels.base.arrays import aligned_empty
 from relay_passes.ir.constants import array_of, memory_of, tensor_over
 
 from .wire_format import BYTES, Field, WireError, fields, message

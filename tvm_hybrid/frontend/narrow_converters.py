@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from .expressions import Converter, Expr, literal
-from .narrow_floats import decoding_table, encoding_table
+from .narrow_types import decoding_table, encoding_table
 
 
 def _decode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:

@@ -7,32 +7,39 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import onnx
 import tvm
 from onnx import helper
+from tvm import relax
+from tvm.ir import GenericConst
 
 from microkernels.base.errors import ModelError
+from relay_passes.ir.axes import view_of
+from relay_passes.ir.graph import is_call
+from relay_passes.ir.moving_operators import result_axis
+from relay_passes.ir.quantization import Quantized, read_dequantize
+from relay_passes.ir.traits import RESHAPES
 
+from ..explain.origins import ModelNode, ModelNodes
 from ..runtime.input_values import InputValue
 from ..runtime.tensors import OutputInfo, TensorInfo
 from .bind_values import Values, bind_values, read_values, shapes_with
 from .check_model import check_model
+from .expressions import constant, literal, static_dims
 from .fold_into_dequantize import fold_into_dequantize
-from .fold_views import fold_views
-from .freeze_shapes import Shapes, declared_dims, freeze_shapes
-from .graph import Graph
-from .imported_model import ImportedModel
+from .freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
+from .graph import Graph, captured_names
+from .imported_model import ImportedModel, output_info, returned_types
 from .left_data import LeftData
 from .load_graph import load_graph
 from .open_model import declared_interface
-from .open_sizes import OpenSizes
-from .output_types import output_info, returned_types
 from .propagate import propagate
 from .read_model import ModelLike, read_all_but_large
 from .relax_import import to_relax
-from .source_nodes import SourceNodes
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -157,3 +164,120 @@ def _outputs(
             info = msgspec.structs.replace(info, dtype=dtype)
         outputs.append(info)
     return outputs
+
+
+@dataclass(frozen=True)
+class SourceNodes:
+    """A list of nodes, each with the values that it reads and makes.
+
+    Parameters
+    ----------
+    texts : list of str
+        Name and operator of each.
+    reads, makes : list of tuple of str
+        Names of values.
+    outputs : list of str
+        The model's.
+    """
+
+    texts: list[str]
+    reads: list[tuple[str, ...]]
+    makes: list[tuple[str, ...]]
+    outputs: list[str]
+
+    @staticmethod
+    def of(graph: Graph) -> SourceNodes:
+        """Those of a graph that was just loaded; notes in it which node makes a value."""
+        found = SourceNodes([], [], [], list(graph.outputs))
+        for number, node in enumerate(graph.nodes):
+            made = tuple(filter(None, node.output))
+            found.texts.append(_text(node))
+            found.reads.append((*filter(None, node.input), *sorted(captured_names(node))))
+            found.makes.append(made)
+            graph.origins.update(dict.fromkeys(made, number))
+        return found
+
+    def at_run_time(self, graph: Graph) -> ModelNodes:
+        """Those that are not constant in a graph that was folded."""
+        maker = {name: i for i, names in enumerate(self.makes) for name in names}
+        kept = [
+            number
+            for number, names in enumerate(self.makes)
+            if not all(name in graph.folded for name in names)
+        ]
+        alive = {*kept}
+        nodes = {
+            number: ModelNode(
+                self.texts[number],
+                tuple(
+                    dict.fromkeys(
+                        maker[name] for name in self.reads[number] if maker.get(name) in alive
+                    )
+                ),
+            )
+            for number in kept
+        }
+        return ModelNodes(nodes, tuple(maker.get(name) for name in self.outputs))
+
+
+def _text(node: onnx.NodeProto) -> str:
+    return f"{node.name or next(iter(node.output), '')} ({node.op_type})"
+
+
+# Reshapes and transposes of constants become constants.
+#
+#     lv = R.reshape(metadata["bias"], R.shape([1, 64, 1, 1]))    ->    metadata["bias"] of that
+#     shape
+#
+# Likewise of dequantised constants, as dequantisations of other integers. TVM's importer writes one
+# for the bias of every convolution. numpy does it at once; TVM's FoldConstant would compile and run
+# a kernel for each.
+
+
+def fold_views(mod: tvm.IRModule) -> tvm.IRModule:
+    """Folds in every Relax function of a module."""
+    mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
+    for name, function in list(mod.functions.items()):
+        if isinstance(function, relax.Function):
+            mod[name] = _Folder(mod).visit_expr(function)
+    return relax.transform.CanonicalizeBindings()(mod)
+
+
+@relax.expr_functor.mutator
+class _Folder(relax.PyExprMutator):
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = super().visit_call_(op)
+        if not is_call(call, *RESHAPES, "relax.permute_dims") or static_dims(call) is None:
+            return call
+        source: relax.Expr | None = call.args[0]
+        if isinstance(source, relax.Var):
+            source = self.lookup_binding(source)
+        array = _constant(source)
+        if array is not None:
+            return literal(_viewed(array, call))
+        quantized = read_dequantize(source)
+        array = None if quantized is None else _constant(quantized.data)
+        if quantized is None or array is None:
+            return call
+        return _dequantized(call, quantized, _viewed(array, call))
+
+
+def _constant(expr: relax.Expr | None) -> np.ndarray | None:
+    return constant(expr) if isinstance(expr, GenericConst) else None
+
+
+def _dequantized(call: relax.Call, quantized: Quantized, integers: np.ndarray) -> relax.Expr:
+    """The view of a dequantised constant; as it was if the axis of its scales is cut by it."""
+    axis = quantized.quantization.axis
+    if axis is not None:
+        axis = result_axis(call, axis)
+        if axis is None:
+            return call
+    viewed = Quantized(literal(integers), quantized.quantization.along(axis), quantized.dtype)
+    return viewed.dequantize()
+
+
+def _viewed(array: np.ndarray, call: relax.Call) -> np.ndarray:
+    view = view_of(array, call)
+    assert view is not None
+    return view

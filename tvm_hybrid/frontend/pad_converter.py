@@ -20,8 +20,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from .data_sized.elements import known_elements
-from .data_sized.pad_tables import pad_by_table
-from .data_sized.pads import open_pad
+from .data_sized.pads import open_pad, pad_by_table
 from .data_sized.sizes import dims_of
 from .expressions import Converter, Expr, constant, given, literal
 

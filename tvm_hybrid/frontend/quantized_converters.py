@@ -23,7 +23,7 @@ from onnx import helper
 from tvm import relax
 
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
-from relay_passes.ir.zero_points import centred
+from relay_passes.ir.quantization import centred
 
 from .data_sized.kernels import index
 from .data_sized.requests import check_equal

@@ -13,20 +13,20 @@ from tvm.ir import GlobalVar
 from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from microkernels.base.tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from relay_passes.ir.constants import array_of
+from relay_passes.ir.rewrite import with_names
 
-from ..explain.model_nodes import variable_name
-from .checked_indices import with_checked_indices
+from ..explain.origins import numbers_in, variable_name
+from .check_model import with_checked_indices
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
 from .data_sized.sizes import dims_of
+from .elementwise_converters import half_to_widen, widen
 from .expressions import Expr, literal, static_shape_of
+from .freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph import Graph, describe
-from .half_converters import half_to_widen, widen
 from .left_data import LARGE_BYTES
 from .loops import Loop, OwnSizes, repeat
-from .name_variables import Made, name_variables
-from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .supported import has_converter, why_unsupported
 
 Shapes = dict[str, list[Expr]]  # of inputs, by name
@@ -259,3 +259,44 @@ def _trim(node: onnx.NodeProto) -> None:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+Made = tuple[str, relax.Expr]  # a name, and the last variable of what a node became
+
+
+def name_variables(function: relax.Function, made: Sequence[Made]) -> relax.Function:
+    """Names the variables inside of what a node became after the node.
+
+    Before
+
+        lv = R.less(indices, 0)
+        lv1 = R.add(indices, 30522)
+        lv2 = R.where(lv, lv1, indices)
+        gather_n1_ = R.take(table, lv2)
+
+    After
+
+        gather_n1_ = R.less(indices, 0)
+        gather_n1_ = R.add(indices, 30522)
+        gather_n1_ = R.where(gather_n1_, gather_n1_, indices)      # each a variable of its own
+        gather_n1_ = R.take(table, gather_n1_)
+
+    The function with other variables for those whose names tell no node.
+
+    Parameters
+    ----------
+    function : relax.Function
+    made : sequence of Made
+        In the order in which nodes were converted.
+    """
+    bindings = [each for block in function.body.blocks for each in block.bindings[:]]
+    place = {each.var: position for position, each in enumerate(bindings)}
+    ends = [(place[var], name) for name, var in made if isinstance(var, relax.Var) and var in place]
+    names: dict[relax.Var, str] = {}
+    next_end = 0
+    for position, binding in enumerate(bindings):
+        while next_end < len(ends) and ends[next_end][0] < position:
+            next_end += 1
+        if next_end < len(ends) and not numbers_in([str(binding.var.name)]):
+            names[binding.var] = ends[next_end][1]
+    return with_names(function, names)

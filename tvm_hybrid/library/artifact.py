@@ -22,7 +22,7 @@ from typing import BinaryIO
 import msgspec
 
 from microkernels.base.errors import ArtifactError, CompileError
-from microkernels.base.output_file import replacing
+from microkernels.base.files import replacing
 
 from .manifest import READ_FORMATS, Manifest
 from .weights_file import HEAD_BYTES, WeightsFile, check_weights, head_of, page_end

@@ -6,25 +6,33 @@ import errno
 import hashlib
 import os
 import resource
-from collections.abc import Iterable, Sequence
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tvm import IRModule
+from tvm.support import cc
 from tvm_ffi import libinfo
 
 from microkernels.base.errors import CompileError
+from microkernels.base.files import undisturbed
+from microkernels.base.logs import logger
 from microkernels.base.tvm_compat.library_file import library_data
 from microkernels.base.tvm_compat.relax import virtual_machine_code
-from microkernels.base.tvm_compat.vm_file import tensor_places
+from microkernels.base.tvm_compat.vm_file import KIND, WARNING, tensor_places, without_scopes
 from relay_passes.ir.stages import advance, announce_machine_code
 from relay_passes.ir.workers import workers
-from relay_passes.lower.outside_weights import OUTSIDE_BYTES, with_outside_weights
+from relay_passes.lower.weights import OUTSIDE_BYTES, with_outside_weights
 
-from .cxx_compiler import find_compiler, run_compiler
 from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source, weights_function
-from .vm_code import write_code
 from .weights_file import WeightsFile
 
 # Smaller ones of at least this size are stored once if two programs have them.
@@ -187,3 +195,156 @@ def _digest(pieces: Iterable[Piece]) -> str:
                 digest.update(chunk)
                 left -= len(chunk)
     return digest.hexdigest()
+
+
+_CHUNK = 1 << 20
+
+
+def write_code(module: Any, path: Path) -> tuple[bytes, int]:
+    """Writes the virtual machine's code and constants in a form that TVM reads without warnings.
+
+    See `tvm_compat.vm_file`: of the two forms that TVM reads, we write the older one.
+
+    Writes a relax.VMExecutable's code and constants.
+
+    Returns
+    -------
+    tuple of bytes and int
+        The code to use is these bytes, followed by the file from this offset on.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    CompileError
+        If TVM writes it in a form that we do not know.
+    """
+    with path.open("w+b") as file:
+        _write(module, file)
+        file.seek(0)
+        return without_scopes(file)
+
+
+def _write(module: Any, file: BinaryIO) -> None:
+    """Through a pipe: TVM does not look whether a disk took what it wrote."""
+    reading, writing = os.pipe()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            copied = pool.submit(_copy, reading, file)
+            with _without_chatter():
+                module.write_to_file(f"/proc/self/fd/{writing}", KIND)
+        finally:
+            os.close(writing)
+        copied.result()
+
+
+def _copy(reading: int, file: BinaryIO) -> None:
+    """Copies all that comes out of a pipe; whoever writes into it is never kept waiting."""
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        try:
+            shutil.copyfileobj(pipe, file, _CHUNK)
+            file.flush()
+        finally:
+            while pipe.read(_CHUNK):
+                pass
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Holds back what C++ code writes to standard error; all but the chatter is let through."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with os.fdopen(os.memfd_create("standard error"), "w+b") as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            held.seek(0)
+            kept = b"".join(line for line in held if WARNING not in line)
+            if kept:
+                os.write(2, kept)
+
+
+# What compiler, assembler and linker say of a full disk comes from the system.
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LINES = 3
+
+
+def find_compiler() -> str:
+    """The compiler's command.
+
+    Raises
+    ------
+    CompileError
+        If there is none.
+    """
+    compiler = cc.get_cc()
+    if compiler is None:
+        raise CompileError(
+            "exporting a library needs a C++ compiler, and none is installed: install g++, or "
+            "name one in the environment variable CXX"
+        )
+    return str(compiler)
+
+
+def run_compiler(compiler: str, arguments: Sequence[str], folder: Path) -> None:
+    """Runs the compiler; its own temporary files go into a folder.
+
+    Raises
+    ------
+    CompileError
+        If it does not start, or fails.
+    OSError
+        If the disk is full.
+    """
+    command = [*shlex.split(compiler), *arguments]
+    try:
+        code, text = _run(command, folder)
+    except OSError as error:
+        raise CompileError(f"the C++ compiler {compiler!r} does not start: {error}") from error
+    if code == 0:
+        return
+    logger.debug("%s failed with code %d:\n%s", shlex.join(command), code, text)
+    if "File size limit exceeded" in text:  # a linker that died of SIGXFSZ
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    for number in _NOT_WRITTEN:
+        if os.strerror(number) in text:
+            raise OSError(number, os.strerror(number))
+    raise CompileError(
+        f"linking failed: {command[0]} ended with code {code}: {_reason(text)} "
+        "(TVM_HYBRID_LOG=debug shows all)"
+    )
+
+
+def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
+    """Exit code and what was said. The compiler and its children are a session of their own."""
+    process: subprocess.Popen[str] | None = None
+    try:
+        with undisturbed():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
+                start_new_session=True,
+            )
+        text, _ = process.communicate()
+        return process.returncode, text
+    except BaseException:
+        if process is not None:
+            with undisturbed():
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()  # until the last of them has closed its end
+        raise
+
+
+def _reason(text: str) -> str:
+    """The lines that name the error; the last ones if none does."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line.lower()] or lines
+    return "; ".join(line[:300] for line in telling[-_LINES:]) or "it says nothing"

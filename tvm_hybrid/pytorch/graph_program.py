@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
+from tvm import runtime
 
+from microkernels.base.errors import CompileError
 from microkernels.base.logs import logger
 
 from ..api import compile
 from ..executable.executable import Executable
 from ..frontend.aten.importer import import_graph
-from ..runtime.size_errors import raise_size_error
+from ..frontend.aten.memory_order import Order, inverse
+from ..runtime.feeds import ALIGNMENT, raise_size_error
 from .frozen import Frozen
 from .options import TorchOptions
 from .programs import TorchProgram
-from .results import Results
-from .tensors import Change, giving, taking
 
 MOST_CHANGES = 8
 """After so many, parameters that change are arguments: read, and packed, at each call."""
@@ -150,3 +152,176 @@ class GraphProgram:
             found.numbers,
             tuple(taking(order, shared) for order, shared in outputs),
         )
+
+
+Pick = Callable[[Sequence[Any], Sequence[Any]], Any]  # (arguments, computed tensors) -> result
+
+
+class Results:
+    """The results of a graph of ATen operators.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+
+    Attributes
+    ----------
+    tensors : list of torch.fx.Node
+        The tensors that have to be computed, each once.
+
+    Raises
+    ------
+    CompileError
+        If there are none.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        nodes = list(graph.graph.nodes)
+        returned = nodes[-1].args[0]
+        arguments = [node for node in nodes if node.op == "placeholder"]
+        self.tensors: list[Any] = []
+        numbers: list[Any] = []
+        self._picks: list[Pick] = []
+        for node in returned:
+            if not isinstance(node, fx.Node):
+                self._picks.append(_constant(node))
+            elif node.op == "placeholder":
+                self._picks.append(_argument(arguments.index(node)))
+            elif not isinstance(node.meta["val"], torch.Tensor):
+                numbers.append(node)
+                self._picks.append(_argument(len(arguments) + len(numbers) - 1))
+            else:
+                if node not in self.tensors:
+                    self.tensors.append(node)
+                self._picks.append(_computed(self.tensors.index(node)))
+        if not self.tensors:
+            raise CompileError("the graph computes no tensors")
+        self._numbers = _part(graph, numbers) if numbers else None
+
+    def of(self, arguments: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+        """The results.
+
+        Parameters
+        ----------
+        arguments : sequence
+            Of the graph.
+        tensors : sequence of torch.Tensor
+            The values of `tensors`.
+        """
+        if self._numbers is not None:
+            arguments = (*arguments, *self._numbers(*arguments))
+        return [pick(arguments, tensors) for pick in self._picks]
+
+
+def _constant(value: Any) -> Pick:
+    return lambda arguments, tensors: value
+
+
+def _argument(number: int) -> Pick:
+    return lambda arguments, tensors: arguments[number]
+
+
+def _computed(number: int) -> Pick:
+    return lambda arguments, tensors: tensors[number]
+
+
+def _part(graph: Any, outputs: Sequence[Any]) -> Any:
+    """The part of a graph that computes some nodes, such as sizes, for torch to run."""
+    part = fx.Graph()
+    copies: dict[Any, Any] = {}
+    for node in graph.graph.nodes:
+        if node.op != "output":
+            copies[node] = part.node_copy(node, copies.__getitem__)
+    part.output(tuple(copies[node] for node in outputs))
+    part.eliminate_dead_code()  # keeps the arguments
+    return fx.GraphModule(graph, part)
+
+
+def why_not(graph: Any, arguments: Sequence[Any]) -> str:
+    """Why a graph has to run in eager mode; "" if nothing is known against it.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+        As TorchDynamo captures it.
+    arguments : sequence
+        What it is called with.
+    """
+    values = [node.meta.get("example_value") for node in graph.graph.nodes]
+    tensors = list(_tensors([*arguments, *values]))
+    for each in tensors:
+        if each.device.type != "cpu":
+            return f"it has tensors on {each.device}, and only those of CPUs are taken"
+        if each.layout != torch.strided or each.is_nested:
+            return "it has nested or sparse tensors"
+        if each.is_conj() or each.is_neg():
+            return "it has lazily conjugated or negated tensors"
+    returned = [
+        node.meta.get("example_value")
+        for node in next(iter(graph.graph.find_nodes(op="output"))).all_input_nodes
+    ]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in _tensors(returned)):
+        return (
+            "its results need gradients; for inference, call the model under torch.no_grad() or "
+            "torch.inference_mode()"
+        )
+    return ""
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[Any]:
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (tuple, list)):
+            yield from _tensors(each)
+
+
+Change = Callable[[Any], Any]
+
+
+def giving(order: Order | None, anywhere: bool) -> Change:
+    """How an argument becomes a tensor that kernels can read.
+
+    Parameters
+    ----------
+    order : Order or None
+        In which the program takes its axes.
+    anywhere : bool
+        Whether kernels read it wherever it lies.
+    """
+
+    def give(tensor: Any) -> Any:
+        if order is not None:
+            tensor = tensor.permute(order)
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if not tensor.numel():  # of which torch's strides are not those that kernels expect
+            return runtime.empty(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        if not tensor.is_contiguous():
+            return tensor.clone(memory_format=torch.contiguous_format)
+        if not anywhere and tensor.data_ptr() % ALIGNMENT:
+            return tensor.clone()
+        return tensor
+
+    return give
+
+
+def taking(order: Order | None, shared: bool) -> Change:
+    """How a result becomes the caller's tensor.
+
+    Parameters
+    ----------
+    order : Order or None
+        In which the program gives its axes.
+    shared : bool
+        Whether it may share memory with an argument, a constant or another result.
+    """
+    back = None if order is None else inverse(order)
+
+    def take(result: Any) -> Any:
+        tensor = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
+        if shared:
+            tensor = tensor.clone()
+        return tensor if back is None else tensor.permute(back)
+
+    return take

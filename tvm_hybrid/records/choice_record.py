@@ -19,7 +19,7 @@ import msgspec
 
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.pipeline_options import PipelineOptions
-from tir_schedules.tensorize.arrangement_problem import ArrangementChoice
+from tir_schedules.tensorize.arrangement import ArrangementChoice
 
 from .record_file import RecordFile
 from .record_line import RecordLine, stamp

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from microkernels.base.errors import RecordError
-from microkernels.base.output_file import require_room, sync, why_not_written
+from microkernels.base.files import require_room, sync, why_not_written
 
 LOCK_SECONDS = 120.0
 _POLL_SECONDS = 0.005

@@ -7,17 +7,20 @@ it is so small that a copy costs less than passing it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
+import ml_dtypes
 import numpy as np
+import tvm
+import tvm_ffi
 from tvm.runtime import Tensor
 
-from microkernels.base.errors import FeedError
+from microkernels.base.errors import BY_ZERO, OUT_OF_RANGE, FeedError
+from microkernels.base.tvm_compat.runtime import create_view, is_size_error
 
-from .dlpack import array_of, tensor_of
-from .open_feeds import check_sizes
-from .tensors import InputInfo, TensorInfo, numpy_dtype
+from .tensors import InputInfo, TensorInfo, evaluate, is_relation, numpy_dtype
 
 ALIGNMENT = 64
 ZERO_COPY_BYTES = 1 << 13
@@ -148,4 +151,147 @@ def _from_sequence(value: Any, info: InputInfo) -> np.ndarray:
         raise FeedError(
             f"input {info.name!r}: expected {info}, got {type(value).__name__} that is not an "
             f"array: {error}"
+        ) from error
+
+
+Shape = tuple[int, ...]
+
+
+def check_sizes(
+    infos: Sequence[TensorInfo], shapes: Sequence[Shape], limits: Mapping[str, int]
+) -> None:
+    """Refuses shapes that fit their inputs, but not each other or the limits of the model.
+
+    Raises
+    ------
+    FeedError
+        Naming the sizes.
+    """
+    sizes: dict[str, int] = {}
+    sources: dict[str, str] = {}
+    for name, found, place in _named(infos, shapes):
+        if sizes.setdefault(name, found) != found:
+            raise FeedError(
+                f"dimension {name!r} is {sizes[name]} in {sources[name]}, but {found} in {place}"
+            )
+        sources.setdefault(name, place)
+    for text, found, place in _related(infos, shapes):
+        wanted = evaluate(text, sizes)
+        if found != wanted:
+            raise FeedError(f"{place} is {found}; it has to be {text}, which is {wanted}")
+    for text, most in limits.items():
+        wanted = evaluate(text, sizes)
+        if wanted > most:
+            raise FeedError(f"dimension {text!r} is {wanted}; the model takes at most {most}")
+
+
+class _Shaped(Protocol):
+    @property
+    def shape(self) -> Sequence[Any]: ...
+
+
+def sample_shapes(infos: Sequence[_Shaped], size: int = 1) -> list[Shape]:
+    """Shapes of the inputs with this size for every open dimension of its own."""
+    names = {
+        text: size
+        for info in infos
+        for text in info.shape
+        if isinstance(text, str) and not is_relation(text)
+    }
+    return [
+        tuple(each if isinstance(each, int) else evaluate(each, names) for each in info.shape)
+        for info in infos
+    ]
+
+
+def open_dimensions(infos: Sequence[TensorInfo], limits: Mapping[str, int]) -> str:
+    """The open dimensions in words, with what is known of them; "" if there are none."""
+    texts = [text for info in infos for text in info.shape if isinstance(text, str)]
+    names = [text for text in dict.fromkeys(texts) if not is_relation(text)]
+    found = [f"{name} from 0 to {limits[name]}" if name in limits else name for name in names]
+    found += [f"{text} at most {most}" for text, most in limits.items() if text not in names]
+    return f"open dimensions: {', '.join(found)}" if found else ""
+
+
+def _sizes(infos: Sequence[TensorInfo], shapes: Sequence[Shape]) -> Iterable[tuple[str, int, str]]:
+    """Open size in words, its number, and where it is."""
+    for info, shape in zip(infos, shapes, strict=True):
+        for axis, (text, found) in enumerate(zip(info.shape, shape, strict=True)):
+            if isinstance(text, str):
+                yield text, found, f"input {info.name!r}, axis {axis}"
+
+
+def _named(infos: Sequence[TensorInfo], shapes: Sequence[Shape]) -> Iterable[tuple[str, int, str]]:
+    return (each for each in _sizes(infos, shapes) if not is_relation(each[0]))
+
+
+def _related(
+    infos: Sequence[TensorInfo], shapes: Sequence[Shape]
+) -> Iterable[tuple[str, int, str]]:
+    return (each for each in _sizes(infos, shapes) if is_relation(each[0]))
+
+
+# Arrays as tensors and back, without a copy.
+#
+# NumPy's DLPack has no bfloat16. So such an array is passed as its bits (uint16), and the receiver
+# corrects the type.
+
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BITS = np.dtype(np.uint16)
+
+
+def tensor_of(array: np.ndarray) -> Tensor:
+    """The memory of an array of consecutive elements as a tensor, wherever it lies.
+
+    An array without elements gives a tensor of its own: kernels expect other strides than NumPy's.
+    """
+    return view_of(array) if array.size else tvm.runtime.empty(array.shape, array.dtype.name)
+
+
+def view_of(array: np.ndarray) -> Tensor:
+    """The memory of an array as a tensor of the same strides."""
+    if array.dtype != BFLOAT16:
+        return cast(Tensor, tvm_ffi.from_dlpack(array))  # TVM has registered its own class
+    return _view(tvm_ffi.from_dlpack(array.view(BITS)), array.shape, BFLOAT16)
+
+
+def array_of(tensor: Tensor) -> np.ndarray:
+    """The memory of a tensor as an array."""
+    if str(tensor.dtype) != "bfloat16":
+        return np.from_dlpack(tensor)
+    return np.from_dlpack(_view(tensor, tuple(tensor.shape), BITS)).view(BFLOAT16)
+
+
+def _view(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+    """The tensor's memory with another element type."""
+    return create_view()(tensor, _shape(shape), _dtype_dlpack(dtype.name), 0)
+
+
+@functools.lru_cache(maxsize=256)
+def _shape(shape: tuple[int, ...]) -> Any:
+    return tvm_ffi.Shape(shape)
+
+
+@functools.cache
+def _dtype_dlpack(name: str) -> Any:
+    return tvm.DataType(name)
+
+
+def raise_size_error(error: Exception) -> None:
+    """Raises the error in our words, if a check of sizes raised it.
+
+    Raises
+    ------
+    FeedError
+        Saying what may have gone wrong: TVM does not tell the node, but a check of indices does.
+    """
+    if OUT_OF_RANGE in str(error):
+        place = str(error).index(OUT_OF_RANGE)
+        raise FeedError(str(error)[place:].splitlines()[0]) from error
+    if is_size_error(error) or BY_ZERO in str(error):
+        raise FeedError(
+            "the inputs' values make sizes that do not fit the model: operands of other sizes, a "
+            "reshape to another number of elements, a size below 0, more elements than there are, "
+            "a step of 0, or a size divided by another one that is 0"
         ) from error

@@ -26,8 +26,7 @@ from microkernels.base.logs import logger
 from microkernels.base.tvm_compat.runtime import configure_threads
 
 from .affinity.cpu_list import format_cpus
-from .affinity.places import PlaceLike, cpus_of
-from .affinity.pool_setting import PoolSetting
+from .affinity.places import PlaceLike, PoolSetting, cpus_of
 from .affinity.topology import ALLOWED_CPUS, Topology, cores_of, host_topology
 from .thread_pool.native import installed
 

@@ -21,11 +21,16 @@ from ..executable.load import load
 from ..explain.explanation import Explanation
 from ..library.artifact import is_library
 from ..options import CompileOptions, SessionKeywords, chosen_options, given, setting_of
-from ..runtime.dlpack import BFLOAT16
-from ..runtime.feeds import check_feeds, check_output, named_feeds, to_array
+from ..runtime.feeds import (
+    BFLOAT16,
+    check_feeds,
+    check_output,
+    named_feeds,
+    raise_size_error,
+    to_array,
+)
 from ..runtime.input_values import without_values
 from ..runtime.refuse_copies import refuse_copies
-from ..runtime.size_errors import raise_size_error
 from ..runtime.tensors import OpenTensorInfo, OutputInfo, TensorInfo, from_stored, is_narrow
 from ..runtime.threads import current, use_setting
 from .bound_run import Bound, BoundRun, copy_to_bound

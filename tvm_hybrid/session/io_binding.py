@@ -24,8 +24,7 @@ import numpy as np
 from microkernels.base.errors import FeedError
 
 from ..runtime.feeds import check_output
-from .onnxruntime_api.cpu_memory import array_at, require_cpu
-from .onnxruntime_api.ort_value import OrtValue, plain
+from .onnxruntime_api.ort_value import OrtValue, array_at, plain, require_cpu
 
 if TYPE_CHECKING:
     from .inference_session import InferenceSession

@@ -17,14 +17,13 @@ from microkernels.base.errors import (
     ModelError,
     TvmHybridError,
 )
-from microkernels.base.freed_memory import return_what_compiling_took
 from microkernels.base.logs import logger
+from microkernels.base.memory import return_what_compiling_took
 
 from ..cache import program_cache
 from ..cache.cache_folder import CACHE_VARIABLE, is_enabled
 from ..cache.model_digest import model_bytes
-from ..cache.program_key import ProgramKey, program_key
-from ..cache.program_note import Note
+from ..cache.program_key import Note, ProgramKey, program_key
 from ..executable.executable import Executable
 from ..frontend.model_bytes import ModelBytes, is_onnx
 from ..options import CompileOptions

@@ -11,9 +11,16 @@ from tvm.runtime import Tensor
 
 from ..executable.executable import Executable
 from ..runtime import threads
-from ..runtime.dlpack import BFLOAT16, BITS, tensor_of
-from ..runtime.feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
-from ..runtime.size_errors import raise_size_error
+from ..runtime.feeds import (
+    BFLOAT16,
+    BITS,
+    ZERO_COPY_BYTES,
+    aligned_empty,
+    is_aligned,
+    raise_size_error,
+    tensor_of,
+    to_array,
+)
 from ..runtime.tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
 
 from_dlpack, empty = np.from_dlpack, np.empty

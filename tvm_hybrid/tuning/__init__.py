@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .events import StopTuning, Trial
     from .tune_model import tune
-    from .tune_result import TuneResult
+    from .tune_result import StopTuning, Trial, TuneResult
 
 __all__ = ["StopTuning", "Trial", "TuneResult", "tune"]
 

@@ -22,15 +22,13 @@ from tvm import IRModule
 from relay_passes.collect_problems import arrangement_problems
 from relay_passes.lift.arranged_module import arranged_module, can_be_measured
 from relay_passes.pipeline_options import PipelineOptions
-from tir_schedules.tensorize.arrangement import Arrangement
-from tir_schedules.tensorize.arrangement_problem import ArrangementProblem
+from tir_schedules.tensorize.arrangement import Arrangement, ArrangementProblem
 
 from ..records.choice_record import ArrangementRecord
 from ..records.lookup.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
 from .measuring.model_race import Race, race_modules
-from .measuring.sampling import Effort
-from .measuring.significance import is_faster
+from .measuring.sampling import Effort, is_faster
 
 logger = logging.getLogger("tvm_hybrid")
 

@@ -15,12 +15,12 @@ from tir_schedules.core.region import Region
 from ..records.lookup.choice_lookup import layouts_of
 from ..records.lookup.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
-from .events import Callback, StopTuning, Trial
 from .layouts.joint_layout import SHARE, JointPlan, JointResult, JointStage, Loops
 from .measuring.kernel_clock import KernelClock
-from .measuring.measurer import Measurer
+from .measuring.measure import Measurer
 from .measuring.model_race import race
 from .tune_regions import tune_regions
+from .tune_result import Callback, StopTuning, Trial
 from .tuning_task import Plan
 
 logger = logging.getLogger("tvm_hybrid")

@@ -35,10 +35,9 @@ from ..records.locked_file import require_appendable
 from ..records.lookup.choice_lookup import arrangements_of
 from ..records.lookup.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
-from ..runtime.affinity.on_cpus import on_cpus
-from .events import Callback
+from ..runtime.affinity.places import on_cpus
 from .measuring.local_measurer import LocalMeasurer
-from .measuring.measurer import Measurer
+from .measuring.measure import Measurer
 from .measuring.replay import Replay
 from .rpc.measurer import RpcMeasurer
 from .rpc.servers import Servers, find_servers
@@ -47,7 +46,7 @@ from .search.strategies.registry import DEFAULT_STRATEGY, check_strategy
 from .tune_arrangements import SHARE, ArrangementResult, tune_arrangements
 from .tune_layouts import joint_layouts, rest_of, with_layouts
 from .tune_regions import tune_regions
-from .tune_result import TuneResult
+from .tune_result import Callback, TuneResult
 from .tuning_task import Plan
 
 if TYPE_CHECKING:

@@ -19,13 +19,12 @@ from ..records.config_space import ConfigSpace
 from ..records.record import Record
 from ..records.record_file import Located
 from ..records.record_store import RecordStore, config_key, trusted
-from .events import TaskInfo
-from .measuring.significance import MARGIN
+from .measuring.sampling import MARGIN
 from .recordings.history import earlier_records
 from .search.strategies.registry import make_strategy
 from .search.strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
 from .task_scheduler import ALL_TRIED, TaskState
-from .tune_result import RegionResult
+from .tune_result import RegionResult, TaskInfo
 
 FINALISTS = 3
 

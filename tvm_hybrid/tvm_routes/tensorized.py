@@ -9,8 +9,8 @@ from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog
 from relay_passes.ir.graph import size_of
 from relay_passes.ir.rewrite import is_kernel
 from relay_passes.lift.caller_sizes import in_caller_sizes
-from relay_passes.lower.as_one_kernel import as_one_kernel
 from relay_passes.lower.lower_regions import KERNEL
+from relay_passes.lower.one_kernel import as_one_kernel
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.generic.expressions import const_int, substitute, variables_of

@@ -16,7 +16,7 @@ from tvm import tirx
 from microkernels.amx.instructions import TileBlock
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.isa import target_isa
-from microkernels.kernels.amx_family import DEPTH, AmxMicrokernel
+from microkernels.kernels.amx_tiles import DEPTH, AmxMicrokernel
 from microkernels.registry import all_microkernels, tile_kernels_for
 from tests.microkernels.isa_targets import AMX_TARGETS, with_amx
 from tests.microkernels.tile_code import (

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from microkernels.base.aligned_array import ALIGNMENT, aligned_empty
+from microkernels.base.arrays import ALIGNMENT, aligned_empty
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float32, np.float64, ml_dtypes.bfloat16])

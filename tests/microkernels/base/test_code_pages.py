@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from microkernels.base.code_pages import return_pages
+from microkernels.base.memory import return_pages
 
 PAGES = 64
 SIZE = PAGES * mmap.PAGESIZE

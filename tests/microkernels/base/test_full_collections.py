@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from microkernels.base.full_collections import without_full_collections
+from microkernels.base.memory import without_full_collections
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module

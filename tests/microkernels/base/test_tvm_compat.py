@@ -37,7 +37,7 @@ from microkernels.base.tvm_compat import (
 from microkernels.base.tvm_compat.onnx_importer import OnnxImporter, node_inputs, operators_of_tvm
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp
 from tvm_hybrid.errors import CompileError
-from tvm_hybrid.library.vm_code import write_code
+from tvm_hybrid.library.export import write_code
 from tvm_hybrid.runtime.thread_pool.native import installed
 from tvm_hybrid.targets.resolve import host_target
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tvm.target import Target
 
-from microkernels.base.cache_dir import CACHE_VARIABLE
 from microkernels.base.errors import TargetError
+from microkernels.base.files import CACHE_VARIABLE
 from microkernels.base.host_cpu import host_cpu
 from microkernels.machines.description import describe, described
 from microkernels.machines.host import MACHINE_VARIABLE, calibrated_path, path_in_force

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 
 from microkernels.base.errors import IsaError
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.microkernel import Microkernel
 from microkernels.packing import pack_weight
 from microkernels.registry import all_microkernels, microkernel_named

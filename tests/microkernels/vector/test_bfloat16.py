@@ -10,7 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
 from microkernels.isa import isa_named
-from microkernels.kernels.bf16_family import DOT_LLVM_IR
+from microkernels.kernels.bf16 import DOT_LLVM_IR
 from microkernels.vector.bfloat16 import narrow, narrow_by_instruction, widen
 from microkernels.vector.expressions import parameter, ramp
 from tests.microkernels.isa_targets import MCPU

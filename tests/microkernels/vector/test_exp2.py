@@ -10,8 +10,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import isa_named
-from microkernels.vector.exp2 import exp2, exp_of_difference
 from microkernels.vector.expressions import Expr, parameter, ramp
+from microkernels.vector.vector_math import exp2, exp_of_difference
 from tests.tir_schedules.run_region import ISAS, compiled
 
 EPS = np.finfo(np.float32).eps

@@ -10,7 +10,7 @@ from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
 from relay_passes.bfloat16.narrow_products import narrow_products
-from relay_passes.canonicalize.safe_softmax import safe_softmax
+from relay_passes.canonicalize.softmax import safe_softmax
 from tests.relay_passes.graphs import Body, module, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays
 

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.checks_first import checks_first
+from relay_passes.canonicalize.functions import checks_first
 
 op = relax.op
 N = tirx.Var("n", "int64")

@@ -14,7 +14,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.canonicalize.clip_indices import clip_indices
+from relay_passes.canonicalize.indices import clip_indices
 from tests.relay_passes.graphs import GENERIC
 
 

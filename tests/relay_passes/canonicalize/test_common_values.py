@@ -7,7 +7,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.common_values import LARGE_BYTES, common_values
+from relay_passes.canonicalize.functions import LARGE_BYTES, common_values
 from relay_passes.ir.constants import constants_of
 from tests.relay_passes.graphs import module
 

@@ -6,7 +6,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.compose_views import compose_views
+from relay_passes.canonicalize.views import compose_views
 from tests.relay_passes.graphs import Body, module
 
 op = relax.op

@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.decompose_batch_norm import decompose_batch_norm
+from relay_passes.canonicalize.normalizations import decompose_batch_norm
 from tests.relay_passes.graphs import constant, module, run
 from tests.relay_passes.quantized import operators
 

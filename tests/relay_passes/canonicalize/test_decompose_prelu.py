@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.decompose_prelu import decompose_prelu
+from relay_passes.canonicalize.activations import decompose_prelu
 from tests.relay_passes.graphs import compiled, module
 
 SHAPE = (2, 3, 4, 5)

@@ -8,7 +8,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.drop_views import drop_views
+from relay_passes.canonicalize.views import drop_views
 from tests.relay_passes.graphs import module
 
 Body = Callable[[relax.Expr], relax.Expr]

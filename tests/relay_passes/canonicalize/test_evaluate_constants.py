@@ -10,7 +10,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.evaluate_constants import evaluate_constants
+from relay_passes.canonicalize.constants import evaluate_constants
 from relay_passes.ir.constants import array_of, constants_of
 from tests.relay_passes.graphs import constant, module, run
 from tests.relay_passes.quantized import operators

@@ -13,7 +13,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from microkernels.base.errors import CompileError
-from relay_passes.canonicalize.fold_empty import fold_empty
+from relay_passes.canonicalize.constants import fold_empty
 from tests.relay_passes.graphs import module
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.canonicalize.fold_padding import fold_padding
+from relay_passes.canonicalize.convolutions import fold_padding
 from tests.relay_passes.graphs import constant, module
 from tests.relay_passes.quantized import assert_becomes, assert_stays
 

@@ -8,7 +8,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.canonicalize.fold_weights import fold_weights
+from relay_passes.canonicalize.constants import fold_weights
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -8,7 +8,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.canonicalize.inline_functions import inline_functions
+from relay_passes.canonicalize.functions import inline_functions
 
 
 @I.ir_module

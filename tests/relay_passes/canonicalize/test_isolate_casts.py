@@ -13,7 +13,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_hybrid
-from relay_passes.canonicalize.isolate_casts import isolate_casts
+from relay_passes.canonicalize.functions import isolate_casts
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 

@@ -9,7 +9,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.merge_clips import merge_clips
+from relay_passes.canonicalize.activations import merge_clips
 from tests.relay_passes.graphs import module, run
 
 SHAPE = (2, 9)

@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.merge_stacks import merge_stacks
+from relay_passes.canonicalize.concatenations import merge_stacks
 from tests.relay_passes.graphs import module, run
 
 op = relax.op

@@ -6,7 +6,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.canonicalize.outline_branches import outline_branches
+from relay_passes.canonicalize.functions import outline_branches
 
 
 @I.ir_module

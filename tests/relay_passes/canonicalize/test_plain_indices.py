@@ -6,7 +6,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.plain_indices import plain_indices
+from relay_passes.canonicalize.indices import plain_indices
 from tests.relay_passes.graphs import module
 
 op = relax.op

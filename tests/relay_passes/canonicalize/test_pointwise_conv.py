@@ -9,7 +9,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.pointwise_conv import pointwise_conv
+from relay_passes.canonicalize.convolutions import pointwise_conv
 from tests.relay_passes.graphs import constant, module
 
 op = relax.op

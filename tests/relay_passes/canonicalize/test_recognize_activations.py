@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.recognize_activations import activations, recognize_activations
+from relay_passes.canonicalize.activations import activations, recognize_activations
 from relay_passes.ir.graph import DataflowGraph, op_name
 from tests.relay_passes.graphs import compiled, module
 

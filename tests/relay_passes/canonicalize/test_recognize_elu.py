@@ -7,7 +7,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.recognize_elu import recognize_elu
+from relay_passes.canonicalize.activations import recognize_elu
 from tests.relay_passes.graphs import Body, module, run
 
 op, number = relax.op, relax.const

@@ -10,7 +10,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.recognize_gelu import recognize_gelu
+from relay_passes.canonicalize.activations import recognize_gelu
 from tests.relay_passes.graphs import module, run
 
 SHAPE = (3, 5)

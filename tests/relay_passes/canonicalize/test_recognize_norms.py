@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.recognize_norms import recognize_norms
+from relay_passes.canonicalize.normalizations import recognize_norms
 from tests.relay_passes.graphs import constant, module, run
 
 SHAPE = (2, 3, 8)

@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.recognize_one_hot import recognize_one_hot
+from relay_passes.canonicalize.indices import recognize_one_hot
 from tests.relay_passes.graphs import compiled, constant, module
 
 CLASSES, COLUMNS = 7, 3

@@ -6,7 +6,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.recognize_softmax import recognize_softmax
+from relay_passes.canonicalize.softmax import recognize_softmax
 from tests.relay_passes.graphs import Body, module
 from tests.relay_passes.quantized import assert_stays
 

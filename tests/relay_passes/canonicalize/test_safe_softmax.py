@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.canonicalize.safe_softmax import safe_softmax
+from relay_passes.canonicalize.softmax import safe_softmax
 from relay_passes.collect_regions import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module, run

@@ -7,7 +7,7 @@ import pytest
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.sink_concat import sink_concat
+from relay_passes.canonicalize.concatenations import sink_concat
 from tests.relay_passes.graphs import Body, constant, module, operators, partitioned, regions
 
 op = relax.op

@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.sink_permutes import sink_permutes
+from relay_passes.canonicalize.views import sink_permutes
 from tests.relay_passes.graphs import constant, module, run
 
 op = relax.op

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.canonicalize.sink_scale import sink_scale
+from relay_passes.canonicalize.attention import sink_scale
 from tests.relay_passes.graphs import constant, module, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays, operators
 

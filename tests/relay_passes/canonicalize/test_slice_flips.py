@@ -7,8 +7,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.slice_flips import slice_flips
-from relay_passes.canonicalize.slice_takes import slice_takes
+from relay_passes.canonicalize.indices import slice_flips, slice_takes
 from tests.relay_passes.graphs import module, run
 
 op = relax.op

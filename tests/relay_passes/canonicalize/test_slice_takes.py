@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.slice_takes import slice_takes
+from relay_passes.canonicalize.indices import slice_takes
 from tests.relay_passes.graphs import constant, module
 
 op = relax.op

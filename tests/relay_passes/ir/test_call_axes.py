@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.ir.call_axes import permutation, reduced_axes, reshaped_axis, view_of
+from relay_passes.ir.axes import permutation, reduced_axes, reshaped_axis, view_of
 
 op = relax.op
 ARRAY = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from microkernels.base.aligned_array import ALIGNMENT, aligned_empty
+from microkernels.base.arrays import ALIGNMENT, aligned_empty
 from relay_passes.ir.constants import constant_of, tensor_over
 
 

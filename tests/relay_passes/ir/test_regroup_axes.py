@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
+from relay_passes.ir.axes import Regroup, match_regroup
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.ir.regroup_axes import Regroup, match_regroup
 from tests.relay_passes.graphs import module
 
 op = relax.op

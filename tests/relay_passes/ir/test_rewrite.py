@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
+from relay_passes.ir.functions import emit_body, is_region_function, region_function
 from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.ir.region_functions import emit_body, is_region_function, region_function
 from relay_passes.ir.rewrite import Bindings, block_pass, replaced, value_pass, with_values
 from tests.relay_passes.graphs import constant, module, partitioned, regions
 

@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, ir, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.isolate_casts import isolate_casts
+from relay_passes.canonicalize.functions import isolate_casts
 from relay_passes.ir.tidy import tidy, to_dataflow
 from tests.relay_passes.graphs import module
 

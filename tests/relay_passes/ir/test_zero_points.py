@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.ir.quantization import Quantized, read_dequantize
-from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.zero_points import (
+from relay_passes.ir.quantization import (
+    Quantized,
     along_axis,
     centred,
     known_centred,
     known_value,
     largest,
     largest_sums,
+    read_dequantize,
 )
+from relay_passes.ir.rewrite import Bindings
 
 Q = np.array([[0, 255, 7], [128, 3, 250]], np.uint8)
 SCALES = np.array([0.5, 0.25, 2.0], np.float32)

@@ -12,8 +12,7 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.layout.channel_shuffle import Shuffle, match_shuffle
-from relay_passes.layout.fold_channel_shuffle import fold_channel_shuffle
+from relay_passes.layout.fold_channel_shuffle import Shuffle, fold_channel_shuffle, match_shuffle
 from tests.relay_passes.graphs import constant, module, run
 
 op = relax.op

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
-from relay_passes.canonicalize.pointwise_conv import pointwise_conv
+from relay_passes.canonicalize.convolutions import pointwise_conv
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.propagate_layout import propagate_layout

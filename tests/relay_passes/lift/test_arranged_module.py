@@ -12,7 +12,7 @@ from relay_passes.lift.lift_programs import lift_programs
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module, run
 from tests.tir_schedules.tensorize.programs import function, summed
-from tir_schedules.tensorize.arrangement_problem import (
+from tir_schedules.tensorize.arrangement import (
     ArrangementChoice,
     ArrangementProblem,
     ChooseArrangement,

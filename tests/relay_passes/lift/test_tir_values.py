@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvm import relax, te, tirx
 
 from relay_passes.lift.emission import Emission
-from relay_passes.lift.tir_sums import read_reduction
+from relay_passes.lift.lift_function import read_reduction
 from relay_passes.lift.tir_values import read_block
 from tests.examples import examples
 from tests.relay_passes.graphs import run

@@ -11,7 +11,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.lower.allocate_empty import allocate_empty
+from relay_passes.lower.memory import allocate_empty
 from tests.relay_passes.graphs import GENERIC
 
 

@@ -9,7 +9,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import tirx as T
 
 import tvm_hybrid
-from relay_passes.lower.bfloat16_remainders import bfloat16_remainders
+from relay_passes.lower.legalize_numbers import bfloat16_remainders
 from tests.relay_passes.graphs import module
 from tests.relay_passes.lift.test_lift_programs import legalized
 

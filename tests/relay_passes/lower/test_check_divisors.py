@@ -8,7 +8,7 @@ from tvm import IRModule, ir, relax, tirx
 
 import tvm_hybrid
 from microkernels.base.errors import FeedError
-from relay_passes.lower.check_divisors import check_divisors
+from relay_passes.lower.checks import check_divisors
 
 A, B, C = (tirx.Var(name, "int64") for name in "abc")
 

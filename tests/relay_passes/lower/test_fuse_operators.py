@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.ir.with_names import with_names
-from relay_passes.lower.fuse_operators import fuse_operators
+from relay_passes.ir.rewrite import with_names
+from relay_passes.lower.fusion import fuse_operators
 from tests.relay_passes.graphs import GENERIC
 
 TENSOR = relax.TensorType((8, 8), "float32")

@@ -8,7 +8,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from relay_passes.lower.guard_entries import guard_entries
+from relay_passes.lower.entries import guard_entries
 
 
 @I.ir_module

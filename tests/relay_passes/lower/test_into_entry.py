@@ -9,12 +9,7 @@ from tvm import IRModule, relax, te, tirx
 from tvm.ir import assert_structural_equal
 from tvm.script import relax as R
 
-from relay_passes.lower.into_entry import (
-    INTO_ENTRY,
-    INTO_OUTPUTS,
-    SHAPES_ENTRY,
-    into_entry,
-)
+from relay_passes.lower.entries import INTO_ENTRY, INTO_OUTPUTS, SHAPES_ENTRY, into_entry
 from relay_passes.lower.lower_regions import IN_PLACE, UNALIGNED
 
 Body = Callable[[relax.BlockBuilder, relax.Var], relax.Expr]

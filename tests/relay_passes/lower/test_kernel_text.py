@@ -16,8 +16,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX
-from relay_passes.lower.kernel_context import kernel_context
-from relay_passes.lower.kernel_text import (
+from relay_passes.lower.codegen import (
     PLACEHOLDER,
     KernelCode,
     assembled,
@@ -26,6 +25,7 @@ from relay_passes.lower.kernel_text import (
     has_texts,
     kernel_key,
 )
+from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.lower.launch_few import made_for, pipeline_for
 from tvm_hybrid.targets.resolve import resolve_target
 

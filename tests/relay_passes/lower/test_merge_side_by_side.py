@@ -11,15 +11,14 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.compile_module import compile_module
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.lower.lower_regions import KERNEL, lower_regions
+from relay_passes.lower.lower_regions import KERNEL, lower_regions, select_configs
 from relay_passes.lower.merge_side_by_side import merge_side_by_side
-from relay_passes.lower.prepack import prepack
-from relay_passes.lower.select_configs import select_configs
+from relay_passes.lower.weights import prepack
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, partitioned
 from tir_schedules.assembled import side_by_side
 from tir_schedules.assembled.side_by_side import tasks_of
-from tir_schedules.cost.merge_estimate import Least
+from tir_schedules.cost.parallel import Least
 
 op = relax.op
 F = "float32"

@@ -16,7 +16,7 @@ import tvm_hybrid
 from relay_passes.compile_module import compile_module
 from relay_passes.ir.workers import threads_for
 from relay_passes.lower.native_code import FEW, GROUP
-from relay_passes.lower.outside_weights import OUTSIDE_BYTES
+from relay_passes.lower.weights import OUTSIDE_BYTES
 from relay_passes.pipeline_options import PipelineOptions
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.targets.resolve import resolve_target

@@ -10,7 +10,7 @@ from tvm.ir import assert_structural_equal
 
 from microkernels.base.tvm_compat.relax import virtual_machine_code
 from relay_passes.ir.constants import constants_of
-from relay_passes.lower.outside_weights import with_outside_weights
+from relay_passes.lower.weights import with_outside_weights
 
 NAME = "tvm_hybrid.test_outside_weights"
 LARGE = np.arange(16, dtype=np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax
 
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.lower.partition_decisions import LEFT
+from relay_passes.lower.codegen import LEFT
 from relay_passes.partition_module import partition_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.lower.plain_views import plain_views
+from relay_passes.lower.legalize_shapes import plain_views
 from tests.relay_passes.graphs import module
 
 op = relax.op

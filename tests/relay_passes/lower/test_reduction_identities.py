@@ -6,7 +6,7 @@ from tvm import IRModule
 from tvm.ir import assert_structural_equal
 from tvm.script import tirx as T
 
-from relay_passes.lower.reduction_identities import reduction_identities
+from relay_passes.lower.legalize_axes import reduction_identities
 
 
 @T.prim_func(private=True, s_tir=True)

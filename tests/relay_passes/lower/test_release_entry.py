@@ -6,8 +6,9 @@ import pytest
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.ir.entries import RELEASE_ENTRY
-from relay_passes.lower.release_entry import LEAST_BYTES, release_entry
+from relay_passes.ir.functions import RELEASE_ENTRY
+from relay_passes.lower.entries import RELEASE_LEAST_BYTES as LEAST_BYTES
+from relay_passes.lower.entries import release_entry
 
 ROWS = tirx.Var("rows", "int64")
 

@@ -8,7 +8,7 @@ from tvm.error import InternalError
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import op_name
-from relay_passes.lower.rewrite_reshapes import rewrite_reshapes
+from relay_passes.lower.legalize_shapes import rewrite_reshapes
 from tests.relay_passes.graphs import GENERIC
 
 

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.script import relax as R
 
-from relay_passes.lower.share_objects import share_objects
+from relay_passes.lower.memory import share_objects
 
 HEAP = relax.Var("heap", relax.TensorType(dtype="int64", ndim=1))
 STORAGE = relax.Var("storage", relax.AnyType())

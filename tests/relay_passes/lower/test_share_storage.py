@@ -10,7 +10,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import relax as R
 
 from relay_passes.ir.graph import op_name
-from relay_passes.lower.share_storage import share_storage
+from relay_passes.lower.memory import share_storage
 
 N = tirx.Var("n", "int64")
 BESIDE = tirx.Var("m", "int64")

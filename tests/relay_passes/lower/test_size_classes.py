@@ -8,7 +8,7 @@ from tvm import relax, te, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import op_name
-from relay_passes.lower.size_classes import SMALLEST, power_of_two, size_classes
+from relay_passes.lower.memory import SMALLEST, power_of_two, size_classes
 from tests.relay_passes.graphs import GENERIC
 
 

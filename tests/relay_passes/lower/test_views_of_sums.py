@@ -10,7 +10,7 @@ from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
 from relay_passes.lower.legalize_operators import legalize_operators
-from relay_passes.lower.views_of_sums import views_of_sums
+from relay_passes.lower.legalize_shapes import views_of_sums
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import module
 

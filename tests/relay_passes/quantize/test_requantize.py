@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
-from relay_passes.ir.region_functions import PREFIX
+from relay_passes.ir.functions import PREFIX
 from relay_passes.quantize.requantize import requantize
 from tests.relay_passes.graphs import Body, module, partitioned, regions
 from tests.relay_passes.quantized import constant, inputs, outputs, quantize

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relay_passes.quantize.requantize_factors import find_factors, is_met, staircase
+from relay_passes.quantize.requantize import find_factors, is_met, staircase
 from tests.onnx_reference.arithmetic import quantize
-from tir_schedules.epilogue.requantize_steps import requantize_reference
+from tir_schedules.epilogue.quantize_steps import requantize_reference
 
 F32 = np.float32
 LIMIT = 10_000_000

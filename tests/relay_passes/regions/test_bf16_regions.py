@@ -12,12 +12,12 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from microkernels.isa import isa_named
-from relay_passes.ir.region_functions import COMPOSITE, REGION
+from relay_passes.ir.functions import COMPOSITE, REGION
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import Body, module, operators, regions, run
 from tests.relay_passes.region_checks import assert_equal
 from tir_schedules.core.region import Region, Tensor
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
 op = relax.op
 F, B = "float32", "bfloat16"

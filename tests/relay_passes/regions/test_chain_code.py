@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import pytest
 from tvm import relax, tirx
 
-from relay_passes.regions.chain_code import (
+from relay_passes.regions.merge_chains import (
+    COPIES,
     KERNEL_LINES,
     MOST_GROWTH,
     OTHER_LINES,
     PART_LINES,
     lines_of,
+    merge_chains,
 )
-from relay_passes.regions.merge_chains import COPIES, merge_chains
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, Body, constant, module, regions
 from tests.relay_passes.regions.test_merge_chains import emitted, reasons

@@ -10,7 +10,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
-from relay_passes.ir.region_functions import COMPOSITE, REGION
+from relay_passes.ir.functions import COMPOSITE, REGION
 from relay_passes.regions.partition import partition
 from relay_passes.regions.quantization_ranges import quantization_ranges
 from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions

@@ -13,8 +13,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from relay_passes.ir.decisions import DecisionLog
+from relay_passes.ir.functions import COMPOSITE, REGION, is_region_function
 from relay_passes.ir.graph import op_name
-from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
 from tests.relay_passes.quantized import constant, dequantize, inputs, outputs, quantize

@@ -11,11 +11,18 @@ import tvm_hybrid._autoload
 from microkernels.base.errors import CompileError
 from relay_passes.collect_regions import collect_regions
 from relay_passes.compile_module import compile_module
-from relay_passes.ir.region_functions import REGION, is_region_function
-from relay_passes.lower.lower_regions import KERNEL, lower_regions
-from relay_passes.lower.prepack import prepack
-from relay_passes.lower.run_codegen import compile_functions
-from relay_passes.lower.select_configs import CONFIG, SOURCE, choose, config_of, select_configs
+from relay_passes.ir.functions import REGION, is_region_function
+from relay_passes.lower.codegen import compile_functions
+from relay_passes.lower.lower_regions import (
+    CONFIG,
+    KERNEL,
+    SOURCE,
+    choose,
+    config_of,
+    lower_regions,
+    select_configs,
+)
+from relay_passes.lower.weights import prepack
 from relay_passes.partition_module import partition_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET, constant, module, partitioned, run

@@ -12,8 +12,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from microkernels.isa import isa_named
+from relay_passes.ir.functions import COMPOSITE, REASON, REGION
 from relay_passes.ir.graph import op_name
-from relay_passes.ir.region_functions import COMPOSITE, REASON, REGION
 from relay_passes.regions.merge_attention import REASON as ONE_PROGRAM
 from relay_passes.regions.merge_attention import find_attention, merge_attention
 from relay_passes.regions.merge_regions import merging_pass

@@ -15,7 +15,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
-from relay_passes.ir.region_functions import REASON, REGION
+from relay_passes.ir.functions import REASON, REGION
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_chains import merge_chains
 from relay_passes.regions.partition import partition
@@ -23,7 +23,7 @@ from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, r
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
 op = relax.op
 F = "float32"

@@ -10,7 +10,7 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.collect_regions import collect_regions
-from relay_passes.ir.region_functions import REASON
+from relay_passes.ir.functions import REASON
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_depthwise import merge_depthwise
 from relay_passes.regions.partition import partition

@@ -8,10 +8,9 @@ from tvm import relax
 
 from microkernels.base.errors import CompileError
 from relay_passes.ir.decisions import DecisionLog
+from relay_passes.ir.functions import COMPOSITE, REASON, REGION
 from relay_passes.ir.graph import op_name, static_tensor
-from relay_passes.ir.region_functions import COMPOSITE, REASON, REGION
-from relay_passes.lower.lower_regions import lower_regions
-from relay_passes.lower.select_configs import select_configs
+from relay_passes.lower.lower_regions import lower_regions, select_configs
 from relay_passes.regions.merge_regions import Findings, Merge, RegionGraph, merging_pass
 from tests.relay_passes.graphs import MACHINE, constant, module, partitioned, regions, run
 from tir_schedules.core.region import Region, Tensor

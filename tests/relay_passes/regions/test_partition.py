@@ -10,7 +10,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from microkernels.base.errors import CompileError
-from relay_passes.ir.region_functions import COMPOSITE, REGION
+from relay_passes.ir.functions import COMPOSITE, REGION
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import (
     MACHINE,

@@ -26,7 +26,7 @@ from tir_schedules.assembled.placed_output import place_output
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 F = "float32"
 IMAGE = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}

@@ -26,7 +26,7 @@ from tir_schedules.assembled.side_by_side import (
     serial_us,
     tasks_of,
 )
-from tir_schedules.assembled.thread_parts import Share, assign
+from tir_schedules.assembled.task_parts import Share, assign
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 

@@ -17,10 +17,10 @@ from tests.stand_ins import running
 from tests.tir_schedules.chain_regions import bf16_mlp
 from tests.tir_schedules.run_region import machine_for, packed, random_inputs, tensor_of
 from tir_schedules.assembled.side_by_side import combine, serial_us
-from tir_schedules.assembled.thread_parts import Share, assign
+from tir_schedules.assembled.task_parts import Share, assign
 from tir_schedules.core.config import Config
+from tir_schedules.core.emission import walk
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.statements import walk
 from tir_schedules.core.template import template_for
 
 from .test_side_by_side import BF16, DENSE, INT8, SOFTMAX, bits

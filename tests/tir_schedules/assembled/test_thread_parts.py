@@ -16,8 +16,14 @@ from tests.stand_ins import running
 from tests.tir_schedules.run_region import machine_for, packed, tensor_of
 from tests.tir_schedules.test_many_threads import ISA, REGIONS, inputs_of
 from tir_schedules.assembled.side_by_side import Piece, combine, estimate, tasks_of
-from tir_schedules.assembled.task_parts import parallel_tasks
-from tir_schedules.assembled.thread_parts import Share, assign, longest, shares_of, threads_of
+from tir_schedules.assembled.task_parts import (
+    Share,
+    assign,
+    longest,
+    parallel_tasks,
+    shares_of,
+    threads_of,
+)
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for

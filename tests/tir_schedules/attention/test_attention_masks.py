@@ -14,7 +14,7 @@ from tests.tir_schedules.attention_regions import Attention, case, of_kind, valu
 from tests.tir_schedules.run_region import ISAS, machine_for
 from tir_schedules.attention.tiled.scores import affine
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
 MASKS = ("keys", "rows", "square", "heads", "where", "where_not")
 LOWEST = float(np.finfo(np.float32).min)

@@ -14,7 +14,7 @@ from tir_schedules.chains.cost import ChainEstimate, estimate_chain, row_groups
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
-from tir_schedules.cost.merge_estimate import CHAIN
+from tir_schedules.cost.parallel import CHAIN
 
 F = "float32"
 ONE = Machine("znver4", isa_named("avx512"))

@@ -22,8 +22,8 @@ from tests.tir_schedules.run_region import (
     run,
 )
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
-from tir_schedules.chains.depthwise_pointwise_config import DepthwisePointwiseConfig, in_bands
-from tir_schedules.chains.depthwise_pointwise_config import check as check_config
+from tir_schedules.chains.depthwise_pointwise_cost import DepthwisePointwiseConfig, in_bands
+from tir_schedules.chains.depthwise_pointwise_cost import check as check_config
 from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors

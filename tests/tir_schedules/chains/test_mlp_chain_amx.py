@@ -36,10 +36,10 @@ from tests.tir_schedules.run_region import machine_for, run
 from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, blocks_of, by_rows
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.emission import walk
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.core.statements import walk
-from tir_schedules.cost.amx_prediction import TilePart
+from tir_schedules.cost.amx_cost import TilePart
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 pytestmark = pytest.mark.isa("amx")

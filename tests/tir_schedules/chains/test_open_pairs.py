@@ -10,7 +10,7 @@ from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.pair_regions import pair
 from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machine_for
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
-from tir_schedules.chains.depthwise_pointwise_config import in_bands
+from tir_schedules.chains.depthwise_pointwise_cost import in_bands
 from tir_schedules.core.region import Region, Tensor
 
 ALL = (1, 1, 1, 1)

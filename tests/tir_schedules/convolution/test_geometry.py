@@ -7,8 +7,7 @@ from hypothesis import given
 from tests.examples import examples
 from tests.tir_schedules.conv_regions import conv_region, convolutions
 from tir_schedules.convolution.direct.config import edge_tiles
-from tir_schedules.convolution.geometry import ConvGeometry
-from tir_schedules.convolution.positions import AxisClasses
+from tir_schedules.convolution.geometry import AxisClasses, ConvGeometry
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.region import Region
 

@@ -11,12 +11,12 @@ import tvm.tirx.script.builder.ir as I
 from microkernels.vector.expressions import Expr
 from tests.stand_ins import running
 from tests.tir_schedules.run_region import ISAS, highest_native
-from tir_schedules.core.claims import MOST_SHARES, claimed_shares
 from tir_schedules.core.emission import kernel_function, tensor_parameter
 from tir_schedules.core.extents import as_expr, extent, read_extents
+from tir_schedules.core.placement import MOST_SHARES, claimed_shares
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 SHARES = 8
 PIECES = SymbolicSize.of("pieces")

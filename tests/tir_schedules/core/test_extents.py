@@ -13,7 +13,7 @@ from tir_schedules.core.emission import kernel_function, tensor_parameter
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 N, M = SymbolicSize.of("n"), SymbolicSize.of("m")
 

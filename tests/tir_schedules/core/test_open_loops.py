@@ -11,13 +11,17 @@ import tvm.tirx.script.builder.ir as I
 from microkernels.vector.expressions import Expr
 from tests.stand_ins import running
 from tests.tir_schedules.run_region import ISAS, highest_native
-from tir_schedules.core.emission import kernel_function, tensor_parameter
+from tir_schedules.core.blocking import tail_heights
+from tir_schedules.core.emission import (
+    for_balanced_blocks,
+    for_tiles,
+    kernel_function,
+    tensor_parameter,
+)
 from tir_schedules.core.extents import as_expr, extent, read_extents
-from tir_schedules.core.open_loops import for_balanced_blocks, for_tiles
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.core.tail_heights import tail_heights
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 N = SymbolicSize.of("n")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.registry import microkernel_named
-from tir_schedules.core.panels import Panels
+from tir_schedules.core.blocking import Panels
 from tir_schedules.core.product_plan import ProductPlan
 
 KERNELS = ("avx2_f32_4x24", "avx512_f32_8x48", "avx512_vnni_u8s8s32_6x64", "amx_u8s8s32_32x32")

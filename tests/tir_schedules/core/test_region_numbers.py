@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from microkernels.vector.placeholders import Placeholder
-from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.core.region_numbers import region_form, region_numbers, traced
+from tir_schedules.core.region import Region, Step, Tensor, region_form, region_numbers, traced
 
 
 def _product(zero_point: int, scale: float, slope: float = 0.5, **changes: Any) -> Region:

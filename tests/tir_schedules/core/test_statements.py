@@ -8,7 +8,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from tir_schedules.core.statements import children, walk, with_body, with_children
+from tir_schedules.core.emission import children, walk, with_body, with_children
 
 
 def example() -> tirx.PrimFunc:

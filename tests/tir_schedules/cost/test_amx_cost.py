@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from microkernels.amx.tile_shapes import LAYOUTS
 from microkernels.isa import isa_named
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from microkernels.registry import all_microkernels, microkernel_named
 from tir_schedules.core.product_plan import ProductPlan

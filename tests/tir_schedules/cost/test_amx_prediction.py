@@ -16,7 +16,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tir_schedules.core.product_plan import ProductPlan
-from tir_schedules.cost.amx_prediction import DEPTH, TilePart, level_of, predict
+from tir_schedules.cost.amx_cost import DEPTH, TilePart, level_of, predict
 
 SPR = Machine("sapphirerapids", isa_named("amx"))
 KERNELS = {"2x2": "amx_u8s8s32_32x32", "1x4": "amx_u8s8s32_16x64"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tir_schedules.cost.cost import Cost
-from tir_schedules.cost.merge_estimate import Least, MergeEstimate, on_threads
+from tir_schedules.cost.parallel import Least, MergeEstimate, on_threads
 
 
 def estimate(least: Least, saved: float) -> MergeEstimate:

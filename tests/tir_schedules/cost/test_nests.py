@@ -17,7 +17,7 @@ from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.depthwise_regions import depthwise
 from tests.tir_schedules.pair_regions import pair
 from tir_schedules.attention.config import AttentionConfig
-from tir_schedules.chains.depthwise_pointwise_config import DepthwisePointwiseConfig
+from tir_schedules.chains.depthwise_pointwise_cost import DepthwisePointwiseConfig
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig
 from tir_schedules.core.config import Config

@@ -14,8 +14,7 @@ from tests.tir_schedules.attention_regions import case
 from tests.tir_schedules.chain_regions import int8_layer, mixed, mlp
 from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.winograd_regions import region_of
-from tir_schedules.attention.attention import ATTENTION
-from tir_schedules.attention.products import SKINNY
+from tir_schedules.attention.attention import ATTENTION, SKINNY
 from tir_schedules.chains.mlp_chain_config import by_columns, by_rows
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor

@@ -8,9 +8,9 @@ import pytest
 from tests.tir_schedules.integer_regions import every_isa, matmul_region
 from tests.tir_schedules.run_region import run
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.epilogue.dequantized_steps import centred_steps
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tir_schedules.epilogue.lookup_table import find_lookups
+from tir_schedules.epilogue.quantize_steps import centred_steps
 from tir_schedules.product.matmul import MATMUL
 
 INNER = 7  # the value that is quantised inside

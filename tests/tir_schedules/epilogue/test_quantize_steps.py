@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.vector.expressions import bind, parameter, ramp, splat
 from tests.examples import examples

@@ -14,7 +14,7 @@ from tests.tir_schedules.run_region import run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, epilogue_reference
 from tir_schedules.epilogue.packed_bytes import LANES, wide_bytes
-from tir_schedules.epilogue.requantize_steps import requantize_reference
+from tir_schedules.epilogue.quantize_steps import requantize_reference
 from tir_schedules.product.matmul import MATMUL
 
 F32 = np.float32

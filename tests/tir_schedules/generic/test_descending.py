@@ -8,7 +8,7 @@ import pytest
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tir_schedules.generic.descending import ascending
+from tir_schedules.generic.elementwise import ascending
 from tir_schedules.generic.expressions import const_int, int64, substitute
 
 V, W = tirx.Var("v", "int64"), tirx.Var("w", "int64")

@@ -29,10 +29,10 @@ from tests.tir_schedules.run_generic import (
 )
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.generic import schedule as generic
-from tir_schedules.generic.fallback import loops_as_written
 from tir_schedules.generic.inline import merge_nests
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.schedule import loops_as_written
 
 
 def unknown_length() -> tvm.IRModule:

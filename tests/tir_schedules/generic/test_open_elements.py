@@ -15,14 +15,13 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.guard import guarded
 from tests.tir_schedules.generic.test_open_reductions import function_of
-from tir_schedules.core.statements import walk
+from tir_schedules.core.emission import walk
 from tir_schedules.generic.expressions import calls_of, variables_of
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.open_elements import open_elements
-from tir_schedules.generic.open_nests import open_nests
+from tir_schedules.generic.open_elements import open_elements, open_nests
 from tir_schedules.generic.schedule import schedule_generic
-from tir_schedules.generic.selects import with_selects
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tir_schedules.generic.strided_reads import with_selects
+from tvm_hybrid.runtime.feeds import tensor_of
 
 N, M = (tirx.Var(name, "int64") for name in "nm")
 SIZES = [(1, 1), (3, 40), (40, 3), (17, 16), (33, 49), (0, 5), (5, 0)]

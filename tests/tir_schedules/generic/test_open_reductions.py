@@ -14,7 +14,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.open_reductions import open_reductions
+from tir_schedules.generic.open_rows import open_reductions
 
 op = relax.op
 ROWS, WIDTH = (tirx.Var(name, "int64") for name in ("rows", "width"))

@@ -15,7 +15,7 @@ from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.open_transposes import open_transposes
+from tir_schedules.generic.schedule import open_transposes
 
 op = relax.op
 N, M = (tirx.Var(name, "int64") for name in "nm")

@@ -14,7 +14,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
-from tir_schedules.core.statements import walk
+from tir_schedules.core.emission import walk
 from tir_schedules.generic.schedule import schedule_generic
 
 from .test_open_items import BATCH, LENGTH, arrays_of, lowered

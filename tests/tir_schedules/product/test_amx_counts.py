@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.tir_schedules.run_region import expected, random_inputs, run
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.cost.amx_prediction import TilePart
+from tir_schedules.cost.amx_cost import TilePart
 from tir_schedules.product.matmul_config import MatmulConfig, plan_of
 
 pytestmark = pytest.mark.isa("amx")

@@ -25,7 +25,7 @@ from tests.tir_schedules.run_region import run
 from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
 from .test_bf16_matmul import matmul_region as bf16_region
 from .test_integer_matmul import A_ZEROS, W_ZEROS, unpack

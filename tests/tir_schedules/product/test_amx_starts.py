@@ -10,9 +10,9 @@ from tests.amx_emulator import emulator
 from tests.tir_schedules.integer_regions import matmul_region, product, values
 from tests.tir_schedules.on_tiles import counted, on_tiles
 from tests.tir_schedules.run_region import machine_for, run
+from tir_schedules.core.emission import children
 from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.core.statements import children
 from tir_schedules.core.template import template_for
 
 SIZES = (33, 320, 37)

@@ -9,7 +9,7 @@ import tvm
 from tvm.target import Target, codegen
 
 from microkernels.isa import isa_named, target_isa
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.registry import microkernel_named
 from tests.microkernels.isa_targets import AMX_TARGETS, with_amx
 from tests.microkernels.tile_code import (

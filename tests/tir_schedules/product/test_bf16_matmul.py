@@ -17,7 +17,7 @@ from tests.tir_schedules.bf16_products import TINY, exact, kernels, normal, roun
 from tests.tir_schedules.run_region import BF16_ISAS, machine_for, run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
-from tvm_hybrid.runtime.dlpack import BFLOAT16, array_of, tensor_of
+from tvm_hybrid.runtime.feeds import BFLOAT16, array_of, tensor_of
 
 pytestmark = pytest.mark.turns
 

@@ -13,7 +13,7 @@ from tests.tir_schedules.open_regions import LENGTH, OpenKernel
 from tests.tir_schedules.run_region import Kernel, compiled, machine_for, packed, run
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
-from tir_schedules.product.byte_choice import (
+from tir_schedules.product.byte_outliers import (
     LEAST_K,
     LISTED_ROWS,
     cut_for_bytes,
@@ -23,10 +23,10 @@ from tir_schedules.product.byte_choice import (
 )
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import plan_of
-from tir_schedules.product.matmul_weight import has_column_sums, packed_shape, sums_at
+from tir_schedules.product.matmul_product import has_column_sums, packed_shape, sums_at
 from tir_schedules.product.outlier_list import LARGEST
 from tir_schedules.product.zero_points import ZeroPoints
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 every_isa = pytest.mark.parametrize("isa", ["avx2", "avx512"])
 KINDS = ("few", "some rows", "all 255", "all 0", "one", "at the ends", "random")

@@ -18,8 +18,8 @@ from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE, ProductPlan
 from tir_schedules.product import tile_fetch
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
-from tir_schedules.product.rounds import steps_of_round
 from tir_schedules.product.tile_loops import TileLoops
+from tir_schedules.product.tile_stores import steps_of_round
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.matmul import MATMUL
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 CALLS = 20  # of a kernel: threads end in another order every time
 

@@ -17,9 +17,9 @@ from tests.tir_schedules.product.test_matmul import check, matmul_region
 from tests.tir_schedules.run_region import bias_relu, expected, machine_for, random_inputs, run
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Tensor
-from tir_schedules.product.few_rows import FewRows
 from tir_schedules.product.matmul import MATMUL, MatmulConfig, estimated_cycles
 from tir_schedules.product.matmul_config import plan_of
+from tir_schedules.product.skinny_product import FewRows
 from tir_schedules.product.streams import streams
 
 

@@ -12,8 +12,7 @@ from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.product.tile_config import product_kernels
-from tir_schedules.product.tile_space import cuts, register_tiles
+from tir_schedules.product.tile_config import cuts, product_kernels, register_tiles
 
 KERNELS = product_kernels(isa_named("avx512"), "float32", "float32")
 

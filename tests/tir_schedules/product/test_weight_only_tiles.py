@@ -17,7 +17,7 @@ from tir_schedules.product.weight_only_matmul import (
     WeightOnlyConfig,
     weight_format,
 )
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
 from .test_weight_only_matmul import arrays_of, region_of
 

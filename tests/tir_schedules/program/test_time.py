@@ -7,12 +7,12 @@ import pytest
 from tests.tir_schedules.cost.test_nests import matmul
 from tests.tir_schedules.program.small_kernels import built, machine, program_of, sums
 from tir_schedules.core.template import template_for
-from tir_schedules.program.footprint import Pattern
+from tir_schedules.program.cycles import FAR, NEAR, SHARED
 from tir_schedules.program.index import Index
 from tir_schedules.program.nodes import Memory
 from tir_schedules.program.parts import ALL, ROWS, Part, parts_of
-from tir_schedules.program.phase import FAR, NEAR, SHARED
 from tir_schedules.program.time import Origin, kernel_time
+from tir_schedules.program.traffic import Pattern
 
 
 def test_named_parts_are_the_time() -> None:

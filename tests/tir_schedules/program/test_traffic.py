@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.tir_schedules.program.small_kernels import program_of, sums
-from tir_schedules.program.footprint import LINE, dimensions_of, patterns_of
 from tir_schedules.program.index import Index, apply
 from tir_schedules.program.nodes import Access, Body, Loop, Memory, Work
-from tir_schedules.program.traffic import Traffic, footprint
+from tir_schedules.program.traffic import LINE, Traffic, dimensions_of, footprint, patterns_of
 
 X = Memory("x", 0, 1 << 20)
 Y = Memory("y", 1, 1 << 20)

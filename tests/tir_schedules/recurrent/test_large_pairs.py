@@ -12,9 +12,8 @@ from tests.tir_schedules.recurrent_regions import recurrent, recurrent_inputs
 from tests.tir_schedules.run_region import Kernel, machine_for
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.recurrent.large_pairs import SHARE, TOO_MANY, LargePairs
 from tir_schedules.recurrent.problem import RecurrentProblem
-from tir_schedules.recurrent.weight import large_pairs
+from tir_schedules.recurrent.weight import SHARE, TOO_MANY, LargePairs, large_pairs
 
 TEMPLATE = template_for("recurrent")
 ISAS = ("avx2", "avx512")

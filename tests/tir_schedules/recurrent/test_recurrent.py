@@ -25,7 +25,7 @@ from tir_schedules.recurrent.activations import ACTIVATIONS
 from tir_schedules.recurrent.config import RecurrentConfig
 from tir_schedules.recurrent.problem import DIRECTIONS, GATES
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS, plain_function
-from tvm_hybrid.runtime.dlpack import BFLOAT16, array_of, tensor_of
+from tvm_hybrid.runtime.feeds import BFLOAT16, array_of, tensor_of
 
 TEMPLATE = template_for("recurrent")
 NATIVE = highest_native(ISAS)

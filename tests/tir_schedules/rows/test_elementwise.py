@@ -19,7 +19,7 @@ from tests.guard import guarded
 from tests.onnx_reference.arithmetic import quantize, quantized
 from tests.tir_schedules import run_region
 from tests.tir_schedules.run_region import ISAS, MCPU, machine_for, run
-from tir_schedules.core.collapse import collapsed
+from tir_schedules.core.extents import collapsed
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.rows.elementwise import ELEMENTWISE, ElementwiseConfig
 

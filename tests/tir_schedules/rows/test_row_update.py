@@ -14,7 +14,7 @@ from tests.tir_schedules.run_region import ISAS, highest_native
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.rows.row_update import ALONE_BYTES, build_row_update
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 ROOM = SymbolicSize.of("room")
 PAST = SymbolicSize.of("past")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.tensorize.arrangement import arrangements
-from tir_schedules.tensorize.arrangement_problem import ArrangementChoice, ArrangementProblem
+from tir_schedules.tensorize.arrangement import ArrangementChoice, ArrangementProblem, arrangements
 from tir_schedules.tensorize.contraction import Contraction
 
 F = "float32"

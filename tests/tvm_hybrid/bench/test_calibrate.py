@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from microkernels.base.cache_dir import CACHE_VARIABLE
+from microkernels.base.files import CACHE_VARIABLE
 from microkernels.isa import host_isa, isa_named
 from microkernels.machines.description import read_description
 from microkernels.machines.host import MACHINE_VARIABLE

@@ -23,7 +23,7 @@ from tvm import tirx
 
 import tvm_hybrid
 from relay_passes.lower import native_code
-from relay_passes.lower.kernel_text import PLACEHOLDER
+from relay_passes.lower.codegen import PLACEHOLDER
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.small_models import ROOT
 from tvm_hybrid.cache import kernel_cache, program_key

@@ -13,8 +13,13 @@ from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import two_layers
 from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid.executable.executable import Executable
-from tvm_hybrid.explain.model_nodes import ModelNode, ModelNodes, numbers_in, variable_name
-from tvm_hybrid.explain.node_origins import with_origins
+from tvm_hybrid.explain.origins import (
+    ModelNode,
+    ModelNodes,
+    numbers_in,
+    variable_name,
+    with_origins,
+)
 from tvm_hybrid.explain.program_graph import INPUT, VALUE, KernelCall, ProgramGraph, Value
 from tvm_hybrid.frontend import import_onnx
 

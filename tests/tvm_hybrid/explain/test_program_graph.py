@@ -13,8 +13,7 @@ from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import two_layers
 from tests.tvm_hybrid.small_models import mlp_module, several_module
 from tvm_hybrid.errors import ArtifactError
-from tvm_hybrid.explain.outline import Outline
-from tvm_hybrid.explain.program_graph import INPUT, VALUE, WEIGHT, ProgramGraph
+from tvm_hybrid.explain.program_graph import INPUT, VALUE, WEIGHT, Outline, ProgramGraph
 
 
 def graph_of(model: object, **options: object) -> ProgramGraph:

@@ -16,11 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-from relay_passes.canonicalize.fold_factors import fold_factors
-from relay_passes.canonicalize.fold_input_factors import fold_input_factors
-from relay_passes.canonicalize.fold_padding import fold_padding
-from relay_passes.canonicalize.fold_weights import fold_weights
-from relay_passes.canonicalize.recognize_gelu import recognize_gelu
+from relay_passes.canonicalize.activations import recognize_gelu
+from relay_passes.canonicalize.constants import fold_weights
+from relay_passes.canonicalize.convolutions import fold_padding
+from relay_passes.canonicalize.fold_factors import fold_factors, fold_input_factors
 from relay_passes.ir.tidy import tidy, to_dataflow
 from relay_passes.lower.kernel_context import kernel_context
 from tests.stand_ins.building import unchecked

@@ -16,7 +16,7 @@ from tvm.script import relax as R
 import tvm_hybrid
 from relay_passes.ir.decisions import Decision
 from tests.relay_passes.graphs import module
-from tvm_hybrid.frontend.bundled_parameters import with_single_parameters
+from tvm_hybrid.frontend.model_input import with_single_parameters
 
 SHAPES = [(6, 33), (70, 33), (70,)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.explain.model_nodes import numbers_in
+from tvm_hybrid.explain.origins import numbers_in
 from tvm_hybrid.frontend import import_onnx
 
 

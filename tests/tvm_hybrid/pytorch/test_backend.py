@@ -141,7 +141,7 @@ def test_arguments_are_read_and_results_written_where_they_are() -> None:
         model = perceptron()
         call, x = compiled(model), torch.randn(64, 32)
         call(x)
-        from tvm_hybrid.pytorch.tensors import giving
+        from tvm_hybrid.pytorch.graph_program import giving
 
         assert giving(None, anywhere=False)(x).data_ptr() == x.data_ptr()
         (allocated,) = (

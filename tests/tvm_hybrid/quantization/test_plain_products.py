@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.quantization.plain_products import plain_products
+from tvm_hybrid.quantization.onnx_quantizer import plain_products
 
 X = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
 

@@ -17,7 +17,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import all_microkernels, microkernel_named
 from tests.microkernels.isa_targets import target_of
 from tests.microkernels.operands import stored
-from tvm_hybrid.bench.tables import kernel_speed_table
+from tvm_hybrid.bench.bench_tables import kernel_speed_table
 from tvm_hybrid.cli import main
 from tvm_hybrid.report import kernel_speed
 from tvm_hybrid.report.kernel_speed import kernel_page, measure_kernels, types_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.runtime.open_feeds import check_sizes, open_dimensions, sample_shapes
+from tvm_hybrid.runtime.feeds import check_sizes, open_dimensions, sample_shapes
 from tvm_hybrid.runtime.tensors import TensorInfo
 
 IDS = TensorInfo("ids", ("batch", "new"), "int64")

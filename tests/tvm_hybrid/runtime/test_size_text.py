@@ -6,7 +6,7 @@ import pytest
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tvm_hybrid.runtime.size_text import evaluate, is_relation, names_in, renamed, text_of
+from tvm_hybrid.runtime.tensors import evaluate, is_relation, names_in, renamed, text_of
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.test_input_alignment import at_offset
 from tvm_hybrid.errors import FeedError, OptionError
-from tvm_hybrid.session.bound_arrays import Place, refuse_overlap, room_of
-from tvm_hybrid.session.bound_run import BoundRun
+from tvm_hybrid.session.bound_run import BoundRun, Place, refuse_overlap, room_of
 
 WIDTH = 48
 

@@ -8,8 +8,8 @@ import pytest
 
 from microkernels.machines.machine import Machine
 from tvm_hybrid.records.record_store import RecordStore
-from tvm_hybrid.tuning.events import StopTuning, Trial
 from tvm_hybrid.tuning.tune_regions import tune_regions
+from tvm_hybrid.tuning.tune_result import StopTuning, Trial
 from tvm_hybrid.tuning.tuning_task import Plan
 
 from .pretended import ALL, Pretended

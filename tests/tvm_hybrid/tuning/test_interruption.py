@@ -15,8 +15,7 @@ import pytest
 from microkernels.machines.machine import Machine
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_store import RecordStore
-from tvm_hybrid.tuning.interruption import Interruption
-from tvm_hybrid.tuning.tune_regions import tune_regions
+from tvm_hybrid.tuning.tune_regions import Interruption, tune_regions
 
 from .pretended import ALL, Pretended
 

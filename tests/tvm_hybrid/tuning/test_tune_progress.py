@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tvm_hybrid.cli import tune_progress
 from tvm_hybrid.cli.tune_progress import describe, duration, shown
-from tvm_hybrid.tuning.events import Stage, TaskInfo, Trial
+from tvm_hybrid.tuning.tune_result import Stage, TaskInfo, Trial
 
 Terminal = tuple[Console, io.StringIO]
 

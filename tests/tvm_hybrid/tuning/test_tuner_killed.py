@@ -17,9 +17,9 @@ from tvm_hybrid.records.lookup.record_lookup import RecordLookup
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_store import RecordStore
-from tvm_hybrid.tuning.events import Trial
 from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
 from tvm_hybrid.tuning.tune_regions import tune_regions
+from tvm_hybrid.tuning.tune_result import Trial
 from tvm_hybrid.tuning.tuning_task import Plan
 
 from .forked import Child

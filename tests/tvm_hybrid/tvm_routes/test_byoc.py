@@ -12,8 +12,8 @@ from tvm import IRModule, relax
 from tvm.relax.frontend.onnx import from_onnx
 
 import tvm_hybrid
-from relay_passes.ir.region_functions import REGION
-from relay_passes.lower.select_configs import config_of
+from relay_passes.ir.functions import REGION
+from relay_passes.lower.lower_regions import config_of
 from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
 from tir_schedules.core.region import Region

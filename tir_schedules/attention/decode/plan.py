@@ -16,9 +16,9 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.exp2 import LOG2_E, exp2
 from microkernels.vector.expressions import Expr, bind, lanes_of, like
 from microkernels.vector.ieee import LOWEST
+from microkernels.vector.vector_math import LOG2_E, exp2
 from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
 from tir_schedules.core.emission import task_loop
 from tir_schedules.core.extents import as_expr

@@ -10,8 +10,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
+from tir_schedules.core.emission import choose
 from tir_schedules.core.extents import as_expr
-from tir_schedules.core.open_loops import choose
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands

@@ -20,9 +20,8 @@ from tir_schedules.attention.decode.products import DecodeProducts
 from tir_schedules.attention.decode.program import LEAST_KEYS, MOST_QUERIES, MOST_ROWS
 from tir_schedules.attention.decode.scores import DecodeScores
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import ceil_div, opaque_block
 from tir_schedules.core.extents import allocated, as_expr, extent
-from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 

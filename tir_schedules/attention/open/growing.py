@@ -18,7 +18,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, materialise
-from microkernels.vector.streaming import end_streams
+from microkernels.vector.memory import end_streams
 from tir_schedules.attention.decode.products import DecodeProducts
 from tir_schedules.attention.decode.scores import DecodeScores
 from tir_schedules.attention.problem import AttentionProblem
@@ -29,7 +29,7 @@ from tir_schedules.epilogue.epilogue import Epilogue
 
 from .few import OpenDecodePlan, OpenFew, few_queries, shared_heads
 from .growing_cache import GrowingCache
-from .room import reject_room
+from .scores import reject_room
 
 _CHUNK = 32  # keys whose values are multiplied at once
 

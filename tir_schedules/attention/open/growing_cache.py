@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.addresses import address_of
 from microkernels.vector.expressions import Expr, materialise, ramp
-from microkernels.vector.streaming import stream
+from microkernels.vector.memory import address_of, stream
 from tir_schedules.attention.problem import AttentionProblem, Layout
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr, extent

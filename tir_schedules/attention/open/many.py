@@ -36,27 +36,22 @@ from tir_schedules.attention.tiled.softmax import (
     Quantization,
     SoftmaxRows,
 )
-from tir_schedules.core.blocking import balanced
+from tir_schedules.core.blocking import balanced, tail_heights
 from tir_schedules.core.emission import (
-    opaque_block,
-)
-from tir_schedules.core.extents import allocated, as_expr, extent
-from tir_schedules.core.open_loops import (
     ceil_div,
     choose,
     for_tiles,
+    opaque_block,
     share_of,
 )
-from tir_schedules.core.tail_heights import tail_heights
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.open_operand import OpenOperand
 
-from .integers import OpenIntegers
-from .key_mask import KeyMask, key_mask_form
 from .packed_values import PackedValues
-from .product import OpenProduct
-from .scores import OpenScores
+from .product import OpenIntegers, OpenProduct
+from .scores import KeyMask, OpenScores, key_mask_form
 
 
 @dataclass

@@ -14,9 +14,7 @@ import tvm.tirx.script.builder.ir as I
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.open_loops import ceil_div, choose
+from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns
 from tir_schedules.product.open_operand import Element, PackedWords
 from tir_schedules.product.packed_operand import merged

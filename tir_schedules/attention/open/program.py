@@ -17,10 +17,8 @@ from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
-from microkernels.vector.addresses import ADDRESS_LLVM_IR
 from microkernels.vector.expressions import Expr, bind, materialise
-from microkernels.vector.prefetch import PREFETCH_LLVM_IR
-from microkernels.vector.streaming import streaming_llvm_ir
+from microkernels.vector.memory import ADDRESS_LLVM_IR, PREFETCH_LLVM_IR, streaming_llvm_ir
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.decode.plan import bits_of_element
 from tir_schedules.attention.decode.program import LEAST_KEYS, SHARE_BYTES
@@ -28,17 +26,17 @@ from tir_schedules.attention.problem import (
     AttentionProblem,
     flat_view,
 )
-from tir_schedules.core.cache_parameter import cache_parameter
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
     opaque_block,
+    open_tasks,
+    share_of,
     tensor_parameter,
 )
-from tir_schedules.core.extents import as_expr, extent, read_extents
-from tir_schedules.core.flat_rows import flat_rows
-from tir_schedules.core.flat_rows import flat_view as seen_as
-from tir_schedules.core.open_loops import open_tasks, share_of
+from tir_schedules.core.extents import as_expr, extent, flat_rows, read_extents
+from tir_schedules.core.extents import flat_view as seen_as
+from tir_schedules.core.placement import cache_parameter
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -47,8 +45,7 @@ from .few import OpenFew, few_queries, shared_heads
 from .growing import GrowingFew, Growth, reads_past_once
 from .growing_cache import GrowingCache, with_room
 from .many import OpenMany
-from .room import give_room, keys_and_values
-from .seen_keys import count_seen, hiding_mask
+from .scores import count_seen, give_room, hiding_mask, keys_and_values
 
 
 def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:

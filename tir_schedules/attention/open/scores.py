@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -15,23 +16,33 @@ from microkernels.vector.expressions import (
     bind,
     cast,
     constant,
+    like,
     materialise,
+    ramp,
     reinterpret,
 )
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.attention.tiled.scores import hide_later_keys
+from tir_schedules.attention.tiled.scores import (
+    Affine,
+    FusedScores,
+    affine,
+    hide_later_keys,
+    varies_with_rows,
+)
 from tir_schedules.attention.tiled.softmax import UNROLL, Band, for_vectors
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent
-from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.open_loops import choose
+from tir_schedules.core.emission import ceil_div, choose, opaque_block, tensor_parameter
+from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.placement import cache_parameter
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.reduce_lanes import LaneTotals, combine_all
+from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.open_operand import OpenOperand
 
-from .integers import OpenIntegers
-from .key_mask import KeyMask
+from .growing_cache import with_room
+from .product import OpenIntegers
 
 
 @dataclass
@@ -178,3 +189,158 @@ class OpenScores:
             with I.If(left > 0), I.Then(), opaque_block("mask"):
                 some(whole, 1, left)
         band.scores.store(r, band.edge, largest[0])
+
+
+def key_mask_form(scores: Region) -> Affine | None:
+    """The epilogue of the scores as a scale and a mask of keys; None if it is more than that."""
+    form = affine(scores)
+    if form is None or (form.operand is not None and varies_with_rows(scores, form.operand)):
+        return None
+    return form
+
+
+class KeyMask(FusedScores):
+    """As `FusedScores`; behind the last key the addends are -inf.
+
+    Parameters
+    ----------
+    form, epilogue, lanes
+        As of `FusedScores`; the mask is the same for all queries.
+    count : Expr or int
+        Keys.
+    room : Expr or int
+        Keys, as of `extents.allocated`.
+    """
+
+    def __init__(
+        self, form: Affine, epilogue: Epilogue, lanes: int, count: Expr | int, room: Expr | int
+    ) -> None:
+        super().__init__(form, epilogue, lanes, lanes)
+        self.by_key, self.count, self.room = True, count, room
+
+    def begin(self, row: Expr) -> None:
+        """Fills the addends, for the attention of which `row` is a flat row."""
+        lanes = self.lanes
+        size = ceil_div(self.room, lanes) * lanes
+        bias = self.bias = I.sblock_alloc_buffer((size,), "float32", align=64)
+
+        def put(vector: Expr, valid: int | Expr) -> None:
+            columns = Columns(vector * lanes, lanes, valid)
+            value = constant(0, "float32", lanes)
+            if self.form.operand is not None:
+                value = bind(self._mask(row, columns))
+            if columns.mask is not None:
+                value = tirx.Select(columns.mask, value, like(-math.inf, value))
+            I.buffer_store(bias, value, [ramp(vector * lanes, lanes)])
+
+        with opaque_block("bias"):
+            with I.serial(I.floordiv(self.count, lanes)) as vector, opaque_block("keys"):
+                put(vector, lanes)
+            if lanes > 1:
+                left = materialise(I.floormod(self.count, lanes))
+                with I.If(left > 0), I.Then(), opaque_block("keys"):
+                    put(materialise(I.floordiv(self.count, lanes)), left)
+
+
+# How many keys any query sees, by a mask that is read when the kernel runs.
+#
+#     scores = where(mask, scores, -inf)        mask: bool [..., queries, keys]
+#
+# Keys behind the last one that the mask shows to any query have probabilities of 0: nothing is
+# multiplied by them. A cache of fixed size is so read as far as it is filled.
+
+
+_WORD = 8  # elements of the mask that are looked at together
+
+
+def hiding_mask(scores: Region) -> int | None:
+    """Number of the scores' operand that hides keys one by one; None if there is none."""
+    if not scores.epilogue or scores.epilogue[-1].op != "where":
+        return None
+    mask, _, other = scores.epilogue[-1].args
+    operands = len(scores.operands)
+    number = other - operands - 1
+    if not 0 < mask <= operands or number < 0:
+        return None
+    hidden, operand = scores.epilogue[number], scores.operands[mask - 1]
+    if hidden.op != "constant" or hidden.number != -math.inf or operand.dtype != "bool":
+        return None
+    by_key = bool(operand.shape) and operand.shape[-1] == scores.output.shape[-1]
+    return mask - 1 if by_key else None
+
+
+def count_seen(scores: Region, operands: Sequence[Expr]) -> Expr | None:
+    """Emits the search for the last key that is seen: how many there are up to it, at least one.
+
+    None if there is no mask. `operands` are the parameters of the scores' operands.
+    """
+    number = hiding_mask(scores)
+    if number is None:
+        return None
+    tensor = scores.operands[number]
+    n, size = (as_expr(extent(each)) for each in (tensor.shape[-1], tensor.size))
+    data = operands[number].data
+    mask = I.decl_buffer((extent(tensor.size),), "int8", data=data, align=1)
+    zero, one = (tirx.const(value, "int32") for value in (0, 1))
+    seen = I.sblock_alloc_buffer((1,), "int32")
+    end = I.sblock_alloc_buffer((1,), "int32")
+    I.buffer_store(seen, zero, [zero])
+    rows = materialise(I.floordiv(size, tirx.Max(n, one)))
+    with I.serial(rows) as row, opaque_block("seen"):
+        start = materialise(row * n)
+        I.buffer_store(end, n, [zero])
+        for elements in (_WORD, 1):
+            # A condition is an And, whose second half TVM's code evaluates only if the first holds.
+            first = start + end[zero] - elements
+            some = I.reinterpret(f"int{8 * elements}", mask[ramp(first, elements)])
+            nothing = tirx.EQ(some, tirx.const(0, f"int{8 * elements}"))
+            with I.While(tirx.And(end[zero] >= seen[zero] + elements, nothing)):
+                I.buffer_store(end, end[zero] - elements, [zero])
+        I.buffer_store(seen, tirx.Max(seen[zero], end[zero]), [zero])
+    return materialise(tirx.Max(seen[zero], one))
+
+
+# Keys and values in tensors that may have room for more rows: heads lie apart then.
+#
+# Caches of a decoder are such tensors where a caller keeps them in a larger array; see
+# `cache_parameter`.
+
+
+def reject_room(problem: AttentionProblem, name: str) -> str | None:
+    """Why the heads of "k" or "v" have to lie as closely as they can, or None."""
+    whole, layout = problem.tensors[name], problem.layouts[name]
+    columns = problem.d if name == "k" else problem.e
+    if whole.dtype != "float32":
+        return f"{name} is of type {whole.dtype}"
+    if whole.shape[-2:] != (problem.n, columns) or (layout.row, layout.column) != (columns, 1):
+        return f"rows of {name} are not behind each other"
+    heads, stride = 1, columns * problem.n
+    for factor, step in zip(reversed(problem.factors), reversed(layout.batch), strict=True):
+        shared = heads == 1 and step == 0  # by queries that lie next to each other
+        if factor != 1 and not shared:
+            if step != stride:
+                return f"heads of {name} are not behind each other"
+            heads, stride = heads * factor, stride * factor
+    if layout.offset or math.prod(whole.shape[:-2]) != heads:
+        return f"{name} has more heads than the attention"
+    return None
+
+
+def keys_and_values(problem: AttentionProblem) -> tuple[list[Expr], dict[str, int]]:
+    """The parameters of k and v; of those that may have room, how far heads are apart."""
+    parameters: list[Expr] = []
+    apart: dict[str, int] = {}
+    for number, name in enumerate("kv", 1):
+        tensor = problem.tensors[name]
+        if is_open((problem.n,)) and reject_room(problem, name) is None:
+            parameter, apart[name] = cache_parameter(f"input{number}", tensor)
+        else:
+            parameter = tensor_parameter(f"input{number}", tensor)
+        parameters.append(parameter)
+    return parameters, apart
+
+
+def give_room(problem: AttentionProblem, apart: dict[str, int]) -> None:
+    """Has an attention find heads where they are; after `read_extents`."""
+    for name, distance in apart.items():
+        with_room(problem, name, distance)

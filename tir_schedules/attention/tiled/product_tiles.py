@@ -16,9 +16,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Tile
 from microkernels.vector.expressions import Expr, constant, splat
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.emission import for_groups, opaque_block
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.packed_operand import PackedOperand
 from tir_schedules.product.tile_stores import store_columns

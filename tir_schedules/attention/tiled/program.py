@@ -28,10 +28,9 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind, constant, splat
 from tir_schedules.attention.next_rows import NextRows
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.blocking import Group, Panels, balanced
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.panels import Panels
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations, InPlace
 from tir_schedules.product.batch_operands import StoredOperand

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import Group, balanced, shares
-from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.emission import for_groups
 from tir_schedules.product.tile_loops import TileTask
 
 

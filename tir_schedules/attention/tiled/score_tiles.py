@@ -23,9 +23,8 @@ from microkernels.tile import Address, Tile
 from microkernels.vector.expressions import Expr, bind, cast, constant, reinterpret
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.emission import for_groups, opaque_block
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.packed_operand import PackedOperand

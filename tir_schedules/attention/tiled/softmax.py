@@ -18,10 +18,9 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.base.integers import RANGES
+from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
-from microkernels.vector.exp2 import LOG2_E, exp2
 from microkernels.vector.expressions import (
     Expr,
     bind,
@@ -31,10 +30,10 @@ from microkernels.vector.expressions import (
     scalar,
     splat,
 )
+from microkernels.vector.ieee import round_to_integer
 from microkernels.vector.placeholders import applied, as_integer, as_real
-from microkernels.vector.rounding import round_to_integer
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.open_loops import choose
+from microkernels.vector.vector_math import LOG2_E, exp2
+from tir_schedules.core.emission import choose, opaque_block
 from tir_schedules.core.reduce_lanes import LaneTotals, add, combine_all, reduce_lanes
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import shift_of

@@ -18,7 +18,7 @@ from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import KERNEL_TYPES
 
-from .problem import DepthwiseProblem
+from .results import DepthwiseProblem
 
 # Multiplications of one register tile that are unrolled at most; LLVM takes 0.1 ms for each.
 MOST_UNROLLED = 4096

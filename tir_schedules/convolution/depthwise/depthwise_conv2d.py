@@ -29,8 +29,7 @@ from tir_schedules.core.emission import (
     task_loop,
     tensor_parameter,
 )
-from tir_schedules.core.extents import read_extents
-from tir_schedules.core.flat_rows import as_matrix, as_vector, flat_rows, flat_view
+from tir_schedules.core.extents import as_matrix, as_vector, flat_rows, flat_view, read_extents
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -39,8 +38,7 @@ from tir_schedules.product.zero_points import named_inputs
 from .config import DepthwiseConfig, check, default_config, dot_kernel, is_too_large, space
 from .direct import DirectTiles
 from .nests import nests, why_vectors
-from .problem import DepthwiseProblem
-from .results import Results
+from .results import DepthwiseProblem, Results
 from .staged import StagedTiles
 from .weight import express, pack, packed_shape, unpack
 

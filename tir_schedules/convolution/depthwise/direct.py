@@ -18,15 +18,13 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import ceil_div, choose, opaque_block
 from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .config import DepthwiseConfig
-from .problem import DepthwiseProblem
-from .results import Accumulators, Corner, Results
-from .strips import Margin, Strip, open_sizes, strips, used_columns
+from .results import Accumulators, Corner, DepthwiseProblem, Results
+from .ring import Margin, Strip, open_sizes, strips, used_columns
 
 Weights = dict[tuple[int, int, int], Expr]
 """(Row of the window, column of it, vector of channels) -> weights that have a name."""

@@ -15,7 +15,7 @@ from tir_schedules.core.loop_nest import Bytes, Loop, LoopNest, balance_of, nest
 from tir_schedules.core.region import Region
 
 from .config import DepthwiseConfig
-from .problem import Axis, DepthwiseProblem
+from .results import Axis, DepthwiseProblem
 
 WHY_VECTORS = "every channel has a window of its own: no matrix product for tiles"
 

@@ -6,24 +6,34 @@ the place of the one that is as many rows before it as the ring has lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, bind, cast, materialise, ramp, scalar, splat
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    lanes_of,
+    materialise,
+    ramp,
+    scalar,
+    splat,
+)
+from tir_schedules.core.blocking import balanced
 from tir_schedules.core.extents import allocated, extent
-from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.product.activations import as_operand
 from tir_schedules.product.zero_points import Start, quantize_parameters
 
 from .config import DepthwiseConfig
-from .interleave import staged_order
-from .problem import DepthwiseProblem
+from .results import DepthwiseProblem
 
 
 @dataclass
@@ -171,3 +181,176 @@ class Ring:
             with I.Else():
                 padding = bind(splat(self._padding(), self.block))
                 fill(lambda _column: padding)
+
+
+# Interleaves rows of an image, so that one multiply-add takes kr taps of every channel.
+#
+#     kr = 4    64 bytes of four rows   ->   4 vectors of 16 channels with 4 taps each
+#     kr = 2    32 words of two rows    ->   2 vectors of 16 channels with 2 taps each
+#
+# x86's unpack instructions work within 128 bits. So a vector is staged with its groups of kr
+# elements in an order from which unpacking makes neighbouring channels.
+
+
+_LANE_BITS = 128
+
+
+def staged_order(vector: Expr, kr: int) -> Expr:
+    """A vector of channels in the order that `interleave` takes.
+
+    In a lane of 128 bits stand kr groups of elements, each of which goes to another result.
+    """
+    if kr == 1:
+        return vector
+    bits = int(vector.ty.dtype.bits) * lanes_of(vector)
+    group, lanes = _LANE_BITS // kr, bits // _LANE_BITS
+    if lanes == 1:
+        return vector
+    words = I.reinterpret(f"int{group}x{lanes * kr}", vector)
+    order = [number * lanes + lane for lane in range(lanes) for number in range(kr)]
+    return I.reinterpret(str(vector.ty.dtype), _shuffle([bind(words)], order))
+
+
+def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
+    """kr vectors in staged order as kr vectors of neighbouring channels, kr taps each.
+
+    Parameters
+    ----------
+    rows : sequence of Expr
+        1, 2 or 4 vectors of the same type.
+    wanted : int
+        How many of the results are needed, from the first on.
+    """
+    if len(rows) == 1:
+        return list(rows)
+    if len(rows) == 2:
+        halves = range(2)[:wanted]
+        return [_unpack(rows[0], rows[1], 1, half) for half in halves]
+    found = []
+    for half in range(2)[: (wanted + 1) // 2]:
+        upper = bind(_unpack(rows[0], rows[1], 1, half))
+        lower = bind(_unpack(rows[2], rows[3], 1, half))
+        for quarter in range(2)[: wanted - 2 * half]:
+            found.append(_unpack(upper, lower, 2, quarter))
+    return found
+
+
+def _unpack(a: Expr, b: Expr, size: int, half: int) -> Expr:
+    """Groups of `size` elements by turns from a half of every lane of two vectors."""
+    dtype = str(a.ty.dtype)
+    # Not a pure call: TVM would put it in the place of its name, however often that is used.
+    return I.call_extern(dtype, _name(half, size, int(a.ty.dtype.bits), lanes_of(a)), a, b)
+
+
+def _name(half: int, size: int, bits: int, count: int) -> str:
+    return f"tvm_hybrid_unpack_{'high' if half else 'low'}_{size}_v{count}i{bits}"
+
+
+def _function(half: int, size: int, bits: int, count: int) -> str:
+    """The LLVM function called by that name; one shuffle in it, and one instruction of x86."""
+    within = _LANE_BITS // bits
+    order = [
+        source * count + lane + half * within // 2 + first + element
+        for lane in range(0, count, within)
+        for first in range(0, within // 2, size)
+        for source in range(2)
+        for element in range(size)
+    ]
+    vector = f"<{count} x i{bits}>"
+    mask = ", ".join(f"i32 {number}" for number in order)
+    return f"""
+define linkonce_odr {vector} @{_name(half, size, bits, count)}({vector} %a, {vector} %b) #0 {{
+  %mixed = shufflevector {vector} %a, {vector} %b, <{count} x i32> <{mask}>
+  ret {vector} %mixed
+}}
+"""
+
+
+def unpack_llvm_ir(dtype: str, kr: int, count: int) -> str:
+    """LLVM functions that `interleave` calls for vectors of a type; they are always inlined.
+
+    A shuffle of 64 bytes in TIR has 64 numbers, which every pass visits: with these functions a
+    kernel compiles in half the time.
+    """
+    bits = int(DataType(dtype).bits)
+    sizes = [1 << level for level in range(kr.bit_length() - 1)]
+    found = [_function(half, size, bits, count) for size in sizes for half in range(2)]
+    return "".join(found) + "attributes #0 = { alwaysinline nounwind }\n" if found else ""
+
+
+def _shuffle(vectors: list[Expr], order: list[int]) -> Expr:
+    return tirx.Shuffle(vectors, [tirx.const(number, "int32") for number in order])
+
+
+class Margin(NamedTuple):
+    """A column of x that may lie outside, and counts as zeros then.
+
+    Attributes
+    ----------
+    loaded, kept : Expr
+        Its lanes that exist: all or none. TVM drops the mask of a load that a Select with the same
+        condition takes its value from, so the number has two names. LLVM sees that they are the
+        same, and makes a single load of both.
+    shift : Expr or None
+        From its place to that of a column that is read anyway, if it lies outside; else 0. The
+        load touches no other cache line then (5x5 at 20x20x192: 26 instead of 29 us on a Zen 5).
+        None in tiles of several rows, of small windows, where it costs more than it saves.
+    """
+
+    loaded: Expr
+    kept: Expr
+    shift: Expr | None
+
+
+@dataclass(frozen=True)
+class Strip:
+    """`count` tiles of `size` columns from `start` on; `edge` if taps of one lie outside.
+
+    Attributes
+    ----------
+    margins : mapping
+        Columns of x, from the first one of a tile on, that may lie outside.
+    """
+
+    start: int
+    count: int
+    size: int
+    edge: bool
+    margins: Mapping[int, Margin] = field(default_factory=dict)
+
+
+def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
+    """The columns in balanced tiles: equal neighbours in one strip, tiles at the edges alone."""
+    pending: Strip | None = None
+    for group in balanced(problem.columns.outputs, most):
+        for number in range(group.count):
+            start = group.start + number * group.size
+            ends = (start, start + group.size - 1)
+            edge = not all(map(problem.columns.is_inside, ends))
+            if pending is not None and not edge and pending.size == group.size:
+                pending = Strip(pending.start, pending.count + 1, pending.size, False)
+                continue
+            if pending is not None:
+                yield pending
+            pending = Strip(start, 1, group.size, edge)
+            if edge:
+                yield pending
+                pending = None
+    if pending is not None:
+        yield pending
+
+
+def open_sizes(most: int) -> list[int]:
+    """Columns of the tiles of a line of open length: ordinary ones, and those of shorter lines."""
+    return sorted({most, -(-most // 2), 1}, reverse=True)
+
+
+def used_columns(
+    stride: int, dilation: int, taps: int, columns: int
+) -> dict[int, list[tuple[int, int]]]:
+    """Columns of x from the first one of a tile on -> (column of the tile, tap) that want them."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for column in range(columns):
+        for tap in range(taps):
+            found.setdefault(column * stride + tap * dilation, []).append((column, tap))
+    return dict(sorted(found.items()))

@@ -26,20 +26,15 @@ from microkernels.vector.expressions import (
     reinterpret_group,
 )
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
 from tir_schedules.core.extents import extent
-from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.open_loops import ceil_div, choose
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import Start
 
 from .config import DepthwiseConfig
-from .interleave import interleave, unpack_llvm_ir
-from .problem import DepthwiseProblem
-from .results import Accumulators, Corner, Results
-from .ring import Ring
-from .strips import used_columns
+from .results import Accumulators, Corner, DepthwiseProblem, Results
+from .ring import Ring, interleave, unpack_llvm_ir, used_columns
 from .weight import Groups, weight_size
 
 

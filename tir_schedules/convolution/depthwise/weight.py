@@ -20,13 +20,12 @@ from tvm import relax
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
-from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.product.expressed_terms import expressed_bytes, expressed_terms
-from tir_schedules.product.zero_points import ZeroPoints
+from tir_schedules.product.zero_points import ZeroPoints, expressed_bytes, expressed_terms
 
 from .config import DepthwiseConfig, check, dot_kernel
-from .problem import DepthwiseProblem
+from .results import DepthwiseProblem
 
 
 @dataclass(frozen=True)

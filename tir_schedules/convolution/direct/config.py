@@ -13,7 +13,7 @@ from microkernels.registry import microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.blocking import Group, balanced, panel_widths, shares
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.integer_product import (
+from tir_schedules.core.product_plan import (
     is_dynamic,
     is_integer,
     quantized_dtype,

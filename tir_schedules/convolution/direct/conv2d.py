@@ -19,16 +19,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import msgspec
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
+from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named, tile_kernels_for
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
-from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core.emission import (
     input_parameters,
@@ -37,13 +39,14 @@ from tir_schedules.core.emission import (
     task_loop,
     tensor_parameter,
 )
-from tir_schedules.core.extents import read_extents
-from tir_schedules.core.flat_rows import as_matrix, flat_rows, flat_view
-from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.region import Region
+from tir_schedules.core.extents import as_matrix, flat_rows, flat_view, read_extents
+from tir_schedules.core.product_plan import is_integer
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Packing, register_template
+from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
-from tir_schedules.product.byte_product import by_values
+from tir_schedules.product.byte_outliers import by_values
+from tir_schedules.product.half_product import HALF
 from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_stores import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
@@ -53,8 +56,7 @@ from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
 from .outliers import ConvOutliers, lists_outliers
-from .products import nests, products
-from .weight import WeightLayout, express, pack, packed_shape, unpack
+from .weight import WeightLayout, express, nests, pack, packed_shape, products, unpack
 from .windows import Windows
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
@@ -221,3 +223,22 @@ class Conv(ConvTemplate[ConvConfig]):
 
 for _axes in (1, 2, 3):
     register_template(Conv(_axes))
+
+
+def half_conv_pays(region: Region, machine: Machine) -> bool:
+    """Whether a convolution is estimated to be faster by tiles of float16.
+
+    Parameters
+    ----------
+    region : Region
+        Of f32, of known sizes, its weight constant.
+    machine : Machine
+        Its tiles multiply float16.
+    """
+    inputs = tuple(Tensor(each.shape, HALF, each.constant) for each in region.inputs)
+
+    def cycles(region: Region) -> float:
+        return estimated_cycles(region, default_config(region, machine), machine)
+
+    half = cycles(msgspec.structs.replace(region, inputs=inputs))
+    return half * LEAST_GAIN <= cycles(region)

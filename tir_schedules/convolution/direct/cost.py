@@ -30,8 +30,7 @@ from tir_schedules.cost.parallel import (
     threads_worth,
 )
 from tir_schedules.cost.work import elements_a_product, flops_us, product_rate
-from tir_schedules.product.tile_config import fewest_cycles, product_kernels
-from tir_schedules.product.tile_space import PIECES, register_tiles
+from tir_schedules.product.tile_config import PIECES, fewest_cycles, product_kernels, register_tiles
 
 from .config import (
     ConvConfig,

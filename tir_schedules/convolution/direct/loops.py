@@ -24,21 +24,25 @@ from microkernels.kernels.byte_pairs import byte_tile
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Place, Tile
 from microkernels.vector.expressions import Expr, materialise, ramp
-from tir_schedules.convolution.positions import PositionClasses
+from tir_schedules.convolution.geometry import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import (
+    ceil_div,
+    choose,
+    for_blocks,
+    for_groups,
+    for_share,
+    opaque_block,
+)
 from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import ceil_div, choose, for_blocks
-from tir_schedules.product.byte_product import weight_fits
+from tir_schedules.product.byte_outliers import weight_fits
 from tir_schedules.product.tile_loops import LoadPanel, TileTask
 from tir_schedules.product.tile_stores import rest, store_tile
 from tir_schedules.product.wide_panels import WidePanels
 
 from .config import Across, ConvConfig, Grid, across_of, grid_of
 from .outliers import ConvOutliers
-from .panel_fetch import PanelFetch
-from .weight import WeightLayout
+from .weight import PanelFetch, WeightLayout
 from .windows import Windows
 
 # (class of positions, group, vector of its columns) -> what accumulators start with; or, for tiles,

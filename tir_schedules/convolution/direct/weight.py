@@ -11,24 +11,56 @@ is padded with zeros to whole steps, and the columns of a group are padded to wh
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import relax
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, relax
 
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
-from tir_schedules.convolution.geometry import ConvGeometry
-from tir_schedules.convolution.positions import PositionClasses
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.panels import Panels
+from microkernels.registry import microkernel_named
+from microkernels.tile import Address
+from microkernels.vector.expressions import Expr
+from microkernels.vector.memory import prefetch
+from tir_schedules.convolution.geometry import ConvGeometry, PositionClasses
+from tir_schedules.core.blocking import Group, Panels
+from tir_schedules.core.loop_nest import (
+    Bytes,
+    Loop,
+    LoopNest,
+    balance_of,
+    nested,
+    pieces,
+    register_tile,
+)
+from tir_schedules.core.product_plan import Product, ProductPlan, is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.product.expressed_terms import expressed_answer, expressed_bytes, expressed_terms
-from tir_schedules.product.zero_points import ZeroPoints
+from tir_schedules.product.tile_loops import LoadPanel
+from tir_schedules.product.zero_points import (
+    ZeroPoints,
+    expressed_answer,
+    expressed_bytes,
+    expressed_terms,
+)
 
-from .config import ConvConfig, Form, check, column_shares, form_of, panels_of
+from .config import (
+    ConvConfig,
+    Form,
+    across_of,
+    channel_parts,
+    check,
+    column_shares,
+    form_of,
+    grid_of,
+    panels_of,
+    tiles_of,
+    vectors_of,
+)
+from .cost import candidates, estimated_cycles
 
 
 @dataclass(frozen=True)
@@ -205,3 +237,161 @@ def express(
 def packed_shape(region: Region, config: ConvConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the packed weight."""
     return WeightLayout.of(region, config, check(region, config, isa)).shape
+
+
+# A convolution before it is built: its loops, and the product that its tiles compute.
+#
+# threads > bands > panels > lines > tiles > taps > channels > tile
+
+
+def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
+    """The loops of the convolution."""
+    geometry, kernel = ConvGeometry.of(region).as_volume(), microkernel_named(config.kernel)
+    planes = geometry.batch * geometry.outputs[0]
+    _, height, width = geometry.outputs
+    bands = planes * math.ceil(height / config.band)
+    channels, groups = geometry.group_channels, geometry.groups
+    n_vectors = vectors_of(geometry, kernel)
+    threads_m, threads_n, threads_x = grid_of(geometry, config, kernel)
+    parts = channel_parts(geometry, kernel)
+    panels = len(panels_of(geometry, config, kernel))
+    vectors = n_vectors / panels
+    taps_z, taps_y, taps_x = geometry.kernel
+    split = form_of(region, kernel) == "split"
+    runs = math.prod(geometry.kernel) if split else taps_z * taps_y
+    steps = kernel.steps(channels) if split else kernel.steps(taps_x * channels)
+    x_item = 4 / kernel.kr if config.staged else DataType(region.inputs[0].dtype).itemsize
+    average = planes * height / bands
+    line_tiles = pieces(average, config.lines)
+    lines = average / line_tiles
+    most, tiles = tiles_of(geometry, config, kernel)
+    # Tiles of tile registers are alike: the last one overlaps the one before.
+    columns = most if kernel.by_tiles else width / tiles
+    high, rows = lines, columns * lines
+    if across_of(geometry, config, kernel) is not None:
+        high, rows, columns = lines / tiles, most, width
+
+    def touched(
+        planes: float, lines: float, columns: float, vectors: float, groups: float
+    ) -> Bytes:
+        high = min((lines - 1) * geometry.strides[1] + taps_y, geometry.extents[1])
+        wide = min((columns - 1) * geometry.strides[2] + taps_x, geometry.extents[2])
+        x = planes * taps_z * high * wide * channels * groups * x_item
+        results = planes * lines * columns * vectors * groups * kernel.lanes * 4.0
+        return x, runs * steps * vectors * groups * kernel.lanes * 4.0, results
+
+    share_groups = groups / threads_n if groups > 1 else 1.0
+    share_panels = panels if groups > 1 else panels / threads_n
+    share_vectors = vectors * share_panels
+    mine = share_vectors, share_groups
+    of_all = touched(planes, height, width, n_vectors, groups)
+    wide = width / threads_x
+    of_thread = touched(planes / threads_m, height, wide, *mine)
+    of_band = touched(1, average, wide, *mine)
+    loops = [
+        Loop("thread", threads_m * threads_n * threads_x, "parallel", of_all),
+        Loop("band", bands / threads_m, "serial", of_thread),
+        Loop("panel", share_panels * share_groups, "serial", of_band),
+        Loop("line", line_tiles, "serial", touched(1, average, wide, vectors, 1)),
+        Loop("tile", tiles / threads_x, "serial", touched(1, lines, wide, vectors, 1)),
+        Loop("tap", runs, "reduction", touched(1, high, columns, vectors, 1)),
+        *register_tile(rows, vectors, steps, kernel.lanes, ("pixel", "vector", "channel")),
+    ]
+    useful = geometry.group_out_channels / (n_vectors * kernel.lanes)
+    useful *= width * lines / (tiles * rows)
+    useful *= math.prod(geometry.kernel) * channels / (runs * steps * kernel.kr)
+    balance = balance_of(bands, threads_m) * balance_of(parts, threads_n)
+    balance *= balance_of(tiles, threads_x)
+    yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
+
+
+def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[Product]:
+    """Tiles of pixels of a line, or of several; what overlaps at their end is computed twice."""
+    line = ConvGeometry.of(region)
+    geometry, kernel = line.as_volume(), microkernel_named(config.kernel)
+    depth, height, width = geometry.outputs
+    rows, tiles = tiles_of(geometry, config, kernel)
+    k = math.prod(geometry.kernel) * geometry.group_channels
+    bands = geometry.batch * depth * math.ceil(height / config.band)
+    lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
+    share = column_shares(geometry, config, kernel)[0].size * kernel.lanes
+    lines_of_tiles = 1 if across_of(geometry, config, kernel) is None else config.lines
+    yield Product(
+        part=region,
+        plan=ProductPlan(
+            kernel=kernel,
+            m=rows,
+            n=min(geometry.group_out_channels, share),
+            k=k,
+            rows=rows,
+            vectors=config.vectors,
+            m_block=rows,
+            k_block=kernel.steps(k),
+        ),
+        copies=lines // lines_of_tiles * math.ceil(tiles / config.threads_x) * geometry.groups,
+        cycles=estimated_cycles(region, config, machine),
+        others=lambda: [
+            (other.kernel, estimated_cycles(region, other, machine))
+            for other in candidates(region, machine)
+        ],
+        filled=(height * width, line.kernel[-1] * line.group_channels),
+    )
+
+
+LINE = 64  # bytes of a cache line
+
+
+@dataclass(frozen=True)
+class PanelFetch:
+    """Fetching the next panel of a convolution's weight while the tiles of a panel multiply.
+
+        panel of 3 vectors, 7 tiles: a step of each of them asks for 3/7 of a step of the next panel
+
+    The first tile of a panel would have to wait for it, where L3 reads more slowly than a tile
+    multiplies. Behind the last panel, lines are asked for that nobody needs.
+
+    What the tiles of a panel fetch together.
+
+    Attributes
+    ----------
+    packed : Panels
+        The layout of the weight.
+    weight : Buffer
+        Packed.
+    tiles : int
+        Of a panel; all of them fetch the next one once.
+    """
+
+    packed: Panels
+    weight: Expr
+    tiles: int
+
+    def places(self, width: int, number: Expr | int, step: Expr | int) -> list[Expr | int]:
+        """The vectors of the next panel, as steps of one, of which a step of a tile asks for lines.
+
+        Parameters
+        ----------
+        width : int
+            Vectors of the panel.
+        number : Expr or int
+            Of the tile.
+        step : Expr or int
+            Of K.
+        """
+        kernel = self.packed.kernel
+        vector = kernel.lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)
+        vectors = max(1, LINE // vector)  # of a line
+        count = math.ceil(width / (vectors * self.tiles))
+        place = (number * self.packed.steps + step) * count
+        return [I.floordiv((place + each) * width, self.tiles * count) for each in range(count)]
+
+    def beside(self, load_b: LoadPanel, number: Expr | int) -> LoadPanel:
+        """How the tile of a number reads its panel and fetches its share of the next one."""
+
+        def load(panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr | Address:
+            if j == 0:
+                for place in self.places(width, number, step):
+                    prefetch(self.weight[self.packed.start(panel + width, 1, place, 0)])
+            return load_b(panel, width, step, j)
+
+        return load

@@ -22,14 +22,13 @@ from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, cast, constant, materialise, ramp, splat
 from microkernels.vector.placeholders import Placeholder
 from tir_schedules.convolution.geometry import ConvGeometry
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import ceil_div, opaque_block
 from tir_schedules.core.extents import allocated, as_expr, extent
-from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
 from tir_schedules.product.activations import as_operand, converts
-from tir_schedules.product.byte_product import HighBits
+from tir_schedules.product.byte_outliers import HighBits
 
 from .config import ConvConfig, across_of, wide_of
 from .weight import WeightLayout

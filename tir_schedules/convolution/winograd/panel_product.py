@@ -13,7 +13,7 @@ import tvm.tirx.script.builder.ir as I
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, ramp
-from microkernels.vector.prefetch import prefetch
+from microkernels.vector.memory import prefetch
 
 from .config import LINE
 

@@ -10,11 +10,11 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, materialise
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
+from tir_schedules.core.emission import ceil_div
 from tir_schedules.core.extents import extent
-from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.region import Region
 
-from .algorithm import Algorithm
+from .transforms import Algorithm
 
 
 @dataclass(frozen=True)

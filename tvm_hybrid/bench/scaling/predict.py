@@ -1,37 +1,41 @@
 """Predicts the time of AMX kernels; nothing here is measured, and nothing is run.
 
 The numbers come from a model of the processor (`microkernels.amx.scoreboard`) and of its caches
-(`tir_schedules.cost.amx_prediction`). Whoever shows them says so: every report carries `LABEL`, and
+(`tir_schedules.cost.amx_cost`). Whoever shows them says so: every report carries `LABEL`, and
 every field and column with a predicted number says "predicted".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from rich.table import Table
+from rich.text import Text
 from tvm.target import Target
 
+from microkernels.amx.scoreboard import LEVELS
 from microkernels.base.errors import TargetError
 from microkernels.isa import isa_named
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from microkernels.registry import all_microkernels, tile_kernels_for
 from relay_passes.collect_regions import collect_regions
-from relay_passes.lower.select_configs import choose
+from relay_passes.lower.lower_regions import choose
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
-from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.amx_cost import amx_blocks
-from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, TilePart, predict
+from tir_schedules.cost.amx_cost import EPILOGUE, Prediction, TilePart, amx_blocks, predict
+from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product.tile_stores import stores_in_place
+from tir_schedules.product.zero_points import ZeroPoints
 
 from ...frontend.model_input import import_model
 from ...options import CompileOptions, records_of, target_of
 from ...targets.resolve import cpu_name, resolve_target
-from .predict_regions import operations_of, starts_loaded
 
 _ADVICE = (
     "products of float32 do not run on AMX tiles (regions with such products: {}); with "
@@ -313,3 +317,76 @@ def _reason(region: Region, config: Config, machine: Machine) -> str:
     if "amx_" in kernel:
         return f"{kernel}: no model of how {region.op} orders its tiles"
     return f"runs on {kernel}, without AMX tiles"
+
+
+def starts_loaded(part: Region, kernel: AmxMicrokernel, attention: bool = False) -> bool:
+    """Whether zero points make the accumulators start with something other than zero.
+
+    What differs by row is added when results are stored, unless tiles are stored as they are, or
+    the product is one of an attention.
+    """
+    if not is_integer(part):
+        return False
+    zero_points = ZeroPoints.of(part, kernel)
+    if zero_points.needs_row_sums:
+        return attention or stores_in_place(part, kernel)
+    return zero_points.needs_column_sums
+
+
+def operations_of(part: Region, kernel: AmxMicrokernel) -> int | None:
+    """Operations on every vector of results; None if the tiles are stored in their place."""
+    return None if stores_in_place(part, kernel) else Epilogue(part, ()).cost
+
+
+_UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k"))
+
+
+def predict_tables(report: PredictReport) -> list[Table]:
+    """Tables of the kernels, of the products, and of the regions without a prediction."""
+    about = report.model or "layers of BERT-base with 128 tokens, and squares,"
+    tables = [
+        _table(f"AMX kernels on {report.cpu}, full blocks, K = 1024", report.kernels),
+        _table(f"{about} on {report.cpu}, one thread's part of each product", report.products),
+    ]
+    if report.without_prediction:
+        left = Table(title="without a prediction", title_justify="left")
+        for column in ("region", "why"):
+            left.add_column(column, overflow="fold")
+        for region in report.without_prediction:
+            left.add_row(Text(region.name), Text(region.reason))
+        tables.append(left)
+    return tables
+
+
+def _table(title: str, products: Sequence[PredictedProduct]) -> Table:
+    table = Table(title=f"{title}: {LABEL}", title_justify="left", caption=LABEL)
+    table.add_column("product", overflow="fold")
+    for column in ("kernel", "m x n x k"):
+        table.add_column(column, no_wrap=True)
+    for column in ("cycles", "% of peak", "loads", "TDPs", "stores"):
+        table.add_column(f"predicted\n{column}", justify="right", no_wrap=True)
+    table.add_column(f"predicted bytes\n{'/'.join(LEVELS)}", justify="right", no_wrap=True)
+    for product in products:
+        counts = product.predicted_instructions
+        times = f"{product.copies} x " if product.copies > 1 else ""
+        table.add_row(
+            Text(product.name),
+            Text(product.kernel),
+            f"{times}{product.m}x{product.n}x{product.k}",
+            f"{product.predicted_cycles:.0f}",
+            f"{product.predicted_share_of_peak:.0%}",
+            str(counts["tileloadd"]),
+            str(sum(count for name, count in counts.items() if name.startswith("tdp"))),
+            str(counts["tilestored"]),
+            "/".join(_bytes(product.predicted_bytes_loaded[level]) for level in LEVELS),
+        )
+    return table
+
+
+def _bytes(count: int) -> str:
+    """A number of bytes in two or three digits."""
+    for unit, letter in _UNITS:
+        if count >= unit:
+            value = count / unit
+            return f"{value:.1f}{letter}" if value < 10 else f"{value:.0f}{letter}"
+    return str(count)

@@ -21,7 +21,7 @@ from typing import Any
 from torch import fx
 from tvm import relax
 
-from ..pow_converter import integer_power
+from ..elementwise_converters import integer_power
 
 Value = Any  # relax.Expr, a tensor
 

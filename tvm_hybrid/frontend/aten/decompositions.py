@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch._decomp import decomposition_table
+from torch.backends import cuda
 
-from .half_attention import with_half_attention
 from .resize import inexact_resizes
 from .scattering import scattering
 from .whole_activations import with_whole_activations
@@ -247,3 +247,36 @@ _PLAIN = {
     aten.bitwise_xor.Scalar_Tensor: _turned(aten.bitwise_xor.Scalar),
     aten.remainder.Scalar_Tensor: _remainder_of_number,
 }
+
+
+def with_half_attention(table: Any) -> Any:
+    """Attention of float16 in the operators of float16 that it is made of.
+
+        aten._scaled_dot_product_flash_attention_for_cpu(q: float16, k: float16, v: float16)
+            ->  aten.bmm, aten.add, aten._softmax, aten.bmm, all of float16
+
+    torch decomposes it so for float32, and for other types between casts to float32 and back, which
+    no pass could tell from those of a user. Programs with products of float16 are computed in
+    float32 (`relay_passes.bfloat16.widen_bf16`), so that nothing is lost.
+
+    A table of decompositions in which attention of float16 stays float16.
+
+    Parameters
+    ----------
+    table : dict or torch.export.decomp_utils.CustomDecompTable
+        torch's; it is changed, and returned. While it decomposes an attention of float16, torch's
+        switch for reductions in narrow types is set, in all threads.
+    """
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    decompose = table[operator]
+
+    def decomposed(query: Any, *args: Any, **options: Any) -> Any:
+        before = cuda.fp16_bf16_reduction_math_sdp_allowed()
+        cuda.allow_fp16_bf16_reduction_math_sdp(before or query.dtype == torch.float16)
+        try:
+            return decompose(query, *args, **options)
+        finally:
+            cuda.allow_fp16_bf16_reduction_math_sdp(before)
+
+    table[operator] = decomposed
+    return table

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from ..expressions import Converter
 from .access import ACCESS_CONVERTERS
-from .choice import CHOICE_CONVERTERS
+from .choice import CHOICE_CONVERTERS, SELECTION_CONVERTERS
 from .non_max_suppression import NON_MAX_SUPPRESSION_CONVERTERS
 from .ranges import RANGE_CONVERTERS
-from .selection import SELECTION_CONVERTERS
 from .shapes import SHAPE_CONVERTERS
-from .unique import UNIQUE_CONVERTERS
+from .sorting import UNIQUE_CONVERTERS
 
 DATA_SIZED_CONVERTERS: dict[str, Converter] = {
     **ACCESS_CONVERTERS,

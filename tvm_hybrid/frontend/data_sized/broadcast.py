@@ -13,7 +13,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from ..expressions import Expr
-from ..open_sizes import length_of, new_size
+from ..freeze_shapes import length_of, new_size
 from .kernels import index
 from .requests import check_equal, unite
 from .sizes import dims_of, is_open, same_size

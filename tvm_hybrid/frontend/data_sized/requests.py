@@ -8,7 +8,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ..expressions import Expr, cast, known_dims
-from ..open_sizes import current_sizes
+from ..freeze_shapes import current_sizes
 from .elements import known_elements
 from .kernels import INDEX, cell, emit_kernel, index, put
 from .sizes import product, same_size, simplified, sizes_in

@@ -15,7 +15,7 @@ from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.whole_copy import WHOLE_COPY
 
 from ..expressions import Expr, known_dims, static_shape_of
-from ..open_sizes import new_size
+from ..freeze_shapes import new_size
 from .kernels import INDEX, index
 
 LARGEST = 1 << 40  # beyond any size

@@ -10,7 +10,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ..expressions import Expr, cast, constant, given, known_dims, literal, reshaped
-from ..open_sizes import current_sizes
+from ..freeze_shapes import current_sizes
 from .elements import Elements, known_elements
 from .kernels import INDEX, emit_kernel, index, put
 from .requests import check

@@ -18,7 +18,7 @@ from tir_schedules.generic.expressions import substitute, variables_of
 
 from ..data_sized.sizes import dims_of
 from ..expressions import Expr
-from ..open_sizes import new_size
+from ..freeze_shapes import new_size
 
 
 class OwnSizes:

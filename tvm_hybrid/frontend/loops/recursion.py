@@ -25,7 +25,7 @@ from tvm.relax.utils import copy_with_new_vars
 from ..data_sized.elements import known_elements
 from ..data_sized.kernels import INDEX
 from ..expressions import Expr, literal, reshaped
-from ..open_sizes import new_size
+from ..freeze_shapes import new_size
 
 UNLIMITED = np.iinfo(np.int64).max
 

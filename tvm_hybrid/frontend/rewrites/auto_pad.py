@@ -17,19 +17,22 @@ Pools without auto_pad are as ceil_mode.py and wide_windows.py have them.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
-from microkernels.base.errors import UnsupportedOperatorError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
-from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, with_attributes
+from ..graph import OWN_DOMAIN, Graph, describe
+from ..node_builder import NodeBuilder, attributes_of, optional_input, with_attributes
+from ..windows import window_count
 from .ceil_mode import ceil_mode
+from .expand_function import expand_missing
+from .quantized import check_per_tensor
 from .registry import rewrites
-from .wide_windows import wide_windows
 
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 
@@ -117,3 +120,191 @@ def _padded(
     single = with_attributes(node)
     single.input[0] = build.add("Pad", x, margin, number)
     return [*build.nodes, single]
+
+
+@rewrites("ConvInteger")
+def conv_integer(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Refuses zero points that do not fit their operand."""
+    for position in (0, 1):
+        elem_type, name = graph.elem_type(node.input[position]), optional_input(node, 2 + position)
+        if elem_type not in (0, TensorProto.UINT8, TensorProto.INT8):
+            raise ModelError(f"{describe(node)}: {node.input[position]!r} is not uint8 or int8")
+        if name and elem_type and graph.elem_type(name) not in (0, elem_type):
+            raise ModelError(
+                f"{describe(node)}: the zero point {name!r} has another type than the operand "
+                f"{node.input[position]!r}"
+            )
+    check_per_tensor(node, graph, optional_input(node, 2))
+    check_channels(node, graph, node.input[1], optional_input(node, 3))
+    if attributes_of(node).get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
+        return auto_pad(node, graph)
+    return None
+
+
+def check_channels(node: onnx.NodeProto, graph: Graph, weight: str, *names: str) -> None:
+    """Refuses a scale or zero point that is not one number, or one for each output channel."""
+    shape = graph.shape(weight)
+    for name in filter(None, names):
+        found = graph.shape(name)
+        if shape is None or found is None or math.prod(found) == 1 or found == (shape[0],):
+            continue
+        raise ModelError(
+            f"{describe(node)}: {name!r} has the shape {found}; the convolution has "
+            f"{shape[0]} output channels"
+        )
+
+
+@rewrites("ConvTranspose")
+def conv_transpose(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replaces output_shape of a transposed convolution by explicit padding.
+
+    ConvTranspose(x, W, output_shape=[10, 12], ...)    ->    ConvTranspose(x, W, pads=[1, 1, 0, 0],
+    ...)
+
+    TVM's importer ignores the attribute. The amounts are those of the ONNX operator: if the result
+    is too large, it is cropped on both sides, an odd element at the beginning unless auto_pad is
+    SAME_UPPER. If it is too small, it is padded at its end, as ONNX Runtime does.
+
+    Replaces the attribute, if there is one and the shapes are known.
+    """
+    attributes = attributes_of(node)
+    wanted = attributes.get("output_shape")
+    shape, weight = graph.shape(node.input[0]), graph.shape(node.input[1])
+    if not wanted or shape is None or weight is None:
+        return None
+    rank = len(shape) - 2
+    strides = attributes.get("strides") or [1] * rank
+    dilations = attributes.get("dilations") or [1] * rank
+    added = list(attributes.get("output_padding") or [0] * rank)
+    before, after = [], []
+    for axis, extent in enumerate(wanted[-rank:]):
+        span = (weight[2 + axis] - 1) * dilations[axis] + 1
+        natural = strides[axis] * (shape[2 + axis] - 1) + added[axis] + span
+        total = max(0, natural - extent)
+        small, large = total // 2, total - total // 2
+        upper = attributes.get("auto_pad") == "SAME_UPPER"
+        before.append(small if upper else large)
+        after.append(large if upper else small)
+        added[axis] += max(0, extent - natural)
+    pads = [*before, *after]
+    dropped = {"auto_pad": None, "output_shape": None}
+    return [with_attributes(node, pads=pads, output_padding=added, **dropped)]
+
+
+@rewrites("CenterCropPad")
+def center_crop_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """CenterCropPad of open sizes as one Pad, whose amounts below 0 crop.
+
+    CenterCropPad(x: [n, 3], [5], axes=[0])
+        ->  Pad(x, [max(5 - n, 0) // 2 - max(n - 5, 0) // 2, what is left], axes=[0]): [5, 3]
+
+    Known sizes go by ONNX's definition, a Pad and a Slice, of which TVM would not find the 5.
+
+    To a shape that is known or follows from other sizes.
+    """
+    x, wanted = node.input
+    dims = graph.dims(x)
+    if dims is None or (graph.shape(x) is not None and wanted in graph.constants):
+        return expand_missing(node, graph)
+    build = NodeBuilder(graph, node)
+    places = attributes_of(node).get("axes", range(len(dims)))
+    axes = build.constant([axis % len(dims) for axis in places], np.int64)
+    wanted = build.add("Cast", wanted, to=onnx.TensorProto.INT64)
+    sizes = build.add("Gather", build.add("Shape", x), axes, axis=0)
+    most, two = build.add("Max", sizes, wanted), build.constant([2], np.int64)
+    missing, too_many = (build.add("Sub", most, each) for each in (sizes, wanted))
+    halves = [build.add("Div", each, two) for each in (missing, too_many)]
+    before = build.add("Sub", *halves)
+    after = build.add("Sub", build.add("Sub", wanted, sizes), before)
+    amounts = build.add("Concat", before, after, axis=0)
+    build.add("Pad", x, amounts, "", axes, output=node.output[0])
+    return build.nodes
+
+
+@rewrites("MaxPool")
+def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """MaxPool: explicit padding, and the places of the maxima as a node of its own.
+
+    y, places = MaxPool(x, ...)    ->    y = MaxPool(x, ...)
+                                         places = MaxPoolPlaces(x, ...)
+
+    What computes the maxima stays the same, with all that is fused with it. The padding is that of
+    auto_pad.py.
+
+    As auto_pad.py has it; the places apart, if they are asked for.
+    """
+    if not any(node.output[1:]):
+        return auto_pad(node, graph)
+    same = attributes_of(node).get("auto_pad", "NOTSET").startswith("SAME")
+    padded, *behind = auto_pad(node, graph) or [node]
+    attributes = attributes_of(padded)
+    if behind and not same:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: with ceil_mode and places, windows of a dynamic extent are not "
+            "counted; give shapes that fix it, or leave out ceil_mode"
+        )
+    if same and (behind or attributes.get("auto_pad", "NOTSET").startswith("SAME")):
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: the padding of an open extent is not known where places are asked "
+            "for; give shapes that fix it, or write the padding as a Pad before it"
+        )
+    kernel = attributes["kernel_shape"]
+    ones, none = [1] * len(kernel), [0, 0] * len(kernel)
+    pads, ceil = attributes.get("pads") or none, attributes.get("ceil_mode", 0)
+    strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
+    build = NodeBuilder(graph, node)
+    single = with_attributes(padded)
+    del single.output[1:]
+    build.nodes.append(single)
+    build.add(
+        "MaxPoolPlaces",
+        node.input[0],
+        output=node.output[1],
+        domain=OWN_DOMAIN,
+        kernel_shape=kernel,
+        pads=pads,
+        strides=strides,
+        dilations=dilations,
+        ceil_mode=ceil,
+        storage_order=attributes.get("storage_order", 0),
+    )
+    dims = graph.dims(node.input[0])
+    if dims is not None:
+        around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
+        axes = zip(dims[2:], around, kernel, strides, dilations, strict=True)
+        sizes = [None if axis[0] is None else window_count(*axis, bool(ceil)) for axis in axes]
+        graph.declare(node.output[1], TensorProto.INT64, (*dims[:2], *sizes))
+    return build.nodes
+
+
+def wide_windows(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Pads pools whose window is wider than the image, as ONNX Runtime computes them.
+
+    AveragePool(x[3], kernel_shape=[7], strides=[7])    ->    AveragePool(x, pads=[0, 4], ...)
+
+    ONNX's shape inference and ONNX Runtime round (extent - window) / stride toward zero. So where
+    less than a stride is missing there is one window, over what there is; rounded down there would
+    be none.
+
+    A pool with what its windows lack as padding at the end; None if they lack nothing.
+
+    Sizes that are open stay so: their windows are to fit.
+    """
+    attributes = attributes_of(node)
+    shape, kernel = graph.dims(node.input[0]), attributes.get("kernel_shape") or ()
+    if shape is None or len(kernel) != len(shape) - 2:
+        return None
+    rank = len(kernel)
+    strides = attributes.get("strides") or [1] * rank
+    dilations = attributes.get("dilations") or [1] * rank
+    pads = list(attributes.get("pads") or [0] * (2 * rank))
+    lacks = False
+    for axis, extent in enumerate(shape[2:]):
+        if not extent:
+            continue
+        span = (kernel[axis] - 1) * dilations[axis] + 1
+        missing = span - (extent + pads[axis] + pads[rank + axis])
+        if 0 < missing < strides[axis]:
+            pads[rank + axis] += missing
+            lacks = True
+    return [with_attributes(node, auto_pad=None, pads=pads)] if lacks else None

@@ -15,10 +15,17 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from microkernels.base.errors import ModelError
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe
-from ..node_builder import Extent, NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import (
+    Extent,
+    NodeBuilder,
+    attributes_of,
+    known_shape,
+    optional_input,
+    with_attributes,
+)
 from ..node_extents import differ, extents_of, known, shape_text
 from ..windows import window_count
 from .registry import rewrites
@@ -118,3 +125,59 @@ def _form(build: NodeBuilder, node: onnx.NodeProto, graph: Graph) -> dict[str, A
             )
     made = {"channels": channels, "weights": weights, "result": [batch, *outputs]}
     return form | made
+
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+# What float64 holds exactly.
+PICKED = (
+    *(TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32),
+    *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32),
+)
+
+
+@rewrites("GridSample")
+def grid_sample(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """GridSample in the types that TVM's operator computes as it should.
+
+    GridSample(x: float16, grid: float64)    ->    Cast(GridSample(Cast(x), Cast(grid))), in float64
+
+    TVM's operator makes float32 of float16, and of different types the wider one.
+
+    One type of at least 32 bits.
+    """
+    x, grid = node.input
+    own, attributes = graph.elem_type(x), attributes_of(node)
+    if own not in FLOATS and (attributes.get("mode") != "nearest" or own not in PICKED):
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: {TensorProto.DataType.Name(own)} is not interpolated; cast it to "
+            "float before"
+        )
+    single = all(graph.elem_type(name) in FLOATS[:3] for name in (x, grid))
+    wide = TensorProto.FLOAT if single else TensorProto.DOUBLE
+    if own == graph.elem_type(grid) == wide:
+        return None
+    build = NodeBuilder(graph, node)
+    x, grid = (build.add("Cast", name, to=wide) for name in (x, grid))
+    sampled = build.add("GridSample", x, grid, **attributes)
+    build.add("Cast", sampled, output=node.output[0], to=own)
+    return build.nodes
+
+
+HALF_PIXEL = 16
+
+
+@rewrites("RoiAlign")
+def roi_align(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """RoiAlign with the coordinate transformation that its opset means.
+
+    RoiAlign(x, rois, batch)    ->    RoiAlign(..., coordinate_transformation_mode=half_pixel)
+
+    Opset 16 brought the attribute and this default; before, and where none is written, it is
+    "output_half_pixel".
+
+    Writes the attribute where it is absent.
+    """
+    name = "coordinate_transformation_mode"
+    if graph.opset < HALF_PIXEL or name in attributes_of(node):
+        return None
+    return [with_attributes(node, **{name: "half_pixel"})]

@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from ..graph import Graph
 from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
-from .conv_integer import check_channels
-from .qlinear_matmul import factor_of, requantize
+from .auto_pad import check_channels
+from .integer_matmul import factor_of, requantize
 from .quantized import (
     MICROSOFT,
     Quantized,

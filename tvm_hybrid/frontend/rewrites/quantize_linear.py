@@ -10,18 +10,19 @@ per block.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
 from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..check_model import type_name
-from ..graph import Graph, describe
-from ..narrow_types import FLOATS, NARROW
-from ..node_builder import NodeBuilder, attributes_of, optional_input
-from .dequantize_blocks import dequantize_blocks
-from .quantize_apart import dequantize_floats, quantize_apart
+from ..graph import OWN_DOMAIN, Graph, describe
+from ..narrow_types import FLOATS, INTEGERS, NARROW, decode, encode, stored_type
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from .integer_matmul import dequantize_blocks
 from .quantized import MICROSOFT
 from .registry import rewrites
 
@@ -153,3 +154,188 @@ def _check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
             f"{shape} with axis {axis} needs {wanted}"
             + (f" in blocks of {block}" if block else " or one scale")
         )
+
+
+# Quantising in single operators: to narrow types, in blocks, and with another precision.
+#
+#     QuantizeLinear(x, s, z: i4)      ->    Cast(Clip(Round(x / s) + z, -8, 7))
+#     QuantizeLinear(x, s, z: f8)      ->    EncodeFloat(x / s + z)
+#     DequantizeLinear(q: f8, s, z)    ->    (DecodeFloat(q) - z) * s
+#
+# A parameter for each block of an axis is gathered so often as the block has elements.
+
+
+_LIMITS = {
+    **INTEGERS,
+    TensorProto.UINT8: (0, 255),
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT16: (0, 2**16 - 1),
+    TensorProto.INT16: (-(2**15), 2**15 - 1),
+}
+
+
+def quantize_apart(build: NodeBuilder, target: int) -> None:
+    """Writes the operators of a QuantizeLinear that gives values of type `target`."""
+    node, graph = build.source, build.graph
+    x, scale, zero_point = node.input[0], node.input[1], optional_input(node, 2)
+    output, shape = node.output[0], known_shape(graph, node, node.input[0])
+    precision = attributes_of(node).get("precision") or TensorProto.FLOAT
+    wide, step = (build.add("Cast", name, to=precision) for name in (x, _along(build, scale)))
+    value = build.add("Div", wide, step)
+    if target in FLOATS:
+        if _counts(graph, zero_point):
+            value = build.add("Add", value, _decoded(build, zero_point))
+        encode_float(build, value, shape, target, output)
+        return
+    value = build.add("Round", build.add("Cast", value, to=TensorProto.FLOAT))
+    if _counts(graph, zero_point):
+        offset = build.add("Cast", _along(build, zero_point), to=TensorProto.FLOAT)
+        value = build.add("Add", value, offset)
+    low, high = (build.constant(limit, np.float32) for limit in _LIMITS[target])
+    value = build.add("Clip", value, low, high)
+    build.add("Cast", value, output=output, to=stored_type(target))
+    if target in INTEGERS:
+        graph.narrow[output] = target
+
+
+def dequantize_floats(build: NodeBuilder) -> None:
+    """Writes the operators of a DequantizeLinear of floats of 4 or 8 bits."""
+    node, graph = build.source, build.graph
+    codes, scale, zero_point = node.input[0], node.input[1], optional_input(node, 2)
+    value = decode_float(build, codes)
+    if _counts(graph, zero_point):
+        value = build.add("Sub", value, _decoded(build, zero_point))
+    step = build.add("Cast", _along(build, scale), to=TensorProto.FLOAT)
+    wanted = attributes_of(node).get("output_dtype") or graph.elem_type(scale)
+    build.add("Cast", build.add("Mul", value, step), output=node.output[0], to=wanted)
+
+
+def _counts(graph: Graph, zero_point: str) -> bool:
+    """Whether a zero point is there and not known to be 0."""
+    known = graph.constants.get(zero_point)
+    return bool(zero_point) and (known is None or bool(known.any()))
+
+
+def _decoded(build: NodeBuilder, zero_point: str) -> str:
+    return _along(build, decode_float(build, zero_point), build.graph.shape(zero_point))
+
+
+def _along(build: NodeBuilder, name: str, found: tuple[int, ...] | None = None) -> str:
+    """A scale or zero point as it broadcasts: one, one for each index of an axis or of blocks."""
+    node, graph = build.source, build.graph
+    attributes, shape = attributes_of(node), known_shape(graph, node, node.input[0])
+    found = known_shape(graph, node, name) if found is None else found
+    if math.prod(found) == 1 and len(found) <= 1:
+        return build.reshape(name, [])
+    axis = 0 if len(shape) == 1 else attributes.get("axis", 1) % len(shape)
+    block = attributes.get("block_size", 0)
+    if block:
+        places = build.constant(np.arange(shape[axis]) // block, np.int64)
+        return build.add("Gather", name, places, axis=axis)
+    return build.reshape(name, [-1 if place == axis else 1 for place in range(len(shape))])
+
+
+# Cast to and from types of 2, 4 or 8 bits (narrow_types.py).
+#
+#     Cast(x: f8, to=f16)    ->    Cast(DecodeFloat(x), to=f16)
+#     Cast(x: f16, to=f8)    ->    EncodeFloat(Cast(x, to=f32))
+#     Cast(x: f32, to=i4)    ->    Cast(Mod(Cast(x, to=i32) + 8, 16) - 8, to=i8)
+#
+# Integers keep their low bits. float64 is rounded to float32 first, as in ml_dtypes.
+
+
+@rewrites("Cast")
+def narrow_cast(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """A narrow float as float32, then the result from that."""
+    x, attributes = node.input[0], attributes_of(node)
+    source, target = graph.narrow.get(x), attributes["to"]
+    if source not in FLOATS and target not in NARROW:
+        return None
+    build, output = NodeBuilder(graph, node), node.output[0]
+    if source == target:
+        build.add("Identity", x, output=output)
+        return build.nodes
+    if source in FLOATS:
+        x = decode_float(build, x)
+    if target in FLOATS:
+        encode_float(build, x, graph.dims(node.input[0]), target, output)
+    elif target in INTEGERS:
+        low = _low_bits(build, build.add("Cast", x, to=TensorProto.INT32), *INTEGERS[target])
+        build.add("Cast", low, output=output, to=stored_type(target))
+        graph.narrow[output] = target
+    else:
+        build.add("Cast", x, output=output, to=target)
+    return build.nodes
+
+
+def decode_float(build: NodeBuilder, codes: str) -> str:
+    """A narrow float as float32."""
+    graph, elem_type = build.graph, build.graph.narrow[codes]
+    if codes in graph.constants:
+        return build.constant(decode(graph.constants[codes], elem_type))
+    value = build.add("DecodeFloat", codes, domain=OWN_DOMAIN, elem_type=elem_type)
+    dims = graph.dims(codes)
+    if dims is not None:
+        graph.declare(value, TensorProto.FLOAT, dims)
+    return value
+
+
+def encode_float(
+    build: NodeBuilder,
+    value: str,
+    dims: Sequence[int | None] | None,
+    elem_type: int,
+    output: str,
+) -> None:
+    """A value of any type as a narrow float, by the node's attributes saturate and round_mode.
+
+    Parameters
+    ----------
+    dims
+        The sizes of the value, None where one is open; None if its rank is not known.
+    """
+    graph, attributes = build.graph, attributes_of(build.source)
+    saturate, round_mode = attributes.get("saturate", 1), attributes.get("round_mode", "up")
+    graph.narrow[output] = elem_type
+    if value in graph.constants:
+        wide = graph.constants[value].astype(np.float32)
+        codes = build.constant(encode(wide, elem_type, bool(saturate), round_mode))
+        graph.narrow[codes] = elem_type
+        build.add("Identity", codes, output=output)
+        return
+    build.add(
+        "EncodeFloat",
+        build.add("Cast", value, to=TensorProto.FLOAT),
+        output=output,
+        domain=OWN_DOMAIN,
+        elem_type=elem_type,
+        saturate=saturate,
+        round_mode=round_mode,
+    )
+    if dims is not None:
+        graph.declare(output, TensorProto.UINT8, dims)
+
+
+def _low_bits(build: NodeBuilder, value: str, low: int, high: int) -> str:
+    """An int32 wrapped to a range that is a power of two."""
+    first, count = build.constant(low, np.int32), build.constant(high - low + 1, np.int32)
+    wrapped = build.add("Mod", build.add("Sub", value, first), count)
+    return build.add("Add", wrapped, first)
+
+
+@rewrites("CastLike")
+def cast_like(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replaces CastLike by Cast, once types are known.
+
+    CastLike(x, like: int32)    ->    Cast(x, to=INT32)
+
+    One Cast; a narrow type is that of the model.
+    """
+    like = node.input[1]
+    elem_type = graph.narrow.get(like) or graph.elem_type(like)
+    if not elem_type:
+        return None
+    build = NodeBuilder(graph, node)
+    how = attributes_of(node)  # saturate and round_mode, as Cast has them
+    build.add("Cast", node.input[0], output=node.output[0], to=elem_type, **how)
+    return build.nodes

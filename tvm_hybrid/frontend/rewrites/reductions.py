@@ -13,12 +13,17 @@ and roots and logarithms are of floats.
 
 from __future__ import annotations
 
+import ml_dtypes
+import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
-from ..graph import Graph
-from ..node_builder import NodeBuilder, attributes_of, optional_input
-from .log_sum_exp import log_sum_exp
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
+
+from ..graph import Graph, describe
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import counted, element_of, extents_of
+from ..parameters import require_value
 from .registry import Rewrite, rewrites
 
 _OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
@@ -83,3 +88,163 @@ _OTHER_FORMS: dict[str, Rewrite] = {
     "ReduceMean": _mean_of_integers,
     "ReduceMin": _extreme_of_booleans,
 }
+
+
+_NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
+_COMMUTATIVE = ("Mul", "Add")
+
+
+@rewrites(*_NEUTRAL)
+def neutral_operand(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Arithmetic with a neutral constant, which exporters leave behind.
+
+        Mul(x, 1)   Div(x, 1)   Pow(x, 1)   Add(x, 0)   Sub(x, 0)    ->    Identity(x)
+
+    Only where the constant does not widen x. Formulas around it are recognised then, such as
+    x * sigmoid(1 * x).
+
+    An Identity, or None.
+    """
+    if len(node.input) != 2:
+        return None
+    left, right = node.input
+    pairs = [(left, right), (right, left)] if node.op_type in _COMMUTATIVE else [(left, right)]
+    for value, constant in pairs:
+        array, shape = graph.constants.get(constant), graph.shape(value)
+        if array is None or shape is None or value in graph.constants or not array.size:
+            continue
+        number = _NEUTRAL[node.op_type]
+        if array.flat[0] != number or not np.all(array == number):
+            continue
+        same_type = graph.elem_type(value) == graph.elem_type(constant)
+        if same_type and _broadcasts(array.shape, shape):
+            build = NodeBuilder(graph, node)
+            build.add("Identity", value, output=node.output[0])
+            return build.nodes
+    return None
+
+
+def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    aligned = full[len(full) - len(shape) :]
+    return len(shape) <= len(full) and all(
+        extent in (1, wanted) for extent, wanted in zip(shape, aligned, strict=True)
+    )
+
+
+MASK_OF_BOOL = 10
+
+
+@rewrites("Dropout")
+def dropout(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Dropout that drops nothing, as of inference: the input, and a mask that keeps everything.
+
+    Training mode is refused: TVM's importer would take it for inference.
+
+    Writes the mask, if it is asked for; refuses what may drop anything.
+    """
+    ratio, training = (graph.constants.get(optional_input(node, place)) for place in (1, 2))
+    if training is None:
+        require_value(describe(node), optional_input(node, 2), graph)
+    trains = optional_input(node, 2) and (training is None or training.any())
+    if trains and ratio is None:
+        require_value(describe(node), optional_input(node, 1), graph)
+    if trains and (ratio is None or ratio.any()):
+        raise UnsupportedOperatorError(
+            f"{describe(node)} is or may be in training mode; export it for inference"
+        )
+    if not any(node.output[1:]):
+        return None
+    x, mask = node.input[0], node.output[1]
+    build = NodeBuilder(graph, node)
+    one = build.constant(True) if graph.opset >= MASK_OF_BOOL else build.number(x, 1)
+    build.add("Identity", x, output=node.output[0])
+    build.add("Expand", one, build.add("Shape", x), output=mask)
+    return build.nodes
+
+
+MAX_DEPTH = 2**31 - 1
+
+
+@rewrites("OneHot")
+def one_hot(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """OneHot as a comparison with all classes.
+
+    OneHot(indices, depth, [off, on], axis)
+        ->  Where(Equal(Unsqueeze(indices, axis), [0, 1, ..., depth - 1]), on, off)
+
+    Negative indices count from the end; what is outside is equal to no class. The depth may follow
+    from sizes, or be found in data: then a Range makes the classes. All sizes may be open.
+
+    Any types of indices, depth and values.
+    """
+    indices, given, values = node.input
+    depth = graph.constants.get(given)
+    if depth is not None and (depth.size != 1 or not 0 <= depth.item() <= MAX_DEPTH):
+        raise ModelError(f"{describe(node)}: its depth is {depth.tolist()}")
+    build = NodeBuilder(graph, node)
+    shape = extents_of(build, indices)
+    axis, rank = attributes_of(node).get("axis", -1), len(shape) + 1
+    if not -rank <= axis < rank:
+        raise ModelError(f"{describe(node)}: axis {axis} of a result of rank {rank}")
+    axis %= rank
+    classes = _depth(build, given)
+    index = build.add("Cast", indices, to=TensorProto.INT64)
+    if helper.tensor_dtype_to_np_dtype(graph.elem_type(indices)).kind != "u":
+        count = classes if isinstance(classes, str) else build.constant(classes, np.int64)
+        wrapped = build.add("Add", index, count)
+        negative = build.add("Less", index, build.constant(0, np.int64))
+        index = build.add("Where", negative, wrapped, index)
+    index = build.reshape(index, [*shape[:axis], 1, *shape[axis:]])
+    every = _classes(build, classes, rank - 1 - axis)
+    chosen = build.add("Equal", index, every)
+    off, on = (build.take(values, position, 0) for position in (0, 1))
+    build.add("Where", chosen, on, off, output=node.output[0])
+    return build.nodes
+
+
+def _depth(build: NodeBuilder, given: str) -> Extent:
+    """How many classes there are; the program checks that what it finds is not below 0."""
+    depth = element_of(build, given)
+    if isinstance(depth, int):
+        return depth
+    return build.add("Shape", build.add("ConstantOfShape", depth))
+
+
+def _classes(build: NodeBuilder, count: Extent, behind: int) -> str:
+    """The numbers of all classes, with so many axes behind them."""
+    if isinstance(count, int):
+        every = np.arange(count).reshape(-1, *[1] * behind)
+        return build.constant(every, np.int64)
+    return build.reshape(counted(build, count), [count, *[1] * behind])
+
+
+def log_sum_exp(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """ReduceLogSumExp of infinities.
+
+        ReduceLogSumExp(x)    ->    m = Clip(ReduceMax(x), finite);  Log(ReduceSum(Exp(x - m))) + m
+
+    The largest element is subtracted so that no power overflows. If it is infinite, as in a row of
+    -inf, that would be inf - inf; so the largest or least finite number is subtracted instead.
+
+    The operators that it is made of, for floats and known axes; none are all.
+    """
+    x, given = node.input[0], optional_input(node, 1)
+    dims, attributes = graph.dims(x), attributes_of(node)
+    axes = graph.constants[given].tolist() if given in graph.constants else attributes.get("axes")
+    elem_type = graph.elem_type(x)
+    if dims is None or elem_type is None or (given and axes is None):
+        return None
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type)
+    if dtype.name not in ("float16", "float32", "float64", "bfloat16"):
+        return None
+    axes = list(axes or range(len(dims)))
+    build, finite = NodeBuilder(graph, node), ml_dtypes.finfo(dtype)
+    most = build.reduce("ReduceMax", x, axes)
+    most = build.clip(most, x, float(finite.min), float(finite.max))
+    powers = build.add("Exp", build.add("Sub", x, most))
+    total = build.add("Log", build.reduce("ReduceSum", powers, axes))
+    if attributes.get("keepdims", 1):
+        build.add("Add", total, most, output=node.output[0])
+        return build.nodes
+    build.squeeze(build.add("Add", total, most), axes, output=node.output[0])
+    return build.nodes

@@ -22,7 +22,7 @@ from ..graph import OWN_DOMAIN, Graph, describe, is_standard
 from ..inline import rename_values
 from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
 from ..node_extents import counted, extents_of, minus, value_of
-from .body import Body
+from .loop import Body
 from .registry import rewrites
 
 WITHOUT_BATCHES = 9
@@ -201,3 +201,23 @@ def _listed(node: onnx.NodeProto, name: str, count: int) -> list[int]:
     if len(numbers) != count:
         raise ModelError(f"{describe(node)}: {name} has {len(numbers)} numbers, not {count}")
     return numbers
+
+
+@rewrites("Range")
+def scalar_range(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Range of one-element vectors, which functions of ONNX itself give it, as one of scalars.
+
+    Range(start [1], limit [1], delta [])    ->    Range(Reshape(start), Reshape(limit), delta)
+
+    Reshapes what has one axis of one element.
+    """
+    shapes = [graph.shape(name) for name in node.input]
+    if (1,) not in shapes:
+        return None
+    build = NodeBuilder(graph, node)
+    scalars = [
+        build.reshape(name, []) if shape == (1,) else name
+        for name, shape in zip(node.input, shapes, strict=True)
+    ]
+    build.add("Range", *scalars, output=node.output[0])
+    return build.nodes

@@ -14,11 +14,18 @@ below 2^-24 from x = 9 on).
 
 from __future__ import annotations
 
+import functools
+import math
+
 import numpy as np
 import onnx
+from onnx import helper
 
-from ..graph import Graph
-from ..node_builder import NodeBuilder, attributes_of
+from microkernels.base.errors import ShapeError
+
+from ..graph import Graph, describe
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_extents import extents_of, times
 from .registry import rewrites
 
 _MISH_END = 20.0
@@ -93,3 +100,117 @@ def shrink(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     upper = build.add("Where", build.add("Greater", x, high), above, build.number(x, 0))
     build.add("Where", build.add("Less", x, low), below, upper, output=node.output[0])
     return build.nodes
+
+
+@rewrites("HardSigmoid", "HardSwish")
+def hard_activation(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Hard-sigmoid and hard-swish in operators that fold and fuse.
+
+    HardSigmoid(x)    ->    Clip(Add(Mul(x, alpha), beta), 0, 1)
+    HardSwish(x)      ->    Mul(x, Clip(Add(Mul(x, 1 / 6), 0.5), 0, 1))
+
+    relay_passes/canonicalize/fold_factors.py gives a convolution the factor and the term of a
+    HardSigmoid behind it.
+
+    Three or four operators, once the type is known.
+    """
+    x = node.input[0]
+    if not graph.elem_type(x):
+        return None
+    build = NodeBuilder(graph, node)
+    attributes = attributes_of(node)
+    swish = node.op_type == "HardSwish"
+    alpha = 1 / 6 if swish else attributes.get("alpha", 0.2)
+    beta = 0.5 if swish else attributes.get("beta", 0.5)
+    line = build.add("Add", build.add("Mul", x, build.number(x, alpha)), build.number(x, beta))
+    if not swish:
+        build.clip(line, x, 0.0, 1.0, output=node.output[0])
+        return build.nodes
+    build.add("Mul", x, build.clip(line, x, 0.0, 1.0), output=node.output[0])
+    return build.nodes
+
+
+# ONNX Runtime's fused activations in standard operators.
+#
+# Gelu(x)           ->  Gelu(x)                            (the standard one has the same meaning)
+# BiasGelu(x, b)    ->  Gelu(Add(x, b))
+# FastGelu(x, b)    ->  Gelu(Add(x, b), approximate=tanh)
+# QuickGelu(x, a)   ->  Mul(x, Sigmoid(Mul(x, a)))
+
+
+@rewrites("Gelu", "BiasGelu", "FastGelu", domain="com.microsoft")
+def contrib_gelu(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """The standard Gelu, after the bias."""
+    build = NodeBuilder(graph, node)
+    value, bias = node.input[0], optional_input(node, 1)
+    if bias:
+        value = build.add("Add", value, bias)
+    form = "tanh" if node.op_type == "FastGelu" else "none"
+    build.add("Gelu", value, output=node.output[0], approximate=form)
+    return build.nodes
+
+
+@rewrites("QuickGelu", domain="com.microsoft")
+def quick_gelu(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """x * sigmoid(alpha * x)."""
+    build = NodeBuilder(graph, node)
+    dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(node.input[0]) or 1)
+    # The default is ONNX Runtime's.
+    alpha = build.constant(np.array(attributes_of(node).get("alpha", 1.702), dtype))
+    gate = build.add("Sigmoid", build.add("Mul", node.input[0], alpha))
+    build.add("Mul", node.input[0], gate, output=node.output[0])
+    return build.nodes
+
+
+# Softmax, LogSoftmax and Hardmax before opset 13, which work on all axes from one on.
+#
+# Softmax(x: [2, 3, 4], axis=1)  ->  Reshape(Softmax(Reshape(x, [2, 12]), axis=-1), [2, 3, 4])
+#
+# Along the last axis both forms mean the same, so folding and conversion need to know only one.
+
+
+SOFTMAX_ALONG_AXIS = 13
+
+
+@rewrites("Softmax", "LogSoftmax", "Hardmax")
+def softmax_of_opset(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """The operator along the last axis, unless it has that form already."""
+    axis = attributes_of(node).get("axis", 1)
+    if graph.opset >= SOFTMAX_ALONG_AXIS or axis == -1:
+        return None
+    shape: tuple[int | None, ...] | None = graph.dims(node.input[0])
+    if shape is None:
+        shape = known_shape(graph, node, node.input[0])
+    if not -len(shape) <= axis < len(shape):
+        raise ShapeError(
+            f"{describe(node)}: its axis {axis} is none of its input {node.input[0]!r} {shape}"
+        )
+    build = NodeBuilder(graph, node)
+    first = axis % len(shape)
+    known, behind = graph.shape(node.input[0]), [size for size in shape[first:] if size is not None]
+    if first == len(shape) - 1 or known is not None:
+        sizes = known or (0,) * len(shape)
+        flat_softmax(build, node.op_type, node.input[0], sizes, first, node.output[0])
+        return build.nodes
+    if len(behind) < len(shape) - first:
+        extents = extents_of(build, node.input[0])
+        row = functools.reduce(lambda one, other: times(build, one, other), extents[first:])
+        rows = build.reshape(node.input[0], [*extents[:first], row])
+        build.reshape(build.add(node.op_type, rows, axis=-1), extents, output=node.output[0])
+        return build.nodes
+    # What stands before the axis is copied: it may be open.
+    flat = build.constant([*[0] * first, math.prod(behind)], np.int64)
+    rows = build.add("Reshape", node.input[0], flat)
+    back = build.constant([*[0] * first, *behind], np.int64)
+    build.add("Reshape", build.add(node.op_type, rows, axis=-1), back, output=node.output[0])
+    return build.nodes
+
+
+def flat_softmax(
+    build: NodeBuilder, name: str, value: str, shape: tuple[int, ...], axis: int, output: str = ""
+) -> str:
+    """The operator over all axes from `axis` on."""
+    if axis == len(shape) - 1:
+        return build.add(name, value, output=output, axis=-1)
+    rows = build.reshape(value, [*shape[:axis], math.prod(shape[axis:])])
+    return build.reshape(build.add(name, rows, axis=-1), shape, output=output)

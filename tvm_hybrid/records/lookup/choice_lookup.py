@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from relay_passes.layout.search_space import ChooseLabels, LayoutChoice
 from relay_passes.pipeline_options import PipelineOptions
-from tir_schedules.tensorize.arrangement_problem import ChooseArrangement, KnownArrangement
+from tir_schedules.tensorize.arrangement import ChooseArrangement, KnownArrangement
 
 from ...library.record_use import RecordUse
 from ..choice_record import ArrangementRecord, ChoiceRecord, LayoutRecord

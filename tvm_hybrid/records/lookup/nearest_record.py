@@ -21,20 +21,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import SAMPLE, SymbolicSize
 from tir_schedules.core.template import Template, template_for
 
-from ..config_space import ConfigSpace
+from ..config_space import ConfigSpace, flat_fields
 from ..record_file import Located
 from ..record_store import Found, trusted
-from .fit_config import fit_config
-from .open_sizes import class_distance, symbols_in
 
 FARTHEST = 0.5
 """The largest distance: a factor of 1.41 in some size. On the package's recordings, loans between
@@ -199,3 +200,112 @@ def _tuned_here(item: Located, template: Template[Any], machine: Machine) -> boo
         and record.machine == machine.name
         and record.fits(template, machine)
     )
+
+
+MOST = 0.5
+"""The largest difference: a factor of 1.4."""
+
+
+def fit_config(config: Config, source: ConfigSpace, target: ConfigSpace) -> Config | None:
+    """Fits a configuration of one region to the sizes of another region of its kind.
+
+    Blocks depend on sizes: that of K = 128 in one piece is k_block 128, that of K = 256 in one
+    piece is 256. So a number is taken to mean either itself or its share of the largest that its
+    space has, and what is chosen is the configuration of the other space that differs least. The
+    difference of two numbers is |log2| of their quotient, in whichever meaning it is smaller; what
+    is no number must be equal; the differences of all fields are added up. Of equals, the numbers
+    themselves decide.
+
+    The configuration of another space that differs least from one; None if all differ much.
+
+    Parameters
+    ----------
+    config : Config
+        A configuration of the first region.
+    source, target : ConfigSpace
+        The spaces of both regions.
+    """
+    wanted = dict(flat_fields(config.to_dict()))
+    here, there = _values(source), _values(target)
+    if wanted.keys() != there.keys() or wanted.keys() != here.keys():
+        return None
+    columns = {name: target.points[:, knob] for knob, name in enumerate(target.knobs)}
+    apart, plain = np.zeros(len(target)), np.zeros(len(target))
+    for name, values in there.items():
+        scale = _largest(here[name]) / _largest(values)
+        for total, factors in ((apart, (1.0, scale)), (plain, (1.0,))):
+            differences = np.array([_apart(wanted[name], value, factors) for value in values])
+            total += differences[columns[name]] if name in columns else differences[0]
+    least = int(np.lexsort((plain, apart))[0])
+    return target.configs[least] if apart[least] <= MOST else None
+
+
+def _values(space: ConfigSpace) -> dict[str, tuple[Any, ...]]:
+    """The values of every field, in which configurations differ or not."""
+    fields = {name: (value,) for name, value in flat_fields(space.configs[0].to_dict())}
+    return {**fields, **dict(zip(space.knobs, space.values, strict=True))}
+
+
+def _largest(values: tuple[Any, ...]) -> float:
+    return max((value for value in values if _is_number(value)), default=1)
+
+
+def _apart(a: Any, b: Any, factors: Sequence[float]) -> float:
+    """How far b is from a, if any of some factors may be taken out."""
+    if not (_is_number(a) and _is_number(b)):
+        return 0.0 if a == b else math.inf
+    return min(abs(math.log2(b / a * factor)) for factor in factors)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that may be scaled."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+# Which numbers the symbols of a region stand for in another one, and how usual these are.
+#
+#     matmul(float32[batchxseqx384], ...)    matmul(float32[1x128x384], ...)    batch = 1, seq = 128
+#
+# A region with open sizes has records of the sizes that somebody tuned.
+
+
+def symbols_in(opened: Region, known: Region) -> dict[str, int] | None:
+    """Symbol -> its number; None if the regions differ in anything else.
+
+    Parameters
+    ----------
+    opened : Region
+        A region with open sizes.
+    known : Region
+        One without.
+    """
+    if known.is_open or _ranks(opened) != _ranks(known):
+        return None
+    values: dict[str, int] = {}
+    symbols: set[str] = set()
+    for size, number in _sizes(opened, known):
+        if isinstance(size, SymbolicSize):
+            symbols.update(size.symbols)
+            if size == SymbolicSize.of(size.symbols[0]):
+                values[size.symbols[0]] = number
+    if symbols != values.keys():
+        return None
+    return values if opened.with_sizes(values).key == known.key else None
+
+
+def class_distance(values: Mapping[str, int]) -> float:
+    """|log2| of the quotient of the product of symbols and the sample."""
+    return abs(math.log2(max(1, math.prod(values.values())) / SAMPLE))
+
+
+def _ranks(region: Region) -> list[object]:
+    """How many sizes there are, and where."""
+    return [*(len(tensor.shape) for tensor in region.tensors), *map(_ranks, region.parts)]
+
+
+def _sizes(opened: Region, known: Region) -> Iterator[tuple[int, int]]:
+    """Sizes at the same places."""
+    for a, b in zip(opened.tensors, known.tensors, strict=True):
+        yield from zip(a.shape, b.shape, strict=True)
+    for part, other in zip(opened.parts, known.parts, strict=True):
+        yield from _sizes(part, other)

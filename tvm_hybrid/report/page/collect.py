@@ -15,21 +15,18 @@ from microkernels.base.errors import IsaError
 from microkernels.base.host_cpu import processor
 from relay_passes.ir.decisions import REORDER, Decision
 
-from ...explain.call_decisions import decisions_of
+from ...explain.origins import decisions_of
 from ...explain.profile import Profile
 from ...explain.program_graph import KernelCall, ProgramGraph
 from ...library.record_use import RecordUse
 from ...targets.cpu_features import require_host
 from ..roof import Roof, measure_roof
 from .advice import advice_for
-from .data import KernelRow, Note, PageData, RecordLine
-from .head import Head, Limits
-from .kernel_work import operand_type, summed, work_of
-from .memory import memory_of
+from .data import Head, KernelRow, Limits, Note, PageData, RecordLine
+from .kernel_work import between_kernels, call_times, memory_of, operand_type, summed, work_of
 from .operators import parts_of, reasons_of
 from .picture import picture_of, tensor_of
 from .region_card import RegionCard
-from .times import between_kernels, call_times
 
 if TYPE_CHECKING:
     from ...executable.executable import Executable

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tvm import DataType
 
 from relay_passes.ir.decisions import Decision
 
-from ...explain.program_graph import KernelCall, ProgramGraph
+from ...explain.profile import Profile
+from ...explain.program_graph import NO_PLAN, VALUE, KernelCall, ProgramGraph
+from ...runtime.tensors import numpy_dtype
 from ..roof import Roof
+from .data import Memory
 from .region_card import Work
+
+if TYPE_CHECKING:
+    from ...executable.executable import Executable
 
 _BYTES = re.compile(r"u8|s8")
 # They read as much of a table as they write.
@@ -96,3 +105,75 @@ def _result_bytes(workload: str) -> int:
     for size in found[2].split("x"):
         nbytes *= int(size)
     return nbytes
+
+
+def memory_of(executable: Executable, model_file: int | None) -> Memory:
+    """Bytes of a program; of a library without an outline, those of weights."""
+    outline = executable.outline
+    plan, values = NO_PLAN, 0
+    weights = sum(each.size for each in executable.manifest.weights)
+    if outline is not None:
+        graph, plan, weights = outline.graph, outline.plan, outline.weights
+        updated = {each for call in graph.calls for each in call.updates}
+        values = sum(
+            value.nbytes
+            for number, value in enumerate(graph.values)
+            if value.kind == VALUE and number not in updated and number not in graph.outputs
+        )
+    return Memory(
+        model_file=model_file,
+        weights=weights,
+        planned=plan.planned,
+        peak=plan.peak,
+        blocks=plan.blocks,
+        values=values,
+        inputs=sum(map(_bytes, executable.inputs)),
+        outputs=sum(map(_bytes, executable.outputs)),
+    )
+
+
+def _bytes(info: Any) -> int:
+    shape = info.static_shape
+    return 0 if shape is None else math.prod(shape) * numpy_dtype(info.dtype).itemsize
+
+
+def between_kernels(profile: Profile, functions: Sequence[str]) -> float | None:
+    """Microseconds of a run that are spent outside of kernels.
+
+    In the same run, so that nothing else that the machine does lies between two measurements; but
+    less than runs without the instrument leave, which takes time there itself. None if that cannot
+    be told.
+    """
+    known = frozenset(functions)
+    count, rest = divmod(len(profile.events), profile.repeat)
+    if rest or not count:
+        return None
+    found = []
+    for first in range(0, len(profile.events), count):
+        run = profile.events[first : first + count]
+        inside = sum(each.end_ns - each.start_ns for each in run if each.function in known)
+        found.append((run[-1].end_ns - run[0].start_ns - inside) / 1e3)
+    return statistics.median(found)
+
+
+def call_times(profile: Profile | None, functions: Sequence[str]) -> list[float | None]:
+    """Median microseconds of each call.
+
+    Parameters
+    ----------
+    profile : Profile or None
+        None: nothing was run.
+    functions : sequence of str
+        The kernels, in the order in which a run calls them. If runs do not do so, as where a
+        branch is taken, each call gets the mean of its kernel's; None if that was not called.
+    """
+    if profile is None:
+        return [None] * len(functions)
+    known = frozenset(functions)
+    events = [event for event in profile.events if event.function in known]
+    count = len(functions)
+    if [event.function for event in events] == [*functions] * profile.repeat:
+        spans = [(event.end_ns - event.start_ns) / 1e3 for event in events]
+        return [statistics.median(spans[place::count]) for place in range(count)]
+    totals = {row.function: row.microseconds for row in profile.rows}
+    return [totals[name] / functions.count(name) if name in totals else None for name in functions]

@@ -10,12 +10,9 @@ as order and distances allow.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-from .crossings import order_layers
-from .middles import middles_of
 
 JOINT_WIDTH, LAYER_GAP = 10.0, 44.0
 # A graph that is longer than wide is cut into columns, until it is about so wide for its height.
@@ -161,3 +158,108 @@ def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
         if not incoming[source] and readers:
             depth[source] = min(readers) - 1
     return depth
+
+
+SWEEPS = 8
+
+
+def order_layers(
+    layers: list[list[int]], above: Mapping[int, list[int]], below: Mapping[int, list[int]]
+) -> None:
+    """Sorts each layer by the mean place of neighbours in the layer before it; keeps the best."""
+    best, least = [list(layer) for layer in layers], _crossings(layers, below)
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        neighbours = above if down else below
+        for level in range(len(layers)) if down else reversed(range(len(layers))):
+            other = level - 1 if down else level + 1
+            if not 0 <= other < len(layers):
+                continue
+            place = {box: index for index, box in enumerate(layers[other])}
+            own = {box: index for index, box in enumerate(layers[level])}
+
+            def key(
+                box: int,
+                place: Mapping[int, int] = place,
+                own: Mapping[int, int] = own,
+                scale: float = len(layers[other]) / max(len(layers[level]), 1),
+                neighbours: Mapping[int, list[int]] = neighbours,
+            ) -> float:
+                found = neighbours.get(box)
+                return (
+                    sum(map(place.__getitem__, found)) / len(found) if found else own[box] * scale
+                )
+
+            layers[level].sort(key=key)
+        crossings = _crossings(layers, below)
+        if crossings < least:
+            best, least = [list(layer) for layer in layers], crossings
+    layers[:] = best
+
+
+def _crossings(layers: Sequence[Sequence[int]], below: Mapping[int, list[int]]) -> int:
+    """How many pairs of edges between neighbouring layers cross."""
+    total = 0
+    for upper, lower in pairwise(layers):
+        place = {box: index for index, box in enumerate(lower)}
+        ends: list[int] = []
+        for box in upper:
+            mine = sorted(place[each] for each in below.get(box, []))
+            total += sum(1 for end in ends for each in mine if end > each)
+            ends += mine
+    return total
+
+
+GAP = 28.0
+
+
+def middles_of(
+    layers: Sequence[Sequence[int]],
+    widths: Sequence[float],
+    above: Mapping[int, list[int]],
+    below: Mapping[int, list[int]],
+) -> list[float]:
+    """Where the middle of each box comes, beneath and above its neighbours' if possible."""
+    middle = [0.0] * len(widths)
+    for layer in layers:
+        wanted = [0.0] * len(layer)
+        _put(layer, wanted, widths, middle)
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        for layer in layers if down else reversed(layers):
+            wanted = []
+            for box in layer:
+                found = [*above.get(box, []), *below.get(box, [])]
+                if sweep < SWEEPS - 2:
+                    found = (above if down else below).get(box, []) or found
+                wanted.append(
+                    sum(middle[each] for each in found) / len(found) if found else middle[box]
+                )
+            _put(layer, wanted, widths, middle)
+    return middle
+
+
+def _put(
+    layer: Sequence[int], wanted: Sequence[float], widths: Sequence[float], middle: list[float]
+) -> None:
+    """The middles next to the wanted ones, in the least squares' sense, that keep distances.
+
+    Boxes that would overlap are put together into blocks, as pools of an isotonic regression.
+    """
+    offsets, offset = [], 0.0
+    for index, box in enumerate(layer):
+        if index:
+            offset += (widths[layer[index - 1]] + widths[box]) / 2 + GAP
+        offsets.append(offset)
+    pools: list[tuple[float, int]] = []  # sum and number
+    for goal, offset in zip(wanted, offsets, strict=True):
+        total, count = goal - offset, 1
+        while pools and pools[-1][0] / pools[-1][1] > total / count:
+            more, others = pools.pop()
+            total, count = total + more, count + others
+        pools.append((total, count))
+    index = 0
+    for total, count in pools:
+        for _ in range(count):
+            middle[layer[index]] = total / count + offsets[index]
+            index += 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from relay_passes.ir.decisions import REORDER
 
 from ...explain.program_graph import INPUT, WEIGHT, ProgramGraph, Value
 from .layered import layered
 from .operators import title_of
-from .picture_data import Box, Edge, Picture
 from .region_card import RegionCard, Tensor
 
 WIDTH, TITLE, LINE, PADDING = 208.0, 20.0, 15.0, 10.0
@@ -94,3 +95,34 @@ def _lines(region: RegionCard, title: str) -> list[str]:
 
 def _cut(text: str, most: int = MOST_LETTERS) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True):
+    """A rectangle of the picture: of a region (its number), an input or an output (then -1)."""
+
+    title: str
+    lines: list[str]
+    kind: str
+    region: int
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that goes from one box to another; `points` are where the line goes."""
+
+    source: int
+    target: int
+    text: str
+    points: list[tuple[float, float]]
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """The graph with its places."""
+
+    width: float
+    height: float
+    boxes: list[Box]
+    edges: list[Edge]

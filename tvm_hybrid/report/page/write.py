@@ -11,7 +11,7 @@ from importlib.resources import files
 
 import msgspec
 
-from microkernels.base.output_file import write_whole
+from microkernels.base.files import write_whole
 
 from .data import PageData
 

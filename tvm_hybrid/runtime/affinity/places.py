@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from microkernels.base.errors import Argument, TargetError
 
+from ..thread_pool.native import RUN, resolve_spin
 from .cpu_list import format_cpus, parse_cpus
 from .topology import Cpu, Topology, cores_first
 
@@ -94,3 +99,55 @@ def _listed(numbers: tuple[int, ...], topology: Topology) -> tuple[Cpu, ...]:
         )
     by_number = {cpu.number: cpu for cpu in topology.usable}
     return cores_first(by_number[number] for number in numbers)
+
+
+@dataclass(frozen=True)
+class PoolSetting:
+    """What the pool of threads does for a calling thread.
+
+    Attributes
+    ----------
+    count : int
+        Threads of a run, the calling thread included.
+    cpus : tuple of int
+        A CPU for each, the first for the calling thread, which is not bound to it; empty if
+        workers may run wherever the process may.
+    spin : {"run", "always", "never"}
+        For how long threads wait awake.
+    """
+
+    count: int
+    cpus: tuple[int, ...] = ()
+    spin: str = RUN
+
+    @staticmethod
+    def of(count: int, cpus: tuple[int, ...] = (), spin: str | None = None) -> PoolSetting:
+        """The same object for the same setting: every run asks whether its own is in force.
+
+        Raises
+        ------
+        TargetError
+            If there is no such `spin`; None is the default of `resolve_spin`.
+        """
+        return _of(count, cpus, resolve_spin(spin))
+
+
+@functools.cache
+def _of(count: int, cpus: tuple[int, ...], spin: str) -> PoolSetting:
+    return PoolSetting(count, cpus, spin)
+
+
+@contextmanager
+def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
+    """Inside, the calling thread and what it starts run on these CPUs alone; on any if there are
+    none.
+    """
+    if not cpus:
+        yield
+        return
+    former = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, former)

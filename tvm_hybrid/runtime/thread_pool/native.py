@@ -10,16 +10,17 @@ process with TVM's runtime alone has TVM's pool.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
+from microkernels.base.errors import Argument, TargetError
 from microkernels.base.logs import logger
 from microkernels.base.tvm_compat import context_functions as tvm_side
 from microkernels.base.tvm_compat.runtime import only_runtime
-
-from .spin import SPINS
 
 CODE = Path(__file__).with_name("pool.ll")
 
@@ -102,3 +103,45 @@ def _load() -> NativePool | None:
         return None
     logger.debug("the thread pool took %.0f ms to load", 1e3 * (time.perf_counter() - begin))
     return pool
+
+
+RUN = "run"
+ALWAYS = "always"
+NEVER = "never"
+SPINS = (RUN, ALWAYS, NEVER)  # in the order of the numbers in pool.c
+VARIABLE = "TVM_HYBRID_SPIN"
+_OF_TVM = "TVM_THREAD_POOL_SPIN_COUNT"
+
+
+def resolve_spin(spin: str | None) -> str:
+    """How threads wait.
+
+    Parameters
+    ----------
+    spin : {"run", "always", "never"} or None
+        None: what TVM_HYBRID_SPIN says; else "never" if TVM_THREAD_POOL_SPIN_COUNT is 0, by which
+        TVM's own pool does not spin; else "run".
+
+    Raises
+    ------
+    TargetError
+        If there is no such value.
+    """
+    named: str | Argument = Argument("spin")
+    value = spin
+    if value is None:
+        named, value = VARIABLE, os.environ.get(VARIABLE, "")
+    if not value and spin is None:
+        return NEVER if os.environ.get(_OF_TVM) == "0" else RUN
+    if value not in SPINS:
+        known = ", ".join(map(repr, SPINS))
+        raise TargetError(named, f" must be one of {known}, not {value!r}")
+    return value
+
+
+def note_user(program: object, spin: str) -> None:
+    """Lets workers stay awake between the runs of a program of several threads, if it says so."""
+    pool = installed() if spin == ALWAYS else None
+    if pool is not None:
+        pool.add_always(1)
+        weakref.finalize(program, pool.add_always, -1).atexit = False

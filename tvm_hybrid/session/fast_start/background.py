@@ -11,20 +11,22 @@ from itertools import starmap
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
 
+from microkernels.base.errors import CompileError
 from microkernels.base.logs import logger
+from relay_passes.ir.decisions import Decision
 
 from ...explain.explanation import Explanation
 from ...frontend.bind_values import read_values
 from ...frontend.load_graph import load_graph
 from ...frontend.open_model import OpenModel
-from ...runtime.feeds import named_feeds, to_array
+from ...runtime.feeds import check_sizes, named_feeds, to_array
 from ...runtime.input_values import InputValue, without_values
-from ...runtime.open_feeds import check_sizes
-from ...runtime.size_text import is_relation
-from ...runtime.tensors import OpenTensorInfo, TensorInfo
+from ...runtime.tensors import OpenTensorInfo, TensorInfo, is_relation, numpy_dtype
 from ..onnxruntime_api.ort_value import plain
-from .numpy_model import NotNeededError, NumpyModel
+from .numpy_operators import operators
 
 PATIENCE = 8.0
 """Seconds after which a run by NumPy is given up: it shares the CPUs with the compiler."""
@@ -174,3 +176,79 @@ def _named(info: OpenTensorInfo, shape: tuple[int, ...]) -> TensorInfo:
         for size, found in zip(declared, shape, strict=True)
     )
     return TensorInfo(info.name, tuple(sizes), str(info.dtype))
+
+
+KERNEL = "NumPy"
+
+
+class NotNeededError(Exception):
+    """The run was given up, because its answer comes from elsewhere."""
+
+
+class _Evaluator(ReferenceEvaluator):  # type: ignore[misc]  # has no types
+    """The evaluator of a graph or a subgraph; it tells before every node what it is about to do."""
+
+    current = threading.local()
+
+    def _log(self, _level: int, _pattern: str, *_arguments: Any) -> None:
+        is_needed = getattr(self.current, "is_needed", None)
+        if is_needed is not None and not is_needed():
+            raise NotNeededError
+
+
+class NumpyModel:
+    """A model that runs at once, at the speed of NumPy and its products of matrices.
+
+    Parameters
+    ----------
+    opened : OpenModel
+        The model, with its weights.
+
+    Raises
+    ------
+    CompileError
+        If the evaluator does not know an operator; nothing else finds that out before.
+    """
+
+    def __init__(self, opened: OpenModel) -> None:
+        self._graph = opened.proto.graph
+        self._dtypes = [each.dtype for each in opened.outputs]
+        versions = {each.domain: each.version for each in opened.proto.opset_import}
+        try:
+            self._evaluator = _Evaluator(opened.proto, new_ops=operators(versions.get("", 1)))
+        except Exception as error:  # it raises whatever its operators do
+            first = str(error).strip().partition("\n")[0]
+            raise CompileError(f"NumPy cannot run this model: {first}") from error
+
+    def run(
+        self, feeds: Mapping[str, np.ndarray], is_needed: Callable[[], bool]
+    ) -> list[np.ndarray]:
+        """All outputs, in order, as arrays of their own; errors are those of NumPy.
+
+        `is_needed` is asked before every operator.
+
+        Raises
+        ------
+        NotNeededError
+            If the answer is not wanted any more.
+        """
+        _Evaluator.current.is_needed = is_needed
+        try:
+            with np.errstate(all="ignore"):
+                found = self._evaluator.run(None, dict(feeds))
+        finally:
+            _Evaluator.current.is_needed = None
+        typed = zip(found, self._dtypes, strict=True)
+        return [np.array(each, dtype and numpy_dtype(dtype)) for each, dtype in typed]
+
+    def decisions(self, reason: str) -> list[Decision]:
+        """That NumPy runs every node of the graph, and why."""
+        return [_decision(node, reason) for node in self._graph.node]
+
+
+def _decision(node: onnx.NodeProto, reason: str) -> Decision:
+    name = node.name or (node.output[0] if node.output else "")
+    origins = (f"{name} ({node.op_type})",)
+    return Decision(
+        node=name, op=node.op_type, taken=False, kernel=KERNEL, reason=reason, origins=origins
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,10 +14,8 @@ from tvm.runtime import Tensor
 
 from microkernels.base.errors import FeedError, OptionError
 
-from ...runtime.dlpack import array_of, tensor_of
-from ...runtime.tensors import onnx_type
-from .cpu_memory import require_cpu
-from .element_types import element_dtype, number_of
+from ...runtime.feeds import array_of, tensor_of
+from ...runtime.tensors import numpy_dtype, onnx_type
 
 
 class OrtValue:
@@ -217,3 +217,116 @@ def plain(value: Any) -> Any:
     if isinstance(value, OrtValue):
         return value.numpy()
     return value.numpy() if hasattr(value, "ortvalue_from_numpy") else value
+
+
+def require_cpu(device_type: Any, device_id: int) -> None:
+    """Refuses every device but the CPU.
+
+    Parameters
+    ----------
+    device_type : str
+        ONNX Runtime's name.
+    device_id : int
+        Its number; CPU 0 is all of them.
+
+    Raises
+    ------
+    OptionError
+        If it is another one.
+    """
+    if not isinstance(device_type, str) or device_type.lower() != "cpu" or device_id != 0:
+        raise OptionError(
+            f"there is no device {device_type!r} {device_id} here; arrays lie in the CPU's memory: "
+            'device_type="cpu", device_id=0'
+        )
+
+
+def array_at(address: Any, shape: Sequence[int] | None, element_type: Any) -> np.ndarray:
+    """The memory at an address as an array; the caller keeps it alive.
+
+    Parameters
+    ----------
+    address : int
+        Of the first element.
+    shape : sequence of int
+        Sizes; elements are consecutive.
+    element_type : dtype-like or int
+        As `element_dtype` takes it.
+
+    Raises
+    ------
+    OptionError
+        If one of them is missing, or is no such thing.
+    """
+    if shape is None or element_type is None or not isinstance(address, int):
+        raise OptionError("memory is given by buffer_ptr, shape and element_type: all three")
+    dtype, sizes = element_dtype(element_type), tuple(int(size) for size in shape)
+    count = math.prod(sizes)
+    if count == 0:
+        return np.empty(sizes, dtype)
+    if not address:
+        raise OptionError("buffer_ptr is 0, which is no address of an array")
+    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return np.frombuffer(memoryview(memory), dtype).reshape(sizes)
+
+
+# TensorProto.DataType. Types of 2 and 4 bits are packed there and not here.
+_NAMES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
+    24: "float8_e8m0fnu",
+}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+
+
+def element_dtype(element_type: Any) -> np.dtype[Any]:
+    """NumPy's type, or that of ml_dtypes.
+
+    Parameters
+    ----------
+    element_type : dtype-like or int
+        An int is one of ONNX's TensorProto.DataType.
+
+    Raises
+    ------
+    OptionError
+        If there are no tensors of that type here.
+    """
+    if isinstance(element_type, int):
+        if element_type not in _NAMES:
+            raise OptionError(f"there are no tensors of ONNX's element type {element_type} here")
+        return numpy_dtype(_NAMES[element_type])
+    try:
+        dtype = np.dtype(element_type)
+    except TypeError as error:
+        raise OptionError(f"{element_type!r} is no element type") from error
+    number_of(dtype)
+    return dtype
+
+
+def number_of(dtype: np.dtype[Any]) -> int:
+    """ONNX's number of an element type.
+
+    Raises
+    ------
+    OptionError
+        If there are no tensors of that type here.
+    """
+    if dtype.name not in _NUMBERS:
+        raise OptionError(f"there are no tensors of {dtype.name} here, only of numbers")
+    return _NUMBERS[dtype.name]

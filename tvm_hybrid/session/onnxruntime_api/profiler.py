@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from microkernels.base.files import require_writable, write_whole
 from microkernels.base.logs import logger
-from microkernels.base.output_file import require_writable, write_whole
 from relay_passes.ir.decisions import Decision
-from relay_passes.ir.entries import BITS_ENTRY, INTO_ENTRY, MAIN, SHAPES_ENTRY
+from relay_passes.ir.functions import BITS_ENTRY, INTO_ENTRY, MAIN, SHAPES_ENTRY
 
 from ...executable.executable import Executable
-from ...explain.call_decisions import by_function, origins_in_run
+from ...explain.origins import by_function, origins_in_run
 
 MOST_EVENTS = 1_000_000
 _OWN_FUNCTIONS = "vm.builtin."  # of the virtual machine

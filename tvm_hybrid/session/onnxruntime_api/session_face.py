@@ -9,18 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microkernels.base.files import require_writable
 from microkernels.base.logs import logger
-from microkernels.base.output_file import require_writable
 
 from ...executable.executable import Executable
 from ...runtime.affinity.topology import ALLOWED_CPUS
 from ...runtime.threads import MOST_PER_CPU
 from ..progress import Progress, ProgressLike
-from .model_metadata import ModelMetadata
-from .model_surface import ModelSurface
-from .option_use import check_options, own_options
+from .model_surface import ModelMetadata, ModelSurface
+from .process_settings import checked_providers
 from .profiler import Profiler
-from .providers import checked_providers
+from .run_options import check_options, own_options
 
 if TYPE_CHECKING:
     from ..inference_session import InferenceSession

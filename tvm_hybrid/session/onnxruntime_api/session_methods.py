@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..node_arg import NodeArg
-from .model_metadata import ModelMetadata
+from .model_surface import ModelMetadata
 from .ort_value import OrtValue, plain
-from .providers import CPU, checked_providers
+from .process_settings import CPU, checked_providers
 
 if TYPE_CHECKING:
     from .session_face import SessionFace

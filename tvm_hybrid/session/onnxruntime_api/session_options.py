@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+from enum import IntEnum
 from typing import Any, NoReturn
 
 from microkernels.base.errors import OptionError
 
-from .config_entries import add_entry, entry
-from .levels import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from .providers import checked_providers
+from .process_settings import checked_providers
 
 
 class SessionOptions:
@@ -198,3 +197,73 @@ class SessionOptions:
     def has_providers(self) -> bool:
         """False: a session knows its only provider without being told."""
         return False
+
+
+def add_entry(entries: dict[str, str], key: str, value: str) -> None:
+    """Adds a pair, or replaces it.
+
+    Raises
+    ------
+    TypeError
+        If one of them is no text; as in ONNX Runtime.
+    """
+    if not isinstance(key, str) or not isinstance(value, str):
+        raise TypeError(f"keys and values of options are texts, not {key!r}: {value!r}")
+    entries[key] = value
+
+
+def entry(entries: dict[str, str], key: str) -> str:
+    """The value that was added.
+
+    Raises
+    ------
+    OptionError
+        If none was.
+    """
+    if key not in entries:
+        known = ", ".join(sorted(entries)) or "none"
+        raise OptionError(f"no value was added for {key!r}; there are {known}")
+    return entries[key]
+
+
+class GraphOptimizationLevel(IntEnum):
+    """How much ONNX Runtime rewrites a model; taken and not used: `fusion` is our option.
+
+    Attributes
+    ----------
+    ORT_DISABLE_ALL, ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED, ORT_ENABLE_LAYOUT, ORT_ENABLE_ALL
+        As there.
+    """
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Whether ONNX Runtime runs operators at the same time; taken and not used.
+
+    Attributes
+    ----------
+    ORT_SEQUENTIAL, ORT_PARALLEL
+        Kernels run one after another here, each on all threads.
+    """
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """In which order ONNX Runtime runs operators; taken and not used.
+
+    Attributes
+    ----------
+    DEFAULT, PRIORITY_BASED, MEMORY_EFFICIENT
+        The order is chosen when a model is compiled here.
+    """
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2

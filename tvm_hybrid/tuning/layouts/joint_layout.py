@@ -38,9 +38,8 @@ from ...records.choice_record import LayoutRecord
 from ...records.lookup.record_lookup import RecordLookup
 from ...records.record_store import RecordStore
 from ..measuring.kernel_clock import Clock, total_us
-from ..measuring.model_race import Race
-from ..measuring.program_kernels import program_kernels
-from ..measuring.significance import is_faster
+from ..measuring.model_race import Race, program_kernels
+from ..measuring.sampling import is_faster
 from .joint_layout_walk import Labelling, Step, WalkResult, walk
 
 logger = logging.getLogger("tvm_hybrid")

@@ -14,7 +14,7 @@ import numpy as np
 
 from tir_schedules.core.region import Region
 
-from ...runtime.dlpack import tensor_of
+from ...runtime.feeds import tensor_of
 from ..verification.arguments import element_type
 from .sampling import Effort, interruptions_of, sample_in_turns
 

@@ -19,7 +19,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, all_templates, template_for
 
-from ..verification.known_case import known_case
+from ..verification.chain_bounds import known_case
 
 LARGEST_ROTATION = 256 << 20
 

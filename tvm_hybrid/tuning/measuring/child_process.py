@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import selectors
 import signal
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from microkernels.base.errors import CompileError
-from microkernels.base.output_file import undisturbed
+from microkernels.base.files import undisturbed
 
 START_SECONDS = 120.0
 _READ_BYTES = 1 << 16
@@ -173,3 +174,29 @@ def wait_for(children: Iterable[ChildProcess], seconds: float | None) -> None:
                 return
             selector.register(process.stdout, selectors.EVENT_READ)
         selector.select(seconds)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Answers:
+    """JSON lines to the parent, on what was standard output.
+
+    What a candidate prints must not end up among them: it goes to standard error from now on.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+
+    def __call__(self, message: msgspec.Struct) -> None:
+        """Sends one message."""
+        self._file.write(msgspec.json.encode(message) + b"\n")
+        self._file.flush()
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel end this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)  # it was gone before we asked

@@ -21,7 +21,7 @@ from relay_passes.pipeline_options import PipelineOptions
 
 from .child_process import ChildProcess
 from .kernel_clock_worker import KernelJob, KernelTime
-from .program_kernels import ProgramKernel
+from .model_race import ProgramKernel
 
 logger = logging.getLogger("tvm_hybrid")
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..verification.arguments import element_type
 from .candidate import Kernel, Rotation, time_in_turns
-from .child_answers import Answers, die_with
+from .child_process import Answers, die_with
 from .sampling import Effort
 
 EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01)

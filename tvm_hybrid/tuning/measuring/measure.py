@@ -6,12 +6,13 @@ Runs inside a worker process only, because a candidate may crash or never return
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from ...records.record import Status
@@ -137,3 +138,32 @@ def error_text(error: Exception) -> str:
     """What a record says of an error: its type and the last line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]
+
+
+class Measurer(Protocol):
+    """Measures candidates of a region."""
+
+    def measure(
+        self,
+        region: Region,
+        template: Template[Any],
+        configs: Sequence[Config],
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Each candidate with what came of it, as soon as it is known, in any order.
+
+        Parameters
+        ----------
+        configs : sequence of Config
+            The candidates.
+        baseline : Config or None
+            The configuration that each is sampled in turns with.
+        effort : Effort
+            How long.
+
+        Raises
+        ------
+        CompileError
+            If no candidate of this region can be measured.
+        """

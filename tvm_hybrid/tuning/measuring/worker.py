@@ -21,7 +21,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.template import Template
 
 from .case import Case
-from .child_answers import Answers, die_with
+from .child_process import Answers, die_with
 from .measure import Bench, Effort, Measurement
 
 

@@ -20,7 +20,7 @@ from tir_schedules.core.template import template_for
 from ...records.config_space import ConfigSpace
 from ...records.record import Record, make_record
 from ...records.record_store import RecordStore, config_key, latest
-from ..measuring.measurer import Measurer
+from ..measuring.measure import Measurer
 from ..measuring.sampling import RECORDING_EFFORT, Effort
 
 CAREFUL_EFFORT = Effort(samples=41, seconds=0.6, accuracy=0.003, hopeless=3.0)

@@ -13,7 +13,7 @@ import time
 from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 
-from ..measuring.process_measurer import ProcessMeasurer
+from ..measuring.local_measurer import ProcessMeasurer
 from .remote_worker import GRACE_SECONDS, RemoteWorker
 from .servers import PATIENCE_SECONDS, no_server
 from .tracker import Address, Tracker

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from microkernels.base.errors import ConfigError
+from microkernels.base.files import replacing
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import has_template, template_for
 
@@ -23,7 +24,6 @@ from ...records.record_store import config_key
 from ...report.roof import Roof, measure_roof
 from ...targets.resolve import cpu_name, host_target
 from ..verification.arguments import element_type
-from .plotting import COLOURS, new_figure, save_figure
 
 PANEL = (5.2, 4.2)
 LONGEST_LABEL = 46
@@ -244,3 +244,44 @@ def _style(number: int) -> dict[str, Any]:
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": lines[number // len(COLOURS) % len(lines)],
     }
+
+
+# Distinct also for those who see few colours (Okabe and Ito's palette).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure; width and height in inches.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "plots need matplotlib, which is not installed; pip install 'tvm_hybrid[viz]' brings it"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a figure in the format that the name's ending tells.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be written, or there is no such format.
+    """
+    try:
+        with replacing(path, ConfigError, "the plot") as draft:
+            figure.savefig(draft, dpi=110)
+    except ValueError as error:  # there is no such format
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"cannot write the plot {path}: {error}") from error

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from microkernels.base.integers import RANGES
-from tir_schedules.core.integer_product import quantized_dtype, zero_point_inputs
+from microkernels.base.arrays import RANGES
+from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import Template
 from tir_schedules.epilogue.epilogue import epilogue_reference
-from tir_schedules.epilogue.requantize_steps import WORD
+from tir_schedules.epilogue.quantize_steps import WORD
 from tir_schedules.product.zero_points import own_range
-from tvm_hybrid.runtime.dlpack import BFLOAT16
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 VOLUMES = (1.0, 2.0**-3, 2.0**3, 2.0**-6, 2.0**6, 2.0**-10, 2.0**10)

@@ -10,16 +10,24 @@ may the chain.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from tir_schedules.chains.reference import chain_reference
+from tir_schedules.chains.parts import chain_reference
 from tir_schedules.chains.sources import sources_of, tensors_of
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import template_for
+from tir_schedules.core.template import Template, template_for
 from tir_schedules.epilogue.region_reference import region_result
 
 from .arguments import element_type, random_arguments
-from .bounds import Expected, expected_result
+from .bounds import (
+    Expected,
+    attention_arguments,
+    expected_of_attention,
+    expected_result,
+    is_attention,
+)
 
 RANDOM_TRIALS = 3
 
@@ -95,3 +103,25 @@ def _as_type(value: np.ndarray, name: str) -> np.ndarray:
         limits = np.iinfo(dtype)
         value = np.clip(value, limits.min, limits.max)
     return value.astype(dtype)
+
+
+def known_case(
+    region: Region, template: Template[Any], seed: int
+) -> tuple[list[np.ndarray], Expected]:
+    """Inputs, unpacked, and operands; and the result, with how far off it may be.
+
+    Parameters
+    ----------
+    region, template
+        What is computed.
+    seed : int
+        For the arguments.
+    """
+    if is_chain(region):
+        arrays = chain_arguments(region, seed)
+        return arrays, expected_of_chain(region, arrays, seed)
+    if is_attention(region):
+        arrays = attention_arguments(region, seed)
+        return arrays, expected_of_attention(region, arrays)
+    arrays = random_arguments(region, template, seed)
+    return arrays, expected_result(region, template, arrays)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from microkernels.base.errors import ConfigError
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from tir_schedules.core.config import Config

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from microkernels.base.errors import ConfigError, OutputError, RecordError
-from microkernels.base.output_file import why_not_written
+from microkernels.base.files import why_not_written
 from microkernels.base.tvm_compat.metaschedule_database import (
     RECORDS,
     WORKLOADS,

@@ -29,7 +29,7 @@ from tests.tir_schedules.run_region import (
 from tir_schedules.attention.decode.plan import sets_side_by_side
 from tir_schedules.attention.decode.program import build_decode, default_shares, fits
 from tir_schedules.attention.problem import AttentionProblem
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 pytestmark = pytest.mark.turns
 

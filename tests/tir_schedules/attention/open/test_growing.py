@@ -23,7 +23,7 @@ from tir_schedules.attention.open.growing_cache import STREAMED_BYTES
 from tir_schedules.attention.open.program import build_growing
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 pytestmark = pytest.mark.turns
 

@@ -14,10 +14,9 @@ from tests.tir_schedules.run_region import (
     random_inputs,
 )
 from tir_schedules.attention.config import kernels_of
-from tir_schedules.core.blocking import balanced
+from tir_schedules.core.blocking import balanced, tail_heights
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.core.tail_heights import tail_heights
 from tir_schedules.core.template import template_for
 
 pytestmark = pytest.mark.turns

@@ -10,10 +10,10 @@ from tests.tir_schedules.attention.open.test_growing import REGION, SETS, SIZE, 
 from tests.tir_schedules.attention.open.test_open_attention import PAST, f32
 from tests.tir_schedules.open_regions import BATCH, at_sizes
 from tests.tir_schedules.run_region import ISAS, expected, machine_for, random_inputs
-from tir_schedules.attention.open.room import reject_room
+from tir_schedules.attention.open.scores import reject_room
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 
 @pytest.mark.sampled

@@ -21,8 +21,8 @@ from tests.tir_schedules.run_region import ISAS, bias_relu, expected, machine_fo
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, default_config
 from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D
 from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
-from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
-from tir_schedules.convolution.depthwise.strips import Strip, strips
+from tir_schedules.convolution.depthwise.results import DepthwiseProblem
+from tir_schedules.convolution.depthwise.ring import Strip, strips
 from tir_schedules.convolution.depthwise.weight import Groups
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors

@@ -28,7 +28,7 @@ from tir_schedules.convolution.direct.config import ConvConfig, reads_in_place
 from tir_schedules.convolution.direct.weight import WeightLayout
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 DTYPES = ("float32", "uint8", "int8", "bfloat16")
 BEST = {"float32": ISAS, "uint8": INTEGER_ISAS, "int8": INTEGER_ISAS, "bfloat16": BF16_ISAS}

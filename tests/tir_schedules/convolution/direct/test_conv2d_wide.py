@@ -15,7 +15,7 @@ from tir_schedules.convolution.direct.config import ConvConfig, wide_of
 from tir_schedules.convolution.direct.cost import WIDE_PIXELS
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.runtime.dlpack import tensor_of
+from tvm_hybrid.runtime.feeds import tensor_of
 
 WITHOUT_VNNI = pytest.mark.parametrize("isa", ["avx2", "avx512"])
 WIDENING = "vpmovsxbw", "vpmovzxbw"

@@ -11,8 +11,8 @@ from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tests.tir_schedules.conv_regions import check, conv_region
 from tir_schedules.convolution.direct.cost import default_config
-from tir_schedules.convolution.direct.panel_fetch import PanelFetch
-from tir_schedules.core.panels import Panels
+from tir_schedules.convolution.direct.weight import PanelFetch
+from tir_schedules.core.blocking import Panels
 from tir_schedules.core.template import template_for
 
 EMERALD, ZEN4 = (Machine(name, isa_named("avx512")) for name in ("emeraldrapids", "znver4"))

@@ -9,8 +9,8 @@ import pytest
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.tir_schedules.winograd_regions import region_of
-from tir_schedules.convolution.winograd.config import WinogradConfig
-from tir_schedules.convolution.winograd.cost import (
+from tir_schedules.convolution.winograd.config import (
+    WinogradConfig,
     default_config,
     direct_cycles,
     winograd_cost,

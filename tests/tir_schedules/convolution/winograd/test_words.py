@@ -11,8 +11,8 @@ from tests.tir_schedules.assembly_loops import assembly_of
 from tests.tir_schedules.open_regions import BATCH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import expected, machine_for
 from tests.tir_schedules.winograd_regions import outputs, region_of
-from tir_schedules.convolution.winograd.algorithm import Algorithm
 from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD
+from tir_schedules.convolution.winograd.transforms import Algorithm
 from tir_schedules.convolution.winograd.word_transforms import (
     G_INVERSE,
     MOST_CHANNELS,

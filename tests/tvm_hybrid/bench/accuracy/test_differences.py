@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tvm_hybrid.bench.accuracy.compare import Tolerance, distance
-from tvm_hybrid.bench.accuracy.differences import difference
-from tvm_hybrid.bench.accuracy.judge import Judge
+from tvm_hybrid.bench.accuracy.judge import Judge, difference
 
 F16 = [[1, 2], [3, np.inf]]
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)

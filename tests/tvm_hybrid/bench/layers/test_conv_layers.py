@@ -11,9 +11,15 @@ import pytest
 from tvm_hybrid.bench.layers import conv_layers, layer_models
 from tvm_hybrid.bench.layers.conv_layers import measure_layers
 from tvm_hybrid.bench.layers.layer_models import DTYPES, FLOAT32, INT8, Layer
-from tvm_hybrid.bench.layers.layer_report import LayerReport, LayerTimes, best_ratio, mean_ratio
-from tvm_hybrid.bench.layers.layer_tables import layer_tables, markdown_page
-from tvm_hybrid.bench.peers.openvino_python import PYTHON_VARIABLE
+from tvm_hybrid.bench.layers.layer_report import (
+    LayerReport,
+    LayerTimes,
+    best_ratio,
+    layer_tables,
+    markdown_page,
+    mean_ratio,
+)
+from tvm_hybrid.bench.peers.openvino_peer import PYTHON_VARIABLE
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
 from tvm_hybrid.cli import main
 from tvm_hybrid.report import roof

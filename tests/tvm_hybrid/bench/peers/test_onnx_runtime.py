@@ -13,8 +13,11 @@ from onnx import numpy_helper
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid.bench.peers.contestants import ContestantError
-from tvm_hybrid.bench.peers.onnx_runtime import literal_session, optimised_session
-from tvm_hybrid.bench.peers.unsigned_products import unsigned_products
+from tvm_hybrid.bench.peers.onnx_runtime import (
+    literal_session,
+    optimised_session,
+    unsigned_products,
+)
 
 ROWS, DEPTH, COLUMNS = 8, 64, 5
 Array = NDArray[Any]

@@ -14,12 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from microkernels.base.errors import TargetError
 from microkernels.isa import isa_named
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.registry import all_microkernels
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.bench.scaling.predict import LABEL, SHAPES, TYPES, predict_model, predict_shapes
 from tvm_hybrid.cli import main
-from tvm_hybrid.demo.mlp import mlp_model
+from tvm_hybrid.demo.perceptrons import mlp_model
 from tvm_hybrid.options import CompileOptions
 
 pytestmark = pytest.mark.turns

@@ -15,8 +15,13 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core import template
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
-from tvm_hybrid.records.lookup.nearest_record import NearestRecords, distance, kind_of, sizes_of
-from tvm_hybrid.records.lookup.open_sizes import symbols_in
+from tvm_hybrid.records.lookup.nearest_record import (
+    NearestRecords,
+    distance,
+    kind_of,
+    sizes_of,
+    symbols_in,
+)
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_store import RecordStore

@@ -13,8 +13,8 @@ import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp
 from tvm_hybrid.executable.executable import Executable
 from tvm_hybrid.runtime.affinity import weights
-from tvm_hybrid.runtime.affinity.memory import PAGE
 from tvm_hybrid.runtime.affinity.topology import ALLOWED_CPUS, Topology
+from tvm_hybrid.runtime.affinity.weights import PAGE
 
 from .made_up import machine
 from .test_weights import Recorded

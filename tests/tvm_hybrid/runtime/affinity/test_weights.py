@@ -12,9 +12,8 @@ import pytest
 import tvm
 
 from tvm_hybrid.errors import TargetError
-from tvm_hybrid.runtime.affinity.memory import PAGE, LinuxCalls
 from tvm_hybrid.runtime.affinity.topology import host_topology
-from tvm_hybrid.runtime.affinity.weights import nodes_for, place_weights, refusal
+from tvm_hybrid.runtime.affinity.weights import PAGE, LinuxCalls, nodes_for, place_weights, refusal
 from tvm_hybrid.runtime.threads import resolve_setting
 
 from .made_up import machine, two_sockets

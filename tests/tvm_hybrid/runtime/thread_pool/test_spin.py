@@ -17,7 +17,7 @@ from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, TargetError
 from tvm_hybrid.runtime import threads
-from tvm_hybrid.runtime.thread_pool.spin import SPINS, resolve_spin
+from tvm_hybrid.runtime.thread_pool.native import SPINS, resolve_spin
 
 X = np.ones((1, 16), np.float32)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from microkernels.machines.machine import Machine
-from tvm_hybrid.runtime.dlpack import BFLOAT16, array_of
+from tvm_hybrid.runtime.feeds import BFLOAT16, array_of
 from tvm_hybrid.tuning.measuring.candidate import Rotation, Sampled
 from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort

@@ -16,7 +16,7 @@ from tests.relay_passes.graphs import constant, module
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.kernel_clock import CALL_US, KernelClock, total_us
 from tvm_hybrid.tuning.measuring.kernel_clock_worker import KernelJob, time_kernel
-from tvm_hybrid.tuning.measuring.program_kernels import ProgramKernel, program_kernels
+from tvm_hybrid.tuning.measuring.model_race import ProgramKernel, program_kernels
 
 op = relax.op
 

@@ -19,10 +19,9 @@ from microkernels.base.errors import CompileError, ConfigError
 from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.measuring import local_measurer
 from tvm_hybrid.tuning.measuring import worker as worker_module
-from tvm_hybrid.tuning.measuring.local_measurer import LocalMeasurer
+from tvm_hybrid.tuning.measuring.local_measurer import LocalMeasurer, with_best
 from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
 from tvm_hybrid.tuning.measuring.measure import measured as outcome_of
-from tvm_hybrid.tuning.measuring.process_measurer import with_best
 from tvm_hybrid.tuning.measuring.worker_process import WorkerProcess
 
 from ..forked_worker import fork_workers

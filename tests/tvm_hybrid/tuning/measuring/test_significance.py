@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tvm_hybrid.tuning.measuring.significance import LEVEL, MARGIN, is_faster, sign_test
+from tvm_hybrid.tuning.measuring.sampling import LEVEL, MARGIN, is_faster, sign_test
 
 
 def test_the_binomial_tail() -> None:

@@ -11,7 +11,7 @@ from microkernels.machines.machine import Machine
 from tests.tir_schedules.chain_regions import f32_layer, int8_layer, mixed, mlp, transformer_block
 from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import by_columns, by_rows
-from tir_schedules.chains.reference import chain_reference
+from tir_schedules.chains.parts import chain_reference
 from tir_schedules.core.region import Region
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.case import Case

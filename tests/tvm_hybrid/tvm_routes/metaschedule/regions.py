@@ -7,7 +7,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tir_schedules.core.attributes import Attribute

@@ -19,7 +19,6 @@ import numpy as np
 
 from ..annealing import Annealing
 from ..cost_model import CostModel, target
-from ..diverse_batch import diverse_batch
 from ..features.feature_table import FeatureTable
 from ..transfer import estimated, transferred
 from .strategy import SearchTask
@@ -182,3 +181,49 @@ class ModelSearch:
         self._mean = self._model.predict(self.features, belief)
         self._worth = self._mean + ties
         return self._worth
+
+
+def diverse_batch(
+    candidates: Sequence[int],
+    scores: np.ndarray,
+    points: np.ndarray,
+    count: int,
+    alpha: float,
+) -> list[int]:
+    """Choosing a batch that is both good and diverse.
+
+        L(S) = - sum of f(s) over s in S  +  alpha * sum over knobs j of |values of j in S|
+
+    of Chen et al., arXiv 1805.08166, section 3.4, with the sign of the first term as of a cost: f
+    is a score here, higher is better, and L is made large. Diversity is submodular, so that adding
+    what gains most, one after the other, reaches 1 - 1/e of the optimum. `alpha` counts in standard
+    deviations of the scores, shared by all knobs.
+
+    The chosen candidates, in the order in which they were added: the best is the first.
+
+    Parameters
+    ----------
+    candidates : sequence of int
+        Configurations.
+    scores : numpy.ndarray
+        [candidates], their scores.
+    points : numpy.ndarray
+        [configurations, knobs]: `ConfigSpace.points`.
+    count : int
+        How many at most.
+    alpha : float
+        What it is worth if a configuration brings a new value of every knob; 0: nothing.
+    """
+    of = points[np.asarray(candidates, np.intp)]
+    spread = float(np.std(scores))
+    worth = alpha * (spread or 1.0) / max(1, of.shape[1])
+    new = np.ones(of.shape, bool)
+    left = np.ones(len(of), bool)
+    chosen = []
+    for place in range(min(count, len(of))):
+        gain = scores + (worth * new.sum(axis=1) if place else 0.0)
+        best = int(np.argmax(np.where(left, gain, -np.inf)))
+        left[best] = False
+        new &= of != of[best]
+        chosen.append(int(candidates[best]))
+    return chosen

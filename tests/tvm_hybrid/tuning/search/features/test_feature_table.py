@@ -10,12 +10,15 @@ from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.records.config_space import ConfigSpace
-from tvm_hybrid.tuning.search.features.config_features import config_features
-from tvm_hybrid.tuning.search.features.feature_table import FeatureTable, shared_features
-from tvm_hybrid.tuning.search.features.loop_features import loop_features
+from tvm_hybrid.tuning.search.features.feature_table import (
+    FeatureTable,
+    NestArrays,
+    config_features,
+    loop_features,
+    relation_features,
+    shared_features,
+)
 from tvm_hybrid.tuning.search.features.matrix import Features, side_by_side, signed_log2
-from tvm_hybrid.tuning.search.features.nest_arrays import NestArrays
-from tvm_hybrid.tuning.search.features.relation_features import relation_features
 
 SIZE = (64, 96, 128)
 

@@ -1,0 +1,113 @@
+"""What compiling took goes back: heap memory, pages of the compiler's code, collections."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from .tvm_compat.relax import compiler_library
+
+# Gives Linux back the pages of TVM's compiler that compiling has read; they stay in its file.
+#
+# A process that has compiled holds 125 MiB of the compiler's file (BERT-base), 84 of them since the
+# imports, for as long as it runs. A model that runs needs next to none of it: its kernels are code
+# of their own, and what calls them is in TVM's runtime. The pages stay in Linux's cache of files as
+# long as there is room, and come back from there when the compiler is called once more.
+
+
+_ENTRY = 8  # bytes of /proc/self/pagemap for a page
+# Its bits: the page is in memory, or swapped out, or one of a file.
+_IN_MEMORY, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
+
+
+def return_compiler_pages() -> None:
+    """Gives back the pages of the compiler's code and constants, where Linux tells of them."""
+    library = compiler_library()
+    if library is not None:
+        return_pages(library)
+
+
+def return_pages(library: Path) -> None:
+    """Gives back the pages of a mapped file that cannot be written, and never were.
+
+    What is mapped with a page of its own (of relocated addresses, or patched code) stays: it is
+    not what the file says.
+    """
+    with suppress(OSError, AttributeError):  # another system
+        advise = ctypes.CDLL(None, use_errno=True).madvise
+        advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        with open("/proc/self/pagemap", "rb", buffering=0) as pages:
+            for first, end in _read_only(library):
+                if _as_in_file(pages.fileno(), first, end):
+                    advise(first, end - first, mmap.MADV_DONTNEED)
+
+
+def _read_only(library: Path) -> Iterator[tuple[int, int]]:
+    """First address and end of each mapping of a file that is private and cannot be written."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, access, *_, name = line.split(maxsplit=5)
+        if access in ("r--p", "r-xp") and name == str(library):
+            first, end = where.split("-")
+            yield int(first, 16), int(end, 16)
+
+
+def _as_in_file(pagemap: int, first: int, end: int) -> bool:
+    """Whether all pages of a mapping that are in memory are the file's."""
+    size = (end - first) // mmap.PAGESIZE * _ENTRY
+    entries = os.pread(pagemap, size, first // mmap.PAGESIZE * _ENTRY)
+    if len(entries) < size:
+        return False
+    flags = np.frombuffer(entries, np.uint64)
+    of_file = (flags & _OF_FILE != 0) | (flags & _IN_MEMORY == 0)
+    return bool(np.all(of_file & (flags & _SWAPPED == 0)))
+
+
+_NEVER = 1 << 30  # collections of the middle generation before a full one
+
+_lock = threading.Lock()
+_compiling: list[int] = []  # for each that compiles, the threshold to put back in the end
+
+
+@contextmanager
+def without_full_collections() -> Iterator[None]:
+    """Keeps Python's garbage collector from looking through all objects while a model is compiled.
+
+    A pass makes so many objects that Python looks through all there are every few passes, those of
+    all imports too. With younger ones that took 5 to 6% of the time of QDQ BERTs. Hardly any are
+    garbage: what has no users goes at once, and young objects are still looked through.
+
+    Puts full collections off until the last of those that are in here has left.
+    """
+    with _lock:
+        young, middle, full = gc.get_threshold()
+        _compiling.append(_compiling[0] if _compiling else full)
+        gc.set_threshold(young, middle, _NEVER)
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _compiling.pop()
+            young, middle, full = gc.get_threshold()
+            if not _compiling and full == _NEVER:  # else somebody has chosen another one
+                gc.set_threshold(young, middle, before)
+
+
+def return_freed_memory() -> None:
+    """Has glibc give back what it keeps for later: after compiling that is twice the weights."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
+
+
+def return_what_compiling_took() -> None:
+    """The same, and the compiler's own code; for the end, as the next one reads it anew."""
+    return_freed_memory()
+    return_compiler_pages()

@@ -1,0 +1,124 @@
+"""Microkernels of bf16: by dot products where the CPU has them, else widened to f32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.isa import Isa, isa_named
+from microkernels.microkernel import Microkernel
+from microkernels.registry import register_microkernel
+from microkernels.tile import MultiplyAdd
+from microkernels.vector.bfloat16 import NARROW, NARROW_TWO, widen
+from microkernels.vector.expressions import Expr, like, reinterpret, vector_type
+
+_DOT = "tvm_hybrid_dpbf16"
+
+# TVM has no bfloat type to pass to the intrinsics, hence these functions; they are always inlined.
+DOT_LLVM_IR = f"""
+define linkonce_odr <16 x float> @{_DOT}(<16 x float> %c, <16 x i32> %a, <16 x i32> %b) #0 {{
+  %pairs_a = bitcast <16 x i32> %a to <32 x bfloat>
+  %pairs_b = bitcast <16 x i32> %b to <32 x bfloat>
+  %sum = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(
+    <16 x float> %c, <32 x bfloat> %pairs_a, <32 x bfloat> %pairs_b)
+  ret <16 x float> %sum
+}}
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(
+  <16 x float>, <32 x bfloat>, <32 x bfloat>)
+define linkonce_odr <16 x i16> @{NARROW}(<16 x float> %x) #0 {{
+  %narrow = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %bits = bitcast <16 x bfloat> %narrow to <16 x i16>
+  ret <16 x i16> %bits
+}}
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
+define linkonce_odr <32 x i16> @{NARROW_TWO}(<16 x float> %low, <16 x float> %high) #0 {{
+  %narrow = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(
+    <16 x float> %high, <16 x float> %low)
+  %bits = bitcast <32 x bfloat> %narrow to <32 x i16>
+  ret <32 x i16> %bits
+}}
+declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
+attributes #0 = {{ alwaysinline nounwind }}
+"""
+
+
+def _words(pairs: Expr, lanes: int) -> Expr:
+    """Two bf16 a lane as one 32-bit word a lane."""
+    return I.reinterpret(vector_type("int32", lanes), pairs)
+
+
+def dot_by_dpbf16(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+    """vdpbf16ps: two products and their sum with the accumulator, in one instruction."""
+    dtype = str(accumulator.ty.dtype)
+    return I.call_pure_extern(dtype, _DOT, accumulator, _words(a, 16), _words(b, 16))
+
+
+def dot_by_widening(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+    """Two f32 FMAs on the halves of every 32-bit word: a bf16 is the upper half of a f32."""
+    lanes = int(accumulator.ty.dtype.lanes)
+    first, second = _words(a, lanes), _words(b, lanes)
+
+    def low(word: Expr) -> Expr:
+        return reinterpret("float32", word << like(16, word))
+
+    def high(word: Expr) -> Expr:
+        return reinterpret("float32", word & like(-0x10000, word))
+
+    return accumulator + low(first) * low(second) + high(first) * high(second)
+
+
+def one_product(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+    """One f32 product a step of K, for kr = 1."""
+    return accumulator + widen(a) * widen(b)
+
+
+def register_bf16_tiles(
+    isa: Isa,
+    kr: int,
+    sizes: Iterable[tuple[int, int]],
+    multiply_add: MultiplyAdd,
+    llvm_ir: str = "",
+) -> None:
+    """Registers one bf16 microkernel for every (mr, nr)."""
+    for mr, nr in sizes:
+        register_microkernel(
+            Microkernel(
+                name=f"{isa.name}_bf16_{mr}x{nr}",
+                isa_name=isa.name,
+                a_dtype="bfloat16",
+                b_dtype="bfloat16",
+                acc_dtype="float32",
+                mr=mr,
+                nr=nr,
+                kr=kr,
+                lanes=isa.f32_lanes,
+                multiply_add=multiply_add,
+                llvm_ir=llvm_ir,
+            )
+        )
+
+
+register_bf16_tiles(
+    isa_named("avx512_bf16"),
+    2,
+    [(6, 64), (8, 48), (12, 32), (14, 32), (1, 256), (2, 128), (3, 128), (4, 96), (5, 80)],
+    dot_by_dpbf16,
+    DOT_LLVM_IR,
+)
+
+
+# bf16 tiles on AVX-512 without a fast vdpbf16ps: operands are widened when they are loaded.
+#
+# The arithmetic is no faster than f32, but the weight takes half the bytes.
+
+
+register_bf16_tiles(
+    isa_named("avx512"), 2, [(6, 48), (8, 32), (1, 128), (2, 96), (4, 64)], dot_by_widening
+)
+
+
+register_bf16_tiles(isa_named("avx2"), 2, [(4, 16), (2, 24), (1, 48)], dot_by_widening)
+
+
+register_bf16_tiles(isa_named("scalar"), 1, [(4, 4)], one_product)

@@ -1,0 +1,492 @@
+"""Activations in the form that epilogues compute: recognised, merged, or decomposed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.algebra import (
+    ONE,
+    Polynomial,
+    close,
+    expand,
+    monomial,
+    number_factor,
+    uniform_constant,
+)
+from relay_passes.ir.bindings import variables
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    downstream,
+    is_call,
+    is_f32,
+    known_tensor,
+    op_name,
+    region_tensor,
+    same_shape,
+)
+from relay_passes.ir.rewrite import (
+    Bindings,
+    Replacements,
+    block_pass,
+    replaced,
+    rewrite_values,
+    value_pass,
+)
+from relay_passes.ir.traits import QUANTIZING
+
+_X, _CLIP = "x", "clip"
+_INSIDE = 4  # operators between x and the clip, at most
+_OUTSIDE = 5  # operators after the clip, at most
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """A value clip(scale * x + shift, low, high)."""
+
+    x: relax.Expr
+    scale: float
+    shift: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> _Clip:
+        """The value times a number."""
+        low, high = sorted((self.low * factor, self.high * factor))
+        return _Clip(self.x, self.scale * factor, self.shift * factor, low, high)
+
+    def plus(self, term: float) -> _Clip:
+        """The value plus a number."""
+        return _Clip(self.x, self.scale, self.shift + term, self.low + term, self.high + term)
+
+    def emit(self, block: Bindings) -> relax.Expr:
+        """Writes it, in two to four operators."""
+        value = self.x
+        if self.scale != 1.0:
+            value = block.emit(relax.op.multiply(value, relax.const(self.scale, "float32")))
+        if self.shift != 0.0:
+            value = block.emit(relax.op.add(value, relax.const(self.shift, "float32")))
+        return relax.op.clip(value, relax.prim_value(self.low), relax.prim_value(self.high))
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """clip, or x * clip + shift."""
+
+    clip: _Clip
+    gated: bool = False
+    shift: float = 0.0
+
+    def emit(self, block: Bindings) -> relax.Expr:
+        """Writes it; only its last operator is not bound yet."""
+        value = self.clip.emit(block)
+        if self.gated:
+            value = relax.op.multiply(self.clip.x, block.emit(value))
+        if self.gated and self.shift != 0.0:
+            value = relax.op.add(block.emit(value), relax.const(self.shift, "float32"))
+        return value
+
+
+def recognize_activations() -> ir.transform.Pass:
+    """Writes hard-swish and hard-sigmoid, with their scales and shifts, in the cheapest form.
+
+    Before
+
+        lv = R.add(x, R.const(3.0))
+        lv1 = R.clip(lv, 0, 6)
+        lv2 = R.multiply(x, lv1)
+        lv3 = R.divide(lv2, R.const(6.0))
+        lv4 = R.multiply(R.const(a), lv3)
+        gv = R.add(lv4, R.const(b))
+
+    After
+
+        lv = R.multiply(x, R.const(a / 6))
+        lv1 = R.add(lv, R.const(a / 2))
+        lv2 = R.clip(lv1, 0, a)
+        lv3 = R.multiply(x, lv2)
+        gv = R.add(lv3, R.const(b))
+
+    s x clip(p x + q, low, high) + t is x clip(s p x + s q, s low, s high) + t: four instructions in
+    place of eight. Likewise s clip(p x + q, low, high) + t becomes one clip. Factors and terms may
+    have any order and grouping. A formula that begins or ends with integers stays as it is, because
+    its roundings decide ties.
+
+    The pass; it needs A-normal form.
+    """
+    return block_pass("tvm_hybrid.recognize_activations", _rewrite)
+
+
+def activations(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
+    """The values that are hard-swish or hard-sigmoid, with scale and shift, and what each is of."""
+    found: dict[relax.Var, list[relax.Expr]] = {}
+    for binding in graph.bindings:
+        for clip in _clips(graph, binding.var):
+            results = [binding.var, *(result for result, _ in _forms(graph, binding.var, clip))]
+            for result in results:
+                found.setdefault(result, []).append(clip.x)
+    return found
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    found: dict[relax.Var, _Activation] = {}
+    for binding in graph.bindings:
+        for clip in _clips(graph, binding.var):
+            for result, form in _forms(graph, binding.var, clip):
+                if _saves(form, clip):
+                    found[result] = form
+    block = Bindings()
+    return rewrite_values(
+        graph, block, lambda b: found[b.var].emit(block) if b.var in found else None
+    )
+
+
+def _saves(form: _Activation, clip: _Clip) -> bool:
+    """Whether an activation is not yet what it is to become."""
+    if form.gated:
+        return form.clip != clip
+    return (clip.scale, clip.shift) != (1.0, 0.0)
+
+
+def _forms(
+    graph: DataflowGraph, var: relax.Var, clip: _Clip
+) -> Iterator[tuple[relax.Var, _Activation]]:
+    """The variables after a clip that are activations."""
+    names = {clip.x: _X, var: _CLIP}
+    gate, alone = monomial((_X, 1.0), (_CLIP, 1.0)), monomial((_CLIP, 1.0))
+    for position in downstream(graph, var, _OUTSIDE):
+        result = graph.bindings[position].var
+        if not is_f32(result) or not same_shape(result, clip.x) or _rounds(graph, result):
+            continue
+        form = expand(graph, result, names.get)
+        gated = gate in form
+        product = gate if gated else alone
+        factor, shift = form.get(product, 0.0), form.get(ONE, 0.0)
+        if factor == 0.0 or not form.keys() <= {product, ONE}:
+            continue
+        if gated:
+            yield result, _Activation(clip.times(factor), True, shift)
+        else:
+            yield result, _Activation(clip.times(factor).plus(shift))
+
+
+def _rounds(graph: DataflowGraph, result: relax.Var) -> bool:
+    """Whether a value becomes integers at once."""
+    users = graph.users.get(result, ())
+    return any(op_name(graph.value(user)) in QUANTIZING for user in users)
+
+
+def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
+    """A value as clip(scale * x + shift, low, high), for every x that it can be said of."""
+    if not is_f32(var):
+        return
+    bounds = _bounds(graph, var)
+    if bounds is None:
+        return
+    value, low, high = bounds
+    scale, shift = 1.0, 0.0
+    for _ in range(_INSIDE):
+        if op_name(graph.definition(value)) in QUANTIZING:
+            return
+        if isinstance(value, relax.Var) and same_shape(value, var):
+            yield _Clip(value, scale, shift, low, high)
+        step = _linear_step(graph, value)
+        if step is None:
+            return
+        value, factor, term = step
+        scale, shift = scale * factor, shift + scale * term
+
+
+def _bounds(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Expr, float, float] | None:
+    """(u, low, high) of clip(u, low, high), or of the minimum and maximum that make it."""
+    call = graph.definition(var)
+    if is_call(call, "relax.clip"):
+        return call.args[0], float(call.args[1].value), float(call.args[2].value)
+    outer = _with_number(call)
+    if outer is None or op_name(call) not in ("relax.minimum", "relax.maximum"):
+        return None
+    inner_call = graph.definition(outer[0])
+    inner = _with_number(inner_call)
+    if inner is None or {op_name(call), op_name(inner_call)} != {"relax.minimum", "relax.maximum"}:
+        return None
+    low, high = inner[1], outer[1]
+    if op_name(call) == "relax.maximum":
+        low, high = high, low
+    return (inner[0], low, high) if low <= high else None
+
+
+def _with_number(call: relax.Expr | None) -> tuple[relax.Expr, float] | None:
+    """The operand that is no number and the other, which is one, of an operator of two."""
+    if not isinstance(call, relax.Call) or len(call.args) != 2:
+        return None
+    for value, other in (call.args, reversed(call.args)):
+        number = uniform_constant(other)
+        if number is not None and uniform_constant(value) is None:
+            return value, number
+    return None
+
+
+def _linear_step(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, float, float] | None:
+    """(v, factor, term) of an expression factor * v + term that is one operator."""
+    call = graph.definition(expr)
+    found = _with_number(call)
+    if found is None:
+        return None
+    assert call is not None
+    value, number = found
+    first = call.args[0].same_as(value)
+    match op_name(call):
+        case "relax.add":
+            return value, 1.0, number
+        case "relax.subtract":
+            return (value, 1.0, -number) if first else (value, -1.0, number)
+        case "relax.multiply" if number != 0.0:
+            return value, number, 0.0
+        case "relax.divide" if first and number != 0.0:
+            return value, 1.0 / number, 0.0
+    return None
+
+
+_X_gelu, _F = "x", "f"
+_ROOT = math.sqrt(2 / math.pi)
+_HALVES: Polynomial = {monomial((_X_gelu, 1.0)): 0.5, monomial((_X_gelu, 1.0), (_F, 1.0)): 0.5}
+
+# Inner function: (its argument in x, the whole in x and the inner function, the operator).
+_FORMS: dict[str, tuple[Polynomial, Polynomial, Callable[[relax.Expr], relax.Expr]]] = {
+    "relax.erf": ({monomial((_X_gelu, 1.0)): math.sqrt(0.5)}, _HALVES, relax.op.nn.gelu),
+    "relax.tanh": (
+        {monomial((_X_gelu, 1.0)): _ROOT, monomial((_X_gelu, 3.0)): _ROOT * 0.044715},
+        _HALVES,
+        relax.op.nn.gelu_tanh,
+    ),
+    "relax.sigmoid": (
+        {monomial((_X_gelu, 1.0)): 1.0},
+        {monomial((_X_gelu, 1.0), (_F, 1.0)): 1.0},
+        relax.op.nn.silu,
+    ),
+}
+_INSIDE_gelu = 6  # operators between x and the inner function, at most
+_OUTSIDE_gelu = 4  # operators after the inner function, at most
+
+
+def recognize_gelu() -> ir.transform.Pass:
+    """Recognises gelu (both forms) and silu where an exporter wrote them out.
+
+    Before
+
+        lv = R.divide(x, R.const(1.4142135))
+        lv1 = R.erf(lv)
+        lv2 = R.add(lv1, R.const(1.0))
+        lv3 = R.multiply(x, lv2)
+        gv = R.multiply(lv3, R.const(0.5))
+
+    After
+
+        gv = R.nn.gelu(x)
+
+    Likewise 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) becomes R.nn.gelu_tanh(x), and x *
+    sigmoid(x) becomes R.nn.silu(x). Factors and terms may stand in any order and be grouped in any
+    way.
+
+    The pass; it needs A-normal form.
+    """
+    return block_pass("tvm_hybrid.recognize_gelu", lambda graph: replaced(graph, _find(graph)))
+
+
+def _find(graph: DataflowGraph) -> Replacements:
+    found: Replacements = {}
+    for binding in graph.bindings:
+        call = graph.definition(binding.var)
+        form = _FORMS.get(op_name(call))
+        if call is None or form is None or not is_f32(binding.var):
+            continue
+        inside, outside, operator = form
+        x = _source(graph, call.args[0], inside)
+        if x is None:
+            continue
+        names: dict[relax.Expr, Hashable] = {x: _X_gelu, binding.var: _F}
+        for position in downstream(graph, binding.var, _OUTSIDE_gelu):
+            var = graph.bindings[position].var
+            if same_shape(var, x) and close(expand(graph, var, names.get), outside):
+                found[position] = operator(x)
+    return found
+
+
+def _source(graph: DataflowGraph, argument: relax.Expr, form: Polynomial) -> relax.Var | None:
+    """The value x in which the inner function's argument has a form, or None."""
+    seen: list[relax.Expr] = [argument]
+    level: list[relax.Expr] = [argument]
+    for _ in range(_INSIDE_gelu):
+        calls = [graph.definition(expr) for expr in level]
+        level = [var for call in calls if call is not None for var in variables(call)]
+        level = [var for var in dict.fromkeys(level) if var not in seen]
+        seen += level
+    for x in seen:
+        names: dict[relax.Expr, Hashable] = {x: _X_gelu}
+        if isinstance(x, relax.Var) and close(expand(graph, argument, names.get), form):
+            return x
+    return None
+
+
+_EXP = "exp"
+
+
+def recognize_elu() -> ir.transform.Pass:
+    """Writes ELU with one choice in the place of two ReLUs.
+
+    Before
+
+        lv = R.subtract(R.const(1.0), R.exp(x))
+        lv1 = R.multiply(R.const(-a), R.nn.relu(lv))
+        gv = R.add(lv1, R.nn.relu(x))
+
+    After
+
+        lv = R.exp(x)
+        lv1 = R.less(x, R.const(0.0))
+        lv2 = R.multiply(R.subtract(lv, R.const(1.0)), R.const(a))   # not multiplied if a is 1
+        gv = R.where(lv1, lv2, x)
+
+    TVM imports torch's ELU so; it reads x twice, and makes an infinity of large x on the way.
+
+    The pass; it needs A-normal form.
+    """
+    return value_pass("tvm_hybrid.recognize_elu", _chosen)
+
+
+def _chosen(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """The choice that a sum of two ReLUs is; None if it is none."""
+    if not is_call(call, "relax.add") or not is_f32(call):
+        return None
+    for scaled, rectified in (call.args, reversed(call.args)):
+        x = _rectified(graph, rectified)
+        factor = _below(graph, scaled, x) if x is not None else None
+        if x is not None and factor is not None:
+            break
+    else:
+        return None
+    exponential = block.emit(relax.op.exp(x))
+    negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
+    below = block.emit(relax.op.subtract(exponential, relax.const(1.0, "float32")))
+    if factor != 1.0:
+        below = block.emit(relax.op.multiply(below, relax.const(factor, "float32")))
+    return relax.op.where(negative, below, x)
+
+
+def _rectified(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
+    """x of relu(x)."""
+    call = graph.definition(expr)
+    return call.args[0] if is_call(call, "relax.nn.relu") else None
+
+
+def _below(graph: DataflowGraph, expr: relax.Expr, x: relax.Expr) -> float | None:
+    """a > 0 of -a * relu(1 - exp(x))."""
+    call = graph.definition(expr)
+    found = number_factor(call) if isinstance(call, relax.Call) else None
+    if found is None or found[1] >= 0:
+        return None
+    inner = _rectified(graph, found[0])
+    if inner is None:
+        return None
+
+    def atom(each: relax.Expr) -> str | None:
+        value = graph.definition(each)
+        return _EXP if is_call(value, "relax.exp") and value.args[0].same_as(x) else None
+
+    form = expand(graph, inner, atom)
+    return -found[1] if form == {ONE: 1.0, monomial((_EXP, 1.0)): -1.0} else None
+
+
+def decompose_prelu() -> ir.transform.Pass:
+    """Writes PReLU as elementwise operators, which every epilogue can compute.
+
+    Before
+
+        gv = R.nn.prelu(x, const_slope, axis=1)         # x: [N, C, H, W], slope: [C]
+
+    After
+
+        lv = R.less(x, R.const(0))
+        lv1 = R.multiply(x, const_slope')               # [C, 1, 1]
+        gv = R.where(lv, lv1, x)
+
+    Both sides are computed, without a branch. (The maximum of x and slope * x would differ for
+    slopes above 1, and for a slope of 0 and an infinite x.)
+
+    The pass; it needs A-normal form.
+    """
+    return value_pass("tvm_hybrid.decompose_prelu", _decomposed)
+
+
+def _decomposed(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    if op_name(call) != "relax.nn.prelu" or not is_f32(call):
+        return None
+    x, slope = call.args
+    tensor = known_tensor(x)
+    rank = len(tensor.shape)
+    after = rank - 1 - int(call.attrs.axis) % rank
+    slope = _spread(block, slope, after)
+    negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
+    product = block.emit(relax.op.multiply(x, slope))
+    return relax.op.where(negative, product, x)
+
+
+def _spread(block: Bindings, slope: relax.Expr, after: int) -> relax.Expr:
+    """Slopes [C] as [C, 1, ...], with as many axes of one element as follow the channels'."""
+    tensor = known_tensor(slope)
+    if after == 0 or tensor.size == 1:
+        after = 0
+    shape = (tensor.size, *(1 for _ in range(after)))
+    if isinstance(slope, ir.GenericConst):
+        return relax.const(np.ascontiguousarray(slope.value.numpy().reshape(shape)))
+    return slope if tensor.shape == shape else block.emit(relax.op.reshape(slope, shape))
+
+
+def merge_clips() -> ir.transform.Pass:
+    """Merge: a clip of a clip becomes one, and one without limits vanishes.
+
+    Before
+
+        lv = R.clip(x, 0, inf)
+        gv = R.clip(lv, -inf, 6)
+
+    After
+
+        gv = R.clip(x, 0, 6)
+
+    torch.export writes hard-swish so.
+
+    The pass; it needs A-normal form.
+    """
+    return value_pass("tvm_hybrid.merge_clips", _merged)
+
+
+def _merged(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """The value with one clip less; None if there is none to leave out."""
+    limits = _limits(call)
+    if limits is None or not isinstance(call, relax.Call):
+        return None
+    low, high = limits
+    if (low, high) == (-math.inf, math.inf):
+        return call.args[0]
+    inner = graph.definition(call.args[0])
+    first = _limits(inner)
+    if first is None or not isinstance(inner, relax.Call):
+        return None
+    low, high = (min(max(each, low), high) for each in first)
+    return relax.op.clip(inner.args[0], relax.prim_value(low), relax.prim_value(high))
+
+
+def _limits(call: relax.Expr | None) -> tuple[float, float] | None:
+    """Between which numbers a clip of float32 puts values; None for anything else."""
+    if not is_call(call, "relax.clip"):
+        return None
+    tensor = region_tensor(call)
+    if tensor is None or tensor.dtype != "float32":
+        return None
+    low, high = (float(arg.value) for arg in call.args[1:])
+    return (low, high) if low <= high else None

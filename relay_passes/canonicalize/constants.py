@@ -1,0 +1,438 @@
+"""What follows from constants alone is computed at compile time; empty tensors vanish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from microkernels.base.errors import CompileError
+from relay_passes.ir.axes import view_of
+from relay_passes.ir.constants import array_of, constant_of
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, scalar_constant, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass, fold_pass, value_pass
+from relay_passes.ir.traits import RESHAPES
+
+_MOST = 1 << 22
+_NARROW = ("bfloat16", "float16")
+Array = np.ndarray[Any, Any]
+
+_ARITHMETIC: dict[str, Callable[..., Array]] = {
+    "relax.add": np.add,
+    "relax.subtract": np.subtract,
+    "relax.multiply": np.multiply,
+    "relax.negative": np.negative,
+}
+_COMPARING: dict[str, Callable[..., Array]] = {
+    "relax.equal": np.equal,
+    "relax.not_equal": np.not_equal,
+    "relax.less": np.less,
+    "relax.less_equal": np.less_equal,
+    "relax.greater": np.greater,
+    "relax.greater_equal": np.greater_equal,
+}
+_LOGICAL: dict[str, Callable[..., Array]] = {
+    "relax.logical_and": np.logical_and,
+    "relax.logical_or": np.logical_or,
+    "relax.logical_xor": np.logical_xor,
+    "relax.logical_not": np.logical_not,
+    "relax.where": np.where,
+}
+_TRIANGLES: dict[str, Callable[..., Array]] = {"relax.tril": np.tril, "relax.triu": np.triu}
+# Of one number throughout.
+_FILLED: dict[str, float | None] = {
+    "relax.full": None,
+    "relax.full_like": None,
+    "relax.zeros": 0,
+    "relax.zeros_like": 0,
+    "relax.ones": 1,
+    "relax.ones_like": 1,
+}
+# What needs no arithmetic, and is the same in any type.
+_EXACT = (
+    *(*_FILLED, "relax.take", "relax.astype", "relax.permute_dims", *RESHAPES),
+    *("relax.broadcast_to", "relax.strided_slice", "relax.matmul", *_TRIANGLES, *_COMPARING),
+)
+
+
+def evaluate_constants() -> ir.transform.Pass:
+    """Evaluate: computes by NumPy what follows from constants alone, such as masks and positions.
+
+    Before
+
+        lv = R.arange(0, 32, 1, dtype="int64")
+        lv1 = R.less_equal(R.expand_dims(lv, [0]), R.expand_dims(lv, [1]))
+        lv2 = R.where(lv1, R.const(0.0), R.const(-inf))
+        gv = R.add(scores, lv2)
+
+    After
+
+        gv = R.add(scores, const_mask)
+
+    Later passes then see what a mask hides. Tensors of one number stay calls, which take no memory,
+    and so do results of more than 4 M elements. A product with zeros, as the state before the first
+    step of a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64
+    and integers; of bfloat16 and float16 only what needs none, such as rows of a table of
+    positions. Nothing else is computed here.
+
+    The pass; it needs A-normal form.
+    """
+    return block_pass("tvm_hybrid.evaluate_constants", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    """The bindings with constants in the place of calls; None if all stay."""
+    known: dict[relax.Expr, Array] = {}
+    builder = relax.BlockBuilder()
+    bindings: list[relax.Binding] = []
+    changed = False
+    for binding in graph.bindings:
+        bindings.append(binding)
+        array = _value(binding.value, known)
+        if isinstance(binding.value, relax.TupleGetItem):
+            array = _piece(graph, binding.value, known)
+        if array is None or not isinstance(binding, relax.VarBinding):
+            continue
+        known[binding.var] = array
+        # Another number of which there are many is no less work than the call.
+        if 0 not in array.strides or array.size == 1:
+            bindings[-1] = relax.VarBinding(binding.var, builder.normalize(constant_of(array)))
+            changed = True
+    return bindings if changed else None
+
+
+def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
+    """What a call computes, if that follows from constants; repeated elements have strides of 0."""
+    result = static_tensor(expr) if isinstance(expr, relax.Call) else None
+    if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
+        return None
+    name, dtype = op_name(expr), result.dtype
+    if not (_is_plain(dtype) or (dtype in _NARROW and name in _EXACT)):
+        return None
+    if name in _FILLED:
+        number = _FILLED[name]
+        number = scalar_constant(expr.args[1]) if number is None else number
+        return None if number is None else np.broadcast_to(np.asarray(number, dtype), result.shape)
+    if name == "relax.arange":
+        return _arange(expr, dtype)
+    operands = [
+        _operand(arg, known, name in _EXACT)
+        for arg in expr.args
+        if not isinstance(arg, relax.ShapeExpr)
+    ]
+    if name in (*_TRIANGLES, "relax.strided_slice"):
+        operands = operands[:1]
+    if any(each is None for each in operands) or not operands:
+        return None
+    found = _computed(expr, [each for each in operands if each is not None], result.shape)
+    return None if found is None else found.astype(dtype, copy=False)
+
+
+def _piece(
+    graph: DataflowGraph, item: relax.TupleGetItem, known: dict[relax.Expr, Array]
+) -> Array | None:
+    """One of the pieces that a constant is split into."""
+    split, tensor = graph.definition(item.tuple_value), static_tensor(item)
+    if tensor is None or not is_call(split, "relax.split"):
+        return None
+    array = _operand(split.args[0], known, exact=True)
+    if array is None or not 0 < tensor.size <= _MOST:
+        return None
+    axis = int(split.attrs.axis) % array.ndim
+    begin = sum(int(ty.shape.values[axis]) for ty in split.ty.fields[: item.index])
+    cut = [slice(None)] * array.ndim
+    cut[axis] = slice(begin, begin + tensor.shape[axis])
+    return array[tuple(cut)]
+
+
+def _computed(call: relax.Call, arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
+    """What a call of an operator computes of arrays; None if it is no operator for here."""
+    name = op_name(call)
+    with np.errstate(all="ignore"):
+        if name in _ARITHMETIC:
+            return _ARITHMETIC[name](*arrays)
+        if name in _COMPARING or name in _LOGICAL:
+            return (_COMPARING | _LOGICAL)[name](*arrays)
+        if name in _TRIANGLES:
+            diagonal = getattr(call.args[1], "value", None)
+            return None if diagonal is None else _TRIANGLES[name](arrays[0], int(diagonal))
+        if name == "relax.astype":
+            return arrays[0].astype(str(call.attrs.dtype))
+        if name == "relax.take":
+            return _taken(call, *arrays)
+        if name == "relax.broadcast_to":
+            return np.broadcast_to(arrays[0], shape)
+        if name == "relax.matmul":
+            return _product(arrays, shape)
+        if name == "relax.strided_slice":
+            return _part(arrays[0], shape)
+    view = view_of(arrays[0], call)
+    # NumPy copies elements that are repeated and cannot be seen in the new shape.
+    return None if view is None or not math.prod(view.shape) else view
+
+
+def _part(array: Array, shape: tuple[int, ...]) -> Array | None:
+    """A part of an array of one number; None of any other."""
+    return None if any(array.strides) else np.broadcast_to(array[(0,) * array.ndim], shape)
+
+
+def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
+    """The product with a state of zeros, as that before the first step; None for any other."""
+    if all(each.any() for each in arrays) or not all(np.isfinite(each).all() for each in arrays):
+        return None
+    return np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
+
+
+def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], exact: bool) -> Array | None:
+    """The elements of an operand; of a narrow type only for what is `exact` in it."""
+    tensor = static_tensor(expr)
+    usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype in _NARROW))
+    if not usable or not isinstance(expr, ir.GenericConst):
+        return known.get(expr) if usable else None
+    small = tensor is not None and 0 < tensor.size <= _MOST
+    # A weight of an integer product stays 8 bits wide.
+    narrow = tensor is not None and tensor.dtype in ("int8", "uint8") and len(tensor.shape) > 1
+    return array_of(expr.value) if small and not narrow else None
+
+
+def _is_plain(dtype: str) -> bool:
+    """Whether NumPy computes with a type as TVM does."""
+    return dtype in ("bool", "float32", "float64") or dtype.lstrip("u").startswith("int")
+
+
+def _arange(call: relax.Call, dtype: str) -> Array | None:
+    bounds = [getattr(arg, "value", None) for arg in call.args]
+    numbers = [bound for bound in bounds if isinstance(bound, int)]
+    if len(numbers) < len(bounds) or "float" in dtype:
+        return None
+    return np.arange(*numbers).astype(dtype)
+
+
+def _taken(call: relax.Call, data: Array, indices: Array) -> Array | None:
+    """The elements at indices that are inside."""
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    extent = data.size if axis is None else data.shape[axis]
+    inside = bool((indices >= 0).all() and (indices < extent).all())
+    return np.take(data, indices.astype(np.int64), axis) if inside else None
+
+
+_CAST = "relax.astype"
+_FOLDED = {_CAST, "relax.permute_dims", *RESHAPES}
+
+
+def fold_weights() -> ir.transform.Pass:
+    """Fold: permutes, reshapes and casts constants at compile time, by NumPy.
+
+    Before
+
+        lv = R.permute_dims(const_w, axes=[1, 0])
+        lv1 = R.matmul(x, lv)
+
+    After
+
+        lv1 = R.matmul(x, const_wT)
+
+    The pass.
+    """
+    return fold_pass("fold_weights", _Folder, _is_foldable)
+
+
+@mutator
+class _Folder(PyExprMutator):
+    """Replaces foldable calls on constants."""
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        """Folds one call if it can be."""
+        call = super().visit_call_(op)
+        if not isinstance(call, relax.Call) or not call.args:
+            return call
+        argument: relax.Expr | None = call.args[0]
+        if isinstance(argument, relax.Var):
+            argument = self.lookup_binding(argument)
+        if not _folds(call, argument):
+            return call
+        assert isinstance(argument, ir.GenericConst)
+        array = _folded(array_of(argument.value), call)
+        return relax.const(np.ascontiguousarray(array), str(call.ty.dtype))
+
+
+def _is_foldable(call: relax.Call) -> bool:
+    return bool(call.args) and _folds(call, call.args[0])
+
+
+def _folds(call: relax.Call, argument: relax.Expr | None) -> bool:
+    """Whether a call is a view or a cast of a constant, and none that is to stay."""
+    name = op_name(call)
+    if name not in _FOLDED or not isinstance(argument, ir.GenericConst):
+        return False
+    if static_tensor(call) is None:
+        return False
+    # A weight of an integer product stays 8 bits wide.
+    stays = str(argument.ty.dtype) in ("int8", "uint8") and len(argument.value.shape) > 1
+    return name != _CAST or not stays
+
+
+def _folded(array: np.ndarray, call: relax.Call) -> np.ndarray:
+    """What a view or a cast makes of a constant."""
+    if op_name(call) == _CAST:
+        return array.astype(str(call.attrs.dtype))
+    view = view_of(array, call)
+    assert view is not None
+    return view
+
+
+Number = Callable[[relax.Call, str], float]
+
+
+def _zero(call: relax.Call, dtype: str) -> float:
+    return 0
+
+
+def _one(call: relax.Call, dtype: str) -> float:
+    return 1
+
+
+def _least(call: relax.Call, dtype: str) -> float:
+    """Minus infinity, or the least value of a type without one."""
+    if dtype == "bool":
+        return False
+    return int(np.iinfo(dtype).min) if "int" in dtype else -np.inf
+
+
+def _largest(call: relax.Call, dtype: str) -> float:
+    if dtype == "bool":
+        return True
+    return int(np.iinfo(dtype).max) if "int" in dtype else np.inf
+
+
+def _average(call: relax.Call, dtype: str) -> float:
+    return 0 if "int" in dtype else np.nan
+
+
+def _padding(call: relax.Call, dtype: str) -> float:
+    if str(call.attrs.pad_mode) != "constant":
+        raise _undefined(call)
+    return float(call.attrs.pad_value)
+
+
+_PRODUCTS = [f"nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose")]
+# Every element of a result with elements, by operator, where an operand has none.
+_NUMBERS: dict[str, Number] = {
+    **dict.fromkeys(("sum", "collapse_sum_to", "collapse_sum_like", "bucketize"), _zero),
+    **dict.fromkeys(("matmul", "einsum", *_PRODUCTS), _zero),
+    **dict.fromkeys(("mean", "variance", "std"), _average),
+    **{f"nn.adaptive_avg_pool{n}d": _average for n in (1, 2, 3)},
+    "prod": _one,
+    "max": _least,
+    "min": _largest,
+    "nn.pad": _padding,
+}
+_CHOOSING = {
+    *("argmax", "argmin", "median", "take", "gather_elements", "gather_nd", "index_tensor"),
+    *(f"nn.{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)),
+    *("image.resize2d", "image.resize3d", "image.grid_sample", "topk"),
+    *("vision.roi_align", "vision.roi_pool"),
+}
+_SCATTERING = {"scatter_elements", "scatter_nd", "slice_scatter", "index_put"}
+
+
+def fold_empty() -> ir.transform.Pass:
+    """Fold: removes operators on tensors without elements, so that no template sees one.
+
+    Before
+
+        lv = R.nn.relu(past)                            # past: [1, 4, 0, 16], new: [1, 4, 1, 16]
+        lv1 = R.concat((lv, new), axis=2)
+        lv2 = R.max(past, axis=[2])
+        gv = R.matmul(a, b)                             # a: [2, 0], b: [0, 3]
+
+    After
+
+        lv1 = new
+        lv2 = R.broadcast_to(R.const(-inf), [1, 4, 16])
+        gv = R.broadcast_to(R.const(0), [2, 3])
+
+    An empty result becomes an empty constant. A result with elements cannot depend on an empty
+    operand: it is the sum, product or maximum of no elements, or follows from the other operands.
+    Operators that choose an element (argmax, look-ups, pools) have no result then, and that is an
+    error.
+
+    The pass; it needs A-normal form.
+
+    Raises
+    ------
+    CompileError
+        An operator chooses among no elements.
+    """
+    return value_pass("tvm_hybrid.fold_empty", _simpler)
+
+
+def _simpler(graph: DataflowGraph, _block: Bindings, value: relax.Expr) -> relax.Expr | None:
+    """What a value is without empty tensors; None if it stays."""
+    result = static_tensor(value)
+    if result is None or isinstance(value, (relax.Var, ir.GenericConst)):
+        return None
+    if not result.size:
+        return relax.const(tvm.runtime.empty(result.shape, result.dtype))
+    if isinstance(value, relax.TupleGetItem):
+        return _item(graph, value)
+    if not isinstance(value, relax.Call) or not any(map(_has_empty, value.args)):
+        return None
+    name = op_name(value).removeprefix("relax.")
+    if name == "concat":
+        return _joined(value)
+    if name in _SCATTERING:
+        return value.args[0]
+    if name in _CHOOSING and _has_empty(value.args[0]):
+        raise _undefined(value)
+    if name not in _NUMBERS:
+        return None
+    number = relax.const(_NUMBERS[name](value, result.dtype), result.dtype)
+    # TVM 0.27 has no legalisation of R.full with a number that is not finite.
+    return relax.op.broadcast_to(number, result.shape) if result.shape else number
+
+
+def _has_empty(expr: relax.Expr) -> bool:
+    """Whether an operand, or one of a tuple of operands, has no elements."""
+    if isinstance(expr, relax.Tuple):
+        return any(map(_has_empty, expr.fields))
+    tensor = static_tensor(expr)
+    return tensor is not None and not tensor.size
+
+
+def _joined(call: relax.Call) -> relax.Expr:
+    """A concatenation without its empty parts."""
+    kept = [part for part in call.args[0].fields if not _has_empty(part)]
+    return kept[0] if len(kept) == 1 else relax.op.concat(kept, axis=call.attrs.axis)
+
+
+def _item(graph: DataflowGraph, item: relax.TupleGetItem) -> relax.Expr | None:
+    """A piece of a split with empty pieces, cut out by itself; None for any other item."""
+    call = graph.definition(item.tuple_value)
+    if not isinstance(call, relax.Call):
+        return None
+    if op_name(call) == "relax.topk" and _has_empty(call.args[0]):
+        raise _undefined(call)
+    if op_name(call) != "relax.split":
+        return None
+    pieces = [tuple(map(int, field.shape.values)) for field in call.ty.fields]
+    if all(map(math.prod, pieces)):
+        return None
+    axis = int(call.attrs.axis) % len(pieces[0])
+    start = sum(piece[axis] for piece in pieces[: item.index])
+    end = start + pieces[item.index][axis]
+    return relax.op.strided_slice(call.args[0], [axis], [start], [end])
+
+
+def _undefined(call: relax.Call) -> CompileError:
+    """Says that an operator has nothing to take a result from."""
+    operands = ", ".join(str(tensor) for arg in call.args if (tensor := static_tensor(arg)))
+    return CompileError(
+        f"{op_name(call).removeprefix('relax.')} of {operands}: an operand has no elements, so "
+        "there is none to take as a result"
+    )

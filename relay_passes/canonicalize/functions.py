@@ -1,0 +1,433 @@
+"""Blocks and functions: checks first, equal values once, branches with products as functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import tvm_ffi
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir import GenericConst
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.utils import copy_with_new_vars
+
+from microkernels.base.tvm_compat.relax import set_type
+from relay_passes.ir.bindings import variables
+from relay_passes.ir.constants import array_of, bytes_of, constants_in, memory_of
+from relay_passes.ir.functions import COMPOSITE, substitute
+from relay_passes.ir.graph import AnyBinding, is_call, region_tensor
+from relay_passes.ir.renamed import renamed
+from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
+from relay_passes.ir.tidy import is_tidy
+from relay_passes.ir.traits import CONVOLUTIONS
+
+_PRODUCTS = ("relax.matmul", *CONVOLUTIONS)
+
+
+def outline_branches() -> ir.transform.Pass:
+    """Makes functions of branches with products in them: passes look into functions, not into
+    branches.
+
+    Before
+
+        if c:
+            lv = R.matmul(x, const_w)
+            y = R.nn.relu(lv)
+        else:
+            y = R.exp(x)
+
+    After
+
+        if c:
+            y = branch(x)
+        else:
+            y = R.exp(x)
+
+        @R.function(private=True)
+        def branch(x):
+            lv = R.matmul(x, const_w)
+            return R.nn.relu(lv)
+
+    A branch of sizes that its values do not tell stays, and so does one with side effects.
+
+    The pass; it comes before dataflow blocks are formed.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.outline_branches")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        found = [
+            (gvar, function)
+            for gvar, function in mod.functions_items()
+            if is_relax(function) and _has_branches(function)
+        ]
+        if not found:
+            return mod
+        outliner = _Outliner(mod)
+        for gvar, function in found:
+            outliner.builder_.update_func(gvar, outliner.visit_expr(function))
+        return outliner.builder_.get()
+
+    return run
+
+
+@mutator
+class _Outliner(PyExprMutator):
+    """Adds a function for each branch with a product, the inner ones first."""
+
+    def visit_if_(self, op: relax.If) -> relax.Expr:
+        """The choice between two calls."""
+        inner = super().visit_if_(op)
+        if not isinstance(inner, relax.If):
+            return inner
+        branches = map(self._outlined, (inner.true_branch, inner.false_branch))
+        return relax.If(inner.cond, *branches)
+
+    def _outlined(self, branch: relax.Expr) -> relax.Expr:
+        """A call of a new function; the branch if it is to stay."""
+        if not _has_product(branch) or relax.analysis.contains_impure_call(branch):
+            return branch
+        values = list(relax.analysis.free_vars(branch))
+        function = relax.Function(values, branch, branch.ty)
+        if relax.analysis.free_symbolic_vars(function):
+            return branch
+        name = self.builder_.add_func(copy_with_new_vars(function), "branch")
+        result = relax.Var("result", branch.ty)
+        call = relax.Call(name, values, ret_ty=branch.ty)
+        return relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, call)])], result)
+
+
+def _has_branches(function: relax.Function) -> bool:
+    """Whether a function chooses between branches one of which has a product."""
+    return any(
+        isinstance(binding.value, relax.If) and _has_product(binding.value)
+        for block in function.body.blocks
+        for binding in block.bindings[:]
+    )
+
+
+def _has_product(expr: relax.Expr) -> bool:
+    found: list[relax.Expr] = []
+
+    def visit(each: relax.Expr) -> None:
+        if is_call(each, *_PRODUCTS):
+            found.append(each)
+
+    relax.analysis.post_order_visit(expr, visit)
+    return bool(found)
+
+
+def isolate_casts() -> ir.transform.Pass:
+    """Moves match casts out of dataflow blocks, where no other pass touches them.
+
+    Before
+
+        with R.dataflow():
+            lv = R.nonzero(x)
+            lv1 = R.match_cast(lv, R.Tensor((2, n), dtype="int64"))
+            gv = R.add(lv1, lv1)
+            R.output(gv)
+
+    After
+
+        with R.dataflow():
+            lv = R.nonzero(x)
+            R.output(lv)
+        lv1 = R.match_cast(lv, R.Tensor((2, n), dtype="int64"))
+        with R.dataflow():
+            gv = R.add(lv1, lv1)
+            R.output(gv)
+
+    A match cast checks a shape at run time and defines the variables in it. A pass that moved or
+    renamed it would lose both. A cast that is known to hold is dropped.
+
+    The pass; it needs A-normal form.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.isolate_casts")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        if is_tidy(mod):  # without match casts
+            return mod
+        return relax.transform.CanonicalizeBindings()(map_functions(mod, is_relax, _apart))
+
+    return run
+
+
+def _apart(function: relax.Function) -> relax.Function:
+    blocks: list[relax.BindingBlock] = []
+    for block in function.body.blocks:
+        blocks += _segments(block) if isinstance(block, relax.DataflowBlock) else [block]
+    return with_blocks(function, blocks)
+
+
+def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:
+    """The block cut at its match casts."""
+    bindings = [_as_name(binding) for binding in block.bindings]
+    if not any(isinstance(binding, relax.MatchCast) for binding in bindings):
+        return [block]
+    segments = [
+        (is_cast, list(part))
+        for is_cast, part in itertools.groupby(bindings, lambda b: isinstance(b, relax.MatchCast))
+    ]
+    home = {b.var: number for number, (_, part) in enumerate(segments) for b in part}
+    crossing: dict[relax.Expr, relax.Var] = {
+        var: relax.Var(str(var.name), var.ty)
+        for number, (is_cast, part) in enumerate(segments)
+        for binding in part
+        for var in (*variables(binding.value), *([binding.var] if is_cast else []))
+        if isinstance(var, relax.DataflowVar) and (is_cast or home[var] != number)
+    }
+    return [
+        (relax.BindingBlock if is_cast else relax.DataflowBlock)(
+            [_renamed(binding, crossing) for binding in part]
+        )
+        for is_cast, part in segments
+    ]
+
+
+def _as_name(binding: AnyBinding) -> AnyBinding:
+    """A match cast that is known to hold as another name of its value."""
+    if not isinstance(binding, relax.MatchCast):
+        return binding
+    if tvm_ffi.structural_equal(binding.value.ty, binding.ty):
+        return relax.VarBinding(binding.var, binding.value)
+    return binding
+
+
+def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Var]) -> relax.Binding:
+    var = names.get(binding.var, binding.var)
+    value = binding.value
+    changed = substitute(value, names)
+    if not changed.same_as(value) and not isinstance(changed, relax.Var):
+        changed = relax.BlockBuilder().normalize(changed)
+    if isinstance(binding, relax.MatchCast):
+        return relax.MatchCast(var, changed, binding.ty)
+    return relax.VarBinding(var, changed)
+
+
+_KEPT = (COMPOSITE, "Codegen", "Primitive")
+
+
+def inline_functions() -> ir.transform.Pass:
+    """Inlines private functions that are given weights: these are constants then, where they are
+    used.
+
+    Before
+
+        @R.function(private=True)
+        def layer(x, w):
+            return R.matmul(x, w)
+
+        def main(x):
+            lv = layer(x, const_w)
+            gv = layer(lv, const_v)
+
+    After
+
+        def main(x):
+            lv = R.matmul(x, const_w)
+            gv = R.matmul(lv, const_v)
+
+    A weight is a constant of floats with two or more axes. Other functions stay, and so do those
+    that call themselves, as loops do.
+
+    The pass.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.inline_functions")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        changed = False
+        while found := _to_inline(mod):
+            mod, changed = _inlined(mod, found), True
+        if not changed:
+            return mod
+        tidied = relax.transform.CanonicalizeBindings()(mod)
+        return relax.transform.DeadCodeElimination()(tidied)
+
+    return run
+
+
+def _to_inline(mod: IRModule) -> dict[ir.GlobalVar, relax.Function]:
+    """The functions that some caller gives a weight."""
+    if len(mod.functions) == 1:
+        return {}
+    recursive = {gvar for group in relax.analysis.detect_recursion(mod) for gvar in group}
+    return {
+        gvar: mod[gvar]
+        for function in mod.functions.values()
+        if is_relax(function)
+        for gvar in _given_weights(function)
+        if gvar not in recursive and _is_private(mod[gvar])
+    }
+
+
+def _given_weights(function: relax.Function) -> list[ir.GlobalVar]:
+    """The functions that one gives a weight."""
+    found: list[ir.GlobalVar] = []
+
+    def visit(expr: relax.Expr) -> None:
+        called = isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar)
+        if called and any(map(_is_weight, expr.args)):
+            found.append(expr.op)
+
+    relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+def _is_private(function: ir.BaseFunc) -> bool:
+    """Whether nobody but the module calls a function, which is to be no single kernel."""
+    if not is_relax(function):
+        return False
+    attrs = function.attrs
+    return not (attrs and any(name in attrs for name in ("global_symbol", *_KEPT)))
+
+
+def _is_weight(expr: relax.Expr) -> bool:
+    tensor = region_tensor(expr) if isinstance(expr, ir.GenericConst) else None
+    return tensor is not None and len(tensor.shape) >= 2 and "float" in tensor.dtype
+
+
+def _inlined(mod: IRModule, found: dict[ir.GlobalVar, relax.Function]) -> IRModule:
+    """The module with all calls of some functions inlined."""
+    updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+    for gvar, function in mod.functions_items():
+        if is_relax(function):
+            updated.update_func(gvar, function.inline_functions(found))
+    return updated
+
+
+LARGE_BYTES = 1 << 18
+_HEAD = 1 << 10
+
+
+def common_values() -> ir.transform.Pass:
+    """Common values: what is computed twice is computed once, by TVM's EliminateCommonSubexpr.
+
+    Before
+
+        lv = R.exp(x)
+        lv1 = R.exp(x)
+
+    After
+
+        lv = R.exp(x)
+
+    TVM's pass reads all constants to tell expressions apart: half a second for 400 MiB. Here it
+    sees variables in the place of large ones, the same for equal ones.
+
+    The pass.
+    """
+    eliminate = relax.transform.EliminateCommonSubexpr()
+
+    @module_pass(opt_level=0, name="tvm_hybrid.common_values")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        taken: dict[relax.Expr, relax.Expr] = {}
+
+        def without(function: relax.Function) -> relax.Function:
+            large = [each for each in constants_in(function) if bytes_of(each.value) >= LARGE_BYTES]
+            if not large:
+                return function
+            variables = _variables(large)
+            taken.update({variable: constant for constant, variable in variables.items()})
+            params = [*function.params, *dict.fromkeys(variables.values())]
+            return _with(function, params, variables)
+
+        def whole(function: relax.Function) -> relax.Function:
+            params = [each for each in function.params if each not in taken]
+            if len(params) == len(function.params):
+                return function
+            return _with(function, params, taken)
+
+        return map_functions(eliminate(map_functions(mod, is_relax, without)), is_relax, whole)
+
+    return run
+
+
+def _with(
+    function: relax.Function,
+    params: list[relax.Var],
+    values: Mapping[relax.Expr, relax.Expr],
+) -> relax.Function:
+    body = renamed(function.body, values)
+    set_type(body, function.body.ty)
+    return relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def _variables(constants: list[GenericConst]) -> dict[relax.Expr, relax.Var]:
+    """A variable for each constant, the same for equal ones."""
+    found: dict[relax.Expr, relax.Var] = {}
+    alike: dict[tuple[str, bytes], list[GenericConst]] = {}
+    for constant in constants:
+        array = array_of(constant.value).reshape(-1)
+        others = alike.setdefault((str(constant.ty), array[:_HEAD].tobytes()), [])
+        known = next((each for each in others if _are_equal(each, constant)), None)
+        if known is None:
+            others.append(constant)
+            found[constant] = relax.Var("weight", constant.ty)
+        else:
+            found[constant] = found[known]
+    return found
+
+
+def _are_equal(one: GenericConst, other: GenericConst) -> bool:
+    """Whether two constants have the same bits."""
+    return memory_of(one.value) == memory_of(other.value)
+
+
+def checks_first() -> ir.transform.Pass:
+    """Checks first: moves checks of sizes to the beginning of their block.
+
+    Before
+
+        lv = R.nn.relu(x)                                   # x: [n, 4]
+        lv1: R.Shape([1]) = R.match_cast(R.shape([T.Select(n <= 512, 1, 0)]), R.Shape([1]))
+        lv2 = R.exp(lv)
+
+    After
+
+        lv1: R.Shape([1]) = R.match_cast(R.shape([T.Select(n <= 512, 1, 0)]), R.Shape([1]))
+        lv = R.nn.relu(x)
+        lv2 = R.exp(lv)
+
+    A check ends a dataflow block, and regions stay within one. The size that is wanted may also be
+    an expression of those of the inputs. Checks of sizes that data decide stay where they are.
+
+    The pass; it comes before dataflow blocks are formed.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.checks_first")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        return map_functions(mod, is_relax, _rewritten)
+
+    return run
+
+
+def _rewritten(function: relax.Function) -> relax.Function:
+    known = {var for param in function.params for var in _variables_check(param.ty)}
+    return with_blocks(function, [_reordered(block, known) for block in function.body.blocks])
+
+
+def _reordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.BindingBlock:
+    """A block whose checks of known sizes come first, with the shapes that they read."""
+    shapes: dict[relax.Expr, AnyBinding] = {}
+    first: list[AnyBinding] = []
+    for binding in block.bindings:
+        value = binding.value
+        if isinstance(value, relax.ShapeExpr) and _variables_check(value) <= known:
+            shapes[binding.var] = binding
+        elif isinstance(binding, relax.MatchCast) and value in shapes and _is_known(binding, known):
+            first += [each for each in (shapes[value], binding) if each not in first]
+    kept = [binding for binding in block.bindings if binding not in first]
+    return type(block)(first + kept) if first else block
+
+
+def _is_known(binding: relax.MatchCast, known: set[tirx.Var]) -> bool:
+    """Whether a shape is compared with one of known sizes, and tells no variable."""
+    return isinstance(binding.ty, relax.ShapeType) and _variables_check(binding.ty) <= known
+
+
+def _variables_check(value: object) -> set[tirx.Var]:
+    """The variables in a type or a shape."""
+    found: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(value, (tirx.Var, found.add))
+    return found

@@ -1,0 +1,447 @@
+"""Indices: clipped, without casts, as slices where they are known; one-hot rows are look-ups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from relay_passes.ir.bindings import variables
+from relay_passes.ir.constants import array_of
+from relay_passes.ir.graph import (
+    AnyBinding,
+    DataflowGraph,
+    is_call,
+    known_tensor,
+    op_name,
+    region_tensor,
+    scalar_constant,
+    static_tensor,
+)
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
+from relay_passes.ir.traits import RESHAPES
+from relay_passes.ir.with_args import with_args
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
+
+_ALONG_AXIS = "relax.gather_elements"
+_ND = ("relax.gather_nd", "relax.scatter_nd")
+_BY_TENSORS = ("relax.index_tensor", "relax.index_put")
+_ON_PLACES = (_ALONG_AXIS, *_ND, *_BY_TENSORS)
+_WIDE = ("int32", "int64")
+
+
+def clip_indices() -> ir.transform.Pass:
+    """Clip: a negative index counts from the end, and an index out of range is clipped.
+
+    Before
+
+        R.take(table, indices, axis=0, mode="fast")
+
+    After
+
+        R.take(table, R.where(R.less(indices, 0), R.add(indices, 5), indices), axis=0, mode="clip")
+
+    Constant indices are computed at compile time. gather_elements, gather_nd, scatter_nd,
+    index_tensor and index_put have no mode: their indices are clipped by minimum and maximum, also
+    if an extent is a symbol. The kernel of scatter_elements clips its own (`legalize_scatters`).
+
+    In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error.
+    TVM does not check: a token id that is too large would crash the process or overwrite other
+    memory. Where a user asks for the error, the front end has put a kernel that checks in front.
+
+    The pass.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.clip_indices")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        clipper = _Clipper(mod)
+        for gvar, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                clipper.builder_.update_func(gvar, clipper.visit_expr(function))
+        return clipper.builder_.get()
+
+    return run
+
+
+@mutator
+class _Clipper(PyExprMutator):
+    """Rewrites every operator that reads or writes where its indices say."""
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        """The call with indices that are inside."""
+        call = super().visit_call_(op)
+        if not isinstance(call, relax.Call):
+            return call
+        name = op_name(call)
+        if name == "relax.take" and call.attrs.mode == "fast":
+            return self._take(call)
+        shape = _extents(call.args[0]) if name in _ON_PLACES else None
+        if shape is None:
+            return call
+        arguments = list(call.args)
+        if name == _ALONG_AXIS:
+            extents = [shape[int(call.attrs.axis)]]
+            arguments[1] = self._inside(arguments[1], extents)
+        elif name in _ND:
+            first = int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
+            rows = _extents(arguments[1])
+            if rows is None or not isinstance(rows[-1], int):
+                return call
+            arguments[1] = self._inside(arguments[1], shape[first : first + rows[-1]])
+        elif isinstance(arguments[1], relax.Tuple):
+            fields = enumerate(arguments[1].fields)
+            arguments[1] = relax.Tuple([self._inside(f, [shape[i]]) for i, f in fields])
+        return with_args(call, arguments)
+
+    def _take(self, call: relax.Call) -> relax.Expr:
+        data, indices = call.args
+        axis = None if call.attrs.axis is None else int(call.attrs.axis)
+        tensor = static_tensor(data)
+        if tensor is None or not isinstance(indices.ty, relax.TensorType):
+            # Of an extent that is not known, the remainder.
+            return relax.op.take(data, indices, axis=axis, mode="wrap")
+        extent = int(np.prod(tensor.shape)) if axis is None else tensor.shape[axis]
+        return relax.op.take(data, self._counted(indices, [extent]), axis=axis, mode="clip")
+
+    def _inside(self, indices: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
+        """Indices from 0 to the extents less one."""
+        indices = self._counted(indices, extents)
+        constant = isinstance(indices, ir.GenericConst) and _all_known(extents)
+        if constant or str(indices.ty.dtype) == "bool":
+            return indices
+        dtype = str(indices.ty.dtype)
+        last = self._numbers([extent - 1 for extent in extents], dtype)
+        indices = self.builder_.emit(relax.op.minimum(indices, last))
+        return self.builder_.emit(relax.op.maximum(indices, _constant(np.zeros(1), dtype)))
+
+    def _counted(self, indices: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
+        """Indices counted from the front; constant ones are inside too."""
+        dtype = str(indices.ty.dtype)
+        if dtype == "bool":
+            return indices
+        if isinstance(indices, ir.GenericConst) and _all_known(extents):
+            values, sizes = indices.value.numpy().astype(np.int64), np.asarray(extents)
+            fixed = np.clip(np.where(values < 0, values + sizes, values), 0, sizes - 1)
+            return indices if np.array_equal(fixed, values) else _constant(fixed, "int64")
+        if dtype not in _WIDE:
+            indices = self.builder_.emit(relax.op.astype(indices, "int64"))
+            if dtype.startswith("uint"):
+                return indices
+            dtype = "int64"
+        wrapped = self.builder_.emit(relax.op.add(indices, self._numbers(extents, dtype)))
+        below = self.builder_.emit(relax.op.less(indices, _constant(np.zeros(1), dtype)))
+        return self.builder_.emit(relax.op.where(below, wrapped, indices))
+
+    def _numbers(self, sizes: Sequence[Any], dtype: str) -> relax.Expr:
+        """Sizes as a tensor: one for each coordinate, or for all."""
+        if _all_known(sizes):
+            return _constant(np.asarray(sizes), dtype)
+        found = self.builder_.emit(relax.op.shape_to_tensor(relax.ShapeExpr(list(sizes))))
+        found = self.builder_.emit(relax.op.astype(found, dtype))
+        return found if len(sizes) > 1 else self.builder_.emit(relax.op.reshape(found, ()))
+
+
+def _extents(expr: relax.Expr) -> list[Any] | None:
+    """The sizes of a tensor, those that are known as numbers; None if it has none of its own."""
+    shape = getattr(expr.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    return [int(size) if isinstance(size, tirx.IntImm) else size for size in shape.values]
+
+
+def _all_known(sizes: Sequence[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _constant(values: np.ndarray, dtype: str) -> ir.GenericConst:
+    """One value for each coordinate, or for all."""
+    array = values.astype(dtype)
+    return relax.const(tvm.runtime.tensor(array.reshape(()) if array.size == 1 else array))
+
+
+_INDICES = ("int32", "int64")
+_LONGEST = 6  # elementwise operators after a look-up
+
+
+def recognize_one_hot() -> ir.transform.Pass:
+    """Makes look-ups of products with one-hot rows, and applies to the table what follows them.
+
+    Before
+
+        lv = R.equal(R.reshape(ids, [1, 2048, 1]), R.const(arange(257)))
+        lv1 = R.matmul(R.astype(lv, "float32"), const_w)        # [257, 64]
+        lv2 = R.add(lv1, const_bias)
+        gv = R.nn.gelu_tanh(lv2)
+
+    After
+
+        lv = R.where(R.less(ids, 0), 257, ids)
+        lv1 = R.minimum(lv, 257)
+        gv = R.take(const_table, lv1, axis=0)                   # gelu_tanh([w; 0] + bias)
+
+    A number that is no class selects the row of zeros at the end. The table is computed in float64
+    and rounded once; elementwise operators move to it where it is no larger than what is looked up.
+
+    The pass; it needs A-normal form.
+    """
+    return block_pass("tvm_hybrid.recognize_one_hot", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    found: dict[relax.Var, tuple[np.ndarray, relax.Expr, bool]] = {}
+    for position, binding in enumerate(graph.bindings):
+        lookup = _one_hot_product(graph, binding.var) or _take(graph, binding.var)
+        if lookup is not None:
+            table, index, bounded = lookup
+            last, moved = _move(graph, binding.var, table)
+            if last != position or not bounded:
+                found[graph.bindings[last].var] = moved, index, bounded
+    block = Bindings()
+
+    def looked_up(binding: AnyBinding) -> relax.Expr | None:
+        if binding.var not in found:
+            return None
+        table, index, bounded = found[binding.var]
+        place = index if bounded else _bounded(block, index, len(table) - 1)
+        return relax.op.take(relax.const(table), place, axis=0, mode="clip")
+
+    return rewrite_values(graph, block, looked_up)
+
+
+def _bounded(block: Bindings, index: relax.Expr, classes: int) -> relax.Expr:
+    """Indices with what is no class replaced by the number of classes."""
+    dtype = str(index.ty.dtype)
+    none, zero = relax.const(classes, dtype), relax.const(0, dtype)
+    negative = block.emit(relax.op.less(index, zero))
+    return block.emit(relax.op.minimum(block.emit(relax.op.where(negative, none, index)), none))
+
+
+def _called(graph: DataflowGraph, expr: relax.Expr, *names: str) -> relax.Call | None:
+    """The call of one of some operators that a variable is bound to."""
+    call = graph.definition(expr)
+    return call if isinstance(call, relax.Call) and op_name(call) in names else None
+
+
+def _one_hot_product(
+    graph: DataflowGraph, var: relax.Var
+) -> tuple[np.ndarray, relax.Expr, bool] | None:
+    """(weight with a row of zeros, numbers of classes, False) of a product with one-hot rows."""
+    product = _called(graph, var, "relax.matmul")
+    cast = None if product is None else _called(graph, product.args[0], "relax.astype")
+    equal = None if cast is None else _called(graph, cast.args[0], "relax.equal")
+    if product is None or equal is None or not isinstance(product.args[1], ir.GenericConst):
+        return None
+    weight, rows = array_of(product.args[1].value), static_tensor(product.args[0])
+    if rows is None or weight.ndim != 2 or {str(weight.dtype), rows.dtype} != {"float32"}:
+        return None
+    for spread, classes in (equal.args, reversed(equal.args)):
+        if not isinstance(classes, ir.GenericConst):
+            continue
+        numbers = classes.value.numpy()
+        wanted = np.arange(len(weight)).reshape((1,) * (numbers.ndim - 1) + (-1,))
+        if numbers.shape != wanted.shape or (numbers != wanted).any():
+            continue
+        index = _without_last_axis(graph, spread, rows.shape)
+        if index is not None:
+            return np.vstack([weight, np.zeros_like(weight[:1])]), index, False
+    return None
+
+
+def _without_last_axis(
+    graph: DataflowGraph, spread: relax.Expr, rows: tuple[int, ...]
+) -> relax.Expr | None:
+    """The integers [...] that were viewed as [..., 1] for a comparison of the shape `rows`."""
+    view, tensor = _called(graph, spread, *RESHAPES), static_tensor(spread)
+    if view is None or tensor is None or tensor.shape != (*rows[:-1], 1):
+        return None
+    source = static_tensor(view.args[0])
+    known = source is not None and source.shape == rows[:-1] and source.dtype in _INDICES
+    return view.args[0] if known else None
+
+
+def _take(graph: DataflowGraph, var: relax.Var) -> tuple[np.ndarray, relax.Expr, bool] | None:
+    """(table, indices, True) of a look-up of rows in a constant."""
+    call = _called(graph, var, "relax.take")
+    if call is None or not isinstance(call.args[0], ir.GenericConst) or call.attrs.axis is None:
+        return None
+    if int(call.attrs.axis) != 0 or str(call.attrs.mode) != "clip":
+        return None
+    table = array_of(call.args[0].value)
+    known = table.ndim == 2 and str(table.dtype) == "float32" and static_tensor(var) is not None
+    return (table, call.args[1], True) if known else None
+
+
+def _move(graph: DataflowGraph, var: relax.Var, table: np.ndarray) -> tuple[int, np.ndarray]:
+    """The last of the elementwise operators after a look-up, and the table with all of them."""
+    tensor = known_tensor(var)
+    position = graph.position[var]
+    if table.size > tensor.size:
+        return position, table
+    exact = table.astype(np.float64)
+    for _ in range(_LONGEST):
+        users = graph.users.get(graph.bindings[position].var, [])
+        if len(users) != 1 or graph.escapes(graph.bindings[position].var, users):
+            break
+        moved = _apply(graph.value(users[0]), graph.bindings[position].var, exact)
+        after = static_tensor(graph.bindings[users[0]].var)
+        if moved is None or after is None or after != tensor:
+            break
+        position, exact = users[0], moved
+    return position, exact.astype(np.float32)
+
+
+def _apply(call: relax.Expr, var: relax.Var, table: np.ndarray) -> np.ndarray | None:
+    """An elementwise operator on rows; None unless its other operands are one row or one number."""
+    entry = FUSIBLE_BY_RELAX.get(op_name(call))
+    if entry is None or len(call.args) != entry.arity or variables(call) != [var]:
+        return None
+    arguments = []
+    for argument in call.args:
+        if not isinstance(argument, ir.GenericConst):
+            arguments.append(table)
+            continue
+        array = argument.value.numpy()
+        if array.size not in (1, array.shape[-1] if array.ndim else 1):
+            return None
+        arguments.append(array.reshape(-1).astype(np.float64))
+    result = entry.numpy(*arguments)
+    return result if result.shape == table.shape and result.dtype == np.float64 else None
+
+
+def plain_indices() -> ir.transform.Pass:
+    """Plain indices: rows are taken by indices as they come, without a cast or a reshape before.
+
+    Before
+
+        lv = R.astype(tokens, "int32")                  # tokens: [1, 32] of int64
+        lv1 = R.reshape(lv, R.shape([32]))
+        lv2 = R.take(table, lv1, axis=0)
+        gv = R.reshape(lv2, R.shape([1, 32, 64]))
+
+    After
+
+        gv = R.take(table, tokens, axis=0)
+
+    TVM imports torch's embeddings so, and its nn.Embedding is written so.
+
+    The pass; it needs A-normal form, and comes before indices are clipped.
+    """
+    return value_pass("tvm_hybrid.plain_indices", _plainer)
+
+
+def _plainer(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """What a take is without a cast or a reshape before; None if there is none."""
+    if not is_call(call, "relax.take") or call.attrs.axis is None or int(call.attrs.axis) != 0:
+        return None
+    table, indices = call.args
+    found = _source(graph, indices)
+    if found.same_as(indices):
+        return None
+    taken = relax.op.take(table, found, axis=0, mode=str(call.attrs.mode))
+    before, after = region_tensor(indices), region_tensor(found)
+    if before is not None and after is not None and before.shape == after.shape:
+        return taken
+    return relax.op.reshape(block.emit(taken), call.ty.shape)
+
+
+def _source(graph: DataflowGraph, indices: relax.Expr) -> relax.Expr:
+    """Where indices come from, before casts that lose nothing of an index and reshapes."""
+    while True:
+        call = graph.definition(indices)
+        if not is_call(call, "relax.astype", *RESHAPES):
+            return indices
+        source = region_tensor(call.args[0])
+        if source is None or source.dtype not in _INDICES or not source.shape:
+            return indices
+        if str(call.ty.dtype) not in _INDICES:
+            return indices
+        indices = call.args[0]
+
+
+def slice_takes() -> ir.transform.Pass:
+    """Slice: one index that is known cuts out a slice.
+
+    Before
+
+        gv = R.take(x, R.const(1), axis=0, mode="clip")             # x: [3, 4, 5]
+
+    After
+
+        lv = R.strided_slice(x, axes=[0], begin=[1], end=[2])
+        gv = R.reshape(lv, R.shape([4, 5]))
+
+    PyTorch writes x[1] so. A product then reads the slice in place. `clip_indices` runs first: the
+    index is inside.
+
+    The pass; it needs A-normal form.
+    """
+    return value_pass("tvm_hybrid.slice_takes", _sliced)
+
+
+def _sliced(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """A slice, if a call takes elements at one index that is known; else None."""
+    if not is_call(call, "relax.take") or call.attrs.axis is None:
+        return None
+    data, index = call.args
+    tensor, number = region_tensor(data), scalar_constant(index)
+    if tensor is None or number is None or tensor.constant or math.isnan(number):
+        return None
+    axis = int(call.attrs.axis) % len(tensor.shape)
+    extent, begin = call.args[0].ty.shape.values[axis], int(number)
+    if not hasattr(extent, "value") or not 0 <= begin < int(extent):
+        return None
+    cut = relax.op.strided_slice(data, [axis], [begin], [begin + 1])
+    return relax.op.reshape(block.emit(cut), call.ty.shape)
+
+
+def slice_flips() -> ir.transform.Pass:
+    """Slice: one row of a tensor that is turned round is a row of the tensor.
+
+    Before
+
+        lv = R.flip(x, axis=0)                                      # x: [10, 2, 192]
+        gv = R.strided_slice(lv, axes=[0], begin=[2], end=[3])
+
+    After
+
+        gv = R.strided_slice(x, axes=[0], begin=[7], end=[8])
+
+    torch.export turns the rows of a recurrent layer's second direction round before it takes them
+    one by one; in ONNX they are read backwards.
+
+    The pass; it needs A-normal form.
+    """
+    return value_pass("tvm_hybrid.slice_flips", _sliced_flip)
+
+
+def _sliced_flip(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """The same row without the flip; None if a call takes no single row of one."""
+    if not is_call(call, "relax.strided_slice"):
+        return None
+    flip, cut = graph.definition(call.args[0]), static_tensor(call)
+    if not is_call(flip, "relax.flip"):
+        return None
+    source = static_tensor(flip.args[0])
+    axes, begins = (_numbers(arg) for arg in call.args[1:3])
+    if source is None or cut is None or axes is None or begins is None or len(axes) != 1:
+        return None
+    axis, extent = axes[0] % len(source.shape), source.shape[axes[0]]
+    begin = begins[0] + extent * (begins[0] < 0)
+    if int(flip.attrs.axis) % len(source.shape) != axis or cut.shape[axis] != 1:
+        return None
+    row = extent - 1 - min(max(begin, 0), extent - 1)
+    return relax.op.strided_slice(flip.args[0], [axis], [row], [row + 1])
+
+
+def _numbers(arg: relax.Expr) -> list[int] | None:
+    """Constant numbers of a tuple."""
+    fields = getattr(arg, "fields", ())
+    return (
+        [int(each.value) for each in fields] if all(hasattr(e, "value") for e in fields) else None
+    )

@@ -1,0 +1,278 @@
+"""Softmax: recognised where it is written out, and safe for rows that see no key."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.axes import reduced_axes
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
+from relay_passes.ir.rewrite import Bindings, Replacements, block_pass, replaced, value_pass
+from relay_passes.ir.with_args import with_args
+
+# Safe softmax: zeroes the rows that see no key after the product, not before it.
+#
+# Before
+#
+#     lv = R.add(scores, mask)
+#     lv1 = R.nn.softmax(lv)
+#     lv2 = R.isnan(lv1)
+#     lv3 = R.where(lv2, R.const(0.0), lv1)           # all rows whose mask is -inf throughout
+#     gv = R.matmul(lv3, v)
+#
+# After
+#
+#     lv1 = R.nn.softmax(R.add(scores, mask))
+#     lv2 = R.matmul(lv1, v)
+#     lv3 = R.max(R.where(R.greater(mask, -inf), 1, 0), axis=-1, keepdims=True)
+#     gv = R.where(R.greater(lv3, 0), lv2, R.const(0.0))
+#
+# PyTorch exports attention with a boolean mask in this form to ONNX. torch.export tests the scores,
+# with and without a mask (see safe_rows.py):
+#
+#     lv2 = R.logical_not(R.equal(lv, R.const(-inf)))
+#     lv3 = R.logical_not(R.astype(R.max(R.astype(lv2, "int8"), axis=[-1], keepdims=True), "bool"))
+#     lv4 = R.where(lv3, R.full_like(lv1, R.const(0.0)), lv1)
+#
+# Scores, softmax and product can then be one kernel, and only the mask is tested, not the matrix of
+# probabilities, which may be rounded before the product. If the mask is constant and every query
+# sees a key, nothing is tested, and neither if there is none. No mask makes a score NaN or +inf;
+# where scores are so, or all of a row overflow to -inf, the result is now NaN and no longer 0.
+
+
+def safe_softmax() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return value_pass("tvm_hybrid.safe_softmax", _simpler)
+
+
+def _simpler(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """A product of attention without the test of weights; None for anything else."""
+    if not is_call(call, "relax.matmul"):
+        return None
+    rounded = _only_use(graph, call.args[0], "relax.astype")
+    found = _guarded(graph, call, call.args[0] if rounded is None else rounded.args[0])
+    if found is None:
+        return None
+    weights, masks = found
+    if rounded is not None:
+        weights = block.emit(with_args(rounded, [weights]))
+    product = with_args(call, [weights, call.args[1]])
+    some = _some_key(block, masks) if masks else None
+    if some is None:
+        return product
+    return relax.op.where(some, block.emit(product), relax.const(np.float32(0.0)))
+
+
+def _guarded(
+    graph: DataflowGraph, product: relax.Call, operand: relax.Expr
+) -> tuple[relax.Expr, list[relax.Expr]] | None:
+    """(softmax, masks of its scores) if an operand of a product is free of NaN, or None."""
+    guard = _only_use(graph, operand, "relax.where")
+    if guard is None or str(product.ty.dtype) != "float32":
+        return None
+    weights = guard.args[2]
+    softmax = graph.definition(weights)
+    if not is_call(softmax, "relax.nn.softmax"):
+        return None
+    by_scores = zeroes_blind_rows(graph, guard, softmax)
+    if not by_scores and not _tests_weights(graph, guard):
+        return None
+    tensor = region_tensor(weights)
+    last = tensor is not None and int(softmax.attrs.axis) in (-1, len(tensor.shape) - 1)
+    if tensor is None or not last:
+        return None
+    masks = _masks(graph, softmax.args[0])
+    if masks is None or not all(_covers(mask, tensor.shape) for mask in masks):
+        return None
+    return (weights, masks) if masks or by_scores else None
+
+
+def _tests_weights(graph: DataflowGraph, guard: relax.Call) -> bool:
+    """Whether weights that are NaN, and only they, become 0."""
+    condition, zero, weights = guard.args
+    test = _only_use(graph, condition, "relax.isnan")
+    if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
+        return False
+    return len(graph.users.get(weights, ())) == 2
+
+
+def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
+    """The call of an operator that a variable is bound to, if nothing else uses it."""
+    call = graph.definition(expr)
+    return call if is_call(call, name) and graph.only_user(expr) is not None else None
+
+
+def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr] | None:
+    """What is added to a product of matrices on the way to the softmax; None if more happens."""
+    masks: list[relax.Expr] = []
+    while True:
+        call = graph.definition(scores)
+        name = op_name(call)
+        if not isinstance(call, relax.Call):
+            return None
+        if name == "relax.matmul":
+            return masks
+        if name in ("relax.multiply", "relax.divide") and scalar_constant(call.args[1]) is not None:
+            scores = call.args[0]
+            continue
+        if name != "relax.add":
+            return None
+        left, right = call.args
+        from_product = [_leads_to_product(graph, each) for each in (left, right)]
+        if sum(from_product) != 1:
+            return None
+        scores, mask = (left, right) if from_product[0] else (right, left)
+        masks.append(mask)
+
+
+def _leads_to_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    name = op_name(graph.definition(expr))
+    return name in ("relax.matmul", "relax.multiply", "relax.divide", "relax.add")
+
+
+def _covers(mask: relax.Expr, shape: tuple[int, ...]) -> bool:
+    """Whether a mask is f32 and has a number for each key."""
+    tensor = region_tensor(mask)
+    return tensor is not None and tensor.dtype == "float32" and tensor.shape[-1:] == shape[-1:]
+
+
+def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
+    """Whether each query sees a key; None if all do."""
+    if all(isinstance(mask, ir.GenericConst) for mask in masks):
+        total = sum(mask.value.numpy() for mask in masks)
+        if (np.max(total, axis=-1) > -np.inf).all():
+            return None
+    total = masks[0]
+    for mask in masks[1:]:
+        total = block.emit(relax.op.add(total, mask))
+    seen = block.emit(relax.op.greater(total, relax.const(np.float32(-np.inf))))
+    # Compiled by TVM alone, a maximum of nothing but -inf is the least finite number: count in
+    # ones. In our pipeline `reduction_identities` mends it.
+    ones, zero = relax.const(np.float32(1.0)), relax.const(np.float32(0.0))
+    most = block.emit(relax.op.max(block.emit(relax.op.where(seen, ones, zero)), -1, keepdims=True))
+    return block.emit(relax.op.greater(most, zero))
+
+
+def recognize_softmax() -> ir.transform.Pass:
+    """Recognises softmax where it is written out.
+
+    Before
+
+        lv = R.max(x, axis=[-1], keepdims=True)
+        lv1 = R.exp(R.subtract(x, lv))
+        lv2 = R.sum(lv1, axis=[-1], keepdims=True)
+        gv = R.divide(lv1, lv2)
+
+    After
+
+        gv = R.nn.softmax(x, axis=-1)
+
+    A legalised module has it in this form.
+
+    The pass; it needs A-normal form.
+    """
+    return block_pass("tvm_hybrid.recognize_softmax", lambda graph: replaced(graph, _find(graph)))
+
+
+def _find(graph: DataflowGraph) -> Replacements:
+    found: Replacements = {}
+    for position, binding in enumerate(graph.bindings):
+        call = _softmax(graph, binding.value)
+        if call is not None:
+            found[position] = call
+    return found
+
+
+def _softmax(graph: DataflowGraph, call: relax.Expr) -> relax.Expr | None:
+    """A division as a softmax; None if it is none."""
+    if not is_call(call, "relax.divide"):
+        return None
+    above, total = (graph.definition(arg) for arg in call.args)
+    if not is_call(above, "relax.exp") or not is_call(total, "relax.sum"):
+        return None
+    if not total.args[0].same_as(call.args[0]):
+        return None
+    shifted = graph.definition(above.args[0])
+    if not is_call(shifted, "relax.subtract"):
+        return None
+    largest = graph.definition(shifted.args[1])
+    if not is_call(largest, "relax.max") or not largest.args[0].same_as(shifted.args[0]):
+        return None
+    x = region_tensor(shifted.args[0])
+    axes = _kept_axis(total)
+    if x is None or x.dtype != "float32" or axes is None or axes != _kept_axis(largest):
+        return None
+    return relax.op.nn.softmax(shifted.args[0], axes)
+
+
+def _kept_axis(call: relax.Call) -> int | None:
+    """The only axis that a reduction makes 1; None if there are others, or if it drops it."""
+    axes = reduced_axes(call)
+    return axes[0] if call.attrs.keepdims and axes is not None and len(axes) == 1 else None
+
+
+_CONDITION = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
+_ZEROS = ("relax.zeros_like", "relax.zeros")
+
+
+def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Call) -> bool:
+    """Recognises how torch.export zeroes rows of a softmax whose scores are all minus infinity.
+
+    lv = R.nn.softmax(scores)
+    lv1 = R.logical_not(R.equal(scores, R.const(-inf)))
+    lv2 = R.logical_not(R.astype(R.max(R.astype(lv1, "int8"), axis=[-1], keepdims=True), "bool"))
+    gv = R.where(lv2, R.full_like(lv, R.const(0.0)), lv)
+
+    Whether a choice zeroes the rows of a softmax that see nothing, and reads it alone.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    guard : relax.Call
+        An R.where, whose last operand is the softmax.
+    softmax : relax.Call
+        Along the last axis.
+    """
+    condition, zero, weights = guard.args
+    tested = _tested(graph, condition)
+    if tested is None or not tested.same_as(softmax.args[0]):
+        return False
+    if scalar_constant(zero) != 0.0 and not _is_zero(graph, zero):
+        return False
+    # Zeros that are like the softmax read its shape alone.
+    readers = {graph.bindings[user].var for user in graph.users.get(weights, ())}
+    others = readers - {zero}
+    return isinstance(weights, relax.DataflowVar) and len(others) == 1
+
+
+def _tested(graph: DataflowGraph, condition: relax.Expr) -> relax.Expr | None:
+    """The scores of which a condition says that all of a row are minus infinity, else None."""
+    for name in _CONDITION:
+        call = graph.definition(condition)
+        if not is_call(call, f"relax.{name}") or graph.only_user(condition) is None:
+            return None
+        if name == "max" and not _is_of_rows(call):
+            return None
+        if name == "equal":
+            return call.args[0] if scalar_constant(call.args[1]) == -math.inf else None
+        condition = call.args[0]
+    return None
+
+
+def _is_of_rows(call: relax.Call) -> bool:
+    tensor = region_tensor(call.args[0])
+    last = tensor is not None and reduced_axes(call) == [len(tensor.shape) - 1]
+    return last and bool(call.attrs.keepdims)
+
+
+def _is_zero(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    """Whether a tensor is filled with zeros."""
+    call = graph.definition(expr)
+    if not isinstance(call, relax.Call):
+        return False
+    if is_call(call, "relax.full_like", "relax.full"):
+        return scalar_constant(call.args[1]) == 0.0
+    return op_name(call) in _ZEROS

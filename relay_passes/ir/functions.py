@@ -1,0 +1,155 @@
+"""Functions of a module: regions, entries, and functions that move out while a pass works."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+from tvm import IRModule, relax, tirx
+from tvm.runtime import Tensor
+
+from relay_passes.ir.constants import constants_in
+from tir_schedules.core.region import Region
+
+from .graph import region_tensor
+from .with_args import with_args
+
+# Region functions: private functions of a module, each one region with its meaning in Relax.
+#
+# @R.function(private=True)
+# def fused_matmul(x, w, b):
+#     R.func_attr({"Composite": "tvm_hybrid.matmul", "tvm_hybrid.region": "{...}"})
+#     ...the operators...
+
+
+COMPOSITE = "Composite"
+REGION = "tvm_hybrid.region"  # the Region as JSON; kernels have it too, until they are merged
+REASON = "tvm_hybrid.reason"  # why a region is as it is, for `explain`
+PREFIX = "tvm_hybrid."
+NO_ATTRS: Mapping[str, Any] = {}
+
+
+def is_region_function(function: object) -> TypeGuard[relax.Function]:
+    """Whether a function of a module is one that `region_function` made."""
+    return (
+        isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs
+    )
+
+
+def region_of(function: relax.Function | tirx.PrimFunc) -> Region:
+    """The region of a region function, or of a kernel that was built for one."""
+    return _region_from(str(function.attrs[REGION]))
+
+
+@functools.lru_cache(maxsize=1 << 12)  # every pass asks for the regions of all calls
+def _region_from(text: str) -> Region:
+    return Region.from_json(text)
+
+
+def region_function(
+    region: Region,
+    parameters: Sequence[relax.Var],
+    emit: Callable[[relax.BlockBuilder], relax.Expr],
+    attrs: Mapping[str, Any] = NO_ATTRS,
+) -> relax.Function:
+    """A region as a function.
+
+    Parameters
+    ----------
+    region : Region
+        It becomes an attribute.
+    parameters : sequence of relax.Var
+        For the region's inputs, then its operands.
+    emit : callable
+        Emits what the region computes of the parameters; returns the result.
+    attrs : mapping
+        Further attributes.
+    """
+    named = {**attrs, COMPOSITE: PREFIX + region.op, REGION: region.to_json()}
+    builder = relax.BlockBuilder()
+    with builder.function("region", parameters, attrs=named, private=True):
+        with builder.dataflow():
+            output = builder.emit_output(emit(builder))
+        builder.emit_func_output(output)
+    return builder.get()["region"]
+
+
+def emit_body(
+    builder: relax.BlockBuilder, function: relax.Function, values: dict[relax.Expr, relax.Expr]
+) -> relax.Expr:
+    """Emits the body of a region function into a dataflow block.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Within a dataflow block.
+    function : Function
+        The region function; it stays as it is.
+    values : dict
+        What stands for its parameters; receives what stands for its variables.
+
+    Returns
+    -------
+    Expr
+        The result.
+    """
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            expr = substitute(binding.value, values)
+            values[binding.var] = expr if isinstance(expr, relax.Var) else builder.emit(expr)
+    return values[function.body.body]
+
+
+def emit_as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
+    """The parameter of an argument, in the shape in which the operators inside use it."""
+    actual, seen = region_tensor(expr), region_tensor(parameter)
+    if actual is None or seen is None or actual.shape == seen.shape:
+        return parameter
+    return builder.emit(relax.op.reshape(parameter, expr.ty.shape))
+
+
+def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
+    """An expression in normal form with its variables and constants replaced."""
+    if expr in values:
+        return values[expr]
+    if isinstance(expr, relax.Call):
+        arguments = [substitute(argument, values) for argument in expr.args]
+        return with_args(expr, arguments)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([substitute(item, values) for item in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
+    return expr
+
+
+MAIN = "main"
+"""The function that a model is."""
+
+BITS_ENTRY = "main_bits"
+"""The same with uint16 in place of bfloat16, of a model that has such inputs or outputs."""
+
+INTO_ENTRY = "main_into"
+"""The same that writes outputs into tensors of the caller."""
+
+SHAPES_ENTRY = "main_shapes"
+"""The shapes of these outputs."""
+
+WEIGHTS_ENTRY = "tvm_hybrid_weights"
+"""Hands out the large constants."""
+
+RELEASE_ENTRY = "tvm_hybrid_release"
+"""Lets go of the last results, in a program whose results are large."""
+
+
+def weights_in(mod: IRModule) -> list[Tensor]:
+    """The functions of a compiled module that others call: their names, and what one of them
+    returns.
+
+    Programs are loaded and run without the compiler, so this imports no pass.
+
+    What the entry of a module that has it returns; nothing if there is none.
+    """
+    if WEIGHTS_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]:
+        return []
+    return [each.value for each in constants_in(mod[WEIGHTS_ENTRY])]

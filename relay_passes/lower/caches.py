@@ -1,0 +1,263 @@
+"""Caches of keys and values: grown or written in place by the kernels that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
+from microkernels.machines.machine import Machine
+from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.functions import is_region_function, region_of
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
+from relay_passes.ir.rewrite import is_relax, rewrite_blocks, with_values
+from tir_schedules.attention.config import AttentionConfig
+from tir_schedules.attention.open.growing import Growth, reject_growth
+from tir_schedules.attention.open.program import build_growing
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import is_open
+from tir_schedules.core.template import template_for
+from tir_schedules.rows.row_update import build_row_update
+
+from .lower_regions import IN_PLACE, KERNEL, UNALIGNED, config_of, decision_of
+
+_PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
+WHY = "it writes k and v as well"
+
+
+def grow_caches(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+    """Grow caches: attention writes the keys and values that it reads, where these are its to make.
+
+    Before
+
+        k = R.concat((past_k, new_k), axis=2)
+        v = R.concat((past_v, new_v), axis=2)
+        lv = fused_attention(q, k, v, mask)
+
+    After
+
+        grown = R.call_tir(tvm_hybrid_attention_growing, (q, past_k, new_k, past_v, new_v, mask),
+                           out_ty=[R.Tensor(...), R.Tensor(...), R.Tensor(...)])
+        k = grown[0]; v = grown[1]; lv = grown[2]
+
+    A step of a decoder reads the past once then, and not a second time where that lies outside of
+    the caches (`tir_schedules/attention/open/growing.py`). For open sizes, and caches of float32.
+
+    The pass; it comes before `lower_regions`, and notes what it builds.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.grow_caches")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        builder = relax.BlockBuilder(mod)
+        return rewrite_blocks(builder, _Grower(mod, builder, machine, decisions).block)
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """An attention and the concatenations it does: where they stand, and what these join."""
+
+    position: int
+    callee: relax.Function
+    places: tuple[int, int]
+    pairs: tuple[tuple[relax.Expr, relax.Expr], tuple[relax.Expr, relax.Expr]]
+    growths: dict[str, Growth]
+
+
+class _Grower:
+    """Rewrites the blocks of one module."""
+
+    def __init__(
+        self, mod: IRModule, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
+    ) -> None:
+        self.mod, self.builder, self.machine, self.decisions = mod, builder, machine, decisions
+        self.kernels: dict[object, relax.GlobalVar] = {}
+
+    def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
+        """The block with attentions that write k and v; None if there are none."""
+        graph = DataflowGraph(block)
+        found: dict[int, _Grown] = {}
+        inside: set[int] = set()
+        for position in range(len(graph.bindings)):
+            grown = self.grown(graph, position)
+            if grown is not None and not inside & set(grown.places):
+                found[position] = grown
+                inside |= set(grown.places)
+        if not found:
+            return None
+        bindings: list[relax.Binding] = []
+        for position, binding in enumerate(graph.bindings):
+            if position in found:
+                bindings += self.bindings(graph, found[position])
+            elif position not in inside:
+                bindings.append(binding)
+        return bindings
+
+    def grown(self, graph: DataflowGraph, position: int) -> _Grown | None:
+        """The attention at a position, if k and v can be its results."""
+        call = graph.value(position)
+        if not isinstance(call, relax.Call) or not isinstance(call.op, relax.GlobalVar):
+            return None
+        callee = self.mod[call.op]
+        if not is_region_function(callee):
+            return None
+        region = region_of(callee)
+        if region.op != "attention":
+            return None
+        joined = [_joined(graph, arg, position) for arg in call.args[1:3]]
+        if joined[0] is None or joined[1] is None or joined[0][0] == joined[1][0]:
+            return None
+        places, pairs, growths = zip(*joined, strict=True)
+        named = dict(zip("kv", growths, strict=True))
+        if reject_growth(region, named, self.machine.isa) is not None:
+            return None
+        return _Grown(position, callee, places, pairs, named)
+
+    def bindings(self, graph: DataflowGraph, grown: _Grown) -> Iterator[relax.Binding]:
+        """The call, and its results under the names they had."""
+        binding = graph.bindings[grown.position]
+        q, _, _, *operands = binding.value.args
+        region = region_of(grown.callee)
+        config = config_of(grown.callee, region)
+        assert isinstance(config, AttentionConfig)
+        kernel = self.kernel(region, config, grown.growths)
+        variables = [*(graph.bindings[place].var for place in grown.places), binding.var]
+        arguments = [q, *(tensor for pair in grown.pairs for tensor in pair), *operands]
+        types = [variable.ty for variable in variables]
+        value = self.builder.normalize(relax.call_tir(kernel, arguments, out_ty=types))
+        results = relax.DataflowVar("grown", value.ty)
+        yield relax.VarBinding(results, value)
+        for index, variable in enumerate(variables):
+            item = self.builder.normalize(relax.TupleGetItem(results, index))
+            yield relax.VarBinding(variable, item)
+        decision = decision_of(binding, grown.callee, region, config, kernel, self.machine)
+        reason = f"{decision.reason}; {WHY}"
+        self.decisions.append(msgspec.structs.replace(decision, reason=reason))
+
+    def kernel(
+        self, region: Region, config: AttentionConfig, growths: dict[str, Growth]
+    ) -> relax.GlobalVar:
+        """The kernel of an attention with its caches, built once."""
+        key = (region.key, config, tuple(growths.values()))
+        if key not in self.kernels:
+            isa = self.machine.isa
+            function = build_growing(region, config, isa, growths).without_attr("global_symbol")
+            name = template_for(region.op).kernel_name(region, config, isa)
+            marked = function.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
+            marked = marked.with_attr(OP_PATTERN, OPAQUE).with_attr(IN_PLACE, _PAST_AND_PRESENT)
+            self.kernels[key] = self.builder.add_func(marked, "tvm_hybrid_attention_growing")
+        return self.kernels[key]
+
+
+def _joined(
+    graph: DataflowGraph, expr: relax.Expr, position: int
+) -> tuple[int, tuple[relax.Expr, relax.Expr], Growth] | None:
+    """(place, (past, new), their tensors) of rows joined for what stands at a position."""
+    call = graph.definition(expr)
+    if call is None or op_name(call) != "relax.concat":
+        return None
+    if not isinstance(call.args[0], relax.Tuple):
+        return None
+    fields = tuple(call.args[0].fields)
+    rank = len(expr.ty.shape.values)
+    if len(fields) != 2 or int(call.attrs.axis) % rank != rank - 2:
+        return None
+    if min(graph.users[expr]) < position:  # it is needed before
+        return None
+    past, new = map(region_tensor, fields)
+    if past is None or new is None:
+        return None
+    return graph.position[expr], fields, Growth(past, new)
+
+
+ROW_UPDATE = "tvm_hybrid.row_update"
+_NAME = "row_update"
+
+
+def update_rows(threads: int, decisions: DecisionLog) -> ir.transform.Pass:
+    """Update rows: caches of fixed size get a kernel that writes new rows in place where it may.
+
+    Before
+
+        cache = R.call_tir(update_cache, (new, before, past), out_ty=...)    # attribute ROW_UPDATE
+
+    After
+
+        cache = R.call_tir(tvm_hybrid_row_update, (past, new, before), out_ty=...)
+
+    The attribute says which arguments the new rows, the rows before them and, if there is one, the
+    past are.
+
+    The pass; it comes while operators' own functions are as their converters wrote them.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.update_rows")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        marked = {
+            gvar
+            for gvar, function in mod.functions_items()
+            if ROW_UPDATE in (getattr(function, "attrs", None) or {})
+        }
+        if not marked:
+            return mod
+        builder = relax.BlockBuilder(mod)
+        kernels: dict[tuple[Tensor | None, ...], relax.GlobalVar] = {}
+
+        def updated(binding: relax.VarBinding) -> relax.Expr | None:
+            call = binding.value
+            if not isinstance(call, relax.Call) or not call.args or call.args[0] not in marked:
+                return None
+            places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
+            new, before, *past = (call.args[1].fields[place] for place in places)
+            tensors = [region_tensor(each) for each in (new, before, binding.var, *past)]
+            made = tensors[2]
+            if None in tensors or made is None or is_open(made.shape[-1:]):
+                return None  # the kernel takes rows of a known width
+            key = tuple(tensors)
+            if key not in kernels:
+                kernels[key] = _kernel(builder, key, threads)
+            decisions.append(
+                Decision(
+                    node=str(binding.var.name),
+                    op=str(call.args[0].name_hint),
+                    taken=True,
+                    function=str(kernels[key].name_hint),
+                    kernel=_NAME,
+                    reason="new rows only, where it is bound to its past",
+                )
+            )
+            return builder.normalize(
+                relax.op.call_tir(kernels[key], [*past, new, before], out_ty=[binding.var.ty])
+            )
+
+        changed = [
+            (gvar, with_values(function, updated))
+            for gvar, function in mod.functions_items()
+            if is_relax(function)
+        ]
+        for gvar, function in changed:
+            builder.update_func(gvar, function)
+        return relax.transform.DeadCodeElimination()(builder.get())
+
+    return run
+
+
+def _kernel(
+    builder: relax.BlockBuilder, tensors: tuple[Tensor | None, ...], threads: int
+) -> relax.GlobalVar:
+    new, before, out, *past = tensors
+    assert new is not None
+    assert before is not None
+    assert out is not None
+    given = past[0] if past else None
+    function = build_row_update(given, new, before, out, threads).without_attr("global_symbol")
+    marked = function.with_attr(KERNEL, _NAME).with_attr(UNALIGNED, True)
+    marked = marked.with_attr(OP_PATTERN, OPAQUE)
+    if past:
+        marked = marked.with_attr(IN_PLACE, [[0, 0]])
+    return builder.add_func(marked, "tvm_hybrid_row_update")

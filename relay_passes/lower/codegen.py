@@ -1,0 +1,371 @@
+"""Partitioned modules: each region's kernel as text or a runtime module, with decisions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import tvm
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+from tvm.runtime import Module
+from tvm.target import Target
+
+from microkernels.base.errors import CompileError
+from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX, llvm_version, load_llvm, to_json
+from microkernels.machines.machine import Machine
+from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.functions import COMPOSITE, REGION, is_region_function, region_of
+from relay_passes.ir.rewrite import is_relax
+from relay_passes.ir.traits import RESHAPES
+
+from .kernel_context import kernel_context
+from .launch_few import made_for, pipeline_for
+from .lower_regions import build_kernel, config_of, decision_of
+
+# Kernel text: a kernel's machine code as assembler text that any program can use.
+#
+# Before
+#
+#     tvm_hybrid_any_kernel:                          # what LLVM writes for one kernel
+#         jmp .LBB1_3
+#         callq __tvm_set_raised_6
+#         movq __TVMBackendAllocWorkspace@GOTPCREL(%rip), %rax
+#
+# After
+#
+#     tvm_hybrid_matmul3.entry:                       # in the LLVM module of a program
+#         jmp .Ltvm_hybrid_matmul3.BB1_3
+#         callq tvm_hybrid_matmul3.__tvm_set_raised_6
+#         movq __TVMBackendAllocWorkspace@GOTPCREL(%rip), %rax
+#
+#     @__TVMBackendAllocWorkspace = linkonce global ptr null
+#     define i32 @__tvm_ffi_tvm_hybrid_matmul3(...)   ; calls the entry
+#
+# A store keeps such texts from one program to the next. TVM's passes, LLVM's passes and the choice
+# of instructions are then paid once; what remains is LLVM's assembler, which takes a hundredth of
+# that. The names in a text are placeholders, because models number their kernels differently. Names
+# that LLVM uses in every module get the kernel's name in front, because one module has several
+# kernels.
+#
+# Variables that TVM's runtime fills in have to be known to LLVM, so they are not in the text.
+# Neither is debug information, nor are helper functions that a kernel does not call. Hidden
+# symbols, of which a linker keeps one copy, such as whether Linux has granted AMX, become each
+# kernel's own.
+
+
+PLACEHOLDER = "tvm_hybrid_any_kernel"
+GLOBAL_SYMBOL = "global_symbol"
+_MACHINE = "x86_64"  # whose assembler text this file reads
+
+_NAME = re.compile(r"\w+", re.ASCII)
+_NOISE = re.compile(r"\.(file|loc|ident|addrsig|addrsig_sym)\b")
+_SECTION = re.compile(r"\.(section|text|data|bss)\b")
+_LEFT_OUT = re.compile(r"\.section\s+(\.debug_|\"\.note)")
+_TEMPORARY = re.compile(r"\.Ltmp\d+:$")
+_POINTER = re.compile(
+    r"^\.type\s+(\w+),@object\n(\.bss\n|\.section\s.*\n)?\.weak\s+\1\n\.p2align\s.*\n"
+    r"\1:\n\.quad\s+0\n\.size\s+\1, 8\n",
+    re.MULTILINE,
+)
+_HELPER = re.compile(
+    r"^\.weak\s+(\w+)\n((?:\.p2align.*\n)?\.type\s+\1,@function\n(?:.*\n)*?\.cfi_endproc\n)",
+    re.MULTILINE,
+)
+_OWN = re.compile(rf"^\.globl\s+\w*{PLACEHOLDER}\w*\n", re.MULTILINE)
+_HIDDEN = re.compile(r"^\.hidden\s+(\w+)\n", re.MULTILINE)
+_SHARED = re.compile(r"^\.(?:hidden|weak)\s+(\w+)\n", re.MULTILINE)
+_DEFINED = re.compile(r"^([A-Za-z_][\w.]*):", re.MULTILINE)
+_FORBIDDEN = re.compile(
+    r"^(\.(globl|weak|hidden|protected|internal|comm|lcomm|symver)\b|\.section.*(_array|,comdat)"
+    r'|"|\S*\$\S*:)',
+    re.MULTILINE,
+)
+_STRINGS = re.compile(r"^(\.(?:ascii|asciz|string)\b.*\n)", re.MULTILINE)
+
+
+class KernelCode(msgspec.Struct, frozen=True):
+    """The machine code of one kernel.
+
+    Attributes
+    ----------
+    text : str
+        Assembler text with PLACEHOLDER in place of the kernel's name.
+    pointers : tuple of str
+        Variables outside the text that TVM's runtime fills in.
+    """
+
+    text: str
+    pointers: tuple[str, ...]
+
+
+class KernelStore(Protocol):
+    """Where kernels are kept from one program to the next; threads use it at once."""
+
+    def find(self, key: str) -> KernelCode | None:
+        """The code that was kept under this key; None if there is none."""
+
+    def keep(self, key: str, code: KernelCode) -> None:
+        """Keeps the code of a kernel."""
+
+
+def has_texts(target: Target) -> bool:
+    """Whether this file can read the assembler text of a target."""
+    _layout, triple, _target = _module_head(str(target))
+    return _MACHINE in triple
+
+
+def kernel_key(
+    kernel: tirx.PrimFunc, target: Target, pipeline: str, context: PassContext
+) -> str | None:
+    """SHA-256 of all that decides a kernel's code, but for versions of TVM and of this package.
+
+    The names of its variables count too: messages of its checks have them.
+
+    Returns
+    -------
+    str or None
+        None if the kernel calls others, which are no part of it, or has an unusual name.
+    """
+    text = to_json(_with_placeholder(kernel))
+    if '"ir.GlobalVar"' in text or not _NAME.fullmatch(str(kernel.attrs[GLOBAL_SYMBOL])):
+        return None
+    how = [
+        llvm_version(),
+        str(target),
+        pipeline,
+        context.opt_level,
+        [*map(str, context.required_pass)],
+        [*map(str, context.disabled_pass)],
+        str(context.config),
+    ]
+    digest = hashlib.sha256(msgspec.json.encode(how))
+    digest.update(text.encode())
+    return digest.hexdigest()
+
+
+def built(kernel: tirx.PrimFunc, target: Target, pipeline: str) -> Module:
+    """An LLVM module of one kernel, whose name is PLACEHOLDER."""
+    mod = IRModule({ir.GlobalVar(PLACEHOLDER): _with_placeholder(kernel)})
+    return tvm.tirx.build(mod, target=target, pipeline=pipeline)
+
+
+def _with_placeholder(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    return kernel.with_attr(GLOBAL_SYMBOL, PLACEHOLDER)
+
+
+def code_of(assembly: str) -> KernelCode | None:
+    """The code of a kernel.
+
+    Parameters
+    ----------
+    assembly : str
+        What LLVM writes for a module of one kernel, whose name is PLACEHOLDER.
+
+    Returns
+    -------
+    KernelCode or None
+        None if something in it could not be moved to another module.
+    """
+    text = _without_debug(assembly)
+    pointers = [found[1] for found in _POINTER.finditer(text)]
+    text = _POINTER.sub(r"\2", text)
+    hidden = set(_HIDDEN.findall(text))
+    text = _SHARED.sub(lambda found: "" if found[1] in hidden else found[0], text)
+    for helper in list(_HELPER.finditer(text)):
+        rest = text.replace(helper[0], "")
+        called = _symbol(helper[1]).search(rest)
+        text = text.replace(helper[0], helper[2]) if called else rest
+    entry = SYMBOL_PREFIX + PLACEHOLDER
+    text = _OWN.sub("", text)
+    defined = set(_DEFINED.findall(text))
+    if entry not in defined or _FORBIDDEN.search(text):
+        return None
+    renamed = {name: f"{PLACEHOLDER}.{name}" for name in defined if PLACEHOLDER not in name}
+    renamed[entry] = f"{PLACEHOLDER}.entry"
+    return KernelCode(_renamed(text, renamed), tuple(sorted(pointers)))
+
+
+def _without_debug(assembly: str) -> str:
+    """The assembler text of code and its constants."""
+    lines, wanted = [], True
+    for full in assembly.splitlines():
+        line = full.strip()
+        if _SECTION.match(line):
+            wanted = not _LEFT_OUT.match(line)
+        if wanted and line and not _NOISE.match(line):
+            lines.append(line)
+    used = set(re.findall(r"\.Ltmp\d+(?![\d:])", "\n".join(lines)))
+    lines = [line for line in lines if not _TEMPORARY.match(line) or line[:-1] in used]
+    return "\n".join(lines) + "\n"
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """The text with other names, and the placeholder in those of labels; strings stay."""
+    parts = _STRINGS.split(text)
+    for place in range(0, len(parts), 2):
+        part = parts[place]
+        for name, other in names.items():
+            part = _symbol(name).sub(other, part)
+        parts[place] = part.replace(".L", f".L{PLACEHOLDER}.")
+    return "".join(parts)
+
+
+def _symbol(name: str) -> re.Pattern[str]:
+    """Finds a name that is not part of another; what it begins with makes it fast."""
+    text = re.escape(name)
+    return re.compile(rf"{text}(?<![\w.]{text})(?![\w.])")
+
+
+def assembled(kernels: Mapping[str, KernelCode], target: Target) -> Module:
+    """An LLVM module of kernels with these names."""
+    code = "".join(each.text.replace(PLACEHOLDER, name) for name, each in kernels.items())
+    escaped = code.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
+    pointers = sorted({name for each in kernels.values() for name in each.pointers})
+    layout, triple, described = _module_head(str(target))
+    lines = [
+        layout,
+        triple,
+        f'module asm "{escaped}"',
+        *(f"@{name} = linkonce global ptr null, align 8" for name in pointers),
+        *map(_entry, kernels),
+        "!llvm.module.flags = !{!0}",
+        f"!0 = {described}",
+    ]
+    return load_llvm("\n".join(lines))
+
+
+def _entry(name: str) -> str:
+    """The function that TVM looks for: the entry of a kernel must be local to assemble, it not."""
+    return f"""
+declare i32 @{name}.entry(ptr, ptr, i32, ptr)
+define i32 @{SYMBOL_PREFIX}{name}(ptr %self, ptr %arguments, i32 %count, ptr %result) {{
+  %error = tail call i32 @{name}.entry(ptr %self, ptr %arguments, i32 %count, ptr %result)
+  ret i32 %error
+}}"""
+
+
+@functools.cache
+def _module_head(target: str) -> tuple[str, str, str]:
+    """What TVM writes into each LLVM module for a target: data layout, triple, the target."""
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+    text = built(nothing, Target(target), "default").inspect_source("ll")
+    parts: list[Any] = [
+        re.search(r"^target datalayout = .*$", text, re.MULTILINE),
+        re.search(r"^target triple = .*$", text, re.MULTILINE),
+        re.search(r'!\{i32 \d+, !"tvm_target", .*\}$', text, re.MULTILINE),
+    ]
+    layout, triple, described = (str(found[0]) for found in parts)
+    return layout, triple, described
+
+
+CODEGEN = "tvm_hybrid"
+MACHINE = "tvm_hybrid.machine"
+
+
+def annotate_codegen(target: Target, threads: int) -> ir.transform.Pass:
+    """RunCodegen support: compiles regions one by one, for users who assemble their own pipeline.
+
+    `annotate_codegen` marks the functions of a partitioned module for TVM's RunCodegen pass, which
+    hands them to `relax.ext.tvm_hybrid`.
+
+    Before
+
+        R.func_attr({"Composite": "tvm_hybrid.matmul", ...})
+
+    After
+
+        R.func_attr({"Codegen": "tvm_hybrid", "global_symbol": "fused_matmul", ...})
+
+    The pass; the functions must have their configurations and packed weights.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.annotate_codegen")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        machine = json.dumps({"target": json.loads(str(target)), "threads": threads})
+        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+        for gvar, function in mod.functions_items():
+            if is_region_function(function):
+                own = relax.utils.copy_with_new_vars(function)  # with its own symbolic sizes
+                marked = own.without_attr(COMPOSITE).with_attr("Codegen", CODEGEN)
+                named = marked.with_attr("global_symbol", str(gvar.name_hint))
+                updated.update_func(gvar, named.with_attr(MACHINE, machine))
+        return updated
+
+    return run
+
+
+def compile_functions(
+    functions: Sequence[relax.Function], _options: Mapping[str, Any], _constants: Mapping[Any, str]
+) -> list[Any]:
+    """`relax.ext.tvm_hybrid`: one runtime module for every function that RunCodegen hands over.
+
+    Raises
+    ------
+    CompileError
+        If a function is not one that `annotate_codegen` marked.
+    """
+    return [_compile(function) for function in functions]
+
+
+def _compile(function: relax.Function) -> Any:
+    symbol = str(function.attrs["global_symbol"])
+    if REGION not in function.attrs or MACHINE not in function.attrs:
+        raise CompileError(
+            f"{symbol} is not a function of partition_for_tvm_hybrid; relax.ext.{CODEGEN} builds "
+            "only those"
+        )
+    description = json.loads(str(function.attrs[MACHINE]))
+    target = Target(description["target"])
+    region = region_of(function)
+    machine = Machine.from_target(target, int(description["threads"]))
+    kernel = build_kernel(region, config_of(function, region), machine)
+    with kernel_context([kernel]):
+        kernel = made_for(kernel.with_attr("global_symbol", symbol), machine.threads)
+        return tvm.compile(kernel, target, tir_pipeline=pipeline_for(machine.threads)).mod
+
+
+LEFT = "no template; left to the rest of the caller's pipeline"
+
+
+def note_partition(mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
+    """Notes, for every call of a region function, the kernel that it will be, and what is left.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Its region functions have their configurations.
+    machine : Machine
+        What kernels will be built for.
+    decisions : list of Decision
+        Those of the passes before; what they have noted as left is not noted again.
+    """
+    noted = {decision.node for decision in decisions if not decision.taken}
+    for binding in _bindings(mod):
+        call = binding.value
+        if isinstance(call.op, relax.GlobalVar) and is_region_function(mod[call.op]):
+            callee = mod[call.op]
+            region = region_of(callee)
+            config = config_of(callee, region)
+            decisions.append(decision_of(binding, callee, region, config, call.op, machine))
+        elif isinstance(call.op, ir.Op) and call.op.name not in RESHAPES:
+            node, name = str(binding.var.name), call.op.name.removeprefix("relax.")
+            if node not in noted:
+                decisions.append(Decision(node=node, op=name, taken=False, reason=LEFT))
+
+
+def _bindings(mod: IRModule) -> Iterator[relax.VarBinding]:
+    """Every call that an ordinary function binds."""
+    for _, function in mod.functions_items():
+        if is_relax(function) and not is_region_function(function):
+            for block in function.body.blocks:
+                for binding in block.bindings:
+                    if isinstance(binding, relax.VarBinding) and isinstance(
+                        binding.value, relax.Call
+                    ):
+                        yield binding

@@ -1,0 +1,193 @@
+"""Programs of one kernel: as a TIR function, and on the bits of bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import Pass, PassContext, module_pass
+
+from microkernels.base.errors import CompileError
+from microkernels.base.tvm_compat.relax import BFLOAT_CODE, TYPE_CODE_AT, UINT_CODE, with_condition
+from microkernels.vector.expressions import Expr
+from relay_passes.ir.functions import BITS_ENTRY, MAIN
+from relay_passes.ir.graph import is_call, op_name
+from tir_schedules.assembled.one_after_another import Step, one_after_another
+from tir_schedules.core.emission import children, with_children
+from tir_schedules.generic.expressions import substitute
+
+
+def as_one_kernel(
+    mod: IRModule,
+    inputs: Sequence[tirx.Var],
+    outputs: Sequence[tirx.Var],
+    sizes: Mapping[tirx.Var, Expr] | None = None,
+) -> tirx.PrimFunc:
+    """As one kernel: a lowered `main` that only calls kernels becomes a TIR function.
+
+    Before
+
+        def main(a, b):
+            lv = R.call_tir(transpose, (a,), out_ty=R.Tensor((64, 32), "float32"))
+            lv1 = R.call_tir(tvm_hybrid_batch_matmul, (lv, b), out_ty=R.Tensor((64, 48), "float32"))
+            gv = R.reshape(lv1, [4, 16, 48])
+
+    After
+
+        @T.prim_func
+        def main(a, b, gv):
+            lv = T.sblock_alloc_buffer((64, 32))
+            ...                                     # transpose, then tvm_hybrid_batch_matmul
+
+    A reshape is another view of the same memory.
+
+    A module's `main` as one TIR function.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Out of `relay_passes.lower_module.lower_module`.
+    inputs, outputs : sequence of Var
+        The tensors that it reads and writes, its parameters.
+    sizes : mapping, optional
+        What stands for the variables of `main`'s shapes, if it is not themselves.
+
+    Raises
+    ------
+    CompileError
+        If `main` does something else than to call kernels.
+    """
+    main = mod["main"]
+    result = main.body.body
+    results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings[:]]
+    same: dict[relax.Expr, relax.Expr] = {
+        each.var: each.value for each in bindings if isinstance(each.value, relax.Var)
+    }
+    same |= {each.var: each.value.args[0] for each in bindings if is_call(each.value, _RESHAPE)}
+    buffers = dict(zip(main.params, inputs, strict=True))
+    for expr, output in zip(results, outputs, strict=True):
+        root = _root(expr, same)
+        if root in buffers:
+            raise CompileError(f"{output.name}: a result that is an input, or another result")
+        buffers[root] = output
+    steps, between = [], []
+    known = sizes or {}
+    for binding in bindings:
+        if binding.var in same:
+            continue
+        call = binding.value
+        if not is_call(call, "relax.call_tir") or len(call.args) != 2:
+            raise CompileError(f"{binding.var.name} is no call of a kernel")
+        if binding.var not in buffers:
+            name, dtype = str(binding.var.name), str(binding.var.ty.dtype)
+            buffers[binding.var] = tirx.decl_buffer(_shape(binding.var, known), dtype, name)
+            between.append(buffers[binding.var])
+        fields = list(call.args[1].fields)
+        operands, shapes = [], []
+        for arg in (*fields, binding.var):
+            tensor = isinstance(arg.ty, relax.TensorType)
+            root = _root(arg, same)
+            if tensor and (isinstance(root, ir.GenericConst) or root not in buffers):
+                raise CompileError(f"{binding.var.name} reads a constant, which a function has not")
+            operands.append(buffers[root] if tensor else substitute(arg, known))
+            shapes.append(_shape(arg, known) if tensor else [])
+        steps.append(Step(mod[call.args[0]], tuple(operands), tuple(shapes)))
+    return one_after_another(steps, [*inputs, *outputs], between)
+
+
+_RESHAPE = "relax.reshape"
+
+
+def _shape(expr: relax.Expr, sizes: Mapping[tirx.Var, Expr]) -> list[Expr]:
+    return [substitute(extent, sizes) for extent in expr.ty.shape.values]
+
+
+def _root(expr: relax.Expr, same: dict[relax.Expr, relax.Expr]) -> relax.Expr:
+    """The value whose memory a value is."""
+    while expr in same:
+        expr = same[expr]
+    return expr
+
+
+# Accept bits: a model's only kernel takes tensors of bfloat16 as their bits, too.
+#
+# Before
+#
+#     assert A.dtype == "bfloat16"
+#
+# After
+#
+#     assert A.dtype == "bfloat16" or A.dtype == "uint16"
+#
+# NumPy passes no bfloat16, but its bits. Where a model is one kernel, a caller that may hand it the
+# bits needs neither the virtual machine nor views: a call takes half the time. `main` itself keeps
+# its checks of types.
+
+
+TAKES_BITS = "tvm_hybrid.takes_bits"  # an attribute of kernels
+
+
+def mark_takers() -> Pass:
+    """Marks the kernel of a model that is no more; it comes when kernels are called by `call_tir`.
+
+    Such a model has an entry for bits (`uint16_entry`).
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.mark_takers_of_bits")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        names = [gvar.name_hint for gvar in mod.get_global_vars()]
+        if MAIN not in names or BITS_ENTRY not in names:
+            return mod
+        values = [each.value for block in mod[MAIN].body.blocks for each in block.bindings]
+        calls = [each for each in values if not isinstance(each, relax.Var)]
+        if len(calls) != 1 or op_name(calls[0]) != "relax.call_tir":
+            return mod
+        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+        kernel = calls[0].args[0]
+        updated[kernel] = mod[kernel].with_attr(TAKES_BITS, True)
+        return updated
+
+    return run
+
+
+def accept_bits() -> Pass:
+    """Changes the checks of marked kernels, once TVM has written them."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.accept_bits")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        functions = dict(mod.functions_items())
+        for gvar, function in mod.functions_items():
+            if isinstance(function, tirx.PrimFunc) and TAKES_BITS in (function.attrs or {}):
+                functions[gvar] = function.with_body(_accepting(function.body))
+        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+    return run
+
+
+def _accepting(statement: tirx.Stmt) -> tirx.Stmt:
+    """A statement with the checks in it changed; there are none in loops."""
+    if isinstance(statement, tirx.AssertStmt):
+        return with_condition(statement, _or_bits(statement.condition))
+    if isinstance(statement, tirx.For):
+        return statement
+    return with_children(statement, [_accepting(each) for each in children(statement)])
+
+
+def _or_bits(condition: ir.Expr) -> ir.Expr:
+    if isinstance(condition, tirx.And):
+        return tirx.And(_or_bits(condition.a), _or_bits(condition.b))
+    if not isinstance(condition, tirx.EQ) or not _is_type_code(condition.a):
+        return condition
+    if not isinstance(condition.b, tirx.IntImm) or int(condition.b.value) != BFLOAT_CODE:
+        return condition
+    return tirx.Or(condition, tirx.EQ(condition.a, tirx.const(UINT_CODE, "uint8")))
+
+
+def _is_type_code(value: ir.Expr) -> bool:
+    return (
+        isinstance(value, ir.Call)
+        and op_name(value) == "tirx.tvm_struct_get"
+        and isinstance(value.args[2], tirx.IntImm)
+        and int(value.args[2].value) == TYPE_CODE_AT
+    )

@@ -1,0 +1,241 @@
+"""Which nodes of an ONNX model kernels come from, and which decision is about which call."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from relay_passes.ir.decisions import Decision
+
+from .program_graph import KernelCall, ProgramGraph
+
+# Which nodes of an ONNX model the kernels of a program come from.
+#
+#     ONNX        x -> conv1 (Conv) -> bn1 (BatchNormalization) -> relu1 (Relu) -> fc (Gemm) -> y
+#     program     relu_n2_ = conv2d(x)                             from conv1, bn1, relu1
+#                 gv = matmul(relu_n2_)                            from fc
+#
+# A kernel comes from the nodes that make what it writes, and from those before them that no other
+# kernel writes the value of. Nodes that are constant when the model is compiled are in no kernel.
+
+
+def with_origins(
+    graph: ProgramGraph, names: Sequence[Sequence[str]], nodes: ModelNodes
+) -> ProgramGraph:
+    """A program's graph whose calls say which nodes they come from.
+
+    Parameters
+    ----------
+    graph : ProgramGraph
+    names : sequence of sequence of str
+        The variables of each of its values, those of views of it too.
+    nodes : ModelNodes
+        The model's; without any, the graph stays as it is.
+    """
+    if not nodes.nodes:
+        return graph
+    roots = [[n for n in numbers_in(each) if n in nodes.nodes] for each in names]
+    for value, maker in zip(graph.outputs, nodes.outputs, strict=False):
+        if maker is not None and maker in nodes.nodes:
+            roots[value].append(maker)
+    written = {n for call in graph.calls for value in call.writes for n in roots[value]}
+    found = [
+        _before([n for value in call.writes for n in roots[value]], written, nodes)
+        for call in graph.calls
+    ]
+    _fill(graph, found)
+    calls = [
+        replace(call, origins=tuple(nodes.nodes[n].text for n in sorted(each)))
+        for call, each in zip(graph.calls, found, strict=True)
+    ]
+    return replace(graph, calls=tuple(calls))
+
+
+def decisions_with_origins(
+    decisions: Sequence[Decision], graph: ProgramGraph, nodes: ModelNodes
+) -> list[Decision]:
+    """Decisions that say which nodes they are about: those of their calls, or of their value."""
+    texts: dict[int, dict[str, None]] = {}
+    for call, decision in zip(graph.calls, decisions_of(graph.calls, decisions), strict=True):
+        if decision is not None:
+            texts.setdefault(id(decision), {}).update(dict.fromkeys(call.origins))
+    return [
+        replace(each, origins=tuple(texts.get(id(each)) or _named(each.node, nodes)))
+        for each in decisions
+    ]
+
+
+def _named(variable: str, nodes: ModelNodes) -> list[str]:
+    return [nodes.nodes[n].text for n in numbers_in([variable]) if n in nodes.nodes]
+
+
+def _before(roots: Iterable[int], written: set[int], nodes: ModelNodes) -> set[int]:
+    """Nodes, and those before them whose values no kernel writes."""
+    found = {*roots}
+    left = list(found)
+    while left:
+        for maker in nodes.nodes[left.pop()].makers:
+            if maker not in found and maker not in written:
+                found.add(maker)
+                left.append(maker)
+    return found
+
+
+def _fill(graph: ProgramGraph, found: list[set[int]]) -> None:
+    """Gives a call whose variables tell nothing the nodes of those that read what it writes; where
+    there are none either, of those that write what it reads."""
+    readers: dict[int, list[int]] = {}
+    writers: dict[int, int] = {}
+    for place, call in enumerate(graph.calls):
+        for value in call.reads:
+            readers.setdefault(value, []).append(place)
+        writers.update(dict.fromkeys(call.writes, place))
+    for place in reversed(range(len(found))):
+        if not found[place]:
+            found[place] = _union(graph.calls[place], found, readers)
+    for place, call in enumerate(graph.calls):
+        if not found[place]:
+            found[place] = {n for v in call.reads if v in writers for n in found[writers[v]]}
+
+
+def _union(call: KernelCall, found: Sequence[set[int]], readers: dict[int, list[int]]) -> set[int]:
+    return {n for value in call.writes for place in readers.get(value, ()) for n in found[place]}
+
+
+# The nodes of an ONNX model, and how variables of a program say which node they are of.
+#
+#     ONNX                                   Relax
+#     /encoder/0/MatMul (MatMul)             matmul_n17_ = R.matmul(...)
+#     /encoder/0/Add (Add)                   add_n18_ = R.add(matmul_n17_, ...)
+#
+# The importer names the variable of a node's value after the operator and the node's number. Passes
+# keep the variables between kernels, and what they compute on the way to a value has its name, or
+# one that tells nothing. So the names in a finished program are enough to find the nodes of every
+# kernel: `node_origins` does.
+
+
+_NUMBER = re.compile(r"(?<=_)n(\d+)(?=_)")
+_NO_LETTERS = re.compile(r"\W")
+
+
+class ModelNode(msgspec.Struct, frozen=True):
+    """A node of a model.
+
+    Attributes
+    ----------
+    text : str
+        Its name, or that of its first output if it has none, and its operator: "conv1 (Conv)".
+    makers : tuple of int
+        Numbers of the nodes that make its inputs.
+    """
+
+    text: str
+    makers: tuple[int, ...]
+
+
+class ModelNodes(msgspec.Struct, frozen=True):
+    """The nodes of a model that compute at run time, by number.
+
+    Attributes
+    ----------
+    nodes : mapping of int to ModelNode
+    outputs : tuple of int or None
+        The node that makes each output of the model; None where none does.
+    """
+
+    nodes: Mapping[int, ModelNode]
+    outputs: tuple[int | None, ...]
+
+
+NO_NODES = ModelNodes({}, ())
+
+
+def variable_name(number: int, operator: str) -> str:
+    """The name of the variable of a node's value."""
+    return f"{_NO_LETTERS.sub('', operator).lower()}_n{number}_"
+
+
+def numbers_in(names: Sequence[str]) -> list[int]:
+    """The numbers of nodes that names of variables tell, each once."""
+    return list(dict.fromkeys(int(each) for name in names for each in _NUMBER.findall(name)))
+
+
+def texts_in(message: str, nodes: ModelNodes) -> list[str]:
+    """The nodes of which a message names variables.
+
+    >>> texts_in("pass FuseTIR fails at add_n3_", ModelNodes({3: ModelNode("/Add (Add)", ())}, ()))
+    ['/Add (Add)']
+    """
+    return [nodes.nodes[n].text for n in numbers_in([message]) if n in nodes.nodes]
+
+
+def decisions_of(
+    calls: Sequence[KernelCall], decisions: Sequence[Decision]
+) -> list[Decision | None]:
+    """The decision about each call: by variable, else the next about the same kernel."""
+    about = by_function(decisions)
+    count = Counter(call.function for call in calls)
+    named = {(each.node, each.function): each for each in reversed(decisions)}
+    seen: Counter[str] = Counter()
+    found: list[Decision | None] = []
+    for call in calls:
+        mine = about.get(call.function, [])
+        position = seen[call.function]
+        seen[call.function] += 1
+        same = named.get((call.node, call.function))
+        if len(mine) == count[call.function] or same is None:
+            found.append(mine[min(position, len(mine) - 1)] if mine else None)
+        else:
+            found.append(same)
+    return found
+
+
+def by_function(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
+    """The decisions about each kernel, in the order of its calls."""
+    found: dict[str, list[Decision]] = {}
+    for each in decisions:
+        if each.function:
+            found.setdefault(each.function, []).append(each)
+    return found
+
+
+def origins_in_run(
+    functions: Sequence[str], about: Mapping[str, Sequence[Decision]]
+) -> list[tuple[str, ...]]:
+    """The nodes of a model that each call of a run comes from.
+
+    Parameters
+    ----------
+    functions : sequence of str
+        The kernels that a run called, in order.
+    about : mapping
+        As `by_function` makes it. A kernel that was not called once for each of its decisions, as
+        where a branch was taken, has the nodes of all of them in each call.
+    """
+    count, seen = Counter(functions), Counter[str]()
+    found = []
+    for name in functions:
+        mine = about.get(name, ())
+        if len(mine) == count[name]:
+            mine = mine[seen[name] : seen[name] + 1]
+        seen[name] += 1
+        found.append(together(mine))
+    return found
+
+
+_MOST = 4
+
+
+def short(origins: Sequence[str]) -> str:
+    """The first nodes, and how many more there are."""
+    more = len(origins) - _MOST
+    return ", ".join(origins[:_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def together(decisions: Iterable[Decision]) -> tuple[str, ...]:
+    """The nodes of several decisions, each once."""
+    return tuple(dict.fromkeys(each for decision in decisions for each in decision.origins))
