@@ -82,8 +82,10 @@ def lowered(
     return ir.transform.Sequential(passes)(made)
 
 
-def functions(body: Callable[..., relax.Expr], shapes: tuple[Shape, ...]) -> list[tirx.PrimFunc]:
-    found = lowered(body, shapes).functions.values()
+def functions(
+    body: Callable[..., relax.Expr], shapes: tuple[Shape, ...], dtype: str = "float32"
+) -> list[tirx.PrimFunc]:
+    found = lowered(body, shapes, dtype).functions.values()
     return [each for each in found if isinstance(each, tirx.PrimFunc)]
 
 
@@ -135,6 +137,12 @@ def test_one_bfloat16_in_all_lanes(name: str) -> None:
         result = run(first, *map(tvm.runtime.tensor, arrays)).numpy()
         wanted = reference(first, *(tvm.runtime.tensor(x.astype(np.float32)) for x in arrays))
         np.testing.assert_array_equal(result.astype(np.float32), wanted.numpy())
+
+
+def test_other_bfloat16_is_in_vectors() -> None:
+    (function,) = functions(op.nn.relu, (IMAGES,), "bfloat16")
+    scheduled, _ = open_rows(function, Machine("znver4", isa_named("avx2")))
+    assert "T.vectorized" in scheduled.script()
 
 
 @pytest.mark.parametrize("name", CASES)
