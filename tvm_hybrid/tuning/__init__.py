@@ -2,8 +2,7 @@
 
 In: a model. Out: a record file, which later compilations read. `tune_model` is the entry. It tunes
 how contractions are arranged (`tune_arrangements`), layouts if asked to (`tune_layouts`), then
-regions (`tune_regions`, one `TuningTask` each). Rooms import from one another in one direction:
-records <- search, measuring <- the others.
+regions (`tune_regions`, one `TuningTask` each).
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["StopTuning", "Trial", "TuneResult", "tune"]
 
 _HOMES = {
-    "StopTuning": "events",
-    "Trial": "events",
+    "StopTuning": "tune_result",
+    "Trial": "tune_result",
     "TuneResult": "tune_result",
     "tune": "tune_model",
 }
