@@ -13,7 +13,7 @@ from tvm.ir.transform import Pass
 from microkernels.base.errors import CompileError, TvmHybridError
 from microkernels.base.tvm_compat.relax import set_type
 
-from .ir.functions import MAIN
+from .ir.entries import MAIN
 from .ir.rewrite import is_relax, with_body
 
 

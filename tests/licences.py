@@ -25,6 +25,7 @@ FOLDERS = (
 # it is.
 OURS = {
     "*/py.typed": "empty",
+    "tvm_hybrid/library/loader.cc": "the loader of an exported library",
     "tvm_hybrid/report/page/*": "the page of a report",
     "tvm_hybrid/runtime/thread_pool/pool.*": "the pool of threads, in C and as clang translates it",
     "tvm_hybrid/runtime/thread_pool/*.h": "its parts",

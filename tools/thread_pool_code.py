@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-FOLDER = Path(__file__).resolve().parents[1] / "tvm_hybrid" / "thread_pool"
+FOLDER = Path(__file__).resolve().parents[1] / "tvm_hybrid" / "runtime" / "thread_pool"
 SOURCE = FOLDER / "pool.c"
 CODE = FOLDER / "pool.ll"
 

@@ -22,7 +22,7 @@ from typing import TypeGuard, TypeVar
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.functions import BITS_ENTRY, MAIN
+from relay_passes.ir.entries import BITS_ENTRY, MAIN
 
 
 def bits_entry() -> ir.transform.Pass:

@@ -6,10 +6,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tvm import IRModule, relax, tirx
-from tvm.runtime import Tensor
+from tvm import relax, tirx
 
-from relay_passes.ir.constants import constants_in
 from tir_schedules.core.region import Region
 
 from .graph import region_tensor
@@ -121,35 +119,3 @@ def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> rel
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
     return expr
-
-
-MAIN = "main"
-"""The function that a model is."""
-
-BITS_ENTRY = "main_bits"
-"""The same with uint16 in place of bfloat16, of a model that has such inputs or outputs."""
-
-INTO_ENTRY = "main_into"
-"""The same that writes outputs into tensors of the caller."""
-
-SHAPES_ENTRY = "main_shapes"
-"""The shapes of these outputs."""
-
-WEIGHTS_ENTRY = "tvm_hybrid_weights"
-"""Hands out the large constants."""
-
-RELEASE_ENTRY = "tvm_hybrid_release"
-"""Lets go of the last results, in a program whose results are large."""
-
-
-def weights_in(mod: IRModule) -> list[Tensor]:
-    """The functions of a compiled module that others call: their names, and what one of them
-    returns.
-
-    Programs are loaded and run without the compiler, so this imports no pass.
-
-    What the entry of a module that has it returns; nothing if there is none.
-    """
-    if WEIGHTS_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]:
-        return []
-    return [each.value for each in constants_in(mod[WEIGHTS_ENTRY])]

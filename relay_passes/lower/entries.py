@@ -19,7 +19,7 @@ from tvm.relax.utils import copy_with_new_vars
 from tvm.tirx.buffer import BufferType
 
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.functions import INTO_ENTRY, MAIN, RELEASE_ENTRY, SHAPES_ENTRY, WEIGHTS_ENTRY
+from relay_passes.ir.entries import INTO_ENTRY, MAIN, RELEASE_ENTRY, SHAPES_ENTRY, WEIGHTS_ENTRY
 from relay_passes.ir.graph import AnyBinding
 from relay_passes.ir.rewrite import is_relax, map_functions, with_values
 from relay_passes.ir.told_sizes import ToldSizes

@@ -36,7 +36,7 @@ from tvm.target import Target
 
 from microkernels.base.tvm_compat import relax as tvm_compat
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.functions import WEIGHTS_ENTRY
+from relay_passes.ir.entries import WEIGHTS_ENTRY
 from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
 from relay_passes.ir.workers import wait_for, workers

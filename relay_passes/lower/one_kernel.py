@@ -10,7 +10,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from microkernels.base.errors import CompileError
 from microkernels.base.tvm_compat.relax import BFLOAT_CODE, TYPE_CODE_AT, UINT_CODE, with_condition
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.functions import BITS_ENTRY, MAIN
+from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.graph import is_call, op_name
 from tir_schedules.assembled.one_after_another import Step, one_after_another
 from tir_schedules.core.emission import children, with_children

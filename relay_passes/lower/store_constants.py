@@ -28,7 +28,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.constants import array_of, constant_of
-from relay_passes.ir.functions import MAIN
+from relay_passes.ir.entries import MAIN
 from relay_passes.ir.rewrite import with_body
 from tir_schedules.core.emission import opaque_block
 

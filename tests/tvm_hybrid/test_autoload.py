@@ -48,7 +48,7 @@ import inspect, sys, tvm, tvm_ffi
 from tvm.relax.pipeline import PIPELINE_MAP
 from tvm.s_tir import TensorIntrin
 
-heavy = ("onnx", "rich", "xgboost", "relay_passes", "tir_schedules", "microkernels",
+heavy = ("onnx", "rich", "xgboost", "relay_passes", "tir_schedules", "microkernels.isa",
          "tvm.s_tir.tensor_intrin")
 print([name for name in heavy if name in sys.modules])
 registries = [tvm.target.list_tags(), PIPELINE_MAP, tvm_ffi.registry.list_global_func_names()]

@@ -15,7 +15,7 @@ import click
 
 from microkernels.base.files import require_writable, write_whole
 
-from ..bench.peers.openvino_peer import PYTHON_VARIABLE
+from ..bench.peers.peers import PYTHON_VARIABLE
 from .bench_layers import bench_layers
 from .bench_streams import StreamCounts, bench_streams
 from .bench_turns import Turns, turn_options

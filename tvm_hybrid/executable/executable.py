@@ -18,7 +18,7 @@ from tvm.runtime import Tensor
 from microkernels.base.errors import ArtifactError, FeedError
 from microkernels.base.files import replacing, require_writable
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.functions import (
+from relay_passes.ir.entries import (
     BITS_ENTRY,
     INTO_ENTRY,
     MAIN,

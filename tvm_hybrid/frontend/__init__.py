@@ -1,8 +1,33 @@
-"""Importers: models of other frameworks to Relax modules with inputs of static shapes."""
+"""Importers: models of other frameworks to Relax modules with inputs of static shapes.
 
-from ..runtime.tensors import OutputInfo, TensorInfo
-from .imported_model import ImportedModel
-from .onnx_import import import_onnx
-from .open_model import OpenModel, open_model
+Names are imported when they are first used: a session that finds its program in the cache reads the
+bytes of a model alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..runtime.tensors import OutputInfo, TensorInfo
+    from .imported_model import ImportedModel
+    from .onnx_import import import_onnx
+    from .open_model import OpenModel, open_model
 
 __all__ = ["ImportedModel", "OpenModel", "OutputInfo", "TensorInfo", "import_onnx", "open_model"]
+
+_HOMES = {
+    "ImportedModel": "frontend.imported_model",
+    "OpenModel": "frontend.open_model",
+    "OutputInfo": "runtime.tensors",
+    "TensorInfo": "runtime.tensors",
+    "import_onnx": "frontend.onnx_import",
+    "open_model": "frontend.open_model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"tvm_hybrid.{_HOMES[name]}"), name)

@@ -11,7 +11,7 @@ from tvm import IRModule, ir, relax, tirx
 from microkernels.base.errors import Argument, CompileError, InputValueError, ModelError, ShapeError
 from microkernels.base.memory import without_full_collections
 from microkernels.base.tvm_compat.relax import set_type
-from relay_passes.ir.functions import MAIN
+from relay_passes.ir.entries import MAIN
 from relay_passes.ir.rewrite import with_values
 
 from ..explain.origins import NO_NODES, ModelNodes

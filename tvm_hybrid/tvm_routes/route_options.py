@@ -10,7 +10,7 @@ from tvm.relax.analysis import definable_tir_vars_in_type
 
 from microkernels.isa import target_isa
 from relay_passes.ir.decisions import DecisionLog, uses_half_tiles, uses_tiles
-from relay_passes.ir.functions import MAIN
+from relay_passes.ir.entries import MAIN
 from relay_passes.ir.rewrite import is_relax
 from relay_passes.pipeline_options import PipelineOptions
 

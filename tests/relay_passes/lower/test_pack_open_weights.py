@@ -10,7 +10,8 @@ from tvm.relax import op
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.ir.functions import MAIN, is_region_function
+from relay_passes.ir.entries import MAIN
+from relay_passes.ir.functions import is_region_function
 from relay_passes.lower.lower_regions import select_configs
 from relay_passes.lower.weights import pack_open_weights
 from relay_passes.regions.merge_chains import merge_chains

@@ -6,7 +6,7 @@ import pytest
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.ir.functions import RELEASE_ENTRY
+from relay_passes.ir.entries import RELEASE_ENTRY
 from relay_passes.lower.entries import RELEASE_LEAST_BYTES as LEAST_BYTES
 from relay_passes.lower.entries import release_entry
 

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.ir.functions import WEIGHTS_ENTRY, weights_in
+from relay_passes.ir.entries import WEIGHTS_ENTRY, weights_in
 from relay_passes.lower.entries import LEAST_BYTES, weights_entry
 
 LARGE = np.arange(LEAST_BYTES // 4, dtype=np.float32)

@@ -30,8 +30,8 @@ from ...targets.resolve import cpu_name, host_target
 from ..bench import BenchReport, bench
 from ..flops import ProductSums
 from ..peers.onnx_runtime import import_runtime, last_line, optimised_session
-from ..peers.openvino_peer import OpenVino, openvino_python, openvino_version
-from ..peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS
+from ..peers.openvino_peer import OpenVino, openvino_version
+from ..peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, openvino_python
 from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
 from .layer_report import LayerReport, LayerTimes
 

@@ -5,7 +5,6 @@ It is optional: without a Python that has it, benchmarks say so and continue wit
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ import numpy as np
 
 from ...report.timing import SLICE_SECONDS, ContestantError
 from ..load import LoadTurn
+from .peers import PYTHON_VARIABLE, openvino_python
 from .worker_process import WorkerContestant
 
 # Run as a script it would have this folder, where a file is called bisect.py, before the libraries.
@@ -110,11 +110,3 @@ class OpenVino(WorkerContestant):
         self._child.send(seconds)
         load = self._answer("load")
         return LoadTurn([float(time) for time in load["times"]], float(load["rate"]))
-
-
-PYTHON_VARIABLE = "TVM_HYBRID_OPENVINO_PYTHON"
-
-
-def openvino_python(path: str | None = None) -> str:
-    """The Python to run OpenVINO with: the given one, that of the environment, or this one."""
-    return path or os.environ.get(PYTHON_VARIABLE) or sys.executable

@@ -1,4 +1,9 @@
-"""Names of the contestants of a benchmark, in tables and on the command line."""
+"""Names of the contestants of a benchmark, and which Python has OpenVINO; cheap to import."""
+
+from __future__ import annotations
+
+import os
+import sys
 
 OURS = "tvm_hybrid"
 ONNX_RUNTIME = "ONNX Runtime"
@@ -7,3 +12,9 @@ OPENVINO = "OpenVINO"
 PEERS = {"ort": ONNX_RUNTIME, "openvino": OPENVINO, "stock": STOCK_TVM}
 # They multiply bytes by instructions that `onnx_runtime.why_products_differ` is about.
 SATURATING = (ONNX_RUNTIME, OPENVINO)
+PYTHON_VARIABLE = "TVM_HYBRID_OPENVINO_PYTHON"
+
+
+def openvino_python(path: str | None = None) -> str:
+    """The Python to run OpenVINO with: the given one, that of the environment, or this one."""
+    return path or os.environ.get(PYTHON_VARIABLE) or sys.executable

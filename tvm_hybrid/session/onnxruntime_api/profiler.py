@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from microkernels.base.files import require_writable, write_whole
 from microkernels.base.logs import logger
 from relay_passes.ir.decisions import Decision
-from relay_passes.ir.functions import BITS_ENTRY, INTO_ENTRY, MAIN, SHAPES_ENTRY
+from relay_passes.ir.entries import BITS_ENTRY, INTO_ENTRY, MAIN, SHAPES_ENTRY
 
 from ...executable.executable import Executable
 from ...explain.origins import by_function, origins_in_run

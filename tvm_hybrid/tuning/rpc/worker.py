@@ -218,10 +218,6 @@ def main() -> None:
         answer(worker.handle(msgspec.json.decode(line, type=Job)))
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Measuring candidates of a region at a server: built and checked here, checked and timed there.
 #
 # A candidate first runs here, if this CPU can run its code: one that crashes or is wrong then costs
@@ -373,3 +369,7 @@ class RemoteBench(PreparedCase):
                     original.copyto(other[i])
             rows.append(other)
         return rows
+
+
+if __name__ == "__main__":
+    main()

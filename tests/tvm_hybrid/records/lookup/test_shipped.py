@@ -18,9 +18,9 @@ def test_they_are_package_data() -> None:
     settings = configparser.ConfigParser()
     settings.read(root / "setup.cfg")
     data = settings["options.package_data"]
-    for folder, package in ((shipped.FOLDER, "lookup"), (RECORDINGS, "recordings")):
-        room = root / "tvm_hybrid" / "tuning" / package
-        pattern = data[f"tvm_hybrid.tuning.{package}"]
+    for folder, package in ((shipped.FOLDER, "records.lookup"), (RECORDINGS, "tuning.recordings")):
+        room = root.joinpath("tvm_hybrid", *package.split("."))
+        pattern = data[f"tvm_hybrid.{package}"]
         files = list(folder.rglob("*.jsonl*"))
         assert files
         assert all(path.relative_to(room).match(pattern) for path in files)

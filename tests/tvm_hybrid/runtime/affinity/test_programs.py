@@ -45,7 +45,7 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Topology:
         {0: [(first,)], 1: [(cpu,) for cpu in rest]},
         nodes={0: [first], 1: rest},
     )
-    for module in ("api", "load_executable", "threads"):
+    for module in ("api", "executable.load", "runtime.threads"):
         monkeypatch.setattr(f"tvm_hybrid.{module}.host_topology", lambda: found)
     return found
 

@@ -42,6 +42,6 @@ def test_a_changed_header_makes_the_code_old(tmp_path: Path) -> None:
 
 def test_all_come_along() -> None:
     setup = configparser.ConfigParser()
-    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    setup.read(Path(__file__).parents[4] / "setup.cfg")
     listed = setup["options.package_data"]["tvm_hybrid.runtime.thread_pool"]
     assert listed.split(", ") == [SOURCE.name, "*.h", CODE.name]

@@ -12,7 +12,7 @@ import pytest
 import tvm_hybrid
 from tvm_hybrid.runtime.tensors import TensorInfo
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "onnxruntime.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "onnxruntime.md"
 CLASSES = (
     "InferenceSession",
     "SessionOptions",
