@@ -19,8 +19,7 @@ from tvm_hybrid.bench.layers.layer_report import (
     markdown_page,
     mean_ratio,
 )
-from tvm_hybrid.bench.peers.openvino_peer import PYTHON_VARIABLE
-from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PYTHON_VARIABLE
 from tvm_hybrid.cli import main
 from tvm_hybrid.report import roof
 

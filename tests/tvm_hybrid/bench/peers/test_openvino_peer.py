@@ -10,13 +10,8 @@ import pytest
 
 from tvm_hybrid.bench.accuracy.compare import Tolerance
 from tvm_hybrid.bench.bench import bench
-from tvm_hybrid.bench.peers.openvino_peer import (
-    PYTHON_VARIABLE,
-    OpenVino,
-    openvino_python,
-    openvino_version,
-)
-from tvm_hybrid.bench.peers.peers import OPENVINO, OURS
+from tvm_hybrid.bench.peers.openvino_peer import OpenVino, openvino_version
+from tvm_hybrid.bench.peers.peers import OPENVINO, OURS, PYTHON_VARIABLE, openvino_python
 from tvm_hybrid.report.timing import ContestantError
 
 # Gives twice its input, in bfloat16 three times. Its counters are means of all runs, as the real
