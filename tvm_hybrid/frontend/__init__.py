@@ -13,17 +13,14 @@ if TYPE_CHECKING:
     from ..runtime.tensors import OutputInfo, TensorInfo
     from .imported_model import ImportedModel
     from .onnx_import import import_onnx
-    from .open_model import OpenModel, open_model
 
-__all__ = ["ImportedModel", "OpenModel", "OutputInfo", "TensorInfo", "import_onnx", "open_model"]
+__all__ = ["ImportedModel", "OutputInfo", "TensorInfo", "import_onnx"]
 
 _HOMES = {
     "ImportedModel": "frontend.imported_model",
-    "OpenModel": "frontend.open_model",
     "OutputInfo": "runtime.tensors",
     "TensorInfo": "runtime.tensors",
     "import_onnx": "frontend.onnx_import",
-    "open_model": "frontend.open_model",
 }
 
 

@@ -162,7 +162,7 @@ class ModelPrograms:
         """
         if not is_onnx(self._model):
             raise CompileError("NumPy runs ONNX models only")
-        from ..frontend import open_model
+        from ..frontend.open_model import open_model
 
         opened = open_model(self._model, shapes)
         in_file = isinstance(self._model, (str, os.PathLike))
