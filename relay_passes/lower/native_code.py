@@ -13,10 +13,10 @@ TVM compiles the kernels of a module one after the other. But they are independe
 release Python's lock. So as many threads as the process may use CPUs compile groups of kernels. The
 groups depend only on the model, so that any number of CPUs makes the same library.
 
-With a store of kernels (`kernel_text`), code that it has is not compiled again.
+With a store of kernels (`codegen`), code that it has is not compiled again.
 
 TVM hashes all constants of an executable, for each function that has them. So large ones stay
-outside of it (`outside_weights`) until it is to run in this process: `with_weights`.
+outside of it (`weights`) until it is to run in this process: `with_weights`.
 
 `with_native_code` does the same for a module that TVM compiles: its kernels become modules of
 machine code, which TVM's executable imports. TVM's passes never see our unrolled loops then.

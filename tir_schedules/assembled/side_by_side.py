@@ -5,7 +5,7 @@
         else: ...the second kernel...
 
 Every kernel is built by its own template, for the threads that it gets. Threads are shared out by
-estimates (`thread_parts`). An estimate also says whether it pays: calls and idle threads saved,
+estimates (`task_parts`). An estimate also says whether it pays: calls and idle threads saved,
 against one fork and results that the next kernel fetches from another core.
 """
 

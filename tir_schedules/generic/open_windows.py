@@ -5,7 +5,7 @@
 
     ->  columns 2 * j + l, of which those from 1 to w are read: x[2*i + k, column - 1]
 
-`open_window_loops` writes their loops.
+`windows_of` recognises them, `window_loops` writes their loops.
 """
 
 from __future__ import annotations

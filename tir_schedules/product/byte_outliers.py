@@ -195,7 +195,7 @@ class ByteOutliers:
 #     what is left                         words or digits
 #
 # "Beyond 7 bits" is beyond 127 from 0 or, where few are taken apart, from a number below A's zero
-# point. See `byte_product` and `outlier_list`.
+# point. See `outlier_list`.
 
 
 LISTED_ROWS = 512  # of a block: what they start with, in some panels, stays in L2

@@ -1,7 +1,7 @@
 """The loops of a product whose number of rows is known at run time only.
 
     for each block of rows
-        one or two rows: several panels of columns side by side, see `few_rows`
+        one or two rows: several panels of columns side by side, see `skinny_product`
         more: for each panel, for each block of K
             for each register tile: code for its height, chosen by a branch; then one epilogue
 
@@ -54,8 +54,8 @@ MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take
 def share_open(plan: ProductPlan, rows: Expr, whole: int, alone: int, loops: OpenRows) -> None:
     """The whole product, in one parallel region over the grid of threads.
 
-    Threads claim pieces of their shares (see `claims`), unless rows are staged first, as those of
-    8-bit integers are: whoever takes a piece would stage them once more, and was slower.
+    Threads claim pieces of their shares (`core/placement.py`), unless rows are staged first, as
+    those of 8-bit integers are: whoever takes a piece would stage them once more, and was slower.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
     a = c + t + r        t = min(max(a - c, 0), 127); r is mostly 0
 
-A product of t by pairs of bytes never saturates (see `byte_product`). The r that are not 0 stand in
+A product of t by pairs of bytes never saturates (see `byte_outliers`). The r that are not 0 are in
 a list, in groups of four elements of K: the group's number, four magnitudes, and their sign if
 there are two. No magnitude is beyond 128, so that their products do not saturate either:
 2 * 128 * 127 and -2 * 128 * 128 are within 16 bits.

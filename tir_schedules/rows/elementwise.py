@@ -3,8 +3,7 @@
     y = epilogue(x)        such as quantize(dequantize(a) + dequantize(b)), or a quantisation alone
 
 x is float32, bfloat16, or an integer that is held as int32 lanes. Dimensions are collapsed first
-(`collapse`), mostly to one long row. The loops go over full vectors (`elementwise_loops`; for sizes
-that are known at run time only, `open_elementwise`).
+(`collapse` in `core/extents.py`), mostly to one long row. The loops go over full vectors.
 """
 
 from __future__ import annotations

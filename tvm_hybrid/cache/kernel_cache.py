@@ -1,6 +1,6 @@
 """KernelCache: a folder of kernels' machine code, for programs that have some of them again.
 
-    <key>.kernel    SHA-256 of the rest, and the rest: assembler text as JSON (`kernel_text`)
+    <key>.kernel    SHA-256 of the rest, and the rest: assembler text as JSON (`codegen`)
 
 Files appear whole, by renaming, and are checked whenever they are read: LLVM ends the process when
 it reads a damaged text. Nothing here fails a session: what cannot be read or written is compiled.

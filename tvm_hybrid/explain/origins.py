@@ -115,7 +115,7 @@ def _union(call: KernelCall, found: Sequence[set[int]], readers: dict[int, list[
 # The importer names the variable of a node's value after the operator and the node's number. Passes
 # keep the variables between kernels, and what they compute on the way to a value has its name, or
 # one that tells nothing. So the names in a finished program are enough to find the nodes of every
-# kernel: `node_origins` does.
+# kernel: `with_origins` does.
 
 
 _NUMBER = re.compile(r"(?<=_)n(\d+)(?=_)")

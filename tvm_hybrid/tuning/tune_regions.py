@@ -64,8 +64,8 @@ def tune_regions(
     plan : Plan
         How to search, and when it is enough.
     callbacks : sequence of callable
-        Told every step; see `events`. Their exceptions end the run: StopTuning in order, others as
-        they are.
+        Told every step; see `tune_result`. Their exceptions end the run: StopTuning in order,
+        others as they are.
     weights : sequence of int or None
         How often the model runs each region; None: once.
 

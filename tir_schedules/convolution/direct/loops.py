@@ -79,7 +79,7 @@ class ConvLoops:
     outliers : ConvOutliers or None
         What bytes of the band were cut off, if anything.
     fitting : ConvLoops or None
-        Loops by bytes, for bands where no pair of products saturates (see `byte_product`).
+        Loops by bytes, for bands where no pair of products saturates (see `byte_outliers`).
     """
 
     config: ConvConfig

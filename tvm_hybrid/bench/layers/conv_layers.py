@@ -2,7 +2,7 @@
 
 There are two times for each contestant. The time of the whole model, NCHW in and out, includes
 reorders. The time of the kernel alone is what the convolution takes inside a network, where layouts
-stay (see `kernel_times`): the least of several means of a few runs.
+stay: the least of several means of a few runs.
 """
 
 from __future__ import annotations
