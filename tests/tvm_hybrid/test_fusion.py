@@ -120,7 +120,7 @@ def test_commands_take_it(
     assert main(["compile", path, "-o", "m.so", *options]) == 0
     assert "fusion: none" in capsys.readouterr().out
     assert tvm_hybrid.load("m.so").manifest.fusion == "none"
-    with pytest.raises(ArtifactError, match="fusion and records cannot be given"):
+    with pytest.raises(ArtifactError, match="compiled already: fusion cannot be given"):
         tvm_hybrid.InferenceSession("m.so", fusion="none")
     assert main(["run", path, "--fusion", "all"]) == 2
     assert "'all'" in capsys.readouterr().err
