@@ -55,7 +55,14 @@ class Program:
         """Arguments of `tvm_hybrid.compile`: the model and its sizes."""
         if self.source == "onnx":
             made = build(self.model + "_dynamic" * self.dynamic)
-            return {"model": made.proto, "precision": self.kind, "keep_open": self.dynamic}
+            # Inputs that decide what is computed, such as the one of a branch.
+            values = made.values if self.dynamic else None
+            return {
+                "model": made.proto,
+                "precision": self.kind,
+                "keep_open": self.dynamic,
+                "values": values,
+            }
         import torch
 
         from tools.doors.torch_models import torch_model
