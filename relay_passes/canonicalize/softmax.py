@@ -30,7 +30,7 @@ from relay_passes.ir.with_args import with_args
 #     gv = R.where(R.greater(lv3, 0), lv2, R.const(0.0))
 #
 # PyTorch exports attention with a boolean mask in this form to ONNX. torch.export tests the scores,
-# with and without a mask (see safe_rows.py):
+# with and without a mask:
 #
 #     lv2 = R.logical_not(R.equal(lv, R.const(-inf)))
 #     lv3 = R.logical_not(R.astype(R.max(R.astype(lv2, "int8"), axis=[-1], keepdims=True), "bool"))

@@ -1,5 +1,5 @@
 """Legalises R.shape_to_tensor, for which TVM's function is not in its runtime, R.broadcast_to where
-sizes may be 1 or not, and reshapes to sizes that are sums, which stay views (views_of_sums.py).
+sizes may be 1 or not, and reshapes to sizes that are sums, which stay views.
 
 Before
 
@@ -38,7 +38,7 @@ from relay_passes.ir.graph import DataflowGraph, is_call
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES
 
-VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape: legalize_joins.py
+VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape has its own function
 
 
 def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -9,7 +9,7 @@ After
     gv = R.call_tir(tvm_hybrid_matmul, (x, const_packed, b), out_ty=R.Tensor(...))
 
 Equal regions with equal configurations share one kernel. So do regions that differ in numbers only
-(kernel_families.py): the numbers are a further argument, as `share_kernels` makes it.
+(kernel_sharing.py): the numbers are a further argument, as `share_kernels` makes it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from .lower_regions import config_of
 #     def fused_matmul(x, packed, b):
 #         w = ...slices of packed, put together...   # the function keeps its meaning
 #
-# What is no constant has been packed already (see pack_open_weights.py).
+# What is no constant has been packed already (see `pack_open_weights`).
 
 
 MOST_KEPT = 1 << 24  # bytes that have been packed since freed memory was given back

@@ -10,8 +10,7 @@ After, if that is proven to give the same integers for every possible sum
 
 An int32 bias is added first in both forms. The function keeps its operators, which state its
 meaning; constants that the kernel no longer reads move into it. The factors are parameters that
-only the kernel reads. A chain for which no proof is found stays as it is: see
-requantize_factors.py.
+only the kernel reads. A chain for which no proof is found stays as it is.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ likewise (on tiles only) or 8-bit integers, of which the product is exact in int
 included (zero_points.py). With the attributes "a_quantize" (the 8-bit type), "a_scale" and
 "a_zero_point" a f32 A is quantised on the way in, with "dynamic" ones after its range has been
 found (DynamicQuantizeLinear). With "weight_scale" the rows of a f32 weight have factors
-(scaled_weight.py).
+(narrow_weight.py).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def demonstrate_file_types(threads: int, seconds: float, steps: Steps) -> list[B
     classifier = Classifier(magika.session, config, load_text_labels(files.types))
     steps.begin("recognising files of this repository")
     steps.show(recognise(classifier))
-    source = (REPOSITORY / "tvm_hybrid" / "demo" / "classifier.py").read_bytes()
+    source = Path(__file__).read_bytes()
     features = classifier.features(source)
     assert features is not None, "a module's source is longer than a few bytes"
     return [magika.examine({"bytes": features}, seconds, steps)]

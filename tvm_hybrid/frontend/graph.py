@@ -52,7 +52,7 @@ class Graph:
     is_body
         Whether this is such a body, so that its inputs are not the model's.
     check_indices
-        Whether the program checks indices (checked_indices.py).
+        Whether the program checks indices (check_model.py).
     origins
         The number of the model's node that a value is computed for.
     folded

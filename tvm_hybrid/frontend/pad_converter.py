@@ -4,7 +4,7 @@
     Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
     Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
     of an axis of open size, or by amounts
-    that follow from sizes                  ->    a table of places (data_sized/pad_tables.py)
+    that follow from sizes                  ->    a table of places (data_sized/pads.py)
     Pad(x, pads), pads of expressions of
     sizes, or negative for open sizes       ->    a kernel (data_sized/pads.py)
 

@@ -10,7 +10,7 @@ DynamicQuantizeLinear  relay_passes.ir.dynamic_quantize
 DequantizeBlocks       R.reshape((R.reshape(q, [K / b, b, N]) - zero_point) * scale, [K, N])
 
 Weights stay 8-bit constants: what multiplies them widens them. A scale or zero point of one
-element is of rank 0. DequantizeBlocks is the front end's own (rewrites/dequantize_blocks.py).
+element is of rank 0. DequantizeBlocks is the front end's own (rewrites/integer_matmul.py).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ..load import LoadTurn
 from .peers import PYTHON_VARIABLE, openvino_python
 from .worker_process import WorkerContestant
 
-# Run as a script it would have this folder, where a file is called bisect.py, before the libraries.
+# Run as a script it would have this folder before the libraries.
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 _WORKER = Path(__file__).with_name("openvino_worker.py")
 

@@ -12,7 +12,7 @@ Where an extent is dynamic, windows of two elements lack one at most, at the end
 Conv(x[n], W, auto_pad=SAME_UPPER, strides=[3])    ->    Conv(Pad(x, ...), W, strides=[3])
 
 Of other windows the amounts follow from the extent, and a Pad adds them.
-Pools without auto_pad are as ceil_mode.py and wide_windows.py have them.
+Pools without auto_pad are as ceil_mode.py has them.
 """
 
 from __future__ import annotations

@@ -278,8 +278,8 @@ def batch_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
             scale = gamma / sqrt(variance + epsilon),  shift = beta - mean * scale
 
     Constant statistics are combined in float64 and rounded once; the Relax pass `fold_factors`
-    carries on from here. In training mode the statistics are those of x itself
-    (batch_statistics.py). Where the inputs have different types, as from opset 15 on, everything is
+    carries on from here. In training mode the statistics are those of x itself.
+    Where the inputs have different types, as from opset 15 on, everything is
     computed in the widest.
 
     Mul and Add, if the statistics are constant or the batch's own and the rank is known.

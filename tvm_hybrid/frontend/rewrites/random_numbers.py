@@ -6,8 +6,8 @@ Bernoulli(p)                   ->    Cast(Less(RandomNumbers, p))
 Multinomial(x)                 ->    for each number the first place where the sums of the
                                      probabilities exceed it
 
-random_converter.py says where the numbers come from. ONNX's own function for Bernoulli draws 1 with
-the probability 1 - p.
+The numbers come from sequence_converters.py. ONNX's own function for Bernoulli draws 1 with the
+probability 1 - p.
 """
 
 from __future__ import annotations
