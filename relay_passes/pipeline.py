@@ -7,14 +7,13 @@ from enum import Enum
 from tvm import relax
 from tvm.ir.transform import Pass
 
-from tir_schedules.product.half_product import multiplies_half
+from tir_schedules.product.matmul import multiplies_half
 
-from .bfloat16.bf16_precision import bf16_precision
+from .bfloat16.bf16_precision import bf16_precision, bits_entry
 from .bfloat16.half_products import half_products
 from .bfloat16.narrow_products import narrow_products
 from .bfloat16.raise_bf16_casts import raise_bf16_casts, raise_f16_casts
-from .bfloat16.uint16_entry import bits_entry
-from .bfloat16.widen_bf16 import widen_bf16, widen_f16
+from .bfloat16.widening import widen_bf16, widen_f16
 from .canonicalize.activations import (
     activations,
     decompose_prelu,
@@ -49,9 +48,8 @@ from .canonicalize.softmax import recognize_softmax, safe_softmax
 from .canonicalize.views import compose_views, drop_views, sink_permutes
 from .ir.decisions import DecisionLog
 from .ir.tidy import tidy, to_dataflow
-from .layout.compose_reorders import compose_reorders
+from .layout.compose_reorders import compose_reorders, note_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
-from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
 from .lift.lift_programs import lift_programs
 from .lower.caches import grow_caches, update_rows
@@ -62,34 +60,28 @@ from .lower.fusion import fuse_operators, scalars_in_shapes, unmatched_sizes
 from .lower.kernel_sharing import rename_kernels, share_kernels
 from .lower.legalize_axes import reduction_identities
 from .lower.legalize_numbers import bfloat16_remainders
-from .lower.legalize_operators import legalize_operators
 from .lower.legalize_shapes import plain_views, rewrite_reshapes, views_of_sums
 from .lower.lower_regions import lower_regions, select_configs
 from .lower.memory import allocate_empty, share_objects, share_storage, size_classes
 from .lower.merge_side_by_side import merge_side_by_side
 from .lower.one_kernel import mark_takers
-from .lower.schedule_generic import schedule_leftovers
+from .lower.schedule_generic import legalize_operators, schedule_leftovers
 from .lower.store_constants import store_constants
 from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
-from .quantize.fold_dequantize import fold_dequantize
-from .quantize.integer_conv import integer_conv
-from .quantize.integer_matmul import integer_matmul
 from .quantize.integer_mean import integer_mean
+from .quantize.integer_product import integer_conv, integer_matmul
 from .quantize.lift_quantize import lift_quantize
 from .quantize.narrow_conv_weights import narrow_conv_weights
 from .quantize.requantize import requantize
-from .quantize.row_scales import row_scales
-from .quantize.sink_dequantize import sink_dequantize
-from .quantize.stock_dynamic_quantize import stock_dynamic_quantize
-from .quantize.weight_only_matmul import weight_only_matmul
+from .quantize.row_scales import row_scales, stock_dynamic_quantize, weight_only_matmul
+from .quantize.sink_dequantize import fold_dequantize, sink_dequantize
+from .regions.match_anchors import scale_weight
 from .regions.merge_attention import merge_attention
-from .regions.merge_chains import merge_chains
-from .regions.merge_depthwise import merge_depthwise
+from .regions.merge_chains import merge_chains, merge_depthwise
 from .regions.merge_projections import merge_projections
 from .regions.partition import partition
 from .regions.quantization_ranges import quantization_ranges
-from .regions.scale_weight import scale_weight
 from .regions.select_winograd import select_winograd
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvm.target import Target
 
+from microkernels.base.errors import CompileError
 from microkernels.machines.machine import Machine
-
-from .check_option import check_option
 
 if TYPE_CHECKING:  # sessions read the options without loading the compiler
     from tir_schedules.tensorize.arrangement import ChooseArrangement
@@ -108,3 +108,20 @@ class PipelineOptions(CodeOptions):
     def machine(self) -> Machine:
         """The machine that kernels are built for."""
         return Machine.from_target(self.target, self.threads)
+
+
+def check_option(argument: str, value: object, known: Sequence[str], what: str = "") -> None:
+    """Refuses a value that is not among those known.
+
+    `what` is what the message calls the option; by default as its argument is called.
+
+    Raises
+    ------
+    CompileError
+        Naming those that there are.
+    """
+    if value not in known:
+        names = ", ".join(map(repr, known))
+        raise CompileError(
+            f"unknown {what or argument} {value!r}; the known ones are {names}", argument=argument
+        )

@@ -28,7 +28,7 @@ def test_every_file_of_others_has_a_licence_that_is_shipped() -> None:
 
 
 def test_it_is_known_whose_each_file_is() -> None:
-    assert len(list(files(ROOT))) > 1000
+    assert len(list(files(ROOT))) > 900
     assert unknown_origin(ROOT) == [], "name them in NOTICE, or in tests/licences.py as ours"
 
 
@@ -39,8 +39,8 @@ def test_what_looks_like_others_is_listed() -> None:
 @pytest.mark.parametrize(
     "name, text",
     [
-        ("tvm_hybrid/report/page/chart.min.js", "x" * 3000),
-        ("tvm_hybrid/report/page/chart.js", "/*! @license MIT */ let a = 1;"),
+        ("tvm_hybrid/report/page/static/chart.min.js", "x" * 3000),
+        ("tvm_hybrid/report/page/static/chart.js", "/*! @license MIT */ let a = 1;"),
         ("tvm_hybrid/report/chart.py", "# Copyright (c) 2020 Somebody"),
         ("microkernels/machines/measurements/b.jsonl", '{"source": "somewhere, BSD-3"}'),
     ],

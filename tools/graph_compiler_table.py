@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tvm_hybrid.bench.scaling.scale import scale_model
 from tvm_hybrid.options import CompileOptions
-from tvm_hybrid.report.markdown import markdown_table
+from tvm_hybrid.report.timing import markdown_table
 
 TARGET, THREADS = "icx", 32
 # Layers, and batches; sequence, hidden size and heads, and batches.

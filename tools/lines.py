@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from tvm_hybrid.cli.console import output_console, say
+from tvm_hybrid.cli.base.console import output_console, say
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid", "tools")

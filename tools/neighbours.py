@@ -27,7 +27,7 @@ import click
 import numpy as np
 
 import tvm_hybrid
-from tvm_hybrid.cli.options import NamedSize
+from tvm_hybrid.cli.base.options import NamedSize
 from tvm_hybrid.runtime.tensors import numpy_dtype
 
 REPEAT = 60

@@ -26,9 +26,8 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from relay_passes.ir.decisions import TENSORIZE
-from tir_schedules.tensorize.contraction import Contraction, RefusedError, check
-from tvm_hybrid.report.markdown import markdown_table
-from tvm_hybrid.report.timing import time_calls
+from tir_schedules.tensorize.arrangement import Contraction, RefusedError, check
+from tvm_hybrid.report.timing import markdown_table, time_calls
 
 SECONDS = 0.02
 TURNS = 5

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
     from .session.node_arg import NodeArg
     from .session.onnxruntime_api.model_surface import ModelMetadata
     from .session.onnxruntime_api.ort_value import OrtValue
-    from .session.onnxruntime_api.process_settings import (
+    from .session.onnxruntime_api.run_options import RunOptions
+    from .session.onnxruntime_api.session_options import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        SessionOptions,
         disable_telemetry_events,
         enable_telemetry_events,
         get_all_providers,
@@ -44,13 +49,6 @@ if TYPE_CHECKING:
         preload_dlls,
         set_default_logger_severity,
         set_default_logger_verbosity,
-    )
-    from .session.onnxruntime_api.run_options import RunOptions
-    from .session.onnxruntime_api.session_options import (
-        ExecutionMode,
-        ExecutionOrder,
-        GraphOptimizationLevel,
-        SessionOptions,
     )
     from .targets.resolve import resolve_target
     from .tuning import tune
@@ -111,21 +109,21 @@ _HOMES = {
     "SessionOptions": "session.onnxruntime_api.session_options",
     "Stage": "session.progress",
     "compile": "api",
-    "disable_telemetry_events": "session.onnxruntime_api.process_settings",
-    "enable_telemetry_events": "session.onnxruntime_api.process_settings",
-    "get_all_providers": "session.onnxruntime_api.process_settings",
-    "get_available_providers": "session.onnxruntime_api.process_settings",
-    "get_build_info": "session.onnxruntime_api.process_settings",
-    "get_device": "session.onnxruntime_api.process_settings",
-    "get_version_string": "session.onnxruntime_api.process_settings",
+    "disable_telemetry_events": "session.onnxruntime_api.session_options",
+    "enable_telemetry_events": "session.onnxruntime_api.session_options",
+    "get_all_providers": "session.onnxruntime_api.session_options",
+    "get_available_providers": "session.onnxruntime_api.session_options",
+    "get_build_info": "session.onnxruntime_api.session_options",
+    "get_device": "session.onnxruntime_api.session_options",
+    "get_version_string": "session.onnxruntime_api.session_options",
     "import_onnx": "frontend",
     "load": "executable.load",
     "partition_for_tvm_hybrid": "tvm_routes.byoc",
-    "preload_dlls": "session.onnxruntime_api.process_settings",
+    "preload_dlls": "session.onnxruntime_api.session_options",
     "quantize": "quantization",
     "resolve_target": "targets.resolve",
-    "set_default_logger_severity": "session.onnxruntime_api.process_settings",
-    "set_default_logger_verbosity": "session.onnxruntime_api.process_settings",
+    "set_default_logger_severity": "session.onnxruntime_api.session_options",
+    "set_default_logger_verbosity": "session.onnxruntime_api.session_options",
     "tensorize": "tvm_routes.tensorized",
     "torch_programs": "pytorch.programs",
     "tune": "tuning",

@@ -16,22 +16,21 @@ from microkernels.base.memory import return_what_compiling_took
 from microkernels.isa import isa_named, target_isa
 from microkernels.machines.description import describe
 from microkernels.machines.machine import without_slow_dots
-from relay_passes.compile_module import CompiledModule, compile_module
-from relay_passes.failing_binding import first_line
 from relay_passes.ir.constants import constants_of
 from relay_passes.ir.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.lower.native_code import with_weights
+from relay_passes.lower_module import CompiledModule, compile_module
 from relay_passes.pipeline_options import PipelineOptions
+from relay_passes.run_passes import first_line
 
 from .cache.kernel_cache import kernel_cache
 from .executable.executable import Executable
 from .explain.origins import decisions_with_origins, short, texts_in, with_origins
 from .explain.program_facts import ProgramFacts, program_facts
 from .explain.program_graph import ProgramGraph
+from .frontend.imported_model import exported, is_module
 from .frontend.model_input import SourceModel, import_model
-from .frontend.torch_modules import exported, is_module
-from .library.manifest import Coverage, Manifest, package_versions
-from .library.record_use import uses_in
+from .library.manifest import Coverage, Manifest, package_versions, uses_in
 from .options import (
     CompileKeywords,
     CompileOptions,
@@ -43,11 +42,9 @@ from .options import (
     setting_of,
     target_of,
 )
-from .runtime.affinity.places import PoolSetting
-from .runtime.affinity.topology import host_topology
-from .runtime.affinity.weights import Nodes, nodes_for, place_weights
-from .targets.cpu_features import required_features
-from .targets.featureless import warn_if_featureless
+from .runtime.places import Nodes, PoolSetting, nodes_for, place_weights
+from .runtime.topology import host_topology
+from .targets.cpu_features import required_features, warn_if_featureless
 from .targets.resolve import cpu_name
 
 if TYPE_CHECKING:
@@ -99,7 +96,7 @@ def compile(
     OutputError
         If `dump_ir` cannot be written to.
     """
-    from .records.lookup.choice_lookup import with_records
+    from .records.record_lookup import with_records
 
     options = chosen_options(options, keywords, CompileKeywords)
     dump_folder(options)

@@ -18,13 +18,13 @@ from tvm.target import Target
 from microkernels.base.errors import Argument, CompileError, OptionError, TvmHybridError
 from relay_passes.pipeline_options import CodeOptions, PipelineOptions
 
-from .executable.fallback import fallback_target
-from .runtime.affinity.places import PoolSetting
+from .executable.machine_code import fallback_target
+from .runtime.places import PoolSetting
 from .runtime.threads import ThreadsLike, resolve_setting
 from .targets.resolve import MachineLike, TargetLike, resolve_target, threads_of
 
 if TYPE_CHECKING:
-    from .records.lookup.record_lookup import RecordLookup
+    from .records.record_lookup import RecordLookup
 
 PathLike = str | os.PathLike[str]
 Records = PathLike | Sequence[PathLike] | None
@@ -121,7 +121,7 @@ class CompileOptions(CodeOptions):
         Tuning records to apply, in this order: these files', or for None those that
         `TVM_HYBRID_RECORDS` names; then those that this package brings for the CPU. A region that
         none of them knows gets the configuration of a region like it, if that promises a gain
-        (`tvm_hybrid.records.lookup.nearest_record`). An empty list, or TVM_HYBRID_RECORDS=none: no
+        (`tvm_hybrid.records.nearest_record`). An empty list, or TVM_HYBRID_RECORDS=none: no
         records. `Manifest.records` says which were used.
     num_threads : int or None
         Threads of one run; None for the `num-cores` of a target that states them, then
@@ -306,7 +306,7 @@ def records_of(options: CompileOptions) -> RecordLookup | None:
     RecordError
         If a file cannot be read.
     """
-    from .records.lookup.record_lookup import lookup_of
+    from .records.record_lookup import lookup_of
 
     with _blaming(options, "records"):
         return lookup_of(options.records)
@@ -333,7 +333,7 @@ def passes_options(
     options: CompileOptions, target: Target, threads: int, lookup: RecordLookup | None = None
 ) -> PipelineOptions:
     """The options of the passes for a target and a number of threads, with records of a lookup."""
-    from .records.lookup.choice_lookup import with_records
+    from .records.record_lookup import with_records
 
     passes = PipelineOptions(
         target,

@@ -29,7 +29,7 @@ from relay_passes.ir.moving_operators import moves
 from tir_schedules.attention.decode.program import MOST_QUERIES
 from tir_schedules.convolution.direct.conv2d import half_conv_pays
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.product.half_product import (
+from tir_schedules.product.matmul import (
     WIDE,
     batched_half_pays,
     multiplies_half,

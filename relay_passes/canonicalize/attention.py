@@ -10,10 +10,10 @@ from tvm import ir, relax
 
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.axes import permutation
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, static_tensor
 from relay_passes.ir.moving_operators import moves, on
 from relay_passes.ir.rewrite import Bindings, block_pass, value_pass
-from relay_passes.ir.with_args import with_args
 
 # Decompose: R.nn.attention becomes the plain operators that partition and merge know.
 #

@@ -17,9 +17,8 @@ from relay_passes.ir.graph import (
     region_tensor,
     static_tensor,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass, value_pass
+from relay_passes.ir.rewrite import Bindings, WaitingBindings, block_pass, value_pass
 from relay_passes.ir.traits import CONVERSIONS, read_elementwise
-from relay_passes.ir.waiting_bindings import WaitingBindings
 from tir_schedules.core.size import is_open
 
 

@@ -19,6 +19,7 @@ from relay_passes.ir.convolution import (
     layouts_of,
     runs_on_planes,
 )
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
     DataflowGraph,
     is_call,
@@ -28,10 +29,9 @@ from relay_passes.ir.graph import (
     relax_shape,
     static_tensor,
 )
+from relay_passes.ir.quantization import with_axes
 from relay_passes.ir.rewrite import Bindings, block_pass, value_pass
 from relay_passes.ir.traits import ELEMENTWISE, MAX_POOLS
-from relay_passes.ir.transposed_constants import with_axes
-from relay_passes.ir.with_args import with_args
 
 
 def pointwise_conv() -> ir.transform.Pass:

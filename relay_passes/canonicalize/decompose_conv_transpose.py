@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir.axes import widened_bytes
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -45,11 +46,9 @@ from relay_passes.ir.graph import (
     relax_shape,
     static_tensor,
 )
-from relay_passes.ir.known_integers import widened_bytes
 from relay_passes.ir.quantization import read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, WaitingBindings, block_pass
 from relay_passes.ir.traits import read_elementwise
-from relay_passes.ir.waiting_bindings import WaitingBindings
 from tir_schedules.core.size import is_open
 
 from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpose

@@ -30,9 +30,9 @@ from relay_passes.ir.convolution import (
     kernel_outputs,
     output_channels,
 )
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, same_shape
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
-from relay_passes.ir.with_args import with_args
 
 _FLOATS = ("float16", "float32", "float64")
 

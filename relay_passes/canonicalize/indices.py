@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relay_passes.ir.bindings import variables
 from relay_passes.ir.constants import array_of
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -26,7 +27,6 @@ from relay_passes.ir.graph import (
 )
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
 from relay_passes.ir.traits import RESHAPES
-from relay_passes.ir.with_args import with_args
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
 _ALONG_AXIS = "relax.gather_elements"

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from tvm import ir, relax
 
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
     DataflowGraph,
     is_call,
@@ -32,7 +33,6 @@ from relay_passes.ir.graph import (
 )
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES
-from relay_passes.ir.with_args import with_args
 
 
 def plain_products() -> ir.transform.Pass:

@@ -8,9 +8,9 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.axes import reduced_axes
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
 from relay_passes.ir.rewrite import Bindings, Replacements, block_pass, replaced, value_pass
-from relay_passes.ir.with_args import with_args
 
 # Safe softmax: zeroes the rows that see no key after the product, not before it.
 #

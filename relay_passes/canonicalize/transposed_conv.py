@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir.axes import known_integers, widened_bytes
 from relay_passes.ir.graph import (
     DataflowGraph,
     known_tensor,
@@ -17,13 +18,11 @@ from relay_passes.ir.graph import (
     region_tensor,
     static_tensor,
 )
-from relay_passes.ir.known_integers import known_integers, widened_bytes
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from tir_schedules.core.size import is_open
 
-from .transposed_taps import TransposedAxis, Window
-from .transposed_weight import diagonal, emitted_taps, known_taps, tiled
+from .transposed_taps import TransposedAxis, Window, diagonal, emitted_taps, known_taps, tiled
 
 OPERATORS = {
     f"relax.nn.conv{rank}d_transpose": (rank, spatial, getattr(relax.op.nn, f"conv{rank}d"))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from tvm import DataType, ir, relax
 
 from relay_passes.ir.axes import AxisView, identity, reduced_axes, view_axes
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass, value_pass
 from relay_passes.ir.traits import MOVABLE, RESHAPES
-from relay_passes.ir.with_args import with_args
 
 _REDUCTIONS = {
     "relax.sum": relax.op.sum,

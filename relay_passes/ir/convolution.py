@@ -6,9 +6,9 @@ from typing import TypeGuard
 
 from tvm import ir, relax
 
+from .functions import with_args
 from .graph import is_call, op_name, region_tensor
 from .traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
-from .with_args import with_args
 
 # Layouts of data, kernel and result, by operator.
 CHANNELS_LAST = {

@@ -8,10 +8,10 @@ from typing import Any, TypeGuard
 
 from tvm import relax, tirx
 
+from microkernels.base.tvm_compat.relax import attrs_with
 from tir_schedules.core.region import Region
 
-from .graph import region_tensor
-from .with_args import with_args
+from .graph import AnyBinding, region_tensor
 
 # Region functions: private functions of a module, each one region with its meaning in Relax.
 #
@@ -119,3 +119,57 @@ def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> rel
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
     return expr
+
+
+def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
+    """An expression with other values in the place of some, in branches too."""
+    if isinstance(expr, relax.SeqExpr):
+        blocks = [
+            type(block)([_bound(binding, items) for binding in block.bindings])
+            for block in expr.blocks
+        ]
+        return relax.SeqExpr(blocks, renamed(expr.body, items))
+    if isinstance(expr, relax.If):
+        return relax.If(
+            expr.cond, renamed(expr.true_branch, items), renamed(expr.false_branch, items)
+        )
+    if isinstance(expr, relax.Call):
+        arguments = [substitute(argument, items) for argument in expr.args]
+        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
+    return substitute(expr, items)
+
+
+def _bound(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
+    value = renamed(binding.value, items)
+    if isinstance(binding, relax.MatchCast):
+        return relax.MatchCast(binding.var, value, binding.ty)
+    return relax.VarBinding(binding.var, value)
+
+
+"""The function that a model is."""
+
+"""The same with uint16 in place of bfloat16, of a model that has such inputs or outputs."""
+
+"""The same that writes outputs into tensors of the caller."""
+
+"""The shapes of these outputs."""
+
+"""Hands out the large constants."""
+
+"""Lets go of the last results, in a program whose results are large."""
+
+
+def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:
+    """The same operator of other operands.
+
+    Parameters
+    ----------
+    call : relax.Call
+        A call of an operator.
+    args : sequence of relax.Expr
+        All operands.
+    **changed
+        Attributes that have other values than in `call`.
+    """
+    attrs = attrs_with(call.attrs, **changed) if changed else call.attrs
+    return relax.Call(call.op, list(args), attrs, call.ty_args)

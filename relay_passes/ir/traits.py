@@ -15,8 +15,8 @@ from tvm import relax
 
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
+from .functions import with_args
 from .graph import op_name, region_tensor
-from .with_args import with_args
 
 
 def _named(*names: str) -> tuple[str, ...]:

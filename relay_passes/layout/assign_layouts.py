@@ -9,7 +9,7 @@ from tvm import relax
 from relay_passes.ir.axes import moves
 from relay_passes.ir.bindings import variables
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.ir.transposed_constants import is_transposable
+from relay_passes.ir.quantization import is_transposable
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand
 from .minimum_cut import FIRST, LayoutCut

@@ -32,6 +32,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.axes import match_regroup, reduced_axes
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape, static_tensor
 from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
@@ -44,7 +45,6 @@ from relay_passes.ir.traits import (
     RESHAPES,
     RESIZES,
 )
-from relay_passes.ir.with_args import with_args
 from tir_schedules.core.size import is_open
 
 _Taken = Callable[[Bindings], relax.Expr]

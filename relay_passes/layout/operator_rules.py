@@ -17,8 +17,10 @@ from tvm import relax
 
 from relay_passes.ir.axes import match_regroup, moves, reduced_axes, view_axes
 from relay_passes.ir.convolution import runs_on_planes
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import op_name, relax_shape
 from relay_passes.ir.moving_operators import parts_of_concat
+from relay_passes.ir.quantization import is_transposable
 from relay_passes.ir.traits import (
     CHANNEL_WISE,
     CONVOLUTIONS,
@@ -31,8 +33,6 @@ from relay_passes.ir.traits import (
     RESIZES,
     SOFTMAXES,
 )
-from relay_passes.ir.transposed_constants import is_transposable
-from relay_passes.ir.with_args import with_args
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST

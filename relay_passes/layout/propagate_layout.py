@@ -33,6 +33,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.decisions import LAYOUTS, Decision, DecisionLog
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
     DataflowGraph,
     is_call,
@@ -41,9 +42,8 @@ from relay_passes.ir.graph import (
     relax_shape,
     same_shape,
 )
+from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.ir.transposed_constants import is_transposable, transposed
-from relay_passes.ir.with_args import with_args
 
 from .assign_layouts import LayoutPlan
 from .channel_layouts import Form, How, Operand, Role, permuted

@@ -22,9 +22,9 @@ from tvm import ir, relax
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.axes import view_of
 from relay_passes.ir.constants import array_of
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, scalar_constant
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.with_args import with_args
 from tir_schedules.tensorize.arrangement import ChooseArrangement
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.flip")

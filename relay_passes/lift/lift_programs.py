@@ -40,12 +40,10 @@ from relay_passes.ir.tidy import tidy
 from tir_schedules.core.size import is_open
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.read_program import read_program
-from tir_schedules.tensorize.arrangement import ChooseArrangement
-from tir_schedules.tensorize.contraction import Labels, RefusedError
+from tir_schedules.tensorize.arrangement import ChooseArrangement, Labels, RefusedError
 
-from .caller_sizes import in_caller_sizes
 from .emission import Emission
-from .in_turns import Operand, multiply_in_turns
+from .in_turns import Operand, in_caller_sizes, multiply_in_turns
 from .lift_function import Lifted, is_product, lift_function
 from .product import Extents
 

@@ -26,7 +26,7 @@ from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import is_call, known_tensor, scalar_constant
 from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.nest import Nest
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import Factor, read_contraction, read_factors
 
 from .emission import Emission

@@ -28,7 +28,7 @@ from microkernels.vector.expressions import Expr
 from tir_schedules.core.size import is_open
 from tir_schedules.generic.expressions import const_int, variables_of
 from tir_schedules.generic.nest import Axis, Nest, analyzer_for
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
 
 from .emission import Emission

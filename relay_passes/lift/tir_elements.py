@@ -31,7 +31,7 @@ from relay_passes.ir.graph import known_tensor, size_of
 from tir_schedules.core.size import is_open
 from tir_schedules.generic.expressions import call_name, const_int, variables_of
 from tir_schedules.generic.nest import Axis
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 
 from .emission import Emission
 

@@ -29,13 +29,13 @@ from relay_passes.ir.rewrite import is_kernel
 from tir_schedules.generic.expressions import substitute, variables_of
 from tir_schedules.generic.nest import Nest
 from tir_schedules.generic.read_program import read_program
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 
-from .caller_sizes import in_caller_sizes
 from .emission import Emission
+from .in_turns import in_caller_sizes
 from .tir_convolution import SPATIAL, factor_of
 from .tir_elements import Tensors, shown
-from .tir_padding import only_reader, padding_of
+from .tir_values import only_reader, padding_of
 
 _OPERATORS: dict[Any, dict[int, Callable[..., relax.Expr]]] = {
     tirx.Max: {rank: getattr(relax.op.nn, f"max_pool{rank}d") for rank in (1, 2, 3)},

@@ -26,15 +26,14 @@ from relay_passes.ir.graph import is_call
 from tir_schedules.core.size import is_open
 from tir_schedules.generic.expressions import call_name, const_int
 from tir_schedules.generic.nest import Nest
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 
 from .emission import Emission
 from .product import widened
 from .tir_contraction import narrowed
 from .tir_convolution import Convolution, check_shape, match_convolution
 from .tir_elements import Tensors, shown
-from .tir_padding import only_reader, padding_of
-from .tir_values import block_axes
+from .tir_values import block_axes, only_reader, padding_of
 
 _OPERATORS = {
     1: relax.op.nn.conv1d_transpose,

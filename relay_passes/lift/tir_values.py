@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
@@ -24,13 +25,13 @@ from tvm.sym import Analyzer
 from tvm.target.codegen import llvm_get_intrinsic_name
 
 from microkernels.vector.expressions import Expr
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, known_tensor
-from relay_passes.ir.with_args import with_args
 from tir_schedules.core.size import is_open, quotient
 from tir_schedules.generic.expressions import call_name, const_int, substitute
 from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for
 from tir_schedules.generic.read_program import read_program
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 
 from .emission import Emission
 from .tir_elements import ElementReader, Tensors, shown
@@ -287,3 +288,53 @@ def _as_tvm_writes_it(load: TensorLoad, nest: Nest, store: Store) -> bool:
     axes = {their: mine for their, mine in pairs if isinstance(their, tirx.Var)}
     wanted = [substitute(index, axes) for index in theirs.indices]
     return all(map(tvm_ffi.structural_equal, wanted, load.indices))
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A tensor with a number around it.
+
+    Attributes
+    ----------
+    source : tirx.Var
+        The tensor.
+    widths : tuple of int
+        How many numbers there are before and after each dimension.
+    number : float
+        0 if there is none.
+    """
+
+    source: tirx.Var
+    widths: tuple[int, ...]
+    number: float
+
+
+def padding_of(nest: Nest) -> Padding | None:
+    """What a block puts around a tensor; None if it does something else."""
+    sources = {load.source for load in nest.reads()}
+    if len(sources) != 1:
+        return None
+    (source,) = sources
+    shape = list(source.shape)
+    scratch, tensor = Emission(), relax.Var("x", relax.TensorType(shape, str(source.dtype)))
+    try:
+        value = read_block(scratch, {source: tensor}, nest)
+    except RefusedError:
+        return None
+    if value.same_as(tensor):
+        return Padding(source, (0,) * (2 * len(shape)), 0.0)
+    call = scratch.definition(value)
+    if not is_call(call, "relax.nn.pad") or not call.args[0].same_as(tensor):
+        return None
+    return Padding(source, tuple(map(int, call.attrs.pad_width)), float(call.attrs.pad_value))
+
+
+def only_reader(nests: Sequence[Nest], position: int) -> int | None:
+    """The only block that reads what one writes."""
+    buffer = nests[position].stores[0].buffer
+    readers = [
+        number
+        for number, nest in enumerate(nests)
+        if number != position and any(load.source.same_as(buffer) for load in nest.reads())
+    ]
+    return readers[0] if len(readers) == 1 and readers[0] > position else None

@@ -17,7 +17,7 @@ in front of that of the concatenation may be of open size. Nested concatenations
 between them, are treated as one (such as the interleaved phases of a transposed convolution). A
 part that no kernel computes, or that has another reader, is copied, if most of the result is not
 copied; otherwise the concatenation stays. The pass works on finished kernels
-(`tir_schedules.assembled.placed_output`), so it works for every template.
+(`tir_schedules.assembled.side_by_side`), so it works for every template.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from relay_passes.ir.functions import REGION, region_of
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
 from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
-from tir_schedules.assembled.placed_output import place_output
+from tir_schedules.assembled.side_by_side import place_output
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import quotient

@@ -16,10 +16,9 @@ from microkernels.base.tvm_compat.relax import set_type
 from microkernels.machines.machine import Machine
 from microkernels.vector.placeholders import Trace, Values
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.ir.functions import REGION
+from relay_passes.ir.functions import REGION, with_args
 from relay_passes.ir.graph import is_call, op_name
 from relay_passes.ir.rewrite import with_values
-from relay_passes.ir.with_args import with_args
 from tir_schedules.assembled.side_by_side import tasks_of
 from tir_schedules.core.config import Config
 from tir_schedules.core.kernel_numbers import (

@@ -14,7 +14,7 @@ from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.rewrite import is_kernel, map_functions
 
-from .legalize_floats import LEGALIZATIONS as FLOATS
+from .legalize_axes import FLOATS_LEGALIZATIONS as FLOATS
 
 # Legalises R.quantize, R.dequantize and R.round in generic code, with ONNX's rounding.
 #

@@ -31,11 +31,10 @@ from relay_passes.ir.graph import DataflowGraph, is_call, op_name
 from relay_passes.ir.rewrite import map_functions, rewrite_region_calls
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.config import Config
-from tir_schedules.core.form_memo import FormMemo
-from tir_schedules.core.kernel_numbers import different_columns, numbers_as_parameter
+from tir_schedules.core.kernel_numbers import FormMemo, different_columns, numbers_as_parameter
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.why_vectors import why_fewer_threads, why_vectors
+from tir_schedules.cost.amx_cost import why_fewer_threads, why_vectors
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
 from .kernel_sharing import Families, Family, plain

@@ -51,8 +51,8 @@ from tir_schedules.assembled.task_parts import parallel_tasks, threads_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
+from tir_schedules.cost.amx_cost import why_vectors
 from tir_schedules.cost.parallel import MEASURED_THREADS
-from tir_schedules.cost.why_vectors import why_vectors
 
 from .lower_regions import KERNEL, build_kernel
 

@@ -39,7 +39,7 @@ from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import WEIGHTS_ENTRY
 from relay_passes.ir.move_functions import copy_module
 from relay_passes.ir.rewrite import with_values
-from relay_passes.ir.workers import wait_for, workers
+from relay_passes.ir.stages import wait_for, workers
 
 from .checks import pipeline_of_trusting, trusting
 from .codegen import (
@@ -49,10 +49,11 @@ from .codegen import (
     assembled,
     built,
     code_of,
+    has_exact_buffers,
     has_texts,
+    kernel_context,
     kernel_key,
 )
-from .kernel_context import has_exact_buffers, kernel_context
 from .launch_few import for_threads, pipeline_for
 from .weights import OUTSIDE_BYTES, with_outside_weights
 

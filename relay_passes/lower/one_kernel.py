@@ -12,7 +12,7 @@ from microkernels.base.tvm_compat.relax import BFLOAT_CODE, TYPE_CODE_AT, UINT_C
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.graph import is_call, op_name
-from tir_schedules.assembled.one_after_another import Step, one_after_another
+from tir_schedules.assembled.side_by_side import Step, one_after_another
 from tir_schedules.core.emission import children, with_children
 from tir_schedules.generic.expressions import substitute
 

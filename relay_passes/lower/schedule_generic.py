@@ -24,7 +24,20 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from tir_schedules.generic.schedule import schedule_generic
 
+from .legalize_axes import ARG_LEGALIZATIONS as ARG_EXTREMES
+from .legalize_axes import FLOATS_LEGALIZATIONS as FLOATS
+from .legalize_axes import LEGALIZATIONS as SCANS
+from .legalize_moves import LEGALIZATIONS as PLACES
+from .legalize_moves import REORDER_LEGALIZATIONS as REORDERS
+from .legalize_moves import SCATTER_LEGALIZATIONS as SCATTERS
+from .legalize_moves import SLICE_LEGALIZATIONS as SLICES
 from .legalize_moves import reorders_in
+from .legalize_numbers import INTEGER_LEGALIZATIONS as INTEGERS
+from .legalize_numbers import LEGALIZATIONS as QUANTIZATION
+from .legalize_resize import GRID_LEGALIZATIONS as GRID_SAMPLE
+from .legalize_resize import LEGALIZATIONS as RESIZE
+from .legalize_shapes import JOIN_LEGALIZATIONS as JOINS
+from .legalize_shapes import LEGALIZATIONS as SHAPES
 from .lower_regions import KERNEL, UNALIGNED
 
 
@@ -96,3 +109,23 @@ def _callee(call: relax.Expr) -> str:
     """Name of the function that an expression calls with destination passing."""
     called = isinstance(call, relax.Call) and call.args
     return str(getattr(call.args[0], "name_hint", "")) if called else ""
+
+
+def legalize_operators() -> ir.transform.Pass:
+    """Legalises all operators that are left: by TVM's LegalizeOps, some by functions of our own.
+
+    Before
+
+        lv = R.quantize(x, s, z, out_dtype="uint8")
+        lv1 = R.nn.relu(y)
+
+    After
+
+        lv = R.call_tir(quantize, (x,))    # relay_passes/lower/legalize_numbers.py
+        lv1 = R.call_tir(relu, (y,))       # TVM's
+
+    LegalizeOps with the legalisations of this package instead of TVM's.
+    """
+    ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE}
+    ours |= {**GRID_SAMPLE, **SCANS, **SCATTERS, **SHAPES, **SLICES, **JOINS, **PLACES}
+    return relax.transform.LegalizeOps(customize_legalize_map=ours)

@@ -17,19 +17,24 @@ from microkernels.base.memory import return_freed_memory
 from microkernels.base.tvm_compat.relax import object_address
 from microkernels.isa import Isa
 from relay_passes.ir.constants import array_of, bytes_of, constant_of, constants_in
-from relay_passes.ir.functions import emit_body, is_region_function, region_function, region_of
+from relay_passes.ir.functions import (
+    emit_body,
+    is_region_function,
+    region_function,
+    region_of,
+    renamed,
+    with_args,
+)
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.move_functions import move_functions, take_callers, take_values
-from relay_passes.ir.renamed import renamed
 from relay_passes.ir.rewrite import Bindings, fold_pass, is_relax, map_functions, with_blocks
-from relay_passes.ir.with_args import with_args
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.expressions import guard_floats
 from tir_schedules.generic.vector_math import lower_math
 
-from .kernel_context import kernel_context
+from .codegen import kernel_context
 from .lower_regions import config_of
 
 # Prepack: stores constant inputs of regions in the layout that their kernels read.

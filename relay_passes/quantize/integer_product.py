@@ -34,10 +34,28 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
+from relay_passes.ir.convolution import (
+    convolution_of,
+    is_convolution,
+    is_transposed,
+    kernel_outputs,
+    output_channels,
+)
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor
-from relay_passes.ir.quantization import LIMIT, Quantized, centred, read_dequantize
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
+from relay_passes.ir.quantization import (
+    LIMIT,
+    Quantized,
+    centred,
+    known_centred,
+    largest,
+    largest_sum,
+    largest_sums,
+    read_dequantize,
+)
 from relay_passes.ir.rewrite import Bindings, block_pass
+
+from .narrow_conv_weights import fits_int8, int8_of, sum_of_convolutions
 
 
 @dataclass(frozen=True)
@@ -220,3 +238,173 @@ def _as_number(block: Bindings, expr: relax.Expr) -> relax.Expr:
     if isinstance(expr, ir.GenericConst):
         return relax.const(expr.value.numpy().reshape(()))
     return block.emit(relax.op.reshape(expr, ()))
+
+
+def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+    """Integers: a convolution of two dequantised tensors becomes an integer convolution, scaled
+    after.
+
+    Before
+
+        lv = R.dequantize(x, sX, zX)                        # x: uint8 [N, H, W, C]
+        lv1 = R.dequantize(const_w, sW, zW, axis=3)         # const_w: int8 [KH, KW, C, OC]
+        lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1])
+        lv3 = R.add(lv2, R.dequantize(const_b, sX * sW, 0)) # int32 [OC]
+
+    After
+
+        lv = R.subtract(R.astype(x, "int32"), zX)           # without the subtraction if zX is 0
+        lv1 = R.astype(const_w', "int32")                   # int8: const_w less zW
+        lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1], out_dtype="int32")
+        lv3 = R.multiply(R.astype(R.add(lv2, const_b), "float32"), sX * sW)
+
+    `integer_product` explains scales and bias. Padding is 0 in x - zX, as it is 0 in the f32
+    tensor; so the integer tensor is padded with its zero point. The weight has the form that
+    `narrow_conv_weights` gives to all integer convolutions.
+
+    One or three axes, groups, and transposed convolutions of one group work alike. These stay in
+    f32: convolutions whose scale cannot be taken out of the sum (a scale of x along an axis, or of
+    the weight along another axis than output channels), whose sum could exceed 32 bits, or whose
+    weight is no constant and has a zero point that does not leave int8.
+
+    The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Receives why a convolution of two dequantised tensors is left in f32.
+    """
+    return products_pass("tvm_hybrid.integer_conv", _find, decisions)
+
+
+def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
+    """The convolution that a call is; why it stays in f32; None if it is none of integers."""
+    if not is_convolution(call) or not is_f32(call):
+        return None
+    factors = read_factors(graph, call)
+    if factors is None:
+        return None
+    x, w = factors
+    reason = _refusal(call, x, w)
+    if reason is not None:
+        return reason
+    weights = known_centred(w)
+    if weights is None and not fits_int8(w):
+        return "the weight is no constant, and less its zero point it may not fit in int8"
+    # Of a transposed convolution this counts more taps than meet in one result.
+    outputs = kernel_outputs(call)
+    if weights is None:
+        bounds = np.asarray(largest_sum(x, w, outputs))
+    else:
+        bounds = largest_sums(x, weights, outputs)
+    if np.any(bounds >= LIMIT):
+        return "the sum may need more than 32 bits"
+
+    def multiply(block: Bindings) -> relax.Expr:
+        integers = integers_of(block, x)
+        if weights is None:
+            return block.emit(convolution_of(call, integers, int8_of(block, w), "int32"))
+        return sum_of_convolutions(block, call, integers, weights)
+
+    scales = (x.quantization.scale, w.quantization.scale)
+    return IntegerProduct(scales, multiply, bounds, output_channels(call))
+
+
+def _refusal(call: relax.Call, x: Quantized, w: Quantized) -> str | None:
+    """Why a convolution cannot be computed in integers; None if perhaps it can."""
+    if any(region_tensor(each) is None for each in (call, x.data, w.data)):
+        return "a shape is not known at compile time"
+    if x.quantization.axis is not None:
+        return "the scale or zero point of the first operand differs along an axis"
+    if w.quantization.axis not in (None, kernel_outputs(call)):
+        return "the scale or zero point of the weight differs along another axis than its outputs"
+    if is_transposed(call) and int(call.attrs.groups) != 1:
+        return "a transposed convolution in groups"
+    if not all(is_f32(factor.quantization.scale) for factor in (x, w)):
+        return "a scale is not float32"
+    return None
+
+
+def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+    """Integers: a product of two dequantised tensors becomes an integer product, scaled afterwards.
+
+    Before
+
+        lv = R.dequantize(a, sA, zA)                        # a: uint8 [M, K]
+        lv1 = R.dequantize(w, sW, zW, axis=1)               # w: int8 [K, N], sW: f32 [N]
+        lv2 = R.matmul(lv, lv1)
+
+    After
+
+        lv = R.subtract(R.astype(a, "int32"), zA)           # without the subtraction if zA is 0
+        lv1 = R.subtract(R.astype(w, "int32"), zW)
+        lv2 = R.matmul(lv, lv1, out_dtype="int32")
+        lv3 = R.multiply(R.astype(lv2, "float32"), sA * sW)
+
+    `integer_product` explains this, and adds a bias to the sum.
+
+    A scale along K cannot be taken out of the sum, and one along M would need another kind of
+    product. Such matmuls stay in f32, and so do those whose sum could exceed 32 bits.
+
+    The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Receives why a product of two dequantised tensors is left in f32.
+    """
+    return products_pass("tvm_hybrid.integer_matmul", _find_matmul, decisions)
+
+
+def _find_matmul(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
+    """The product that a call is; why it stays in f32; None if it is no product of integers."""
+    if not is_call(call, "relax.matmul") or not is_f32(call):
+        return None
+    factors = read_factors(graph, call)
+    if factors is None:
+        return None
+    a, w = factors
+    reason = _refusal_matmul(a, w)
+    if reason is not None:
+        return reason
+
+    def multiply(block: Bindings) -> relax.Expr:
+        return block.emit(relax.op.matmul(integers_of(block, a), integers_of(block, w), "int32"))
+
+    return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, _bounds(a, w))
+
+
+def _refusal_matmul(a: Quantized, w: Quantized) -> str | None:
+    """Why a product cannot be computed in integers; None if it can."""
+    a_tensor, w_tensor = region_tensor(a.data), region_tensor(w.data)
+    if a_tensor is None or w_tensor is None:
+        return "a shape is not known at compile time"
+    if len(a_tensor.shape) < 2 or len(w_tensor.shape) < 2:
+        return "an operand is a vector"
+    if a.quantization.axis is not None:
+        return "the scale or zero point of the first operand differs along an axis"
+    if w.quantization.axis not in (None, len(w_tensor.shape) - 1):
+        return (
+            "the scale or zero point of the second operand differs along another axis than columns"
+        )
+    if w.quantization.axis is not None and not _number_or_constant(w.quantization.zero_point):
+        return "zero points of columns are computed at run time"
+    if not all(is_f32(factor.quantization.scale) for factor in (a, w)):
+        return "a scale is not float32"
+    if np.any(_bounds(a, w) >= LIMIT):
+        return "the sum may need more than 32 bits"
+    return None
+
+
+def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
+    """Magnitudes that no sum exceeds: one for all, or one for each column."""
+    weights = known_centred(w)
+    if weights is not None and weights.ndim == 2:
+        return largest_sums(a, weights, 1)
+    tensor = known_tensor(a.data)
+    return np.asarray(tensor.shape[-1] * largest(a) * largest(w))
+
+
+def _number_or_constant(expr: relax.Expr) -> bool:
+    tensor = region_tensor(expr)
+    return tensor is not None and (tensor.constant or tensor.size == 1)

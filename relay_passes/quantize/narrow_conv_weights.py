@@ -19,9 +19,9 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
+from relay_passes.ir.axes import known_integers
 from relay_passes.ir.convolution import convolution_of, is_convolution
 from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
-from relay_passes.ir.known_integers import known_integers
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, value_pass
 

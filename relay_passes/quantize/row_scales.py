@@ -32,6 +32,7 @@ from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.dynamic_quantize import LEVELS, ChainReader, is_number, scale_of, zero_point_of
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -41,9 +42,10 @@ from relay_passes.ir.graph import (
     op_name,
     region_tensor,
     relax_shape,
+    static_tensor,
 )
 from relay_passes.ir.quantization import LIMIT, Quantized, centred, known_centred, read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
 
 
 @dataclass(frozen=True)
@@ -164,3 +166,137 @@ def _for_rows(call: relax.Call, index: int) -> bool:
     if result is None or operand is None or not is_f32(call) or len(result.shape) < 2:
         return False
     return operand.shape == (*result.shape[:-1], 1)
+
+
+def stock_dynamic_quantize() -> ir.transform.Pass:
+    """Rewrites DynamicQuantizeLinear from the form of TVM's ONNX importer to the one that we
+    recognise.
+
+    Before
+
+        extent = R.subtract(high, low)
+        scale = R.divide(extent, R.const(255.0))
+        lv = R.subtract(R.const(0.0), R.divide(low, scale))
+        zero_point = R.astype(R.round(R.clip(lv, 0, 255)), "uint8")
+
+    After
+
+        extent = R.subtract(high, low)
+        step = R.divide(extent, R.const(255.0))
+        scale = R.where(R.equal(step, R.const(0.0)), R.const(1.0), step)
+        zero_point = R.quantize(R.negative(low), scale, R.const(0, "uint8"), out_dtype="uint8")
+
+    high is the maximum of a tensor and 0, low the minimum. Both forms give the same numbers, except
+    for a tensor of zeros: its scale is 1 and its zero point 0, as in ONNX Runtime, where TVM's
+    importer divides 0 by 0.
+
+    The pass; blocks must be in A-normal form.
+    """
+    return block_pass("tvm_hybrid.stock_dynamic_quantize", _rewrite_stock)
+
+
+def _rewrite_stock(graph: DataflowGraph) -> list[relax.Binding] | None:
+    scales: dict[relax.Var, relax.Expr] = {}
+    zero_points: dict[relax.Var, tuple[relax.Expr, relax.Var]] = {}
+    for binding in graph.bindings:
+        found = _match(graph, binding.var)
+        if found is not None:
+            scale, extent, low = found
+            scales[scale] = extent
+            zero_points[binding.var] = low, scale
+    block = Bindings()
+
+    def written(binding: AnyBinding) -> relax.Expr | None:
+        if binding.var in scales:
+            return scale_of(block.emit, scales[binding.var])
+        if binding.var in zero_points:
+            return zero_point_of(block.emit, *zero_points[binding.var])
+        return None
+
+    return rewrite_values(graph, block, written)
+
+
+def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr, relax.Expr] | None:
+    """(scale, extent, low) if a variable is the zero point of a chain, else None."""
+    chain = ChainReader(graph)
+    cast = chain.call(var, "astype")
+    rounded = None if cast is None else chain.call(cast.args[0], "round")
+    clipped = None if rounded is None else chain.call(rounded.args[0], "clip")
+    if clipped is None or str(var.ty.dtype) != "uint8":
+        return None
+    if [float(limit.value) for limit in clipped.args[1:]] != [0.0, LEVELS]:
+        return None
+    negated = chain.call(clipped.args[0], "subtract")
+    if negated is None or not is_number(negated.args[0], 0.0):
+        return None
+    quotient = chain.call(negated.args[1], "divide")
+    step = None if quotient is None else chain.call(quotient.args[1], "divide")
+    if quotient is None or step is None or not is_number(step.args[1], LEVELS):
+        return None
+    extremes = chain.extremes(step.args[0])
+    if extremes is None or not extremes[1].same_as(quotient.args[0]):
+        return None
+    scale = quotient.args[1]
+    assert isinstance(scale, relax.Var)  # it is what `step` is bound to
+    return scale, step.args[0], extremes[1]
+
+
+# Weight only: rewrites products with a dequantised constant so that it stays at 8 bits.
+#
+# Before
+#
+#     lv = R.dequantize(const_w, s, z, axis=1)            # int8 [K, N], s: f32 [N]
+#     lv1 = R.matmul(x, lv)                               # x: f32
+#
+# After
+#
+#     lv = R.astype(R.reshape(const_w, [1, K, N]), "float32")
+#     lv1 = R.multiply(R.subtract(lv, z'), s')            # z', s': f32 [1, 1, N]; no z' if it is 0
+#     lv2 = R.matmul(x, R.reshape(lv1, [K, N]))
+#
+# A weight with K / b blocks, each with its own scales, has the same form; here b is K. A scale that
+# differs along K would mean blocks of one row and as many scales as weights, so such weights stay
+# as they are. The weight's value is the same, bit for bit.
+
+
+def weight_only_matmul() -> ir.transform.Pass:
+    """The pass; it needs A-normal form, and comes after `integer_matmul`."""
+    return value_pass("tvm_hybrid.weight_only_matmul", _by_blocks)
+
+
+def _by_blocks(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """The product with its weight written as blocks; None for anything else."""
+    weight = _weight(graph, call)
+    return None if weight is None else relax.op.matmul(call.args[0], _emit(block, weight))
+
+
+def _weight(graph: DataflowGraph, call: relax.Expr) -> Quantized | None:
+    """The quantised constant weight of a f32 matmul; None if it has none, or per row."""
+    if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
+        return None
+    weight = read_dequantize(graph.definition(call.args[1]))
+    if weight is None or weight.data_dtype not in RANGES or weight.dtype != "float32":
+        return None
+    tensor = static_tensor(weight.data)
+    if tensor is None or not tensor.constant or len(tensor.shape) != 2:
+        return None
+    constant = weight.quantization.known is not None
+    return weight if constant and weight.quantization.axis in (None, 1) else None
+
+
+def _emit(block: Bindings, weight: Quantized) -> relax.Expr:
+    known = weight.quantization.known
+    assert known is not None
+    scale, zero_point = (array.astype(np.float32).reshape(1, 1, -1) for array in known)
+    rows, columns = map(int, weight.data.value.shape)
+    integers = block.emit(relax.op.reshape(weight.data, (1, rows, columns)))
+    value = block.emit(relax.op.astype(integers, "float32"))
+    if zero_point.any():
+        value = block.emit(relax.op.subtract(value, _row(zero_point, columns)))
+    value = block.emit(relax.op.multiply(value, _row(scale, columns)))
+    return block.emit(relax.op.reshape(value, (rows, columns)))
+
+
+def _row(array: np.ndarray, columns: int) -> relax.Expr:
+    """A constant [1, 1, N]."""
+    return relax.const(np.ascontiguousarray(np.broadcast_to(array, (1, 1, columns))))

@@ -19,8 +19,7 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor
 
 from .anchor import Anchor
-from .epilogue_steps import ACC, EpilogueSteps
-from .fusible_calls import CAST_DTYPES, VALUE_DTYPES, steps_for
+from .fusible_calls import ACC, CAST_DTYPES, VALUE_DTYPES, EpilogueSteps, steps_for
 
 MAX_OPERANDS = 12
 MAY_BE_INLINED = {  # what `fusible_calls` computes anew in the regions that read it

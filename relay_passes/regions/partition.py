@@ -38,7 +38,7 @@ from relay_passes.ir.functions import (
     substitute,
 )
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
-from relay_passes.ir.open_weights import moved_weights, weights_of
+from relay_passes.ir.moving_operators import moved_weights, weights_of
 from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for

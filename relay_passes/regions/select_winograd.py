@@ -42,7 +42,7 @@ from relay_passes.ir.functions import (
     is_region_function,
     region_of,
 )
-from relay_passes.ir.open_weights import moved_weights, weight_bytes, weights_of
+from relay_passes.ir.moving_operators import moved_weights, weight_bytes, weights_of
 from relay_passes.ir.rewrite import map_functions
 from tir_schedules.convolution.winograd.config import default_config, direct_cycles, winograd_cost
 from tir_schedules.convolution.winograd.transforms import expected_error

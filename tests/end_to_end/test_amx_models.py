@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 import tvm_hybrid
 from tests.amx_emulator import emulator
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
-from tvm_hybrid.bench.accuracy.compare import distance
-from tvm_hybrid.bench.flops import ProductSums
+from tvm_hybrid.bench.compare import distance
+from tvm_hybrid.bench.feeds import ProductSums
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
-from tvm_hybrid.demo.magika_files import fetch_magika
+from tvm_hybrid.demo.file_types import fetch_magika
 
 from . import transformers
 from .quantized_models import dynamic, integer_products, static

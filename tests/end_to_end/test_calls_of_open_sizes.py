@@ -12,7 +12,7 @@ from tests.relay_passes.graphs import MACHINE, TARGET
 from tests.stand_ins import running
 from tools.compile_times.corpus import OTHER_BATCH, build, has_relative
 from tools.compile_times.graph import Model
-from tvm_hybrid.frontend.onnx_import import import_onnx
+from tvm_hybrid.frontend.onnx.onnx_import import import_onnx
 
 pytestmark = pytest.mark.turns
 

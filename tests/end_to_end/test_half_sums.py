@@ -19,13 +19,13 @@ from tvm import tirx
 
 import tvm_hybrid
 from relay_passes.ir.rewrite import is_kernel
-from relay_passes.lower.legalize_operators import legalize_operators
+from relay_passes.lower.schedule_generic import legalize_operators
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.run_passes import passes_through, run_passes
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tests.relay_passes.graphs import TARGET
-from tvm_hybrid.frontend.onnx_import import import_onnx
+from tvm_hybrid.frontend.onnx.onnx_import import import_onnx
 
 pytestmark = pytest.mark.turns
 

@@ -189,6 +189,6 @@ def unit_roundoff(dtype: np.dtype) -> float:
 def growth(terms: int) -> float:
     """By how much rounding errors of a sum grow with its length.
 
-    The probabilistic bound: see `tvm_hybrid.bench.accuracy.compare`.
+    The probabilistic bound: see `tvm_hybrid.bench.compare`.
     """
     return sqrt(max(terms, 1))

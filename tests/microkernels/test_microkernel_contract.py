@@ -14,7 +14,6 @@ from microkernels.base.errors import IsaError
 from microkernels.isa import LADDER, Isa, isa_named
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.microkernel import Microkernel
-from microkernels.packing import pack_weight
 from microkernels.registry import (
     all_microkernels,
     kernels_for,
@@ -32,6 +31,7 @@ from tests.microkernels.operands import (
 )
 from tests.microkernels.tile_function import tile_function
 from tests.stand_ins import running
+from tir_schedules.core.blocking import pack_weight
 
 ALL = list(all_microkernels())
 BF16 = [kernel for kernel in ALL if kernel.a_dtype == "bfloat16"]

@@ -14,7 +14,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.canonicalize.constants import fold_weights
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.functions import REGION, is_region_function
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from relay_passes.regions.partition import partition
 from tests.stand_ins.building import unchecked
 from tir_schedules.core.region import Region

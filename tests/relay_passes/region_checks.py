@@ -6,7 +6,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from relay_passes.compile_module import compile_module
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET
 from tests.stand_ins import running

@@ -13,13 +13,13 @@ from tvm import IRModule, tirx
 
 from microkernels import isa as isa_module
 from microkernels.isa import isa_named
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from relay_passes.lower.launch_few import THREADS, pipeline_for
 from tests.amx_emulator import emulator
 from tests.microkernels.isa_targets import target_of
 from tvm_hybrid import api
 from tvm_hybrid.targets.cpu_features import required_features
-from tvm_hybrid.tvm_routes import route_options
+from tvm_hybrid.tvm_routes import tensorized
 
 from .building import lacks, stand_ins, unchecked
 from .isas_run import can_run, note, note_skipped, substitute_of
@@ -68,7 +68,7 @@ def pretending(isa: str) -> Iterator[None]:
     with (
         mock.patch.object(isa_module, "cpu_features", lambda: features),
         mock.patch.object(api, "required_features", needed),
-        mock.patch.object(route_options, "required_features", needed),
+        mock.patch.object(tensorized, "required_features", needed),
         stand_ins(),
     ):
         yield

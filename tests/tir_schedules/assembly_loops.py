@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 
 from microkernels.isa import Isa
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from tests.microkernels.isa_targets import target_of
 
 

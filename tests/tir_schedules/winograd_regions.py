@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from tests.guard import guarded
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import compiled, expected, machine_for, packed, random_inputs
-from tir_schedules.convolution.winograd.problem import WinogradProblem
+from tir_schedules.convolution.winograd.config import WinogradProblem
 from tir_schedules.convolution.winograd.transforms import A_T, B_T, REACH, TILE, G
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from microkernels.base.errors import Argument
-from tvm_hybrid.cli.options import in_options
+from tvm_hybrid.cli.base.options import in_options
 from tvm_hybrid.errors import (
     CompileError,
     InputValueError,

@@ -21,14 +21,12 @@ OF_THE_COMPILER = {
     "microkernels",
     "microkernels.isa",
     "relay_passes",
-    "relay_passes.check_option",
+    "relay_passes.pipeline_options",
     "relay_passes.ir",
     "relay_passes.ir.constants",
     "relay_passes.ir.decisions",
     "relay_passes.ir.entries",
     "relay_passes.ir.stages",
-    "relay_passes.ir.workers",
-    "relay_passes.pipeline_options",
 }
 # Facts about CPUs, which decide whether a program runs here and which key it has.
 FACTS = ("microkernels.amx", "microkernels.machines", "microkernels.vector")
@@ -36,8 +34,10 @@ EVERYWHERE = "microkernels.base"
 FLOORS = ("microkernels", "tir_schedules", "relay_passes")
 READS_BYTES = {
     "tvm_hybrid.frontend",
-    "tvm_hybrid.frontend.model_bytes",
-    "tvm_hybrid.frontend.wire_format",
+    "tvm_hybrid.frontend.onnx",
+    "tvm_hybrid.frontend.onnx.reader",
+    "tvm_hybrid.frontend.onnx.reader.model_bytes",
+    "tvm_hybrid.frontend.onnx.reader.wire_format",
 }
 NEVER = (
     *("tvm_hybrid.api", "tvm_hybrid.cli", "tvm_hybrid.frontend", "tvm_hybrid.cache.kernel_cache"),

@@ -16,7 +16,7 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.cli import main
-from tvm_hybrid.cli.console import print_json
+from tvm_hybrid.cli.base.console import print_json
 from tvm_hybrid.cli.group import COMMANDS, cli
 
 from .onnx_models import reference, saved, two_layers

@@ -11,8 +11,9 @@ import click
 import pytest
 
 from tests.tvm_hybrid.onnx_models import saved
-from tvm_hybrid.cli import console, main
-from tvm_hybrid.cli.bench_turns import Turns
+from tvm_hybrid.cli import main
+from tvm_hybrid.cli.base import console
+from tvm_hybrid.cli.bench_modes import Turns
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import compile as compile_model
 from tvm_hybrid import tune
 from tvm_hybrid.cli import main
-from tvm_hybrid.cli.console import FittingConsole
+from tvm_hybrid.cli.base.console import FittingConsole
 from tvm_hybrid.errors import CompileError
-from tvm_hybrid.frontend.supported import why_unsupported
-from tvm_hybrid.runtime.affinity.places import on_cpus
+from tvm_hybrid.frontend.onnx.ops.converters import why_unsupported
+from tvm_hybrid.runtime.places import on_cpus
 from tvm_hybrid.tuning import Trial
 
 from .onnx_models import saved, two_layers

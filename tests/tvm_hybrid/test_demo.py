@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from microkernels.base.errors import ModelError, VerifyError
-from tvm_hybrid.demo import magika_files, published
+from tvm_hybrid.demo import file_types, published
 from tvm_hybrid.demo.__main__ import main
 from tvm_hybrid.demo.file_types import (
     Classifier,
     ClassifierConfig,
     Verdict,
+    fetch_magika,
     load_text_labels,
     recognise,
+    sample_paths,
 )
-from tvm_hybrid.demo.magika_files import fetch_magika
 from tvm_hybrid.demo.models import DemoModel, QuantizeError, quantize
 from tvm_hybrid.demo.perceptrons import SIZES, mlp_model
 from tvm_hybrid.demo.published import DownloadError
-from tvm_hybrid.demo.samples import sample_paths
 
 LABELS = ("python", "randomtxt", "zip", "markdown")
 CONFIG = ClassifierConfig(
@@ -130,12 +130,12 @@ def test_damaged_descriptions(tmp_path: Path) -> None:
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A package of our own in the place of the real one; `state` counts the downloads."""
-    paths = {name: member.path for name, member in magika_files.MEMBERS.items()}
+    paths = {name: member.path for name, member in file_types.MEMBERS.items()}
     members = {path: f"content of {path}".encode() for path in paths.values()}
-    for name, member in magika_files.MEMBERS.items():
+    for name, member in file_types.MEMBERS.items():
         digest = hashlib.sha256(members[member.path]).hexdigest()
         ours = dataclasses.replace(member, sha256=digest)
-        monkeypatch.setitem(magika_files.MEMBERS, name, ours)
+        monkeypatch.setitem(file_types.MEMBERS, name, ours)
     state: dict[str, Any] = {"members": members, "paths": paths, "downloads": 0, "code": 0}
 
     def pip(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.onnx_models import saved
-from tir_schedules.cost.why_vectors import DYNAMIC
+from tir_schedules.cost.amx_cost import DYNAMIC
 from tvm_hybrid.cli import main
 from tvm_hybrid.explain.explanation import Explanation
 

@@ -28,8 +28,7 @@ from tvm_hybrid.errors import ArtifactError
 from tvm_hybrid.executable.executable import Executable
 from tvm_hybrid.library import weights_file
 from tvm_hybrid.library.artifact import read_manifest
-from tvm_hybrid.library.library_loader import weights_function
-from tvm_hybrid.library.own_weights import with_own_weights
+from tvm_hybrid.library.library_loader import weights_function, with_own_weights
 from tvm_hybrid.library.weights_file import HEAD_BYTES
 
 pytestmark = pytest.mark.turns

@@ -143,7 +143,7 @@ def test_attention_is_narrow_up_to_its_softmax() -> None:
             y = builder.emit_output(relax.op.nn.gelu(relax.op.matmul(y, weight(32, 48))))
         builder.emit_func_output(y)
     mod = builder.get()
-    from tvm_hybrid.bench.accuracy.compare import distance, tolerance_for
+    from tvm_hybrid.bench.compare import distance, tolerance_for
 
     value = rng.standard_normal((1, 24, 32)).astype(np.float32)
     wide, narrow = (

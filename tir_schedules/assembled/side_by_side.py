@@ -14,17 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import DataType, s_tir, tirx
+from tvm.ir import Call
 from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
+from microkernels.vector.expressions import Expr
 from tir_schedules.core.config import Config
-from tir_schedules.core.emission import children, with_children
+from tir_schedules.core.emission import children, with_body, with_children
+from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.cost import Cost, flops_us, has_tiles, norm_us
 from tir_schedules.cost.parallel import (
     MEASURED_THREADS,
     SIDE_BY_SIDE,
@@ -32,7 +37,8 @@ from tir_schedules.cost.parallel import (
     MergeEstimate,
     on_threads,
 )
-from tir_schedules.cost.work import flops_us, has_tiles, norm_us
+from tir_schedules.generic.expressions import call_name, const_int, int64, is_call, substitute
+from tir_schedules.generic.read_program import is_number, resized_buffers, with_sizes
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 from .task_parts import Share, assign, is_check, longest, part_of, shares_of, threads_of
@@ -262,3 +268,215 @@ def nested(root: tirx.Stmt, name: str) -> s_tir.SBlockRealize:
         block.annotations,
     )
     return s_tir.SBlockRealize([], True, renamed)
+
+
+# One after another: one kernel that runs others in turn, with what lies between them in its own
+# memory.
+#
+#     def whole(A, B, C):
+#         lv = T.sblock_alloc_buffer((64, 32))
+#         with T.sblock("part0"): ...     # reads A, writes lv
+#         with T.sblock("part1"): ...     # reads lv and B, writes C
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel and what it works on.
+
+    Attributes
+    ----------
+    function : PrimFunc
+        What runs.
+    operands : tuple of (Var or Expr)
+        A tensor for each of its parameters, of as many elements; a number for one that is none.
+    shapes : tuple of (sequence of Expr)
+        The shapes that its parameters have in this place, if they are known at run time only;
+        () for a number, or for all others.
+    """
+
+    function: tirx.PrimFunc
+    operands: tuple[Expr, ...]
+    shapes: tuple[Sequence[Expr], ...] = ()
+
+
+def one_after_another(
+    steps: Sequence[Step], params: Sequence[tirx.Var], between: Sequence[tirx.Var]
+) -> tirx.PrimFunc:
+    """One kernel that runs others in turn.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        A function may stand there several times.
+    params : sequence of Var
+        The tensors that it is given.
+    between : sequence of Var
+        Those that it needs besides.
+
+    Returns
+    -------
+    PrimFunc
+    """
+    bodies = [_body(step, f"part{number}") for number, step in enumerate(steps)]
+    whole = bodies[0] if len(bodies) == 1 else tirx.SeqStmt(bodies)
+    root = s_tir.SBlock([], [], [], "root", whole, None, list(between))
+    return tirx.PrimFunc(list(params), s_tir.SBlockRealize([], True, root))
+
+
+def _body(step: Step, name: str) -> tirx.Stmt:
+    """What a kernel does, of other tensors."""
+    function = s_tir.renew_defs(step.function)
+    pairs: dict[tirx.Var, Any] = dict(zip(function.params, step.operands, strict=True))
+    sizes = {each: pairs.pop(each) for each in [*pairs] if is_number(each)}
+    for param, shape in zip(function.params, step.shapes, strict=False):
+        if param in pairs:
+            known = zip(param.shape, shape, strict=True)
+            sizes |= {extent: size for extent, size in known if isinstance(extent, tirx.Var)}
+    same = resized_buffers(pairs, sizes)
+    views: list[tirx.Stmt] = []
+    for param, buffer in pairs.items():
+        view = same.get(param, param)
+        if tvm_ffi.structural_equal(list(map(_wide, view.shape)), list(map(_wide, buffer.shape))):
+            same[param] = buffer
+        else:
+            views.append(tirx.DeclBuffer(view, data=buffer.data))
+    body = nested(with_sizes(function.body, sizes, same), name)
+    if not views:
+        return body
+    block = body.block
+    inside = tirx.SeqStmt([*views, block.body])
+    return s_tir.SBlockRealize([], True, with_body(block, inside, block.annotations))
+
+
+def _wide(extent: Expr) -> Expr:
+    """An extent as it can be compared: a number of 64 bits, or what it is."""
+    number = const_int(extent)
+    return extent if number is None else int64(number)
+
+
+def place_output(
+    function: tirx.PrimFunc, result: Sequence[int], shape: Sequence[int], placement: Placement
+) -> tirx.PrimFunc | str:
+    """Lets a kernel store its result as a part of a larger tensor, at no cost.
+
+    Before
+
+        def matmul(A: T.Buffer((1, 56, 56, 64)), W: ..., C: T.Buffer((1, 56, 56, 64))):
+            C[n, y, x, 0:16] = ...
+
+    After
+
+        def matmul(A: T.Buffer((1, 56, 56, 64)), W: ..., J: T.Buffer((1, 56, 56, 128))):
+            C = T.decl_buffer((1, 56, 56, 64), data=J.data, strides=(401408, 7168, 128, 1),
+                              elem_offset=64)
+            C[n, y, x, 0:16] = ...
+
+    No template knows of this. Kernels that need rows directly one after the other are refused: AMX
+    tiles that are stored directly, and views of the result that have no strides, or whose elements
+    lie apart along the last axis, where vectors are stored.
+
+    A kernel that stores its result within a tensor of another shape.
+
+    Parameters
+    ----------
+    function : PrimFunc
+        Its last parameter is its result.
+    result : sequence of int
+        The shape of the result.
+    shape : sequence of int
+        Of the tensor that the result is a part of, the new last parameter.
+    placement : Placement
+        Where the result lies in it.
+
+    Returns
+    -------
+    PrimFunc or str
+        A str says why the kernel cannot.
+    """
+    function = s_tir.renew_defs(function)
+    *inputs, out = function.params
+    align = max(1, DataType(str(out.dtype)).itemsize)
+    joint_shape = _with_variables(shape, result, out)
+    joint = tirx.decl_buffer(joint_shape, out.dtype, "J", data_alignment=align, layout=None)
+    if not {*_variables(out)} <= {each for told in (*inputs, joint) for each in _variables(told)}:
+        return "its result alone tells its size"
+    views: dict[tirx.Var, tirx.Var] = {}
+    buffers = [out, *_aliases(function, out)]
+    if _passes_address(function, buffers):
+        return "its kernel passes the result's address on"
+    for buffer in buffers:
+        extents = tuple(getattr(extent, "value", extent) for extent in buffer.shape)
+        strides = placement.strides_of(extents)
+        apart = strides is not None and extents[-1:] != (1,) and strides[-1:] != (1,)
+        if strides is None or apart or len(buffer.strides):
+            return f"its kernel stores it as {'x'.join(map(str, extents))}"
+        views[buffer] = tirx.decl_buffer(
+            extents,
+            out.dtype,
+            "C",
+            data=joint.data,
+            strides=strides,
+            elem_offset=placement.offset,
+            data_alignment=align,
+            layout=None,
+        )
+
+    def declared_anew(declaration: tirx.DeclBuffer) -> tirx.Stmt:
+        view = views.get(declaration.buffer)
+        return declaration if view is None else tirx.DeclBuffer(view, data=joint.data)
+
+    body = tvm_ffi.structural_map(function.body, (tirx.DeclBuffer, declared_anew))
+    body = substitute(body, views)
+    own = tirx.DeclBuffer(views[out], data=joint.data)
+    if isinstance(body, s_tir.SBlockRealize):
+        inside = tirx.SeqStmt([own, body.block.body])
+        body = with_children(body, [with_body(body.block, inside, body.block.annotations)])
+    else:
+        body = tirx.SeqStmt([own, body])
+    return tirx.PrimFunc([*inputs, joint], body, function.ret_type, function.attrs)
+
+
+def _with_variables(
+    shape: Sequence[int], result: Sequence[int], out: tirx.Var
+) -> tuple[int | tirx.Var, ...]:
+    """A shape whose symbolic sizes are the variables of a kernel's result, or new ones."""
+    found: dict[int, Any] = {}
+    if len(result) == len(out.shape):
+        found = dict(zip(result, out.shape, strict=True))
+    for size in shape:
+        if isinstance(size, SymbolicSize):
+            found.setdefault(size, tirx.Var(f"j{len(found)}", "int64"))
+    return tuple(found[size] if isinstance(size, SymbolicSize) else size for size in shape)
+
+
+def _variables(buffer: tirx.Var) -> list[tirx.Var]:
+    """What a buffer's shape tells."""
+    return [extent for extent in buffer.shape if isinstance(extent, tirx.Var)]
+
+
+def _aliases(function: tirx.PrimFunc, out: tirx.Var) -> list[tirx.Var]:
+    """Buffers declared in the memory of another."""
+    declared: list[tirx.DeclBuffer] = []
+    tvm_ffi.structural_walk(function.body, (tirx.DeclBuffer, declared.append))
+    return [each.buffer for each in declared if _is_data_of(each.data, out)]
+
+
+def _passes_address(function: tirx.PrimFunc, buffers: Sequence[tirx.Var]) -> bool:
+    """Whether an address within buffers is used but to declare all of them after the first."""
+    taken, declared = 0, len(buffers) - 1
+
+    def look(call: Call) -> None:
+        nonlocal taken
+        inside = call.args[0].source if call_name(call) == "address_of" else None
+        for buffer in buffers:
+            if inside is not None and inside.same_as(buffer):
+                taken += 1 + declared
+            taken += _is_data_of(call, buffer)
+
+    tvm_ffi.structural_walk(function.body, (Call, look))
+    return taken > declared
+
+
+def _is_data_of(expr: object, buffer: tirx.Var) -> bool:
+    """Whether an expression is the address where a buffer begins."""
+    return isinstance(expr, Call) and is_call(expr, "buffer_data") and expr.args[0].same_as(buffer)

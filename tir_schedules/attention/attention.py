@@ -49,11 +49,9 @@ from tir_schedules.core.product_plan import Product, is_integer, zero_point_inpu
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.amx_cost import LEAST_GAIN
-from tir_schedules.cost.product_nest import kind_of
-from tir_schedules.cost.why_vectors import reasons
-from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.epilogue.region_reference import region_result
+from tir_schedules.cost.amx_cost import LEAST_GAIN, reasons
+from tir_schedules.cost.parallel import kind_of
+from tir_schedules.epilogue.epilogue import Epilogue, region_result
 from tir_schedules.product.batch_matmul import BATCH_MATMUL, multiplied
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
@@ -69,7 +67,7 @@ from .config import (
     space,
 )
 from .decode import program as attention_decode
-from .open.program import at_run_time, build_open
+from .dynamic.program import at_run_time, build_open
 from .problem import AttentionProblem, flat_view
 from .tiled.program import AttentionProgram, Blocks
 from .tiled.rows import row_shares, row_unit, tile_kernel

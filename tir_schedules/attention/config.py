@@ -26,9 +26,8 @@ from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.cost.amx_cost import LEAST_GAIN
-from tir_schedules.cost.packed_work import PackedWork, share_packed_work
-from tir_schedules.cost.parallel import alone_below, threads_worth
-from tir_schedules.cost.work import flops_us
+from tir_schedules.cost.cost import flops_us
+from tir_schedules.cost.parallel import PackedWork, alone_below, share_packed_work, threads_worth
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import cuts, tile_cycles
 

@@ -31,9 +31,8 @@ from tir_schedules.rows.normalize_rows import Rows
 from tir_schedules.rows.normalize_view import NORM_OPS, reshaped
 
 from .mlp_chain_config import MlpChainConfig
-from .packing import packed_uses
+from .packing import packed_uses, sources_of, tensors_of
 from .parts import Leading, PartConfig, matmul_of_rows, row_pitch, rows_between
-from .sources import sources_of, tensors_of
 
 
 class ChainLoops:

@@ -25,7 +25,7 @@ from tir_schedules.core.blocking import Group, shares
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SAMPLE
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.cost import Cost, has_tiles
 from tir_schedules.cost.parallel import (
     CHAIN,
     CHAIN_FROM_MEMORY,
@@ -35,13 +35,12 @@ from tir_schedules.cost.parallel import (
     halves,
     on_threads,
 )
-from tir_schedules.cost.work import has_tiles
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product.best_grid import OPEN_ROWS
 from tir_schedules.product.matmul_config import MatmulConfig
 
+from .packing import sources_of
 from .parts import PartConfig, Share, alone, of_rows, tasks_of, weight_bytes_of
-from .sources import sources_of
 
 TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
 

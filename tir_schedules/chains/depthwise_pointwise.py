@@ -48,8 +48,8 @@ from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
-from tir_schedules.cost.product_nest import kind_of
-from tir_schedules.cost.why_vectors import reasons
+from tir_schedules.cost.amx_cost import reasons
+from tir_schedules.cost.parallel import kind_of
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.matmul import MATMUL, product_of
 from tir_schedules.product.matmul_config import dimensions
@@ -64,7 +64,7 @@ from .depthwise_pointwise_cost import (
     pointwise_rows,
     variations,
 )
-from .packing import express, pack, packed_shape, packed_uses, unpack
+from .packing import express, pack, packed_shape, packed_uses, sources_of, tensors_of, unpack
 from .parts import (
     chain_reference,
     matmul_of_rows,
@@ -73,7 +73,6 @@ from .parts import (
     row_pitch,
     rows_between,
 )
-from .sources import sources_of, tensors_of
 
 # A depthwise and a pointwise convolution before they are built: their loops, and the product.
 #

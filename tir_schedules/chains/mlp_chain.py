@@ -37,10 +37,10 @@ from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
-from tir_schedules.cost.product_nest import kind_of
+from tir_schedules.cost.parallel import kind_of
+from tir_schedules.product.dynamic.rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
 from tir_schedules.product.matmul_config import MatmulConfig, plan_of, product_types
-from tir_schedules.product.open_rows import tile_choices
 from tir_schedules.product.tile_config import product_kernels, register_tiles
 from tir_schedules.rows.normalize_view import NORM_OPS
 
@@ -55,13 +55,12 @@ from .mlp_chain_config import (
     rows_of,
     with_rows,
 )
-from .packing import express, pack, packed_shape, packed_uses, unpack
+from .packing import express, pack, packed_shape, packed_uses, sources_of, tensors_of, unpack
 from .parts import (
     chain_reference,
     parts_kernel_name,
     parts_parameters,
 )
-from .sources import sources_of, tensors_of
 
 
 def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:

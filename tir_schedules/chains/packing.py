@@ -11,15 +11,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from tvm import relax
 
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.registry import microkernel_named
-from tir_schedules.core.attributes import Source
+from tir_schedules.core.attributes import Source, Sources, attribute_text
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Packing, template_for
 from tir_schedules.product.matmul_config import MatmulConfig
-
-from .sources import sources_of
 
 
 class PartsConfig(Protocol):
@@ -109,3 +108,38 @@ def _user(region: Region, config: PartsConfig, index: int) -> _User | None:
         assert packing is not None
         return _User(part, config.of_parts(region)[number], position, packing)
     return None
+
+
+# Where the parts of a chain get their inputs and operands from: the attribute "sources".
+#
+#     ((i0, i1, i2), (p0, i3, i4, i0))
+#
+# Each part lists its inputs, then its operands: iN is input N of the merged region, pN the result
+# of part N.
+
+
+def sources_of(region: Region) -> Sources:
+    """The sources of every part's inputs and operands.
+
+    Raises
+    ------
+    ConfigError
+        If the attribute is missing, or does not fit the parts.
+    """
+    found = region.sources
+    if not found:
+        raise ConfigError(f"there is no source for any part, in {region.key}")
+    wanted = [len(part.inputs) + len(part.operands) for part in region.parts]
+    if [len(part) for part in found] != wanted:
+        text = attribute_text(found)
+        raise ConfigError(f"sources {text!r} for parts of {wanted} inputs and operands")
+    for number, part in enumerate(found):
+        for source in part:
+            if source.number >= (number if source.part else len(region.inputs)):
+                raise ConfigError(f"part {number} cannot read {source}, in {region.key}")
+    return found
+
+
+def tensors_of(part: Region) -> tuple[Tensor, ...]:
+    """What the sources of a part stand for."""
+    return (*part.inputs, *part.operands)

@@ -16,13 +16,17 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, constant, parameter, ramp
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import buffer_shape
+from tir_schedules.core.extents import buffer_shape, uncrowded
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.row_distance import uncrowded
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.work import norm_us
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, rows_and_columns
-from tir_schedules.epilogue.region_reference import region_result
+from tir_schedules.cost.cost import norm_us
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    region_result,
+    rows_and_columns,
+)
 from tir_schedules.product.activations import InPlace
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 from tir_schedules.product.matmul_config import MatmulConfig
@@ -32,8 +36,7 @@ from tir_schedules.product.tile_stores import direct_store, row_store
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize import default_config as normalize_config
 
-from .packing import PartsConfig, packed_shape, parameter_dtype
-from .sources import sources_of, tensors_of
+from .packing import PartsConfig, packed_shape, parameter_dtype, sources_of, tensors_of
 
 Leading = Callable[[Expr], Sequence[Expr]]
 

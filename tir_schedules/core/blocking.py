@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from microkernels.base.arrays import aligned_empty
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
-from microkernels.packing import pack_weight
 
 Box = tuple[int, int, int]  # rows, vectors of columns, and units of K, or threads along them
 
@@ -385,3 +385,39 @@ def _balanced(total: int, most: int, vectors: int) -> float:
 def _cost(height: int, vectors: int) -> float:
     """What a step of K of a tile costs, in products; it waits for products, loads or latency."""
     return max(height * vectors, height + vectors, ENOUGH_ACCUMULATORS) + TILE_OVERHEAD
+
+
+def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) -> np.ndarray:
+    """[K, N] as consecutive panels [K/kr][columns][kr].
+
+    Parameters
+    ----------
+    weight : ndarray
+        Shape (K, N).
+    widths : sequence of int
+        Width of every panel, in vectors of `kernel.lanes` columns; together they cover N.
+    kernel : Microkernel
+        Gives lanes and kr.
+
+    Returns
+    -------
+    ndarray
+        Flat, padded with zeros, aligned.
+    """
+    k, n = weight.shape
+    kr, lanes = kernel.kr, kernel.lanes
+    steps = kernel.steps(k)
+    padded, shape = weight, (steps * kr, sum(widths) * lanes)
+    if shape != weight.shape:
+        padded = np.zeros(shape, dtype=weight.dtype)
+        padded[:k, :n] = weight
+    blocks = padded.reshape(steps, kr, -1)
+    packed = aligned_empty([padded.size], weight.dtype)
+    position = column = 0
+    for width in widths:
+        columns = width * lanes
+        panel = blocks[:, :, column : column + columns].transpose(0, 2, 1)
+        packed[position : position + panel.size].reshape(panel.shape)[...] = panel
+        position += panel.size
+        column += columns
+    return packed

@@ -20,6 +20,7 @@ from tvm.ir.expr import TensorLoad
 
 from microkernels.vector.expressions import Expr
 
+from .dynamic.windows import windows_of
 from .expressions import (
     calls_of,
     cost_of,
@@ -30,7 +31,6 @@ from .expressions import (
     substitute,
 )
 from .nest import Nest, Program, Store
-from .open_windows import windows_of
 from .padded_windows import without_padding
 
 CHEAP = 2.0

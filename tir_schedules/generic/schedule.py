@@ -29,14 +29,14 @@ from microkernels.vector.expressions import Expr
 from tir_schedules.core.emission import walk
 
 from .bands import program_loops
+from .dynamic.elements import open_elements, open_nests, over_axes, step_along
+from .dynamic.items import SCHEDULES_LEFT, open_items
+from .dynamic.rows import open_reductions, open_rows
 from .elementwise import ascending
 from .expressions import calls_of, guard_floats, int64, loads_of, same, substitute
 from .inline import merge_nests
 from .loops import flattened, parameter_views, store_statement, with_statements
 from .nest import Axis, Nest, NotHandledError, names_in_memory
-from .open_elements import open_elements, open_nests, over_axes, step_along
-from .open_items import SCHEDULES_LEFT, open_items
-from .open_rows import open_reductions, open_rows
 from .read_program import read_program
 from .transpose import Tile, tile_of, turned
 from .vector_math import lower_math

@@ -29,7 +29,7 @@ from microkernels.vector.expressions import (
     reinterpret,
     reinterpret_group,
 )
-from microkernels.vector.shuffles import transpose_block
+from microkernels.vector.memory import transpose_block
 
 from .expressions import (
     calls_of,

@@ -13,9 +13,9 @@ from tvm.relax.analysis import has_reshape_pattern
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from .dynamic.elements import flat_loop, require_open
 from .loops import parameter_views, with_statements
 from .nest import NotHandledError
-from .open_elements import flat_loop, require_open
 
 WHOLE_COPY = "tvm_hybrid.whole_copy"
 """Attribute of a function that stores its first tensor's elements in its last, in order."""

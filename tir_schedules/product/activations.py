@@ -3,7 +3,7 @@
 A block of rows is staged where the kernel cannot multiply its elements as they are: f32 to be
 quantised or rounded to 16 bits, rows whose length is no multiple of kr (64 bytes for AMX tiles),
 elements that are not next to each other, rows of tiles so far apart that they would displace each
-other in L1 (`core.row_distance`). Staging costs one pass over the block for all columns of
+other in L1 (`core.extents`). Staging costs one pass over the block for all columns of
 the weight. If only the last step of K is incomplete, AMX tiles need a copy of that step alone
 (`tail`). Signed 8-bit activations are shifted by 128 for kernels that multiply u8 by s8 (see
 zero_points.py).
@@ -31,7 +31,7 @@ from microkernels.vector.expressions import (
     reinterpret,
 )
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.row_distance import uncrowded
+from tir_schedules.core.extents import uncrowded
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 

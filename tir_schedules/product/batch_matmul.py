@@ -51,15 +51,20 @@ from tir_schedules.core.product_plan import (
 )
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.packed_work import PackedWork, share_packed_work
-from tir_schedules.cost.parallel import alone_below, threads_worth
-from tir_schedules.cost.product_nest import kind_of, product_nest
-from tir_schedules.cost.work import elements_a_product, flops_us
+from tir_schedules.cost.cost import elements_a_product, flops_us
+from tir_schedules.cost.parallel import (
+    PackedWork,
+    alone_below,
+    kind_of,
+    product_nest,
+    share_packed_work,
+    threads_worth,
+)
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
-from . import open_batch_matmul
 from .activations import Activations
 from .batch_operands import BatchProblem
+from .dynamic import batch_matmul as open_batch_matmul
 from .packed_operand import PackedOperand, Shelf, widths_of
 from .tile_config import (
     KERNEL_TYPES,

@@ -22,8 +22,8 @@ from microkernels.vector.memory import ARRIVAL_LLVM_IR, count_arrival
 from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided, grids_of
 from tir_schedules.core.emission import for_groups, for_share, opaque_block, task_loop
 from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.cost.cost import flops_us, product_rate
 from tir_schedules.cost.parallel import MOST_UNEVEN, alone_below, halves, threads_worth
-from tir_schedules.cost.work import flops_us, product_rate
 
 from .tile_config import sums_us
 from .tile_loops import TileLoops

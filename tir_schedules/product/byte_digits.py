@@ -38,8 +38,8 @@ from microkernels.vector.expressions import (
     vector_type,
 )
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.loop_nest import add, combine_all, reduce_lanes
 from tir_schedules.core.product_plan import Piece
-from tir_schedules.core.reduce_lanes import add, combine_all, reduce_lanes
 
 from .narrow_weight import NarrowWeight
 

@@ -30,22 +30,26 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, parameter
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
 from tir_schedules.core.extents import as_matrix, flat_view, open_view, read_extents, row_itself
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product_plan import Product, is_dynamic, is_integer, reject_zero_points
-from tir_schedules.core.region import Region
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.cost.product_nest import product_nest
+from tir_schedules.cost.amx_cost import LEAST_GAIN
+from tir_schedules.cost.parallel import product_nest
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
 from .activations import InPlace
+from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
 from .byte_outliers import by_values, byte_tile_of, known_offset, lists_outliers, searches
+from .dynamic.rows import tile_choices
 from .matmul_config import (
     ACTIVATION_DTYPES,
     MatmulConfig,
@@ -54,11 +58,10 @@ from .matmul_config import (
     plan_of,
     product_types,
     shares_k,
+    window_of,
 )
 from .matmul_product import MatmulProduct, express, pack, packed_shape, parameter_shape, unpack
-from .matmul_window import window_of
 from .narrow_weight import further_inputs, has_scale, reject_scale, scaled
-from .open_rows import tile_choices
 from .tile_config import (
     RESULT_DTYPES,
     default_tile,
@@ -385,3 +388,65 @@ def default_wide_tile(
 def _highest(tiles: Sequence[Microkernel]) -> Microkernel:
     fitting = [tile for tile in tiles if tile.mr * tile.vectors <= MOST_SUMS]
     return max(fitting, key=lambda tile: tile.mr)
+
+
+# Products of float16: on AMX tiles that multiply it, or in f32 as on every other CPU.
+#
+# 128x768x768 on Granite Rapids     tiles: 16 times the products of f32 vectors
+# the same on Sapphire Rapids       no tiles for float16: f32
+
+
+HALF, WIDE = "float16", "float32"
+
+
+def multiplies_half(machine: Machine) -> bool:
+    """Whether there are tiles for products of float16."""
+    return bool(tile_kernels_for(machine.isa, HALF, HALF))
+
+
+def weighted_half_pays(machine: Machine, m: int, n: int, k: int) -> bool:
+    """Whether a product with a constant weight is estimated to be faster by tiles of float16.
+
+    Parameters
+    ----------
+    machine : Machine
+        Its tiles multiply float16 (`multiplies_half`).
+    m, n, k : int
+        Rows, columns and K.
+    """
+
+    def cycles(dtype: str) -> float:
+        inputs = Tensor((m, k), dtype), Tensor((k, n), dtype, True)
+        region = Region(op="matmul", inputs=inputs, output=Tensor((m, n), WIDE))
+        config = MATMUL.default_config(region, machine)
+        return estimated_cycles(region, config, machine)
+
+    return cycles(HALF) * LEAST_GAIN <= cycles(WIDE)
+
+
+def batched_half_pays(
+    machine: Machine, a: Sequence[int], b: Sequence[int], output: Sequence[int]
+) -> bool:
+    """Whether products of two activations are estimated to be faster by tiles of float16.
+
+    Parameters
+    ----------
+    machine : Machine
+        As of `weighted_half_pays`.
+    a, b, output : sequence of int
+        Shapes [..., M, K], [..., K, N] and [..., M, N].
+    """
+    inputs = Tensor(tuple(a), WIDE), Tensor(tuple(b), WIDE)
+    axes = {"a_axes": tuple(range(len(a))), "b_axes": tuple(range(len(b)))}
+
+    def cycles(rounded: dict[str, Attribute]) -> float:
+        region = Region(
+            op="batch_matmul",
+            inputs=inputs,
+            output=Tensor(tuple(output), WIDE),
+            attrs={**axes, **rounded},
+        )
+        config = BATCH_MATMUL.default_config(region, machine)
+        return busiest_cycles(region, config, machine)
+
+    return cycles({"rounded": HALF}) * LEAST_GAIN <= cycles({})

@@ -22,18 +22,17 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Place
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import extent, worth_copying
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.core.row_distance import worth_copying
 from tir_schedules.core.size import is_open
 
 from .activations import Activations, InPlace, Read
 from .best_grid import ThreadGrid
 from .byte_outliers import byte_shortcut, byte_tile_of, cut_for_bytes, cuts_above, searches
+from .dynamic.rows import OpenRows, share_open
 from .matmul_config import MatmulConfig, check, plan_of
 from .narrow_weight import ScaledPanels
-from .open_rows import OpenRows, share_open
 from .tile_loops import TileLoops, TileTask
 from .wide_panels import WidePanels
 from .wide_product import WideProduct, wide_product_of

@@ -39,7 +39,7 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import Piece
 from tir_schedules.core.region import Region
 
-from .matmul_window import window_of
+from .matmul_config import window_of
 from .tile_loops import LoadPanel
 from .zero_points import named_inputs
 

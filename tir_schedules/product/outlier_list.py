@@ -28,7 +28,7 @@ from microkernels.vector.expressions import (
     splat,
     vector_type,
 )
-from microkernels.vector.shuffles import first_group, groups_found, saturating_difference
+from microkernels.vector.memory import first_group, groups_found, saturating_difference
 
 LARGEST = 127  # of t
 LARGEST_OFFSET = 128  # of c: no magnitude of r is beyond 128 then

@@ -27,7 +27,7 @@ from microkernels.vector.expressions import (
     reinterpret_group,
     splat,
 )
-from microkernels.vector.shuffles import transpose_block
+from microkernels.vector.memory import transpose_block
 from tir_schedules.core.blocking import Group, Panels
 from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector

@@ -37,7 +37,7 @@ from microkernels.vector.expressions import (
 )
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import choose, opaque_block, share_of
-from tir_schedules.core.reduce_lanes import LaneTotals, add
+from tir_schedules.core.loop_nest import LaneTotals, add
 
 from .byte_digits import MOST_DIGIT_ROWS, ByteDigits
 from .streams import FEW_ROWS, streams
@@ -156,7 +156,7 @@ def shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
 def sum_each(vectors: Sequence[Expr]) -> Expr:
     """The sum of the lanes of each of `lanes` vectors; lane i is that of vector i.
 
-    The rounds of `microkernels.vector.shuffles.transpose_block`, with the two halves of every
+    The rounds of `microkernels.vector.memory.transpose_block`, with the two halves of every
     exchange added, so that each round leaves half as many vectors.
     """
     size = len(vectors)

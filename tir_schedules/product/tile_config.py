@@ -17,7 +17,7 @@ from tir_schedules.core.config import check_numbers
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
-from tir_schedules.cost.work import product_rate
+from tir_schedules.cost.cost import product_rate
 
 from .streams import known_streams
 from .wide_product import WideProduct

@@ -33,8 +33,7 @@ from tir_schedules.core.product_plan import (
     ProductPlan,
 )
 
-from .streams import emit_streams
-from .tile_fetch import TileFetch, all_of
+from .streams import TileFetch, all_of, emit_streams
 from .tile_stores import (
     Ahead,
     LateStores,

@@ -56,7 +56,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.amx_cost import CONFIGURED, why_not_amx
-from tir_schedules.cost.product_nest import product_nest
+from tir_schedules.cost.parallel import product_nest
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -68,10 +68,9 @@ from tir_schedules.epilogue.epilogue import (
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
+from .dynamic.rows import OpenRows, share_open
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
-from .open_rows import OpenRows, share_open
-from .rounded_panels import RoundedPanels
 from .skinny_product import MOST_ROWS, FewDecodedRows
 from .tile_config import (
     RESULT_DTYPES,
@@ -83,7 +82,7 @@ from .tile_config import (
 )
 from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import row_store
-from .weight_only_tiles import WeightOnlyTiles
+from .weight_only_tiles import RoundedPanels, WeightOnlyTiles
 
 Store = Callable[[Expr, Expr, Expr, bool], None]
 

@@ -19,10 +19,9 @@ from tvm.ir.expr import TensorLoad
 
 from microkernels.machines.machine import Machine
 
-from .flat_tir import base_of, intrinsic, is_constant, key
 from .index import Environment
-from .nodes import Body, Branch, Loop, Work
-from .parts import Part
+from .nodes import Body, Branch, Loop, Work, base_of, intrinsic, is_constant, key
+from .traffic import Part
 
 
 @dataclass(frozen=True)

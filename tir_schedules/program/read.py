@@ -13,9 +13,8 @@ from tvm.target import Target
 
 from .cycles import registers_of
 from .expressions import Expressions
-from .flat_tir import key, lowered
 from .index import Index
-from .nodes import Body, Branch, Loop, Program, Scope
+from .nodes import Body, Branch, Loop, Program, Scope, key, lowered
 
 
 def read(function: tirx.PrimFunc, target: Target, vector_bits: int, name: str = "") -> Program:

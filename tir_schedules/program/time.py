@@ -17,8 +17,7 @@ from microkernels.machines.machine import Machine
 from .cycles import FAR, FOREIGN, NEAR, SHARED, Cycles, KernelTime, Phase
 from .index import Environment
 from .nodes import Body, Branch, Loop, Program
-from .parts import Part, foreign_bytes, parts_of, split_lines
-from .traffic import Touched, Traffic, footprint, stored
+from .traffic import Part, Touched, Traffic, footprint, foreign_bytes, parts_of, split_lines, stored
 
 # What comes from L2 so many times as often as from beyond was fetched by the first pass of a loop.
 READ_AGAIN = 2.0

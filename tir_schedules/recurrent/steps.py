@@ -30,8 +30,7 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.emission import opaque_block
 
 from .activations import Cell
-from .config import Panels
-from .levels import Levels, ReadSums, allocate_levels
+from .config import Levels, Panels, ReadSums, allocate_levels
 from .problem import RecurrentProblem
 from .weight import RestsOf
 

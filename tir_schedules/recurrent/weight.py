@@ -23,8 +23,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, materialise, ramp, reinterpret_group
 from tir_schedules.core.region import Region
 
-from .config import Panels, RecurrentConfig, check, kernel_of, panels_of
-from .levels import starts_with_sums
+from .config import Panels, RecurrentConfig, check, kernel_of, panels_of, starts_with_sums
 from .problem import RecurrentProblem
 
 WEIGHT = 1

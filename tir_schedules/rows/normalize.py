@@ -40,16 +40,15 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
-from tir_schedules.core.reduce_lanes import Combine
+from tir_schedules.core.loop_nest import Combine
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SAMPLE, SymbolicSize, is_open
 from tir_schedules.core.template import Template, register_template
+from tir_schedules.cost.cost import norm_us
 from tir_schedules.cost.parallel import alone_below, threads_worth
-from tir_schedules.cost.work import norm_us
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 
-from .normalize_columns import ColumnStrip, OpenColumns
-from .normalize_rows import Rows, Term, f32
+from .normalize_rows import ColumnStrip, OpenColumns, Rows, Term, f32
 from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, reshaped, view_of
 
 OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")  # and float16 for tiles that read it

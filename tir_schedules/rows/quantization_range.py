@@ -38,7 +38,7 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.extents import extent, read_extents
-from tir_schedules.core.reduce_lanes import LaneTotals
+from tir_schedules.core.loop_nest import LaneTotals
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth

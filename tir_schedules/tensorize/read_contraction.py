@@ -37,7 +37,7 @@ from tir_schedules.generic.expressions import (
 )
 from tir_schedules.generic.nest import Axis, Nest, Store
 
-from .contraction import Contraction, Labels, RefusedError
+from .arrangement import Contraction, Labels, RefusedError
 
 # (left, right, accumulator) that a kernel multiplies.
 PRODUCTS = {

@@ -56,7 +56,7 @@ def install(clock: StageClock) -> None:
             timed = clock.timed(getattr(module, attribute), **{kind: title})
             setattr(module, attribute, timed)
     importlib.import_module("tvm_hybrid.frontend")  # which sessions import when they compile
-    compiling: Any = importlib.import_module("relay_passes.compile_module")
+    compiling: Any = importlib.import_module("relay_passes.lower_module")
     native = compiling.compile_native
 
     def compile_native(mod: IRModule, *rest: Any) -> Any:

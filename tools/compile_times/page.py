@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from relay_passes.pipeline import Phase
-from tvm_hybrid.report.markdown import markdown_table
+from tvm_hybrid.report.timing import markdown_table
 
 from . import results
 from .results import AGAIN, COLD, ONNXRUNTIME, Row

@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 from rich.progress import Progress
 
-from tvm_hybrid.cli.console import error_console, say
+from tvm_hybrid.cli.base.console import error_console, say
 
 from .kernels import differences, path_of, read, taken, write
 from .programs import LEVELS, PROGRAMS

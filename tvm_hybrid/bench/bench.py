@@ -19,8 +19,7 @@ import numpy as np
 from ..library.manifest import ChosenOptions
 from ..options import CompileOptions
 from ..report.timing import ContestantError, Progress, Timing, interleave
-from .accuracy.compare import Tolerance
-from .accuracy.judge import Judge, Verdict
+from .compare import Judge, Tolerance, Verdict
 from .peers.contestants import SessionContestant, StockTvm, onnx_runtime_contestant
 from .peers.openvino_peer import OpenVino
 from .peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING

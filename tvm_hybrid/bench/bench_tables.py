@@ -17,9 +17,9 @@ from relay_passes.ir.decisions import Decision
 
 from ..report.kernel_speed import KernelReport
 from ..report.timing import Timing
-from .accuracy.verify import VerifyReport
 from .bench import BenchReport, BenchRow
 from .throughput import ThroughputReport, ThroughputRow
+from .verify import VerifyReport
 
 NARROW, NARROW_WITH_NOTES = 100, 125
 """Columns of a terminal that rows of a benchmark need."""

@@ -25,7 +25,7 @@ from microkernels.machines.description import Description, Number, describe
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import parameter
 from tir_schedules.core.emission import kernel_function, task_loop
-from tir_schedules.cost.work import has_tiles
+from tir_schedules.cost.cost import has_tiles
 
 from ..api import compile as compile_module
 from ..report.roof import peak_gops

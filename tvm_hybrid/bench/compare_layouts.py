@@ -16,9 +16,9 @@ from microkernels.base.errors import RecordError
 
 from ..frontend.model_input import import_model
 from ..options import CompileOptions, passes_options, setting_of, target_of
-from ..records.lookup.record_lookup import RecordLookup
+from ..records.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
-from ..tuning.layouts.joint_layout import JointResult
+from ..tuning.joint_layout import JointResult
 from ..tuning.measuring.model_race import RACE_EFFORT, race
 from ..tuning.measuring.sampling import Effort, sign_test
 from ..tuning.tune_model import tune

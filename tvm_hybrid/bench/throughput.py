@@ -17,9 +17,8 @@ import msgspec
 import numpy as np
 
 from ..report.timing import ContestantError, Progress, Timing, take_turns
-from .accuracy.compare import Tolerance
-from .accuracy.judge import Judge
-from .load import SessionLoad, total_rate
+from .compare import Judge, Tolerance
+from .feeds import SessionLoad, total_rate
 from .peers.onnx_runtime import last_line, optimised_session
 from .peers.openvino_peer import OpenVino
 from .peers.peers import ONNX_RUNTIME, OURS, PEERS, SATURATING

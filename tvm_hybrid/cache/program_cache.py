@@ -24,9 +24,9 @@ from microkernels.base.errors import ArtifactError, IsaError, TargetError
 from microkernels.base.logs import logger
 
 from ..executable.executable import Executable
-from ..executable.fallback import runs_here, takes_fallback
 from ..executable.load import load_library
-from ..frontend.model_bytes import FileState, file_state
+from ..executable.machine_code import runs_here, takes_fallback
+from ..frontend.onnx.reader.model_bytes import FileState, file_state
 from ..runtime.threads import ThreadsLike
 from .cache_folder import LIBRARY, NOTE, PROGRAMS, belongs_to_us
 from .program_key import Note, read_note, write_note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -17,14 +18,23 @@ import numpy as np
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from microkernels.base.errors import OutputError
 from microkernels.base.files import write_whole
+from microkernels.base.logs import logger
 from microkernels.machines.machine import Machine
 
-from ..frontend.model_bytes import FileState, ModelBytes, are_unchanged, file_state
+from ..frontend.onnx.reader.model_bytes import (
+    FileState,
+    ModelBytes,
+    are_older,
+    are_unchanged,
+    file_state,
+)
 from ..library.manifest import FORMAT, package_versions
 from ..options import CompileOptions, Records, fallback_of, setting_of, target_of
 from ..records.record_paths import default_record_paths, records_refused
 from ..runtime.tensors import DeclaredInterface
+from .cache_folder import NOTE, PROGRAMS
 
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
 _READERS = ("onnx", "numpy", "ml_dtypes")
@@ -250,3 +260,46 @@ def read_note(path: Path, kind: type[AnyNote]) -> AnyNote:
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     raise ValueError(f"{path} is damaged: its checksum is wrong")
+
+
+class _ModelDigest(msgspec.Struct, frozen=True):
+    """SHA-256 of a model, and its files as they were."""
+
+    digest: str
+    files: tuple[FileState, ...]
+
+
+def model_bytes(model: Any) -> ModelBytes:
+    """The digest of a model in a file, which is computed once while the file stays the same.
+
+    A note in the cache of programs has the digest, and size, times and inode of all files of the
+    model. As git does, we do not trust what was hashed soon after it was changed: it may have been
+    changed again without getting another time.
+
+    As `ModelBytes.of`; the files of a path are not read if their digest is known.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    ValueError
+        If the model cannot be written as bytes: one of more than 2 GB.
+    """
+    if not isinstance(model, (str, os.PathLike)):
+        return ModelBytes.of(model)
+    name = hashlib.sha256(os.fsencode(Path(model).absolute())).hexdigest()
+    note = PROGRAMS.path(f"model-{name}", NOTE)
+    with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
+        known = read_note(note, _ModelDigest)
+        if known.files and are_unchanged(known.files):
+            os.utime(note)
+            return ModelBytes(known.digest, None, known.files)
+    moment = time.time_ns()
+    found = ModelBytes.of(model)
+    if are_older(found.files, moment) and are_unchanged(found.files):
+        try:
+            PROGRAMS.make()
+            write_note(note, _ModelDigest(found.digest, found.files))
+        except (OSError, OutputError) as error:
+            logger.info("the digest of %s is not kept: %s", model, error)
+    return found

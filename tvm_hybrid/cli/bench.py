@@ -16,12 +16,10 @@ import click
 from microkernels.base.files import require_writable, write_whole
 
 from ..bench.peers.peers import PYTHON_VARIABLE
-from .bench_layers import bench_layers
-from .bench_streams import StreamCounts, bench_streams
-from .bench_turns import Turns, turn_options
-from .console import output_console, print_json, say, turns_bar, working
-from .models import input_options, note_random, session_of
-from .options import AT_LEAST_ONE, FILE, compile_options, json_option
+from .base.console import output_console, print_json, say, turns_bar, working
+from .base.models import input_options, note_random, session_of
+from .base.options import AT_LEAST_ONE, FILE, compile_options, json_option
+from .bench_modes import StreamCounts, Turns, bench_layers, bench_streams, turn_options
 
 if TYPE_CHECKING:
     from ..options import CompileOptions
@@ -158,11 +156,10 @@ def command(
 
     from ..bench.bench import bench
     from ..bench.bench_tables import bench_csv, bench_table
-    from ..bench.feeds import feeds_of, load_feeds
-    from ..bench.flops import ProductSums
+    from ..bench.feeds import ProductSums, feeds_of, load_feeds
     from ..bench.peers.peers import PEERS
     from ..frontend import import_onnx
-    from ..runtime.input_values import arrays_of
+    from ..runtime.feeds import arrays_of
 
     if table is not None:
         require_writable(table)

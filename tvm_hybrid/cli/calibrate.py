@@ -9,8 +9,8 @@ import click
 from microkernels.base.errors import OutputError
 from microkernels.base.files import require_writable, why_not_written, write_whole
 
-from .console import output_console, working
-from .options import AT_LEAST_ONE, FILE
+from .base.console import output_console, working
+from .base.options import AT_LEAST_ONE, FILE
 
 
 @click.command("calibrate")

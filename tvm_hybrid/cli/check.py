@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from .console import print_json, say
-from .options import FILE, json_option
+from .base.console import print_json, say
+from .base.options import FILE, json_option
 
 
 @click.command("check")

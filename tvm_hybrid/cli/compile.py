@@ -11,9 +11,9 @@ import click
 from microkernels.base.errors import ArtifactError
 from microkernels.base.files import require_writable
 
-from .console import print_json, say
-from .options import FILE, compile_options, json_option, model_argument
-from .stages import stages_shown
+from .base.console import print_json, say
+from .base.models import stages_shown
+from .base.options import FILE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
     from ..options import CompileOptions

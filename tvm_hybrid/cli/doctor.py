@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .console import output_console, print_json
-from .options import json_option
+from .base.console import output_console, print_json
+from .base.options import json_option
 
 _COLOURS = {"ok": "", "warning": "yellow", "bad": "bold red"}
 

@@ -16,7 +16,7 @@ import msgspec
 from microkernels.base.errors import TvmHybridError
 
 if TYPE_CHECKING:
-    from ..runtime.affinity.topology import Cpu, Topology
+    from ..runtime.topology import Cpu, Topology
 
 PACKAGES = (
     "tvm_hybrid",
@@ -151,9 +151,8 @@ def _amx() -> Fact:
 
 
 def _threads() -> list[Fact]:
-    from ..runtime.affinity.cpu_list import format_cpus
-    from ..runtime.affinity.topology import host_topology
     from ..runtime.threads import default_threads, physical_cores
+    from ..runtime.topology import format_cpus, host_topology
 
     topology = host_topology()
     cpus = format_cpus(cpu.number for cpu in topology.usable)
@@ -167,8 +166,8 @@ def _threads() -> list[Fact]:
 
 def places(topology: Topology) -> list[Fact]:
     """What threads can be bound to, which CPUs that means, and where weights can lie."""
-    from ..runtime.affinity.cpu_list import format_cpus
-    from ..runtime.affinity.weights import refusal
+    from ..runtime.places import refusal
+    from ..runtime.topology import format_cpus
 
     def groups(of: Callable[[Cpu], int], name: str) -> str:
         found = topology.groups(of).items()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import output_console
-from .models import executable_of
-from .options import compile_options, json_option, model_argument
+from .base.console import output_console
+from .base.models import executable_of
+from .base.options import compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
     from ..options import CompileOptions

@@ -19,7 +19,7 @@ from microkernels.base.errors import TvmHybridError, VerifyError
 from microkernels.base.logs import LOG_VARIABLE
 
 from ..version_check import __version__
-from .interruptible import interruptible
+from .base.console import interruptible
 
 INTERRUPTED = 130
 
@@ -103,7 +103,7 @@ def _show_warnings() -> None:
     """Shows the library's warnings, unless the environment asked for a log of its own."""
     from rich.logging import RichHandler
 
-    from .console import error_console
+    from .base.console import error_console
 
     logger = logging.getLogger("tvm_hybrid")
     if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
@@ -151,8 +151,8 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
             click.echo(context.get_usage(), err=True)
         return _failed(error.format_message(), 2)
     if isinstance(error, TvmHybridError):
-        from .console import error_console
-        from .options import in_options
+        from .base.console import error_console
+        from .base.options import in_options
 
         if "--debug" in arguments:
             error_console().print_exception()
@@ -163,7 +163,7 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
 def _failed(message: str, code: int) -> int:
     from rich.text import Text
 
-    from .console import error_console
+    from .base.console import error_console
 
     line = Text.assemble(("Error: ", "bold red"), " ".join(message.split()))
     error_console().print(line, soft_wrap=True)

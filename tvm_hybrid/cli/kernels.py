@@ -8,8 +8,8 @@ import click
 
 from microkernels.base.files import require_writable, write_whole
 
-from .console import output_console, print_json, working
-from .options import AT_LEAST_ONE, FILE, json_option
+from .base.console import output_console, print_json, working
+from .base.options import AT_LEAST_ONE, FILE, json_option
 
 
 @click.command("kernels")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import print_json, say
-from .options import (
+from .base.console import print_json, say
+from .base.options import (
     AT_LEAST_ONE,
     FOLDER,
     OF_CODE,

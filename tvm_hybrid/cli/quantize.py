@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from .console import output_console, print_json, say, working
-from .options import AT_LEAST_ONE, FILE, TargetName, json_option, model_argument
+from .base.console import output_console, print_json, say, working
+from .base.options import AT_LEAST_ONE, FILE, TargetName, json_option, model_argument
 
 
 @click.command("quantize")

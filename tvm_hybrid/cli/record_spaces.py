@@ -10,8 +10,8 @@ import click
 
 from microkernels.base.files import write_whole
 
-from .console import error_console
-from .options import FOLDER
+from .base.console import error_console
+from .base.options import FOLDER
 
 
 @click.command("record-spaces")

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import output_console, print_json, say
-from .options import AT_LEAST_ONE, FILE, FOLDER, json_option
+from .base.console import output_console, print_json, say
+from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 if TYPE_CHECKING:
-    from ..records.record import Record
+    from ..records.record import OtherLine, Record
     from ..records.record_file import Located
-    from ..records.record_line import OtherLine
     from ..records.record_rewrite import Rewritten
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import Exchange
@@ -252,7 +251,7 @@ def check(file: Path, as_json: bool) -> int:
     Lines that cannot be used: not a whole record, another template version, a configuration that
     the template refuses to build, a key that does not belong to its region.
     """
-    from ..records.check_records import problems
+    from ..records.record_rewrite import problems
 
     store = _store(file)
     found = problems(store)

@@ -9,15 +9,9 @@ import click
 
 from microkernels.base.files import require_writable
 
-from .console import print_json, say, working
-from .models import executable_of, input_options, note_random
-from .options import (
-    AT_LEAST_ONE,
-    FILE,
-    compile_options,
-    json_option,
-    model_argument,
-)
+from .base.console import print_json, say, working
+from .base.models import executable_of, input_options, note_random
+from .base.options import AT_LEAST_ONE, FILE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
     from ..options import CompileOptions

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import print_json, say
-from .models import input_options, note_random, session_of
-from .options import FILE, compile_options, json_option, model_argument
+from .base.console import print_json, say
+from .base.models import input_options, note_random, session_of
+from .base.options import FILE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
     from ..options import CompileOptions

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import output_console, print_json, say, working
-from .models import executable_of, input_options, note_random
-from .options import ALL, AT_LEAST_ONE, compile_options, json_option, model_argument
+from .base.console import output_console, print_json, say, working
+from .base.models import executable_of, input_options, note_random
+from .base.options import ALL, AT_LEAST_ONE, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
     from ..bench.scaling.scale import ScaleReport
@@ -110,7 +110,7 @@ def _measured(
 ) -> ScaleReport:
     """The report with times of this machine."""
     from ..bench.feeds import feeds_of, load_feeds
-    from ..bench.scaling.scale_measure import with_measured
+    from ..bench.scaling.scale import with_measured
 
     arrays, archive, seed = inputs
     executables = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import AT_LEAST_ONE, OF_CODE, compile_options, model_argument
+from .base.options import AT_LEAST_ONE, OF_CODE, compile_options, model_argument
 
 if TYPE_CHECKING:
     from ..options import CompileOptions

@@ -11,8 +11,8 @@ import click
 
 from microkernels.base.files import require_writable, write_whole
 
-from .console import output_console, print_json, working
-from .options import AT_LEAST_ONE, FILE, json_option
+from .base.console import output_console, print_json, working
+from .base.options import AT_LEAST_ONE, FILE, json_option
 
 FAILED = 1
 
@@ -121,8 +121,7 @@ def command(
 def _show_loans(sources: Sequence[str], as_json: bool) -> None:
     from rich.table import Table
 
-    from ..tuning.recordings.borrowing import simulate_borrowing
-    from ..tuning.recordings.simulate import load_recordings
+    from ..tuning.recordings.simulate import load_recordings, simulate_borrowing
 
     loans = simulate_borrowing([one for source in sources for one in load_recordings(source)])
     if as_json:

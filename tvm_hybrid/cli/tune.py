@@ -11,8 +11,8 @@ import click
 
 from microkernels.base.files import require_writable
 
-from .console import output_console, print_json, say, working
-from .options import (
+from .base.console import output_console, print_json, say, working
+from .base.options import (
     AT_LEAST_ONE,
     FILE,
     OF_CODE,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .console import error_console, say
+from .base.console import error_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console

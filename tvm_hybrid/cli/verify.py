@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import output_console, print_json, say, working
-from .models import input_options, note_random, session_of
-from .options import compile_options, json_option, model_argument
+from .base.console import output_console, print_json, say, working
+from .base.models import input_options, note_random, session_of
+from .base.options import compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from ..bench.accuracy.compare import Tolerance
-    from ..bench.accuracy.verify import VerifyReport
+    from ..bench.compare import Tolerance
+    from ..bench.verify import VerifyReport
     from ..options import CompileOptions
 
 
@@ -47,13 +47,12 @@ def command(
     The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
     node and region that shows it.
     """
-    from ..bench.accuracy.compare import Tolerance
-    from ..bench.accuracy.verify import verify
-    from ..bench.feeds import feeds_of, load_feeds
-    from ..bench.flops import ProductSums
+    from ..bench.compare import Tolerance
+    from ..bench.feeds import ProductSums, feeds_of, load_feeds
+    from ..bench.verify import verify
     from ..frontend import import_onnx
-    from ..frontend.read_model import read_model
-    from ..runtime.input_values import arrays_of
+    from ..frontend.onnx.reader.read_model import read_model
+    from ..runtime.feeds import arrays_of
 
     given = load_feeds(arrays, archive)
     proto = read_model(model)
@@ -83,7 +82,7 @@ def _with_first_difference(
     import msgspec
 
     from .. import compile as compile_model
-    from ..bench.accuracy.verify import locate
+    from ..bench.verify import locate
     from ..session.inference_session import InferenceSession
 
     def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Any, ...]:

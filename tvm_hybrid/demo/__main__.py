@@ -16,8 +16,7 @@ from rich.text import Text
 from microkernels.base.errors import TvmHybridError, VerifyError
 
 from ..bench.bench_tables import bench_table
-from ..cli.console import error_console
-from ..cli.interruptible import interruptible
+from ..cli.base.console import error_console, interruptible
 from . import file_types, perceptrons
 from .models import Steps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from microkernels.base.errors import ModelError, VerifyError
+from microkernels.base.errors import ModelError, TvmHybridError, VerifyError
 
 from ..bench.bench import BenchReport
-from .magika_files import fetch_magika
 from .models import DemoModel, Steps
-from .samples import REPOSITORY, sample_paths
+from .published import Member, fetch
 
 STEPS = 4
 
@@ -215,3 +215,86 @@ def _text_or_unknown(content: bytes) -> str:
     except UnicodeDecodeError:
         return "unknown"
     return "txt"
+
+
+PACKAGE = "magika==1.0.3"
+MEMBERS = {
+    "magika.onnx": Member(
+        "magika/models/standard_v3_3/model.onnx",
+        "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
+    ),
+    "config.min.json": Member(
+        "magika/models/standard_v3_3/config.min.json",
+        "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db",
+    ),
+    "content_types_kb.min.json": Member(
+        "magika/config/content_types_kb.min.json",
+        "75208adba69bc0556403b62b32ef3ccf8b5ce494411780845852e52e6583a10d",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class MagikaFiles:
+    """Where the model, its description and that of its labels lie."""
+
+    model: Path
+    config: Path
+    types: Path
+
+
+def fetch_magika(folder: Path | None = None) -> MagikaFiles:
+    """The files, downloaded if they are not there yet.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where to keep them; None for a folder below `cache_dir()`.
+
+    Raises
+    ------
+    DownloadError
+        If the package cannot be downloaded or holds other files than expected.
+    """
+    return MagikaFiles(*fetch(PACKAGE, MEMBERS, folder))
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Path in the repository -> magika's label.
+SAMPLES = {
+    "tvm_hybrid/demo/file_types.py": "python",
+    "relay_passes/pipeline.py": "python",
+    "README.md": "markdown",
+    "CONTRIBUTING.md": "markdown",
+    "LICENSE": "txt",
+    "Makefile": "makefile",
+    "setup.cfg": "ini",
+    "ruff.toml": "toml",
+    "pyproject.toml": "toml",
+    "notebooks/quickstart.ipynb": "ipynb",
+    ".ci/run": "shell",
+    ".gitignore": "ignorefile",
+}
+
+
+class SampleError(TvmHybridError, RuntimeError):
+    """The demonstration's files are not there."""
+
+
+def sample_paths() -> dict[Path, str]:
+    """The samples that are in this checkout, with their labels.
+
+    Raises
+    ------
+    SampleError
+        If one is missing, as in an installation without the repository.
+    """
+    samples = {REPOSITORY / name: label for name, label in SAMPLES.items()}
+    missing = [path.name for path in samples if not path.is_file()]
+    if missing:
+        raise SampleError(
+            f"{', '.join(missing)} not found in {REPOSITORY}; run the demonstration in a clone of "
+            "the repository"
+        )
+    return samples

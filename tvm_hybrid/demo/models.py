@@ -15,13 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from microkernels.base.errors import QuantizeError, VerifyError
 
 from .. import InferenceSession, import_onnx
-from ..bench.accuracy.compare import Tolerance
-from ..bench.accuracy.verify import VerifyReport, verify
 from ..bench.bench import BenchReport, bench
 from ..bench.bench_tables import kernel_table, verify_table
-from ..bench.flops import ProductSums
-from ..cli.console import output_console
-from ..frontend.read_model import read_model
+from ..bench.compare import Tolerance
+from ..bench.feeds import ProductSums
+from ..bench.verify import VerifyReport, verify
+from ..cli.base.console import output_console
+from ..frontend.onnx.reader.read_model import read_model
 from ..options import CompileOptions
 from ..report.timing import ContestantError
 

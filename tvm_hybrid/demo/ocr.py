@@ -17,7 +17,7 @@ from scipy import ndimage
 from microkernels.base.errors import ModelError, VerifyError
 
 from ..bench.bench import BenchReport
-from ..frontend.read_model import read_model
+from ..frontend.onnx.reader.read_model import read_model
 from .models import DemoModel, Steps
 from .published import Member, fetch
 

@@ -33,8 +33,8 @@ from ..explain.profile import Profile, profile_runs
 from ..explain.program_graph import Outline, ProgramGraph, storage_plan
 from ..library.artifact import complete_library, copy_atomically, read_manifest
 from ..library.manifest import Manifest
-from ..runtime.affinity.places import PoolSetting
 from ..runtime.feeds import (
+    InputValue,
     check_feeds,
     named_feeds,
     open_dimensions,
@@ -42,14 +42,20 @@ from ..runtime.feeds import (
     sample_shapes,
     to_array,
     to_tensor,
+    without_values,
 )
-from ..runtime.input_values import InputValue, without_values
-from ..runtime.refuse_copies import refuse_copies
-from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
+from ..runtime.places import PoolSetting
+from ..runtime.tensors import (
+    DeclaredInterface,
+    OutputInfo,
+    TensorInfo,
+    numpy_dtype,
+    refuse_copies,
+    to_stored,
+)
 from ..runtime.thread_pool.native import note_user
 from ..runtime.threads import current, use_setting
-from .fallback import description, report_fallback, takes_fallback
-from .machine_code import MachineCode
+from .machine_code import MachineCode, description, report_fallback, takes_fallback
 
 if TYPE_CHECKING:
     from ..explain.program_facts import SingleKernel

@@ -13,15 +13,12 @@ from microkernels.base.errors import ArtifactError
 from microkernels.base.tvm_compat.runtime import holds_program
 
 from ..library.artifact import read_manifest
-from ..library.library_loader import CHOSEN_PREFIX
-from ..library.library_pin import loader_name, pin_copies
-from ..library.own_weights import with_own_weights
-from ..runtime.affinity.topology import host_topology
-from ..runtime.affinity.weights import nodes_for, place_weights
+from ..library.library_loader import CHOSEN_PREFIX, loader_name, pin_copies, with_own_weights
+from ..runtime.places import nodes_for, place_weights
 from ..runtime.threads import ThreadsLike, require_runnable, resolve_setting
+from ..runtime.topology import host_topology
 from .executable import Executable
-from .fallback import report_fallback, require_program
-from .machine_code import open_code
+from .machine_code import open_code, report_fallback, require_program
 
 
 def load(

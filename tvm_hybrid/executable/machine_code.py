@@ -1,8 +1,7 @@
-"""MachineCode: the machine code of a program, and the only way to its functions.
+"""The second program of an executable: for which CPU it is, and when it runs.
 
-TVM tells code which pool of threads runs its parallel loops once: when it opens a library, or makes
-the code of LLVM modules. The latter it does when somebody looks for a function, whoever that is. So
-both happen here alone, where the pool of this process is installed first.
+A model that is compiled for a CPU with AMX may be run where Linux denies AMX tiles, or on an older
+CPU. With a fallback it runs there too, by code for a lower instruction set.
 """
 
 from __future__ import annotations
@@ -14,16 +13,118 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.target import Target, codegen
 
+from microkernels.amx.permission import tile_permission
+from microkernels.base.errors import IsaError, TargetError
+from microkernels.base.logs import logger
 from microkernels.base.memory import return_what_compiling_took
 from microkernels.base.tvm_compat.runtime import open_library
-from relay_passes.ir.stages import announce_machine_code
-from relay_passes.ir.workers import emit_machine_code
+from microkernels.isa import LADDER, Isa, target_isa
+from relay_passes.ir.stages import announce_machine_code, emit_machine_code
 
 from ..library.manifest import Manifest
 from ..runtime.thread_pool.native import installed
 from ..runtime.threads import require_runnable
-from ..targets.cpu_features import require_host
+from ..targets.cpu_features import missing_on_host, require_host
+from ..targets.resolve import TargetLike, cpu_name, resolve_target
+
+
+def fallback_target(target: Target, wanted: TargetLike) -> Target:
+    """The target of the second program.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        That of the first program.
+    wanted : str, mapping or tvm.target.Target
+        A target, as `resolve_target` takes it; or the name of an instruction set, such as
+        "avx512_vnni", which stands for the same CPU without what is above it.
+
+    Raises
+    ------
+    TargetError
+        If there is no such target, or its instruction set is not below the first program's.
+    """
+    level = next((isa for isa in LADDER if isa.name == wanted), None)
+    second = resolve_target(wanted) if level is None else _restricted(target, level)
+    first_isa, second_isa = target_isa(target), target_isa(second)
+    if second_isa.level >= first_isa.level:
+        raise TargetError(
+            f"the fallback, {cpu_name(second)} ({second_isa.name}), is not below the target, "
+            f"{cpu_name(target)} ({first_isa.name}); name a lower instruction set, such as "
+            "avx512_vnni, or an older CPU"
+        )
+    return second
+
+
+def _restricted(target: Target, level: Isa) -> Target:
+    present = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    known = dict.fromkeys(name for isa in LADDER for name in isa.features)
+    above = [f"-{name}" for name in known if name in present and name not in level.features]
+    config: dict[str, Any] = {"kind": target.kind.name, **target.attrs}
+    config["mattr"] = [*map(str, config.get("mattr", ())), *above]
+    return Target(config)
+
+
+def description(manifest: Manifest) -> str:
+    """A program's CPU and instruction set."""
+    return f"{manifest.cpu} ({manifest.isa})"
+
+
+def runs_here(manifest: Manifest) -> bool:
+    """Whether this process can run a program."""
+    return not missing_on_host(manifest.features)
+
+
+def takes_fallback(manifest: Manifest) -> bool:
+    """Whether the second program runs here and the first does not."""
+    fallback = manifest.fallback
+    return fallback is not None and not runs_here(manifest) and runs_here(fallback)
+
+
+def require_program(manifest: Manifest, what: str) -> None:
+    """Refuses what has no program that runs here.
+
+    Raises
+    ------
+    IsaError
+        Saying of `what`, and of each program, what is missing.
+    """
+    if takes_fallback(manifest):
+        return
+    try:
+        require_host(manifest.features, what, manifest.cpu)
+    except IsaError as error:
+        fallback = manifest.fallback
+        if fallback is None:
+            raise
+        missing = ", ".join(missing_on_host(fallback.features))
+        raise IsaError(
+            f"{error}; its fallback for {description(fallback)} needs {missing}"
+        ) from None
+
+
+def report_fallback(manifest: Manifest, what: str) -> None:
+    """Logs that the second program runs instead of the first, and why."""
+    assert manifest.fallback is not None
+    missing = missing_on_host(manifest.features)
+    permission = tile_permission()
+    lacking = f"this CPU lacks {', '.join(missing)}"
+    logger.warning(
+        "%s runs its fallback for %s instead of the code for %s: %s",
+        what,
+        description(manifest.fallback),
+        description(manifest),
+        permission.reason if permission.state == "denied" else lacking,
+    )
+
+
+# MachineCode: the machine code of a program, and the only way to its functions.
+#
+# TVM tells code which pool of threads runs its parallel loops once: when it opens a library, or
+# makes the code of LLVM modules. The latter it does when somebody looks for a function, whoever
+# that is. So both happen here alone, where the pool of this process is installed first.
 
 
 def open_code(name: str, threads: int) -> Any:

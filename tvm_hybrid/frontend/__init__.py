@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..runtime.tensors import OutputInfo, TensorInfo
     from .imported_model import ImportedModel
-    from .onnx_import import import_onnx
+    from .onnx.onnx_import import import_onnx
 
 __all__ = ["ImportedModel", "OutputInfo", "TensorInfo", "import_onnx"]
 
@@ -20,7 +20,7 @@ _HOMES = {
     "ImportedModel": "frontend.imported_model",
     "OutputInfo": "runtime.tensors",
     "TensorInfo": "runtime.tensors",
-    "import_onnx": "frontend.onnx_import",
+    "import_onnx": "frontend.onnx.onnx_import",
 }
 
 

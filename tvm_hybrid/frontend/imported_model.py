@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from tvm import ir, relax, tirx
 from microkernels.base.errors import ModelError
 
 from ..explain.origins import NO_NODES, ModelNodes
-from ..runtime.input_values import InputValue
+from ..runtime.feeds import InputValue
 from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, names_in, text_of
 
 
@@ -99,3 +100,46 @@ def _of_inputs(size: Any, symbols: Collection[str]) -> str | None:
 
 def _text(declared: int | str | None) -> str | None:
     return declared if isinstance(declared, str) else None
+
+
+def is_module(model: Any) -> bool:
+    """Whether a model is a `torch.nn.Module`; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def exported(module: Any, example_inputs: Any, dynamic_shapes: Any = None) -> Any:
+    """The program that `torch.export` makes of a module.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        In evaluation mode.
+    example_inputs : tuple, list or mapping
+        The arguments of its `forward`, or those by name.
+    dynamic_shapes : optional
+        As `torch.export.export` takes it.
+
+    Raises
+    ------
+    ModelError
+        If the module is in training mode, there are no example inputs, or torch cannot export it.
+    """
+    import torch
+
+    name = type(module).__name__
+    if module.training:
+        raise ModelError(f"the module {name} is in training mode; call its eval() first")
+    if not isinstance(example_inputs, (tuple, list, Mapping)):
+        raise ModelError(
+            f"a torch module needs example_inputs=(x, ...), or {{name: x}}, for the module {name}; "
+            f"not {type(example_inputs).__name__}"
+        )
+    named = isinstance(example_inputs, Mapping)
+    arguments = () if named else tuple(example_inputs)
+    by_name = dict(example_inputs) if named else {}
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, arguments, by_name, dynamic_shapes=dynamic_shapes)
+    except Exception as error:
+        raise ModelError(f"torch.export cannot export the module {name}: {error}") from error

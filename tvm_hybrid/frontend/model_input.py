@@ -15,10 +15,10 @@ from relay_passes.ir.entries import MAIN
 from relay_passes.ir.rewrite import with_values
 
 from ..explain.origins import NO_NODES, ModelNodes
-from ..runtime.input_values import InputValue
+from ..runtime.feeds import InputValue
 from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, text_of
 from .imported_model import output_info, returned_types
-from .model_bytes import is_onnx
+from .onnx.reader.model_bytes import is_onnx
 
 Inputs = tuple[TensorInfo, ...]
 Outputs = tuple[OutputInfo, ...]
@@ -112,7 +112,7 @@ def import_model(
 
 
 def _from_torch(program: Any, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
-    from .aten.exported_program import import_program
+    from .torch.exported_program import import_program
 
     mod = import_program(program)
     return _from_relax(mod, shapes, keep_open)

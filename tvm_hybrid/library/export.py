@@ -25,11 +25,15 @@ from tvm_ffi import libinfo
 from microkernels.base.errors import CompileError
 from microkernels.base.files import undisturbed
 from microkernels.base.logs import logger
-from microkernels.base.tvm_compat.library_file import library_data
 from microkernels.base.tvm_compat.relax import virtual_machine_code
-from microkernels.base.tvm_compat.vm_file import KIND, WARNING, tensor_places, without_scopes
-from relay_passes.ir.stages import advance, announce_machine_code
-from relay_passes.ir.workers import workers
+from microkernels.base.tvm_compat.vm_file import (
+    KIND,
+    WARNING,
+    library_data,
+    tensor_places,
+    without_scopes,
+)
+from relay_passes.ir.stages import advance, announce_machine_code, workers
 from relay_passes.lower.weights import OUTSIDE_BYTES, with_outside_weights
 
 from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source, weights_function

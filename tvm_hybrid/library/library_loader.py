@@ -21,15 +21,25 @@ a global function, and returns a program that asks that one. The library's funct
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.runtime import Tensor
 
 from microkernels.amx import permission as amx_permission
-from microkernels.base.tvm_compat.library_file import DATA_SYMBOL, LOADER_PREFIX
 from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX
+from microkernels.base.tvm_compat.vm_file import DATA_SYMBOL, LOADER_PREFIX
 from microkernels.base.tvm_compat.vm_file import KIND as VM_KIND
+from relay_passes.ir.constants import memory_of
 
 from ..targets.cpu_features import AMX_STATE, FEATURES
 from .weights_file import MAGIC, PAGE, Weight, WeightsFile
@@ -228,3 +238,99 @@ def _tables(rows: Sequence[Weight]) -> str:
         for number, row in enumerate(rows)
     )
     return f"{shapes}const Weight kWeights[] = {{\n{items}    {{0, {{0, 0, 0}}, 0, nullptr}}}};\n"
+
+
+# Keeps copies of one exported library from being unloaded.
+#
+# A library registers its loader with TVM when it is opened, under a name that its copies share: the
+# last one that was opened has it. Were that one unloaded while another copy is still open, nobody
+# would register anew, and the name would lead to memory that is gone.
+
+
+_paths: dict[str, set[str]] = {}
+_lock = threading.Lock()
+
+
+def pin_copies(digest: str, path: str) -> None:
+    """Pins a library that is about to be opened, for as long as the process lives, if a copy was.
+
+    Parameters
+    ----------
+    digest : str
+        What tells the library from all but its copies.
+    path : str
+        The file.
+    """
+    with _lock:
+        known = _paths.setdefault(digest, set())
+        known.add(path)
+        if len(known) > 1:
+            ctypes.CDLL(path)  # which is never closed
+
+
+def loader_name(path: Path) -> str:
+    """A name by which the dynamic loader opens just this file.
+
+    It takes a file whose name it knows for the library that it opened by that name, and would not
+    see that the file has been replaced since. It looks at inodes only where it does not know the
+    name.
+
+    The path of a file, written in a way that tells its inode.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    str
+        Its absolute path. Before the last part, "//" stands for a 0 of the inode's number and "/./"
+        for a 1; both mean what "/" does.
+
+    Raises
+    ------
+    OSError
+        If there is no such file.
+    """
+    resolved = path.resolve()
+    number = f"{resolved.stat().st_ino:b}"
+    return f"{resolved.parent}/{number.replace('0', '/').replace('1', './')}{resolved.name}"
+
+
+_NAME = "tvm_hybrid.weights."
+_numbers = itertools.count()
+
+
+def with_own_weights(module: Any, digest: str) -> tuple[Any, str]:
+    """The program of a library once more, with copies of the weights.
+
+    Parameters
+    ----------
+    module : tvm.runtime.Module
+        The program as the library gives it.
+    digest : str
+        What tells the library from others.
+
+    Returns
+    -------
+    tuple of tvm.runtime.Module and str
+        The program, and the name of the global function that gives its virtual machines their
+        weights when they are made. Machines keep the weights; so does the name until it is removed.
+    """
+    place = int(tvm.get_global_func(CHOSEN_PREFIX + digest)())
+    (library,) = module.imports
+    shared = weights_function(place)
+    given = library.get_function(shared)
+    copies = [_copy(given(number)) for number in range(int(given()))]
+    name = _NAME + f"{next(_numbers):0{len(shared) - len(_NAME)}}"
+    tvm_ffi.register_global_func(name, library.get_function(GIVING)(*copies))
+    program = tvm.get_global_func(OWN_WEIGHTS_PREFIX + digest)(name)
+    program.import_module(library)
+    return program, name
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    copy = tvm.runtime.empty(tensor.shape, str(tensor.dtype))
+    np.copyto(np.frombuffer(memory_of(copy), np.uint8), np.frombuffer(memory_of(tensor), np.uint8))
+    return copy

@@ -21,7 +21,7 @@ from tvm.runtime import Tensor
 
 from microkernels.base.errors import ArtifactError
 from relay_passes.ir.constants import bytes_of, memory_of
-from relay_passes.ir.workers import workers
+from relay_passes.ir.stages import workers
 
 PAGE = 4096
 MAGIC = b"TVMHYBRD weights"

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from microkernels.base.errors import QuantizeError
 
-from ..frontend.graph import captured_names
+from ..frontend.onnx.graph.graph import captured_names
 from .settings import QUANTIZED, Settings
 
 HOW = "pip install 'tvm_hybrid[quantize]' brings it"

@@ -15,13 +15,12 @@ from microkernels.base.errors import QuantizeError
 from microkernels.base.files import replacing, require_writable
 from microkernels.isa import target_isa
 
-from ..bench.accuracy.compare import Tolerance
-from ..frontend.read_model import read_model
+from ..bench.compare import Tolerance
+from ..frontend.onnx.reader.read_model import read_model
 from ..report.timing import Timing
 from ..targets.resolve import TargetLike, resolve_target
 from .onnx_quantizer import require_quantizer, write_quantized
-from .pair import Pair
-from .samples import inputs_of, load_samples, made_up, require_one_shape
+from .samples import Pair, inputs_of, load_samples, made_up, require_one_shape
 from .settings import settings_for
 
 COMPARED = 16

@@ -22,7 +22,7 @@ import onnx
 
 from microkernels.base.errors import QuantizeError
 from microkernels.isa import Isa
-from relay_passes.check_option import check_option
+from relay_passes.pipeline_options import check_option
 
 MODES = ("static", "dynamic", "weights")
 RANGES = ("auto", "full", "reduced")

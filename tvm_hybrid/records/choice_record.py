@@ -21,8 +21,8 @@ from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.tensorize.arrangement import ArrangementChoice
 
+from .record import RecordLine, stamp
 from .record_file import RecordFile
-from .record_line import RecordLine, stamp
 
 Label = Literal["first", "last"]
 _NAMES: dict[int, Label] = {FIRST: "first", LAST: "last"}

@@ -14,16 +14,15 @@ from pathlib import Path
 
 from tvm.target import Target
 
-from microkernels.base.errors import RecordError
+from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core.template import has_template, template_for
 
 from .locked_file import locked, not_written, real_path, replace_lines
-from .read_records import Line, read_lines
 from .record import Record
-from .record_file import Located
-from .record_store import config_key, latest, trusted
+from .record_file import Line, Located, read_lines
+from .record_store import RecordStore, config_key, latest, trusted, why_not_built
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -200,3 +199,34 @@ def _default_keys(record: Record) -> set[bytes]:
 
 def _records(lines: Iterable[Line]) -> Iterator[Located]:
     return (Located(line.record, line.place) for line in lines if line.record is not None)
+
+
+def problems(store: RecordStore) -> list[str]:
+    """One sentence for every line that is damaged or that this version would not use."""
+    found = [f"{place}: {problem}" for record, place in store for problem in _of_record(record)]
+    return [message for file in store.files for message in file.damaged] + found
+
+
+def _of_record(record: Record) -> Iterator[str]:
+    if record.workload != record.region.key:
+        yield f"the key is not that of the region, which is {record.region.key}"
+    try:
+        template = template_for(record.region.op)
+        isa = isa_named(record.isa)
+    except TvmHybridError as error:
+        yield str(error)
+        return
+    if record.template != template.name:
+        yield f"template {record.template!r} does not build {record.region.op!r}"
+    elif record.version != template.version:
+        yield f"version {record.version} of {template.name!r}; now it is {template.version}"
+    elif record.status == "ok":
+        if not record.times_us:
+            yield "status ok, but no times"
+        try:
+            config = template.config_type.from_dict(record.config)
+            reason = why_not_built(record.region, template, isa, config)
+        except ConfigError as error:
+            reason = str(error)
+        if reason is not None:
+            yield reason

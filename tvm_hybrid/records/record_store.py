@@ -17,9 +17,8 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
-from .record import Record
+from .record import Record, RecordLine
 from .record_file import Located, RecordFile
-from .record_line import RecordLine
 from .record_paths import default_record_paths
 
 logger = logging.getLogger("tvm_hybrid")

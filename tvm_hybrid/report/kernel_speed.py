@@ -32,8 +32,7 @@ from microkernels.tile import Address, Place
 from microkernels.vector.expressions import Expr, parameter, ramp
 
 from ..targets.resolve import cpu_name, host_target
-from .markdown import markdown_table
-from .timing import interleave, time_calls
+from .timing import interleave, markdown_table, time_calls
 
 logger = logging.getLogger("tvm_hybrid")
 

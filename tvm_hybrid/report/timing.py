@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
@@ -217,3 +217,9 @@ def take_turns(
             done += 1
             progress(done, total)
     return turns, failures
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table, after an empty one."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
+    return ["", lines[0], f"|{'---|' * len(columns)}", *lines[1:]]

@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import ml_dtypes
 import msgspec
@@ -332,3 +332,12 @@ def _text(size: Any) -> str | None:
             parts = _text(size.a), _text(size.b)
             return None if None in parts else f"({parts[0]} {sign} {parts[1]})"
     return None
+
+
+def refuse_copies(what: object, name: str) -> NoReturn:
+    """Says what to do instead of pickling or copying, by `copy` and `multiprocessing` too."""
+    raise TypeError(
+        f"{type(what).__name__} cannot be pickled or copied: it holds machine code of this "
+        f'process. Threads may share it; for another process export it, {name}.export("model.so"), '
+        'and load it there, tvm_hybrid.load("model.so")'
+    )

@@ -25,10 +25,9 @@ from microkernels.base.errors import Argument, TargetError
 from microkernels.base.logs import logger
 from microkernels.base.tvm_compat.runtime import configure_threads
 
-from .affinity.cpu_list import format_cpus
-from .affinity.places import PlaceLike, PoolSetting, cpus_of
-from .affinity.topology import ALLOWED_CPUS, Topology, cores_of, host_topology
+from .places import PlaceLike, PoolSetting, cpus_of
 from .thread_pool.native import installed
+from .topology import ALLOWED_CPUS, Topology, cores_of, format_cpus, host_topology
 
 ThreadsLike = int | PlaceLike | None
 

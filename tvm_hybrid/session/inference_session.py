@@ -28,20 +28,26 @@ from ..runtime.feeds import (
     named_feeds,
     raise_size_error,
     to_array,
+    without_values,
 )
-from ..runtime.input_values import without_values
-from ..runtime.refuse_copies import refuse_copies
-from ..runtime.tensors import OpenTensorInfo, OutputInfo, TensorInfo, from_stored, is_narrow
+from ..runtime.tensors import (
+    OpenTensorInfo,
+    OutputInfo,
+    TensorInfo,
+    from_stored,
+    is_narrow,
+    refuse_copies,
+)
 from ..runtime.threads import current, use_setting
 from .bound_run import Bound, BoundRun, copy_to_bound
 from .fast_start.session_start import SessionStart
 from .io_binding import IOBinding
 from .model_programs import ModelPrograms, OpenSession
 from .node_arg import NodeArg
+from .onnxruntime_api.model_surface import SessionMethods
 from .onnxruntime_api.ort_value import plain
 from .onnxruntime_api.run_options import check_run_options
 from .onnxruntime_api.session_face import SessionFace
-from .onnxruntime_api.session_methods import SessionMethods
 from .programs import Program, Programs
 from .progress import ProgressLike
 from .thread_runs import ThreadState, short_constant_run, short_run

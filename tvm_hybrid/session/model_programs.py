@@ -22,16 +22,15 @@ from microkernels.base.memory import return_what_compiling_took
 
 from ..cache import program_cache
 from ..cache.cache_folder import CACHE_VARIABLE, is_enabled
-from ..cache.model_digest import model_bytes
-from ..cache.program_key import Note, ProgramKey, program_key
+from ..cache.program_key import Note, ProgramKey, model_bytes, program_key
 from ..executable.executable import Executable
-from ..frontend.model_bytes import ModelBytes, is_onnx
+from ..frontend.onnx.reader.model_bytes import ModelBytes, is_onnx
 from ..options import CompileOptions
 from ..runtime.tensors import DeclaredInterface
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..frontend.open_model import OpenModel
+    from ..frontend.onnx.reader.open_model import OpenModel
 
 Given = Mapping[str, Any] | None
 MOST_SHOWN = 40  # characters of a shape or value in the line about progress
@@ -162,7 +161,7 @@ class ModelPrograms:
         """
         if not is_onnx(self._model):
             raise CompileError("NumPy runs ONNX models only")
-        from ..frontend.open_model import open_model
+        from ..frontend.onnx.reader.open_model import open_model
 
         opened = open_model(self._model, shapes)
         in_file = isinstance(self._model, (str, os.PathLike))

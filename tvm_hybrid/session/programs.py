@@ -20,8 +20,7 @@ import numpy as np
 from microkernels.base.errors import CompileError, FeedError, InputValueError, ModelError
 from microkernels.base.logs import logger
 
-from ..runtime.feeds import named_feeds, to_array
-from ..runtime.input_values import InputValue, arrays_of
+from ..runtime.feeds import InputValue, arrays_of, named_feeds, to_array
 from ..runtime.tensors import OpenTensorInfo
 from .model_programs import OpenSession
 from .onnxruntime_api.ort_value import plain

@@ -7,6 +7,8 @@ its own account, except AMX, which only our own kernels use, and which Linux mus
 
 from __future__ import annotations
 
+import functools
+import warnings
 from dataclasses import dataclass
 
 from tvm.target import Target, codegen
@@ -14,7 +16,7 @@ from tvm.target import Target, codegen
 from microkernels.amx.permission import ADVICE, ALL_AMX_FEATURES, AMX_FP16, tile_permission
 from microkernels.base.errors import IsaError
 from microkernels.base.host_cpu import host_flags
-from microkernels.isa import target_isa
+from microkernels.isa import isa_named, target_isa
 
 _SSE = 0
 _AVX = 0x6  # what the operating system must save: SSE and AVX state
@@ -160,4 +162,33 @@ def require_host(names: tuple[str, ...], what: str, cpu: str) -> None:
     raise IsaError(
         f"{what} was compiled for {cpu} and needs {', '.join(missing)}, which this CPU lacks; "
         "run it on such a CPU, or compile the model for this one"
+    )
+
+
+_NO_CPU = ("", "generic", "x86-64")
+
+
+def warn_if_featureless(target: Target) -> None:
+    """Warns of a target that names neither a CPU nor the features of AVX2, once for each.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        One that `resolve_target` has taken.
+    """
+    if str(target.attrs.get("mcpu", "")) in _NO_CPU:
+        features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+        if not features.issuperset(isa_named("avx2").features):
+            _warn(str(target))
+
+
+@functools.cache
+def _warn(target: str) -> None:
+    # The caller's program is what has to change, so this is no line of a log.
+    warnings.warn(
+        f"the target {target} names no CPU, so kernels are scalar code, many times slower than "
+        "vectors; for this machine use tvm_hybrid.resolve_target(None), for another one "
+        'tvm_hybrid.resolve_target("spr") or {"kind": "llvm", "mcpu": "sapphirerapids"}',
+        RuntimeWarning,
+        stacklevel=4,
     )

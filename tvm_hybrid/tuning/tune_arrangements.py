@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 
 from tvm import IRModule
 
-from relay_passes.collect_problems import arrangement_problems
-from relay_passes.lift.arranged_module import arranged_module, can_be_measured
+from relay_passes.collect_regions import arrangement_problems
+from relay_passes.lift.product import arranged_module, can_be_measured
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.tensorize.arrangement import Arrangement, ArrangementProblem
 
 from ..records.choice_record import ArrangementRecord
-from ..records.lookup.record_lookup import RecordLookup
+from ..records.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
 from .measuring.model_race import Race, race_modules
 from .measuring.sampling import Effort, is_faster

@@ -12,10 +12,9 @@ from tvm import IRModule
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.region import Region
 
-from ..records.lookup.choice_lookup import layouts_of
-from ..records.lookup.record_lookup import RecordLookup
+from ..records.record_lookup import RecordLookup, layouts_of
 from ..records.record_store import RecordStore
-from .layouts.joint_layout import SHARE, JointPlan, JointResult, JointStage, Loops
+from .joint_layout import SHARE, JointPlan, JointResult, JointStage, Loops
 from .measuring.kernel_clock import KernelClock
 from .measuring.measure import Measurer
 from .measuring.model_race import race

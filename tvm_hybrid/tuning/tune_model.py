@@ -32,15 +32,12 @@ from ..options import (
     target_of,
 )
 from ..records.locked_file import require_appendable
-from ..records.lookup.choice_lookup import arrangements_of
-from ..records.lookup.record_lookup import RecordLookup
+from ..records.record_lookup import RecordLookup, arrangements_of
 from ..records.record_store import RecordStore
-from ..runtime.affinity.places import on_cpus
+from ..runtime.places import on_cpus
 from .measuring.local_measurer import LocalMeasurer
-from .measuring.measure import Measurer
-from .measuring.replay import Replay
-from .rpc.measurer import RpcMeasurer
-from .rpc.servers import Servers, find_servers
+from .measuring.measure import Measurer, Replay
+from .rpc.measurer import RpcMeasurer, Servers, find_servers
 from .rpc.tracker import Address
 from .search.strategies.registry import DEFAULT_STRATEGY, check_strategy
 from .tune_arrangements import SHARE, ArrangementResult, tune_arrangements

@@ -11,7 +11,7 @@ from tir_schedules.core.region import Region
 from ..records.record import Record
 
 if TYPE_CHECKING:
-    from .layouts.joint_layout import JointResult
+    from .joint_layout import JointResult
     from .tune_arrangements import ArrangementResult
 
 

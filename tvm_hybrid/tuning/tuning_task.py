@@ -20,7 +20,7 @@ from ..records.record import Record
 from ..records.record_file import Located
 from ..records.record_store import RecordStore, config_key, trusted
 from .measuring.sampling import MARGIN
-from .recordings.history import earlier_records
+from .recordings.simulate import earlier_records
 from .search.strategies.registry import make_strategy
 from .search.strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
 from .task_scheduler import ALL_TRIED, TaskState

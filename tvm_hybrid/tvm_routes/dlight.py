@@ -29,9 +29,9 @@ from .metaschedule.anchor import read_anchor
 from .metaschedule.recognize import region_of
 from .metaschedule.schedule import schedule_product
 from .metaschedule.space import machine_of
-from .metaschedule.vector_configs import vector_configs
+from .metaschedule.tiling import vector_configs
+from .metaschedule.trace import first_line
 from .metaschedule.workload import normalized
-from .metaschedule.writer import first_line
 from .tensorized import tensorize
 
 __all__ = ["Generic", "Matmul"]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 from tvm import IRModule, relax, tirx
+from tvm.relax.analysis import definable_tir_vars_in_type
 
 from microkernels.base.errors import CompileError
-from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog
+from microkernels.isa import target_isa
+from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog, uses_half_tiles, uses_tiles
+from relay_passes.ir.entries import MAIN
 from relay_passes.ir.graph import size_of
-from relay_passes.ir.rewrite import is_kernel
-from relay_passes.lift.caller_sizes import in_caller_sizes
+from relay_passes.ir.rewrite import is_kernel, is_relax
+from relay_passes.lift.in_turns import in_caller_sizes
 from relay_passes.lower.lower_regions import KERNEL
 from relay_passes.lower.one_kernel import as_one_kernel
 from relay_passes.lower_module import lower_module
@@ -17,9 +23,12 @@ from tir_schedules.generic.expressions import const_int, substitute, variables_o
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.read_program import is_number, read_program
 
-from ..options import CompileOptions, Records
-from ..targets.resolve import MachineLike, TargetLike
-from .route_options import route_passes
+from ..api import warn_if_slow
+from ..library.manifest import ChosenOptions, Coverage, RecordUse, package_versions, uses_in
+from ..options import CompileOptions, Records, passes_options, records_of, setting_of, target_of
+from ..targets.cpu_features import required_features, warn_if_featureless
+from ..targets.cpu_guard import Guard
+from ..targets.resolve import MachineLike, TargetLike, cpu_name
 
 _SCHEDULED = "tirx.is_scheduled"
 _NAME = "global_symbol"
@@ -183,3 +192,67 @@ def _type(buffer: tirx.Var, sizes: dict[tirx.Var, tirx.Var]) -> relax.TensorType
         for extent, number in zip(buffer.shape, numbers, strict=True)
     ]
     return relax.TensorType(shape, str(buffer.dtype))
+
+
+MANIFEST = "tvm_hybrid.manifest"
+"""Attribute of a module that came out of a route: a `RouteManifest` as JSON."""
+
+
+class RouteManifest(ChosenOptions, frozen=True, kw_only=True):
+    """What a module was made for; fields as of `tvm_hybrid.manifest.Manifest`."""
+
+    versions: dict[str, str]
+    cpu: str
+    target: str
+    isa: str
+    features: tuple[str, ...]
+    threads: int
+    coverage: Coverage
+    records: tuple[RecordUse, ...]
+
+
+def route_passes(options: CompileOptions, mod: IRModule) -> PipelineOptions:
+    """The options of the passes over a module that somebody else compiles.
+
+    Raises
+    ------
+    TargetError
+        If there is no such target, or it has a wrong number of cores.
+    """
+    target = target_of(options)
+    warn_if_featureless(target)
+    if options.precision == "bf16":
+        warn_if_slow(cpu_name(target), target_isa(target).name)
+    threads = setting_of(options, here=options.target is None).count
+    if options.strict == "open":
+        options = replace(options, strict=_has_open_sizes(mod))
+    return passes_options(options, target, threads, records_of(options))
+
+
+def _has_open_sizes(mod: IRModule) -> bool:
+    """Whether sizes of the inputs of `main` are open."""
+    main = next((f for gvar, f in mod.functions_items() if gvar.name_hint == MAIN), None)
+    return is_relax(main) and any(definable_tir_vars_in_type(var.ty) for var in main.params)
+
+
+def guard_for(options: PipelineOptions, decisions: DecisionLog) -> Guard:
+    """What a guard of the code has to ask for."""
+    tiles = uses_tiles(decisions)
+    features = required_features(options.target, tiles, uses_half_tiles(decisions))
+    return Guard(cpu_name(options.target), features, tiles)
+
+
+def with_manifest(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
+    """What a route has made of a module, with what is known about it as an attribute."""
+    manifest = RouteManifest(
+        versions=package_versions(),
+        cpu=cpu_name(options.target),
+        target=str(options.target),
+        isa=target_isa(options.target).name,
+        features=guard_for(options, decisions).features,
+        threads=options.threads,
+        **options.code(),
+        coverage=Coverage(sum(each.taken for each in decisions), len(decisions)),
+        records=uses_in(options.lookup),
+    )
+    return mod.with_attr(MANIFEST, msgspec.json.encode(manifest).decode())

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm import IRModule
+from tvm import IRModule, ir
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.database import Workload
 
@@ -204,3 +204,15 @@ def _check_encoded(place: str, text: Any) -> None:
         raise RecordError(f"{place}: a damaged workload: {error}") from error
     if not whole:
         raise RecordError(f"{place}: a damaged workload: not whole")
+
+
+IS_SCHEDULED = "tirx.is_scheduled"
+"""An attribute of programs that dlight and MetaScheduleApplyDatabase leave as they are."""
+
+LEFT_ALONE = ("schedule_rule", "None")
+"""An annotation of blocks, and its value, that MetaSchedule's rules leave as they are."""
+
+
+def makes_a_program(op: ir.Op) -> bool:
+    """Whether LegalizeOps makes a program of a Relax operator."""
+    return op.get_attr("FLegalize") is not None

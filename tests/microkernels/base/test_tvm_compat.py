@@ -25,15 +25,7 @@ from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 from tvm.target import codegen
 
-from microkernels.base.tvm_compat import (
-    context_functions,
-    library_file,
-    metaschedule_database,
-    runtime,
-    schedules,
-    tracker_protocol,
-    vm_file,
-)
+from microkernels.base.tvm_compat import context_functions, metaschedule_database, runtime, vm_file
 from microkernels.base.tvm_compat.onnx_importer import OnnxImporter, node_inputs, operators_of_tvm
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp
 from tvm_hybrid.errors import CompileError
@@ -99,7 +91,7 @@ def test_the_older_form_of_a_program_is_read_and_its_constants_are_found(tmp_pat
     path = tmp_path / "code"
     head, constants = write_code(mlp().program().module, path)
     raw = path.read_bytes()
-    loader = tvm_ffi.get_global_func(library_file.LOADER_PREFIX + vm_file.KIND)
+    loader = tvm_ffi.get_global_func(vm_file.LOADER_PREFIX + vm_file.KIND)
     assert runtime.holds_program(loader(head + raw[constants:]))
     found = {raw[start : start + size] for start, size in vm_file.tensor_places(path, constants)}
     assert MLP_BIAS.tobytes() in found
@@ -113,7 +105,7 @@ def test_a_program_in_an_unknown_form_is_an_error() -> None:
 
 def test_the_runtime_finds_a_librarys_data_by_its_symbol(tmp_path: Path) -> None:
     path = mlp().export(tmp_path / "model.of_another_name")
-    assert library_file.DATA_SYMBOL.encode() in path.read_bytes()
+    assert vm_file.DATA_SYMBOL.encode() in path.read_bytes()
     assert runtime.holds_program(runtime.open_library(str(path)))
 
 
@@ -136,7 +128,7 @@ def test_a_database_of_metaschedule_is_read_as_tvm_wrote_it(tmp_path: Path) -> N
 def test_a_program_that_is_scheduled_is_left_alone() -> None:
     x = te.placeholder((4,), "float32", "x")
     function = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0, "y")])
-    mod = tvm.IRModule({"f": function.with_attr(schedules.IS_SCHEDULED, True)})
+    mod = tvm.IRModule({"f": function.with_attr(metaschedule_database.IS_SCHEDULED, True)})
 
     class Rule(dlight.ScheduleRule):
         def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> None:
@@ -162,7 +154,7 @@ def test_rules_of_metaschedule_leave_annotated_blocks_alone(
     def spaces(annotated: bool) -> list[Schedule]:
         schedule = Schedule(function.with_attr("global_symbol", "main"))
         if annotated:
-            schedule.annotate(schedule.get_sblock("y"), *schedules.LEFT_ALONE)
+            schedule.annotate(schedule.get_sblock("y"), *metaschedule_database.LEFT_ALONE)
         rule = ms.schedule_rule.MultiLevelTiling(structure="SSRSRS")
         generator = ms.space_generator.PostOrderApply(
             sch_rules=[rule], postprocs=[], mutator_probs={}
@@ -183,7 +175,7 @@ def test_rules_of_metaschedule_leave_annotated_blocks_alone(
 
 def test_operators_that_become_programs_say_so() -> None:
     made = {
-        name: schedules.makes_a_program(ir.Op.get(name))
+        name: metaschedule_database.makes_a_program(ir.Op.get(name))
         for name in ("relax.matmul", "relax.reshape", "relax.call_tir", "relax.shape_of")
     }
     assert list(made.values()) == [True, True, False, False]
@@ -258,17 +250,17 @@ def test_a_tracker_is_greeted_and_asked(answer: int | None) -> None:
     with ours, theirs:
         magic = base.RPC_TRACKER_MAGIC
         theirs.sendall((magic if answer is None else answer).to_bytes(4, "little"))
-        assert tracker_protocol.greet(ours) == answer
+        assert runtime.greet(ours) == answer
         assert int.from_bytes(base.recvall(theirs, 4), "little") == magic
         base.sendjson(theirs, [base.TrackerCode.SUCCESS, ["host", 9090, "password"]])
-        assert tracker_protocol.request_server(ours, "key") == ("host", 9090, "password")
+        assert runtime.request_server(ours, "key") == ("host", 9090, "password")
         assert base.recvjson(theirs) == [base.TrackerCode.REQUEST, "key", "", 1]
         servers = [{"key": "server:key"}, {"key": "server:other"}]
         base.sendjson(theirs, [base.TrackerCode.SUCCESS, {"server_info": servers}])
-        assert tracker_protocol.count_servers(ours, "key") == 1
+        assert runtime.count_servers(ours, "key") == 1
         base.sendjson(theirs, [base.TrackerCode.FAIL, None])
         with pytest.raises(ValueError, match="it answers -1"):
-            tracker_protocol.count_servers(ours, "key")
+            runtime.count_servers(ours, "key")
 
 
 def test_sizes_that_do_not_fit_are_told_from_other_errors() -> None:

@@ -12,12 +12,12 @@ from tvm import relax, s_tir, tirx
 from microkernels.base.errors import IsaError
 from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.microkernel import Microkernel
-from microkernels.packing import pack_weight
 from microkernels.registry import all_microkernels, microkernel_named
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 from tests.microkernels.isa_targets import MCPU, runnable
 from tests.microkernels.operands import assert_product, random_operand
 from tests.stand_ins import running
+from tir_schedules.core.blocking import pack_weight
 
 # Tiles of extent 1 cannot be matched by tensorize; AMX has intrinsics of its own.
 KERNELS = [

@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
-from relay_passes.bfloat16.widen_bf16 import widen_bf16, widen_f16
+from relay_passes.bfloat16.widening import widen_bf16, widen_f16
 from relay_passes.canonicalize.activations import activations
 from tests.relay_passes.graphs import Body, module, run
 

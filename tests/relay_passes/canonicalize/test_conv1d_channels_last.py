@@ -11,9 +11,9 @@ from tvm import relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.convolutions import conv1d_channels_last
-from relay_passes.compile_module import compile_module
 from relay_passes.lower.lower_regions import select_configs
 from relay_passes.lower.weights import prepack
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import (
     GENERIC,

@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.bfloat16.widen_bf16 import widen_f16
+from relay_passes.bfloat16.widening import widen_f16
 from relay_passes.canonicalize.attention import decompose_attention
 from relay_passes.ir.graph import op_name
 from relay_passes.pipeline import Phase

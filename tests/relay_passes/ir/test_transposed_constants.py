@@ -9,8 +9,8 @@ import pytest
 from tvm import relax
 
 from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.transposed_constants import is_transposable, transposed
 from tests.relay_passes.graphs import constant, module, run
 
 op = relax.op

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from relay_passes.compile_module import CompiledModule, compile_module
+from relay_passes.lower_module import CompiledModule, compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import constant

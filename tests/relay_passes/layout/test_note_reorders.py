@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from relay_passes.compile_module import compile_module
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.layout.note_reorders import note_reorders
+from relay_passes.layout.compose_reorders import note_reorders
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module
 

@@ -13,8 +13,8 @@ from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import static_tensor
 from relay_passes.layout.channel_layouts import Form
+from relay_passes.layout.compose_reorders import describe_reorder
 from relay_passes.layout.minimum_cut import FIRST, LAST
-from relay_passes.layout.note_reorders import describe_reorder
 from relay_passes.layout.propagate_layout import propagate_layout
 from tests.relay_passes.graphs import constant, module, run
 

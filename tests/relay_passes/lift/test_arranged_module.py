@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import IRModule, relax, te
 
-from relay_passes.collect_problems import arrangement_problems
+from relay_passes.collect_regions import arrangement_problems
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.lift.arranged_module import arranged_module, can_be_measured
 from relay_passes.lift.lift_programs import lift_programs
+from relay_passes.lift.product import arranged_module, can_be_measured
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module, run
 from tests.tir_schedules.tensorize.programs import function, summed

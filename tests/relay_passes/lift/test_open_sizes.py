@@ -17,13 +17,13 @@ import tvm_hybrid
 from microkernels.base.errors import CompileError
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import size_of
-from relay_passes.lift.caller_sizes import in_caller_sizes
+from relay_passes.lift.in_turns import in_caller_sizes
 from tests.relay_passes.graphs import constant, run
 from tests.tir_schedules.tensorize.programs import function, summed
 from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.read_program import read_program
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 
 from .test_lift_programs import STAGES, legalized, lifted, names
 

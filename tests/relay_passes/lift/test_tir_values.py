@@ -18,7 +18,7 @@ from tests.examples import examples
 from tests.relay_passes.graphs import run
 from tests.tir_schedules.tensorize.programs import Tensor, function, summed
 from tir_schedules.generic.read_program import read_program
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 
 from .test_lift_programs import calling, randoms
 

@@ -9,8 +9,8 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.ir.graph import op_name
+from relay_passes.lower_module import CompiledModule, compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module
 from tests.stand_ins import running

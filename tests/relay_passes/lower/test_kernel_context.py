@@ -10,7 +10,7 @@ from tvm.ir.transform import PassContext
 
 from microkernels.machines.machine import Machine
 from relay_passes.collect_regions import collect_regions
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from relay_passes.lower.lower_regions import build_kernel
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module

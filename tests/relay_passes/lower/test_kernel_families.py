@@ -10,11 +10,10 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 
-from relay_passes.compile_module import compile_module
 from relay_passes.lower import kernel_sharing as kernel_families
 from relay_passes.lower import lower_regions
 from relay_passes.lower.kernel_sharing import plain
-from relay_passes.lower_module import lower_shared
+from relay_passes.lower_module import compile_module, lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tvm_hybrid.targets.resolve import resolve_target
 

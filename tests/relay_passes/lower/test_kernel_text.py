@@ -23,9 +23,9 @@ from relay_passes.lower.codegen import (
     built,
     code_of,
     has_texts,
+    kernel_context,
     kernel_key,
 )
-from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.lower.launch_few import made_for, pipeline_for
 from tvm_hybrid.targets.resolve import resolve_target
 

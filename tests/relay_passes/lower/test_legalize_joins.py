@@ -8,8 +8,8 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.base.tvm_compat.relax import INJECTIVE, OP_PATTERN
 from relay_passes.ir.graph import is_call
-from relay_passes.lower.legalize_operators import legalize_operators
 from relay_passes.lower.legalize_shapes import joined
+from relay_passes.lower.schedule_generic import legalize_operators
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module, run

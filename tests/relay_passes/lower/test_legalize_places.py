@@ -10,8 +10,7 @@ from tvm import relax, tirx
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.legalize_moves import MOST_RUNS, runs
-from relay_passes.lower.legalize_operators import legalize_operators
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.lower.schedule_generic import legalize_operators, schedule_leftovers
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import compiled, module
 from tvm_hybrid import InferenceSession

@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from relay_passes.lower.legalize_operators import legalize_operators
+from relay_passes.lower.schedule_generic import legalize_operators
 from tests.relay_passes.graphs import compiled, module
 
 op = relax.op

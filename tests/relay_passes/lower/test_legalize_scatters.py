@@ -12,8 +12,7 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.legalize_operators import legalize_operators
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.lower.schedule_generic import legalize_operators, schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
 
 op = relax.op

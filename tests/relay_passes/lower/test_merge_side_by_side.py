@@ -9,11 +9,11 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.compile_module import compile_module
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.lower.lower_regions import KERNEL, lower_regions, select_configs
 from relay_passes.lower.merge_side_by_side import merge_side_by_side
 from relay_passes.lower.weights import prepack
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, partitioned
 from tir_schedules.assembled import side_by_side

@@ -13,10 +13,10 @@ import tvm
 from tvm import relax
 
 import tvm_hybrid
-from relay_passes.compile_module import compile_module
-from relay_passes.ir.workers import threads_for
+from relay_passes.ir.stages import threads_for
 from relay_passes.lower.native_code import FEW, GROUP
 from relay_passes.lower.weights import OUTSIDE_BYTES
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.targets.resolve import resolve_target

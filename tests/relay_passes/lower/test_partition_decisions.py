@@ -6,7 +6,7 @@ from tvm import relax
 
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.lower.codegen import LEFT
-from relay_passes.partition_module import partition_module
+from relay_passes.lower_module import partition_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module
 

@@ -6,7 +6,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from relay_passes.compile_module import compile_module
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.tvm_hybrid.small_models import mlp_module, several_module
 from tvm_hybrid.targets.resolve import resolve_target

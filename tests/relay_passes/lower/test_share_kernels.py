@@ -8,8 +8,8 @@ import tvm
 from tvm import relax, tirx
 
 from relay_passes import pipeline
-from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.lower import kernel_sharing as kernel_families
+from relay_passes.lower_module import CompiledModule, compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.kernel_numbers import numbers_as_parameter, numbers_of, without_numbers
 from tvm_hybrid.runtime.feeds import tensor_of

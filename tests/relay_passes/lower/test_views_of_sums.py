@@ -9,8 +9,8 @@ from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
-from relay_passes.lower.legalize_operators import legalize_operators
 from relay_passes.lower.legalize_shapes import views_of_sums
+from relay_passes.lower.schedule_generic import legalize_operators
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import module
 

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.quantize.integer_conv import integer_conv
+from relay_passes.quantize.integer_product import integer_conv
 from tests.onnx_reference.arithmetic import quantized, scaled
 from tests.onnx_reference.convolution import integer_conv as wanted_sums
 from tests.relay_passes.graphs import module

@@ -11,7 +11,7 @@ from tvm import IRModule, ir, relax
 
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize, match_dynamic_quantize
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.quantize.stock_dynamic_quantize import stock_dynamic_quantize
+from relay_passes.quantize.row_scales import stock_dynamic_quantize
 from tests.relay_passes.graphs import run
 
 SHAPE = (3, 5)

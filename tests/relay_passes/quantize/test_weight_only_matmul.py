@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import ArrayLike
 from tvm import relax
 
-from relay_passes.quantize.weight_only_matmul import weight_only_matmul
+from relay_passes.quantize.row_scales import weight_only_matmul
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (
     assert_becomes,

@@ -13,7 +13,7 @@ from tvm import ir, relax
 
 from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.partition_module import partition_module
+from relay_passes.lower_module import partition_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, constant, module
 from tir_schedules.core.region import Region

@@ -10,7 +10,6 @@ from tvm import relax, tirx
 import tvm_hybrid._autoload
 from microkernels.base.errors import CompileError
 from relay_passes.collect_regions import collect_regions
-from relay_passes.compile_module import compile_module
 from relay_passes.ir.functions import REGION, is_region_function
 from relay_passes.lower.codegen import compile_functions
 from relay_passes.lower.lower_regions import (
@@ -23,7 +22,7 @@ from relay_passes.lower.lower_regions import (
     select_configs,
 )
 from relay_passes.lower.weights import prepack
-from relay_passes.partition_module import partition_module
+from relay_passes.lower_module import compile_module, partition_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET, constant, module, partitioned, run
 from tir_schedules.core.region import Region

@@ -12,7 +12,7 @@ from tvm.ir import assert_structural_equal
 from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.functions import REASON
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.regions.merge_depthwise import merge_depthwise
+from relay_passes.regions.merge_chains import merge_depthwise
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
 from tir_schedules.chains.depthwise_pointwise_cost import estimate_pair

@@ -10,8 +10,8 @@ import pytest
 import tvm
 from tvm import IRModule, relax, tirx
 
-from relay_passes.compile_module import CompiledModule, compile_module
 from relay_passes.ir.graph import region_tensor, relax_shape
+from relay_passes.lower_module import CompiledModule, compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import constant, module

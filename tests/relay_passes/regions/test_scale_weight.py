@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.regions.scale_weight import scale_weight
+from relay_passes.regions.match_anchors import scale_weight
 from tests.relay_passes.graphs import constant, module, operators, partitioned, regions, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays
 from tests.relay_passes.region_checks import kernel_outputs

@@ -10,9 +10,9 @@ import tvm
 from tvm import IRModule, relax
 
 from relay_passes.collect_regions import collect_regions
-from relay_passes.compile_module import compile_module
 from relay_passes.ir.functions import COMPOSITE, REASON, is_region_function
-from relay_passes.ir.open_weights import weight_bytes, weights_of
+from relay_passes.ir.moving_operators import weight_bytes, weights_of
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import FAST_MATH_LEVELS, PipelineOptions
 from relay_passes.regions.select_winograd import (
     TOLERANCE,

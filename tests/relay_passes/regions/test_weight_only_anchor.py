@@ -15,8 +15,8 @@ from relay_passes.ir.graph import DataflowGraph
 from relay_passes.pipeline import Phase, phases
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.anchor import Anchor
+from relay_passes.regions.integer_anchor import match_weight_only
 from relay_passes.regions.partition import partition
-from relay_passes.regions.weight_only_anchor import match_weight_only
 from tests.relay_passes.graphs import MACHINE, TARGET, operators, regions
 from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 

@@ -7,7 +7,7 @@ import tvm
 from tvm import te, tirx
 
 from tests.tir_schedules.tensorize.programs import function
-from tir_schedules.assembled.one_after_another import Step, one_after_another
+from tir_schedules.assembled.side_by_side import Step, one_after_another
 
 F = "float32"
 

@@ -22,7 +22,7 @@ from tests.tir_schedules.run_region import (
     random_inputs,
     run,
 )
-from tir_schedules.assembled.placed_output import place_output
+from tir_schedules.assembled.side_by_side import place_output
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for

@@ -26,7 +26,7 @@ from tir_schedules.chains.depthwise_pointwise_cost import DepthwisePointwiseConf
 from tir_schedules.chains.depthwise_pointwise_cost import check as check_config
 from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.cost.why_vectors import why_vectors
+from tir_schedules.cost.amx_cost import why_vectors
 from tir_schedules.product.tile_config import product_kernels
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.case import Case

@@ -11,7 +11,7 @@ from tests.tir_schedules.run_region import machine_for
 from tir_schedules.convolution.direct.config import ConvConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.why_vectors import why_vectors
+from tir_schedules.cost.amx_cost import why_vectors
 
 from .direct.test_conv2d_amx import COUNTED, kernel_is_by_tiles, on_tiles
 from .test_open_batch import bias_and_residual, check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tir_schedules.core.form_memo import FormMemo
+from tir_schedules.core.kernel_numbers import FormMemo
 from tir_schedules.core.region import Region, Tensor
 
 

@@ -19,8 +19,8 @@ from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import all_templates, template_for
+from tir_schedules.cost.cost import flops_us
 from tir_schedules.cost.parallel import ENOUGH, MOST_UNEVEN
-from tir_schedules.cost.work import flops_us
 from tir_schedules.product.matmul import plan_of
 from tir_schedules.product.matmul_config import MatmulConfig
 

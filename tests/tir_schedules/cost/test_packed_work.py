@@ -16,13 +16,8 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.attention.tiled.rows import row_shares, row_unit
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.packed_work import (
-    PackedShares,
-    PackedWork,
-    estimated_us,
-    share_packed_work,
-)
-from tir_schedules.cost.work import flops_us
+from tir_schedules.cost.cost import flops_us
+from tir_schedules.cost.parallel import PackedShares, PackedWork, estimated_us, share_packed_work
 from tir_schedules.product.batch_matmul import plan_of
 from tir_schedules.product.batch_operands import BatchProblem
 

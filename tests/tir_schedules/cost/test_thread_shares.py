@@ -12,7 +12,7 @@ from microkernels.machines.machine import Machine
 from tests.examples import some
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.cost.work import flops_us
+from tir_schedules.cost.cost import flops_us
 from tir_schedules.product.matmul import MATMUL, plan_of
 
 ROWS = (1, 8, 32, 128, 384, 1000, 4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.tir_schedules.cost.test_thread_shares import matmul
-from tir_schedules.cost.why_vectors import why_fewer_threads
+from tir_schedules.cost.amx_cost import why_fewer_threads
 from tir_schedules.product.batch_matmul import BatchMatmulConfig
 from tir_schedules.product.matmul import MATMUL
 

@@ -19,7 +19,7 @@ from tir_schedules.chains.mlp_chain_config import by_columns, by_rows
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.why_vectors import CONFIGURED, why_vectors
+from tir_schedules.cost.amx_cost import CONFIGURED, why_vectors
 from tir_schedules.product.batch_matmul import BATCH_MATMUL
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import MatmulConfig

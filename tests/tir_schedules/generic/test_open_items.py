@@ -13,8 +13,8 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
+from tir_schedules.generic.dynamic.items import open_items
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.open_items import open_items
 from tir_schedules.generic.schedule import schedule_generic
 
 op = relax.op

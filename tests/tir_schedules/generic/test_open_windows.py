@@ -19,8 +19,8 @@ from tests.guard import guarded
 from tests.relay_passes.graphs import compiled
 from tests.stand_ins import running
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
-from tir_schedules.generic.open_elements import open_nests
-from tir_schedules.generic.open_windows import windows_of
+from tir_schedules.generic.dynamic.elements import open_nests
+from tir_schedules.generic.dynamic.windows import windows_of
 from tir_schedules.generic.schedule import schedule_generic
 
 op = relax.op

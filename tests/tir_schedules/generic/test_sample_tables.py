@@ -15,7 +15,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
-from tir_schedules.generic.open_elements import open_nests
+from tir_schedules.generic.dynamic.elements import open_nests
 from tir_schedules.generic.sample_tables import with_sample_tables
 
 op = relax.op

@@ -15,7 +15,7 @@ from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE, ProductPlan
-from tir_schedules.product import tile_fetch
+from tir_schedules.product import streams
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
 from tir_schedules.product.tile_loops import TileLoops
@@ -93,7 +93,7 @@ def test_tile_registers_fetch_the_next_panel_once(
 
     Behind the last panel they ask for lines of that one, which are there.
     """
-    monkeypatch.setattr(tile_fetch, "bind", lambda number: number)
+    monkeypatch.setattr(streams, "bind", lambda number: number)
     tile = microkernel_named(kernel)
     m, steps = tile.mr * blocks, 4 * tile.depth * pieces
     vectors = tile.nr // tile.lanes

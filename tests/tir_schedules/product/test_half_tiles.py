@@ -12,7 +12,7 @@ import pytest
 from tests.tir_schedules.run_region import machine_for, run
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.product.half_product import weighted_half_pays
+from tir_schedules.product.matmul import weighted_half_pays
 
 EPSILON = float(np.finfo(np.float32).eps)
 MACHINE = machine_for("amx_fp16")

@@ -13,9 +13,9 @@ from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.on_tiles import counted, on_tiles
 from tests.tir_schedules.run_region import expected, machine_for, random_inputs, run
 from tir_schedules.chains.parts import row_pitch
-from tir_schedules.core import row_distance
+from tir_schedules.core import extents
+from tir_schedules.core.extents import uncrowded, worth_copying
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.row_distance import uncrowded, worth_copying
 from tir_schedules.core.template import template_for
 
 SETS, LINE = 64, 64
@@ -59,8 +59,8 @@ def test_a_copy_at_another_distance_gives_the_same(
 ) -> None:
     region = matmul_region((40,), 4096, 16, "uint8", "int8")
     if copied:
-        monkeypatch.setattr(row_distance, "_MANY_ROWS", 40)
-        monkeypatch.setattr(row_distance, "_MANY_COLUMNS", 16)
+        monkeypatch.setattr(extents, "_MANY_ROWS", 40)
+        monkeypatch.setattr(extents, "_MANY_COLUMNS", 16)
     found = distances(region)
     assert (4096 in found, 4160 in found) == (not copied, copied)
     arrays = random_inputs(region)

@@ -11,7 +11,7 @@ from microkernels.registry import microkernel_named
 from tests.amx_emulator import emulator
 from tests.tir_schedules.run_region import bias_relu, machine_for, run
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.cost.why_vectors import why_vectors
+from tir_schedules.cost.amx_cost import why_vectors
 from tir_schedules.product.weight_only_matmul import (
     WEIGHT_ONLY_MATMUL,
     WeightOnlyConfig,

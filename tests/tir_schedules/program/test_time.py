@@ -10,9 +10,8 @@ from tir_schedules.core.template import template_for
 from tir_schedules.program.cycles import FAR, NEAR, SHARED
 from tir_schedules.program.index import Index
 from tir_schedules.program.nodes import Memory
-from tir_schedules.program.parts import ALL, ROWS, Part, parts_of
 from tir_schedules.program.time import Origin, kernel_time
-from tir_schedules.program.traffic import Pattern
+from tir_schedules.program.traffic import ALL, ROWS, Part, Pattern, parts_of
 
 
 def test_named_parts_are_the_time() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 import tvm
 
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from tests.microkernels.isa_targets import target_of
 from tests.tir_schedules.recurrent_regions import recurrent
 from tests.tir_schedules.run_region import machine_for

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.tensorize.arrangement import arrangements, in_memory, is_view
-from tir_schedules.tensorize.contraction import Contraction
+from tir_schedules.tensorize.arrangement import Contraction, arrangements, in_memory, is_view
 
 from .test_contraction import einsum
 

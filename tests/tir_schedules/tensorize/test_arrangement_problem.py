@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.tensorize.arrangement import ArrangementChoice, ArrangementProblem, arrangements
-from tir_schedules.tensorize.contraction import Contraction
+from tir_schedules.tensorize.arrangement import (
+    ArrangementChoice,
+    ArrangementProblem,
+    Contraction,
+    arrangements,
+)
 
 F = "float32"
 

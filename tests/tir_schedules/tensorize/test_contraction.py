@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tir_schedules.tensorize.contraction import Contraction, RefusedError, check
+from tir_schedules.tensorize.arrangement import Contraction, RefusedError, check
 
 
 def einsum(subscripts: str, extent: int = 4) -> Contraction:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tvm import te, tirx
 
-from tir_schedules.tensorize.contraction import RefusedError
+from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import read_contraction
 
 from .programs import last_block, summed

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tvm_hybrid import InferenceSession
-from tvm_hybrid.bench.accuracy import judge
-from tvm_hybrid.bench.accuracy.compare import Tolerance
+from tvm_hybrid.bench import compare
 from tvm_hybrid.bench.bench import BenchReport, bench
+from tvm_hybrid.bench.compare import Tolerance
 from tvm_hybrid.bench.peers import contestants
 from tvm_hybrid.bench.peers.contestants import ContestantError, StockTvm
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
@@ -93,7 +93,7 @@ def test_wrong_results_of_others_are_told_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they are where u8s8 kernels saturate; it is no fault of ours."""
-    monkeypatch.setattr(judge, "why_products_differ", lambda model: "a reason")
+    monkeypatch.setattr(compare, "why_products_differ", lambda model: "a reason")
     monkeypatch.setattr(contestants, "optimised_session", lambda *arguments: Liar())
     path = saved(tmp_path)
     report = bench(
@@ -118,7 +118,7 @@ def test_without_a_judge_ours_are_taken_for_right(
     def refuse(*arguments: object) -> None:
         raise ContestantError("no kernel for that")
 
-    monkeypatch.setattr(judge, "literal_session", refuse)
+    monkeypatch.setattr(compare, "literal_session", refuse)
     with caplog.at_level(logging.WARNING, logger="tvm_hybrid"):
         report = liars_report(saved(tmp_path))
     assert "nobody judges our own results: no kernel for that" in caplog.text

@@ -18,7 +18,7 @@ from tvm_hybrid.errors import RecordError
 from tvm_hybrid.frontend.model_input import SourceModel
 from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.targets.resolve import resolve_target
-from tvm_hybrid.tuning.layouts.joint_layout import JointResult
+from tvm_hybrid.tuning.joint_layout import JointResult
 from tvm_hybrid.tuning.measuring.model_race import Race
 from tvm_hybrid.tuning.measuring.sampling import Effort
 from tvm_hybrid.tuning.tune_result import TuneResult

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import import_onnx
-from tvm_hybrid.bench.flops import ProductSums
+from tvm_hybrid.bench.feeds import ProductSums
 
 from ..onnx_models import two_layers
 

@@ -14,10 +14,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.tvm_hybrid.onnx_models import saved
-from tvm_hybrid.cache import model_digest
-from tvm_hybrid.cache.model_digest import model_bytes
-from tvm_hybrid.frontend import model_bytes as model_bytes_module
-from tvm_hybrid.frontend.model_bytes import ModelBytes, are_older, file_state
+from tvm_hybrid.cache import program_key
+from tvm_hybrid.cache.program_key import model_bytes
+from tvm_hybrid.frontend.onnx.reader import model_bytes as model_bytes_module
+from tvm_hybrid.frontend.onnx.reader.model_bytes import ModelBytes, are_older, file_state
 
 LATER = 10_000_000_000  # nanoseconds
 
@@ -44,9 +44,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     """Of a process that starts some seconds after files were written."""
     found = Reader()
     monkeypatch.setenv("TVM_HYBRID_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(model_digest, "ModelBytes", found)
+    monkeypatch.setattr(program_key, "ModelBytes", found)
     now = time.time_ns
-    monkeypatch.setattr(model_digest.time, "time_ns", lambda: now() + LATER)
+    monkeypatch.setattr(program_key.time, "time_ns", lambda: now() + LATER)
     return found
 
 
@@ -88,7 +88,7 @@ def test_what_was_just_written_is_not_trusted(
     written = file_state(path)[3]
     assert are_older([file_state(path)], written + LATER)
     assert not are_older([file_state(path)], written + 1_999_999_999)
-    monkeypatch.setattr(model_digest.time, "time_ns", lambda: written + 1)
+    monkeypatch.setattr(program_key.time, "time_ns", lambda: written + 1)
     for count in (1, 2):
         model_bytes(path)
         assert reader.count == count

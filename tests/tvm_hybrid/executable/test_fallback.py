@@ -23,7 +23,7 @@ from tests.tvm_hybrid.small_models import mlp_module, run_python
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, IsaError, TargetError
 from tvm_hybrid.executable.executable import Executable
-from tvm_hybrid.executable.fallback import fallback_target
+from tvm_hybrid.executable.machine_code import fallback_target
 from tvm_hybrid.library.artifact import read_manifest
 from tvm_hybrid.targets.cpu_features import missing_on_host, required_features
 from tvm_hybrid.targets.resolve import resolve_target

@@ -21,7 +21,7 @@ from relay_passes.canonicalize.constants import fold_weights
 from relay_passes.canonicalize.convolutions import fold_padding
 from relay_passes.canonicalize.fold_factors import fold_factors, fold_input_factors
 from relay_passes.ir.tidy import tidy, to_dataflow
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from tests.stand_ins.building import unchecked
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.frontend import ImportedModel, import_onnx

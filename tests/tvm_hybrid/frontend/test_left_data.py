@@ -14,9 +14,15 @@ from onnx import TensorProto, helper, numpy_helper
 from relay_passes.ir.constants import constants_of
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.left_data import LARGE_BYTES, without_large_data
-from tvm_hybrid.frontend.read_model import read_all_but_large
-from tvm_hybrid.frontend.wire_format import WireError, fields, message, read_varint, varint
+from tvm_hybrid.frontend.onnx.reader.left_data import LARGE_BYTES, without_large_data
+from tvm_hybrid.frontend.onnx.reader.read_model import read_all_but_large
+from tvm_hybrid.frontend.onnx.reader.wire_format import (
+    WireError,
+    fields,
+    message,
+    read_varint,
+    varint,
+)
 
 ROWS, COLUMNS = 512, LARGE_BYTES // 1024
 W = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)

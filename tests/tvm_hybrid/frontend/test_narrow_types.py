@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 import tvm_hybrid
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.narrow_types import encode
+from tvm_hybrid.frontend.onnx.graph.narrow_types import encode
 
 from .models import Declaration, make_model, random
 

@@ -11,8 +11,8 @@ from tvm_hybrid import InferenceSession
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import ModelError, ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.graph import Graph
-from tvm_hybrid.frontend.old_forms import renewed
+from tvm_hybrid.frontend.onnx.graph.graph import Graph
+from tvm_hybrid.frontend.onnx.reader.old_forms import renewed
 
 from .models import f32, make_model, parsed, random
 

@@ -13,7 +13,7 @@ import tvm_hybrid
 from tests.tvm_hybrid.frontend.models import f32, i64, make_model, run_imported
 from tvm_hybrid.errors import FeedError, InputValueError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.parameters import MOST_ELEMENTS, PARAMETERS
+from tvm_hybrid.frontend.onnx.graph.parameters import MOST_ELEMENTS, PARAMETERS
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tvm_hybrid.frontend.load_graph import load_graph
-from tvm_hybrid.frontend.partial_shapes import left
-from tvm_hybrid.frontend.propagate import propagate
+from tvm_hybrid.frontend.onnx.partial_shapes import left
+from tvm_hybrid.frontend.onnx.propagate import propagate
+from tvm_hybrid.frontend.onnx.reader.load_graph import load_graph
 
 from .models import f32, make_model
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.tvm_hybrid.small_models import run_python
-from tvm_hybrid.frontend.evaluate import PLAIN_OPERATORS
+from tvm_hybrid.frontend.onnx.evaluate import PLAIN_OPERATORS
 
 F = np.array([[1.5, -2.0, 0.0], [np.inf, np.nan, 3.0]], np.float32)
 G = np.array([[1.5], [np.nan]], np.float32)

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 
 from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.load_graph import load_graph
-from tvm_hybrid.frontend.propagate import propagate
+from tvm_hybrid.frontend.onnx.propagate import propagate
+from tvm_hybrid.frontend.onnx.reader.load_graph import load_graph
 
 from .models import compare, f32, i64, make_model, onnxruntime_run, operators, random
 

@@ -14,8 +14,8 @@ from onnx.reference import ReferenceEvaluator
 import tvm_hybrid
 from tvm_hybrid.errors import InputValueError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.load_graph import load_graph
-from tvm_hybrid.frontend.propagate import propagate
+from tvm_hybrid.frontend.onnx.propagate import propagate
+from tvm_hybrid.frontend.onnx.reader.load_graph import load_graph
 
 from .models import Declaration, f32, make_model, onnxruntime_run, random, run_imported
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 nn = torch.nn
 
 import tvm_hybrid  # noqa: E402
-from tvm_hybrid.frontend.aten.recurrent import is_whole  # noqa: E402
+from tvm_hybrid.frontend.torch.recurrent import is_whole  # noqa: E402
 
 from .test_recurrent import exported  # noqa: E402
 

@@ -11,8 +11,7 @@ import pytest
 from microkernels.base.errors import RecordError
 from tir_schedules.core.region import Step
 from tvm_hybrid.records.choice_record import LayoutRecord
-from tvm_hybrid.records.record import Record
-from tvm_hybrid.records.record_line import SCHEMA, UnreadableLine
+from tvm_hybrid.records.record import SCHEMA, Record, UnreadableLine
 
 from ..tuning.conftest import MakeRecord
 

@@ -14,9 +14,9 @@ import pytest
 from microkernels.base.errors import RecordError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from tvm_hybrid.records.lookup.record_lookup import RecordLookup
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import RecordFile
+from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_paths import default_record_paths
 from tvm_hybrid.records.record_store import RecordStore
 

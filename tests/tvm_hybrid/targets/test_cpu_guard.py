@@ -24,7 +24,7 @@ from tests.tvm_hybrid.small_models import mlp, mlp_module, run_python
 from tvm_hybrid.targets import cpu_guard
 from tvm_hybrid.targets.cpu_features import FEATURES, CpuFeature, missing_on_host
 from tvm_hybrid.targets.cpu_guard import PREFIX, Guard
-from tvm_hybrid.tvm_routes import route_options
+from tvm_hybrid.tvm_routes import tensorized
 
 pytestmark = pytest.mark.turns
 
@@ -50,7 +50,7 @@ def needs_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code needs what every x86-64 CPU of today has, and what none has: a reserved bit."""
     feature = CpuFeature(FUTURE, "nonesuch", 1, 0, "edx", 10)
     monkeypatch.setitem(FEATURES, FUTURE, feature)
-    monkeypatch.setattr(route_options, "required_features", lambda *_: ("sse3", FUTURE))
+    monkeypatch.setattr(tensorized, "required_features", lambda *_: ("sse3", FUTURE))
 
 
 def exported(route: Any, folder: Path) -> Path:
@@ -98,7 +98,7 @@ def test_every_entry_refuses_each_time(route: Any, needs_the_future: None) -> No
 def test_a_library_with_tiles_asks_linux(
     code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(route_options, "uses_tiles", lambda _: True)
+    monkeypatch.setattr(tensorized, "uses_tiles", lambda _: True)
     done = run_on_runtime_alone(exported(by_name, tmp_path), X, tmp_path, answer=code)
     if code == 0:
         assert message(done) == "[]"

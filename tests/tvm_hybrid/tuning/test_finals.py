@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from microkernels.machines.machine import Machine
-from tvm_hybrid.records.lookup.record_lookup import RecordLookup
+from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 

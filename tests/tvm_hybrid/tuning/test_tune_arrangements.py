@@ -10,7 +10,7 @@ import pytest
 from tvm import IRModule, relax
 
 import tvm_hybrid
-from relay_passes.collect_problems import arrangement_problems
+from relay_passes.collect_regions import arrangement_problems
 from relay_passes.ir.decisions import TENSORIZE
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import module

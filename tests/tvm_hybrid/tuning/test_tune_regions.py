@@ -12,10 +12,9 @@ import pytest
 from microkernels.base.errors import CompileError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tvm_hybrid.records.lookup.record_lookup import RecordLookup
+from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
-from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
-from tvm_hybrid.tuning.measuring.replay import Replay
+from tvm_hybrid.tuning.measuring.measure import Effort, Measurement, Replay
 from tvm_hybrid.tuning.search.strategies.grid import GridSearch
 from tvm_hybrid.tuning.search.strategies.strategy import SearchStrategy, SearchTask
 from tvm_hybrid.tuning.tune_regions import tune_regions

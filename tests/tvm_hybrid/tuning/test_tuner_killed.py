@@ -13,9 +13,9 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
-from tvm_hybrid.records.lookup.record_lookup import RecordLookup
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import RecordFile
+from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
 from tvm_hybrid.tuning.tune_regions import tune_regions

@@ -19,7 +19,7 @@ from tests.relay_passes.graphs import constant, module
 from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid.errors import CompileError, OutputError, RecordError, TargetError, TvmHybridError
 from tvm_hybrid.explain.explanation import Explanation
-from tvm_hybrid.targets import featureless
+from tvm_hybrid.targets import cpu_features
 from tvm_hybrid.targets.resolve import host_target
 
 pytestmark = pytest.mark.turns
@@ -189,9 +189,9 @@ def test_without_a_target_the_code_is_for_this_machine() -> None:
 @pytest.fixture
 def anew() -> Iterator[None]:
     """Nobody was warned before."""
-    featureless._warn.cache_clear()
+    cpu_features._warn.cache_clear()
     yield
-    featureless._warn.cache_clear()
+    cpu_features._warn.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import columns_are_contiguous
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
-from tir_schedules.core.reduce_lanes import LaneTotals, add, reduce_lanes
+from tir_schedules.core.loop_nest import LaneTotals, add, reduce_lanes
 from tir_schedules.core.size import may_be_negative
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.column_sums import ColumnSums

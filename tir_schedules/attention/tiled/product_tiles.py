@@ -23,8 +23,7 @@ from tir_schedules.product.packed_operand import PackedOperand
 from tir_schedules.product.tile_stores import store_columns
 from tir_schedules.product.zero_points import Start
 
-from .matrix import Matrix
-from .rows import blocks_of
+from .rows import Matrix, blocks_of
 from .score_tiles import KeyBlock
 from .softmax import Band, Running
 

@@ -26,8 +26,7 @@ from tvm import DataType, tirx
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind, constant, splat
-from tir_schedules.attention.next_rows import NextRows
-from tir_schedules.attention.problem import AttentionProblem
+from tir_schedules.attention.problem import AttentionProblem, NextRows
 from tir_schedules.core.blocking import Group, Panels, balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import is_integer
@@ -37,9 +36,8 @@ from tir_schedules.product.batch_operands import StoredOperand
 from tir_schedules.product.packed_operand import PackedOperand, Shelf, widths_of
 from tir_schedules.product.zero_points import ZeroPoints
 
-from .matrix import Matrix
 from .product_tiles import ProductTiles
-from .rows import TileRows, row_unit
+from .rows import Matrix, TileRows, row_unit
 from .score_tiles import KeyBlock, ScoreTiles
 from .scores import FusedScores, can_fuse
 from .softmax import Band, Quantization, Running, SoftmaxRows

@@ -34,11 +34,11 @@ from microkernels.vector.ieee import round_to_integer
 from microkernels.vector.placeholders import applied, as_integer, as_real
 from microkernels.vector.vector_math import LOG2_E, exp2
 from tir_schedules.core.emission import choose, opaque_block
-from tir_schedules.core.reduce_lanes import LaneTotals, add, combine_all, reduce_lanes
+from tir_schedules.core.loop_nest import LaneTotals, add, combine_all, reduce_lanes
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import shift_of
 
-from .matrix import Matrix
+from .rows import Matrix
 
 UNROLL = 4
 _INFINITY = math.inf

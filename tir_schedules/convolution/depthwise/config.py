@@ -14,8 +14,8 @@ from microkernels.registry import kernels_for
 from tir_schedules.convolution.geometry import one_image
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
+from tir_schedules.cost.cost import flops_us
 from tir_schedules.cost.parallel import threads_worth
-from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import KERNEL_TYPES
 
 from .results import DepthwiseProblem

@@ -46,7 +46,7 @@ from tir_schedules.core.template import Packing, register_template
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
 from tir_schedules.product.byte_outliers import by_values
-from tir_schedules.product.half_product import HALF
+from tir_schedules.product.matmul import HALF
 from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_stores import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
@@ -55,9 +55,8 @@ from .config import ConvConfig, check, grid_of, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
-from .outliers import ConvOutliers, lists_outliers
 from .weight import WeightLayout, express, nests, pack, packed_shape, products, unpack
-from .windows import Windows
+from .windows import ConvOutliers, Windows, lists_outliers
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
 

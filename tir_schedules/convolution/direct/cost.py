@@ -23,13 +23,13 @@ from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
+from tir_schedules.cost.cost import elements_a_product, flops_us, product_rate
 from tir_schedules.cost.parallel import (
     even_enough,
     fewest_unless_uneven,
     halves,
     threads_worth,
 )
-from tir_schedules.cost.work import elements_a_product, flops_us, product_rate
 from tir_schedules.product.tile_config import PIECES, fewest_cycles, product_kernels, register_tiles
 
 from .config import (

@@ -41,9 +41,8 @@ from tir_schedules.product.tile_stores import rest, store_tile
 from tir_schedules.product.wide_panels import WidePanels
 
 from .config import Across, ConvConfig, Grid, across_of, grid_of
-from .outliers import ConvOutliers
 from .weight import PanelFetch, WeightLayout
-from .windows import Windows
+from .windows import ConvOutliers, Windows
 
 # (class of positions, group, vector of its columns) -> what accumulators start with; or, for tiles,
 # where that is

@@ -28,12 +28,11 @@ from ...report.roof import peak_gops
 from ...report.timing import SLICE_SECONDS, ContestantError, interleave, time_calls, time_slices
 from ...targets.resolve import cpu_name, host_target
 from ..bench import BenchReport, bench
-from ..flops import ProductSums
+from ..feeds import ProductSums
 from ..peers.onnx_runtime import import_runtime, last_line, optimised_session
 from ..peers.openvino_peer import OpenVino, openvino_version
 from ..peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, openvino_python
-from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
-from .layer_report import LayerReport, LayerTimes
+from .layer_models import DTYPES, INT8, Layer, LayerReport, LayerTimes, layer_input, layer_model
 
 logger = logging.getLogger("tvm_hybrid")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ...report.timing import SLICE_SECONDS, ContestantError
-from ..load import LoadTurn
+from ..feeds import LoadTurn
 from .peers import PYTHON_VARIABLE, openvino_python
 from .worker_process import WorkerContestant
 

@@ -14,8 +14,8 @@ from tvm import DataType, IRModule, ir, relax
 
 from microkernels.machines.machine import Machine
 from tir_schedules.program.cycles import FAR, NEAR, SHARED
-from tir_schedules.program.parts import ALL, Part
 from tir_schedules.program.time import Origin
+from tir_schedules.program.traffic import ALL, Part
 
 # How much of a cache keeps what was touched before: it is not kept in the order of its use alone.
 USED_CACHE = 0.75

@@ -6,10 +6,11 @@ its kernels and estimates their time on the machine's description.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 from tvm import IRModule, tirx
@@ -23,6 +24,8 @@ from tir_schedules.program.cycles import KernelTime
 from tir_schedules.program.read import read
 from tir_schedules.program.time import kernel_time
 
+from ...executable.executable import Executable
+from ...explain.profile import Profile
 from ...frontend.model_input import import_model
 from ...options import CompileOptions, passes_options, records_of, target_of
 from ...targets.resolve import cpu_name, resolve_target
@@ -329,3 +332,51 @@ def measured_table(run: ScaleRun, rows: int = 0) -> Table:
 def _compared(predicted: float, measured: float) -> tuple[str, str, str]:
     ratio = f"{predicted / measured:.2f}" if measured else ""
     return f"{predicted:.1f}", f"{measured:.1f}", ratio
+
+
+TURNS = 6
+SLICE_US = 1e5
+
+
+def with_measured(
+    report: ScaleReport, executables: Mapping[int, Executable], feeds: Mapping[str, np.ndarray]
+) -> ScaleReport:
+    """A report with what the model and its kernels really take.
+
+    Parameters
+    ----------
+    report : ScaleReport
+        Predictions for this machine.
+    executables : mapping from int to Executable
+        The model by numbers of threads.
+    feeds : mapping
+        Its inputs.
+    """
+    runs = []
+    for run in report.runs:
+        executable = executables.get(run.threads)
+        if executable is None:
+            runs.append(run)
+            continue
+        total, kernels = measure(executable, feeds)
+        runs.append(msgspec.structs.replace(run, measured_us=total, measured=kernels))
+    return msgspec.structs.replace(report, runs=runs)
+
+
+def measure(executable: Executable, feeds: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
+    """Microseconds of a run, and of each kernel in it: the least of some turns.
+
+    The time of a kernel is without that of the instrument, which is what the kernels take together
+    more than the run, in equal parts for each call.
+    """
+    repeat = max(2, int(SLICE_US / executable.profile(feeds, 2).total_us))
+    profiles = [executable.profile(feeds, repeat) for _ in range(TURNS)]
+    total = min(profile.total_us for profile in profiles)
+    calls = {row.function: row.calls for row in profiles[0].rows}
+    least = {name: min(_time(profile, name) for profile in profiles) for name in calls}
+    surplus = max(0.0, sum(least.values()) - total) / sum(calls.values())
+    return total, {name: max(0.0, time - surplus * calls[name]) for name, time in least.items()}
+
+
+def _time(profile: Profile, name: str) -> float:
+    return sum(row.microseconds for row in profile.rows if row.function == name)

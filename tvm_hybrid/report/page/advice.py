@@ -11,7 +11,7 @@ from microkernels.machines.machine import without_slow_dots
 from ...library.manifest import Manifest
 from ...runtime.threads import physical_cores
 from .data import Advice, PageData
-from .region_card import RegionCard
+from .picture import RegionCard
 
 LEAST_SHARE = 0.01
 # A tenth of the time of a run, outside of kernels, is worth a word.

@@ -18,15 +18,13 @@ from relay_passes.ir.decisions import REORDER, Decision
 from ...explain.origins import decisions_of
 from ...explain.profile import Profile
 from ...explain.program_graph import KernelCall, ProgramGraph
-from ...library.record_use import RecordUse
+from ...library.manifest import RecordUse
 from ...targets.cpu_features import require_host
 from ..roof import Roof, measure_roof
 from .advice import advice_for
 from .data import Head, KernelRow, Limits, Note, PageData, RecordLine
 from .kernel_work import between_kernels, call_times, memory_of, operand_type, summed, work_of
-from .operators import parts_of, reasons_of
-from .picture import picture_of, tensor_of
-from .region_card import RegionCard
+from .picture import RegionCard, parts_of, picture_of, reasons_of, tensor_of
 
 if TYPE_CHECKING:
     from ...executable.executable import Executable

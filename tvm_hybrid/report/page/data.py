@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...library.manifest import ChosenOptions
-from .picture import Picture
-from .region_card import RegionCard, Work
+from .picture import Picture, RegionCard, Work
 
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +60,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A tuning record that was used; see `tvm_hybrid.library.record_use.RecordUse`."""
+    """A tuning record that was used; see `tvm_hybrid.library.manifest.RecordUse`."""
 
     place: str
     how: str

@@ -17,7 +17,7 @@ from ...explain.program_graph import NO_PLAN, VALUE, KernelCall, ProgramGraph
 from ...runtime.tensors import numpy_dtype
 from ..roof import Roof
 from .data import Memory
-from .region_card import Work
+from .picture import Work
 
 if TYPE_CHECKING:
     from ...executable.executable import Executable

@@ -61,4 +61,4 @@ def embedded(data: PageData) -> str:
 
 
 def _file(name: str) -> str:
-    return (files(__package__) / name).read_text("utf-8")
+    return (files(__package__) / "static" / name).read_text("utf-8")

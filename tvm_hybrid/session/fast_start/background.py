@@ -19,11 +19,9 @@ from microkernels.base.logs import logger
 from relay_passes.ir.decisions import Decision
 
 from ...explain.explanation import Explanation
-from ...frontend.bind_values import read_values
-from ...frontend.load_graph import load_graph
-from ...frontend.open_model import OpenModel
-from ...runtime.feeds import check_sizes, named_feeds, to_array
-from ...runtime.input_values import InputValue, without_values
+from ...frontend.onnx.reader.load_graph import load_graph, read_values
+from ...frontend.onnx.reader.open_model import OpenModel
+from ...runtime.feeds import InputValue, check_sizes, named_feeds, to_array, without_values
 from ...runtime.tensors import OpenTensorInfo, TensorInfo, is_relation, numpy_dtype
 from ..onnxruntime_api.ort_value import plain
 from .numpy_operators import operators

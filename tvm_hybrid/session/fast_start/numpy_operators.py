@@ -14,9 +14,9 @@ import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
-from ...frontend.resize_taps import Resizing, axis_taps
-from ...frontend.rewrites.integer_matmul import unpack
-from ...frontend.rewrites.quantized import MICROSOFT
+from ...frontend.onnx.ops.resize_taps import Resizing, axis_taps
+from ...frontend.onnx.rewrites.integer_matmul import unpack
+from ...frontend.onnx.rewrites.quantized import MICROSOFT
 from .windows import average_pool, conv, conv_transpose, convolved, max_pool, per_channel, wide_type
 
 

@@ -13,13 +13,13 @@ from microkernels.base.files import require_writable
 from microkernels.base.logs import logger
 
 from ...executable.executable import Executable
-from ...runtime.affinity.topology import ALLOWED_CPUS
 from ...runtime.threads import MOST_PER_CPU
+from ...runtime.topology import ALLOWED_CPUS
 from ..progress import Progress, ProgressLike
 from .model_surface import ModelMetadata, ModelSurface
-from .process_settings import checked_providers
 from .profiler import Profiler
 from .run_options import check_options, own_options
+from .session_options import checked_providers
 
 if TYPE_CHECKING:
     from ..inference_session import InferenceSession

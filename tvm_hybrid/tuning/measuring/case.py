@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
+import math
+import mmap
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,13 +19,16 @@ from tvm.target import Target
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.codegen import kernel_context
 from relay_passes.lower.launch_few import made_for, pipeline_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, all_templates, template_for
 
+from ...runtime.feeds import tensor_of
+from ..verification.arguments import element_type
 from ..verification.chain_bounds import known_case
+from .sampling import Effort, interruptions_of, sample_in_turns
 
 LARGEST_ROTATION = 256 << 20
 
@@ -113,3 +122,200 @@ class PreparedCase:
                     array = self.template.packing.pack(self.region, config, self.isa, i, array)
                 constants[i] = np.ascontiguousarray(array)
         return code, constants
+
+
+SAMPLE_SECONDS = 1e-3
+SLICES = 4
+"""Parts of a sample; interruptions make some of them longer, and none of them shorter."""
+
+LONG_CALL = 2e-3
+"""Seconds; what a longer call finds in the caches at its beginning does not matter."""
+
+MOST_COPIES = 256
+_LINE, _PAGE = 64, 4096
+_OWN_PAGES = 128 << 10  # C's allocator gives such a block pages of its own
+
+
+class Rotation:
+    """Memory that holds a kernel's constants many times over; the next kernel uses it again.
+
+    In a model, other layers' weights pass through the caches between two runs of a kernel. So every
+    call reads another copy, and a round over all of them reads as many bytes as the model has.
+    The copies lie as separate tensors would: a cache line past the beginning of a page, in pages of
+    ordinary size.
+
+    Parameters
+    ----------
+    bytes : int
+        What a round should read.
+
+    Attributes
+    ----------
+    next : int
+        Number of the copy whose turn it is. The next kernel goes on where the last one stopped:
+        from the first copy on, it would find in the caches what the last one had left there.
+    """
+
+    def __init__(self, bytes: int) -> None:
+        self.bytes = bytes
+        self.next = 0
+        self._memory: np.ndarray | None = None
+        self._held: list[tuple[str, int]] = []
+
+    def copies(self, arrays: Sequence[np.ndarray]) -> list[list[Any]]:
+        """Tensors of these arrays, copy by copy.
+
+        Only the first copy need be right: the others are read, but what comes of it is not looked
+        at. They keep what an earlier kernel had there if that is of the same types and sizes.
+        """
+        size = sum(array.nbytes for array in arrays)
+        if not size:
+            return [[tensor_of(array) for array in arrays]]
+        count = max(1, min(MOST_COPIES, math.ceil(self.bytes / size)))
+        strides = [_stride(array.nbytes) for array in arrays]
+        memory = self._of_size(count * sum(strides) + _LINE)
+        held = [(str(array.dtype), array.nbytes) for array in arrays]
+        rows, offset = [], _LINE
+        for copy in range(count):
+            row = []
+            for array, stride in zip(arrays, strides, strict=True):
+                place = memory[offset : offset + array.nbytes].view(array.dtype)
+                place = place.reshape(array.shape)
+                if copy == 0 or held != self._held:
+                    place[...] = array
+                row.append(tensor_of(place))
+                offset += stride
+            rows.append(row)
+        self._held = held
+        return rows
+
+    def _of_size(self, size: int) -> np.ndarray:
+        if self._memory is None or len(self._memory) < size:
+            self._memory, self._held = None, []  # freed first
+            self._memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+        return self._memory
+
+
+def _stride(size: int) -> int:
+    unit = _PAGE if size >= _OWN_PAGES else _LINE
+    return -(-size // unit) * unit
+
+
+class Sampled(ABC):
+    """Something whose calls are timed a millisecond at a time."""
+
+    calls = 0
+    short = True
+
+    @abstractmethod
+    def seconds(self, calls: int, clock: Callable[[], float]) -> float:
+        """The time of so many calls."""
+
+    def warm_up(self, clock: Callable[[], float]) -> None:
+        """Runs it until it is known how many calls one sample needs."""
+        if self.calls:
+            self.seconds(1, clock)
+            return
+        calls = 1
+        while True:
+            taken = self.seconds(calls, clock)
+            if taken >= SAMPLE_SECONDS / 2 or calls >= 1 << 16:
+                break
+            calls *= 2
+        self.short = taken < calls * LONG_CALL
+        self.calls = max(1, round(calls * SAMPLE_SECONDS / max(taken, SAMPLE_SECONDS / 8)))
+
+    def sample(self, clock: Callable[[], float]) -> float:
+        """Seconds of one call, as the mean of the fastest slice of about a millisecond."""
+        if self.short:  # what the contestant before left in the caches is replaced
+            self.seconds(1, clock)
+        slices = min(SLICES, self.calls)
+        calls = self.calls // slices
+        return min(self.seconds(calls, clock) for _ in range(slices)) / calls
+
+
+class Kernel(Sampled):
+    """Compiled code with its arguments.
+
+    Parameters
+    ----------
+    function : callable
+        The code.
+    arrays : sequence of numpy.ndarray
+        All arguments but the output, constants unpacked.
+    constants : mapping
+        Number of an argument -> the array that takes its place, of which there are copies.
+    blank : numpy.ndarray
+        What the output holds before it is run; see `never_right`.
+    rotation : Rotation
+        Where its constants go; whichever kernel was made with it before is no longer to be run.
+    common : Rotation
+        Where its other arguments and its output go. Kernels that are compared share it, so that
+        none is luckier with the places that its pages have in the caches.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        arrays: Sequence[np.ndarray],
+        constants: Mapping[int, np.ndarray],
+        blank: np.ndarray,
+        rotation: Rotation,
+        common: Rotation,
+    ) -> None:
+        self.function, self.rotation = function, rotation
+        copies = rotation.copies(list(constants.values()))
+        others = [i for i in range(len(arrays)) if i not in constants]
+        [[*shared, self.output]] = common.copies([*(arrays[i] for i in others), blank])
+        self.arguments = []
+        for copy in copies:
+            row = dict(zip((*others, *constants), (*shared, *copy), strict=True))
+            self.arguments.append((*(row[i] for i in range(len(arrays))), self.output))
+
+    def run(self) -> np.ndarray:
+        """One call; the output."""
+        self.function(*self.arguments[0])
+        output: np.ndarray = self.output.numpy()
+        return output
+
+    def seconds(self, calls: int, clock: Callable[[], float]) -> float:
+        """The time of so many calls."""
+        function, rows, first = self.function, self.arguments, self.rotation.next
+        order = [rows[(first + i) % len(rows)] for i in range(calls)]
+        self.rotation.next += calls
+        start = clock()
+        for row in order:
+            function(*row)
+        return clock() - start
+
+
+def time_in_turns(
+    kernel: Sampled, other: Sampled | None, effort: Effort, threads: int
+) -> tuple[list[float], list[float]]:
+    """Samples of both in microseconds, taken in turns in this process without garbage collection.
+
+    Something serial is timed by its own CPU time, which other processes do not disturb.
+    """
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for contestant in (other, kernel):
+            if contestant is not None:
+                contestant.warm_up(clock)
+        return sample_in_turns(kernel, other, effort, clock, interruptions_of(threads))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def never_right(region: Region, expected: np.ndarray) -> np.ndarray:
+    """An output buffer in which an element that was not written shows."""
+    dtype = element_type(region.output.dtype)
+    if dtype.kind == "b":
+        return np.ascontiguousarray(expected == 0)
+    if dtype.kind not in "iu":
+        return np.full(expected.shape, np.nan, dtype)
+    # Half of all values further on: off by more than any tolerance.
+    half = np.array(1 << 8 * dtype.itemsize - 1, np.dtype(f"u{dtype.itemsize}"))
+    return np.ascontiguousarray((expected.astype(dtype).view(half.dtype) ^ half).view(dtype))

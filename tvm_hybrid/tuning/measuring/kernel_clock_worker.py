@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from ..verification.arguments import element_type
-from .candidate import Kernel, Rotation, time_in_turns
+from .case import Kernel, Rotation, time_in_turns
 from .child_process import Answers, die_with
 from .sampling import Effort
 
@@ -71,7 +71,7 @@ def time_kernel(job: KernelJob) -> KernelTime:
 def _compiled(job: KernelJob) -> Kernel:
     import tvm
 
-    from relay_passes.lower.kernel_context import kernel_context
+    from relay_passes.lower.codegen import kernel_context
     from relay_passes.lower.launch_few import made_for, pipeline_for
 
     function = tvm.ir.load_json(job.function)

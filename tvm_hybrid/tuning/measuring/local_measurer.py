@@ -28,8 +28,7 @@ from ...runtime.threads import same_core
 from .case import Case
 from .child_process import ChildProcess, wait_for
 from .measure import Effort, Measurement, joined
-from .worker import Job
-from .worker_process import BUILDING, Lost, WorkerProcess
+from .worker import BUILDING, Job, Lost, WorkerProcess
 
 logger = logging.getLogger("tvm_hybrid")
 

@@ -10,13 +10,13 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
-from relay_passes.compile_module import compile_module
 from relay_passes.ir.graph import is_call, known_tensor
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 
 from ...runtime.threads import use_threads
 from ..verification.arguments import FLOATS, element_type
-from .candidate import Sampled, time_in_turns
+from .case import Sampled, time_in_turns
 from .sampling import Effort
 
 RACE_EFFORT = Effort(samples=101, seconds=20.0)

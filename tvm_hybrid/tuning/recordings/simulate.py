@@ -10,14 +10,16 @@ turns with the default configuration. Those that the package ships are in the fo
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
@@ -27,10 +29,10 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
 from ...records.config_space import ConfigSpace
-from ...records.read_records import COMPRESSED, read_records
+from ...records.nearest_record import NearestRecords
 from ...records.record import Record
-from ...records.record_file import Located
-from ...records.record_store import latest
+from ...records.record_file import COMPRESSED, Located, read_records
+from ...records.record_store import RecordStore, latest, ranked
 from ..search.strategies.registry import make_strategy
 from ..search.strategies.strategy import FAILED, SearchTask
 
@@ -281,3 +283,121 @@ def _score(item: Located) -> float:
     if relative is None:
         raise RecordError(f"{item.place}: was not measured in turns with the default")
     return 1 / relative
+
+
+# What a strategy may learn from before it measures: records of other regions.
+#
+# Those in the user's file, also from earlier in the same run, and the spaces that the package holds
+# recorded whole, as far as they are of the same CPU, instruction set and threads.
+
+
+def earlier_records(store: RecordStore, machine: Machine, workload: str) -> list[Record]:
+    """The records to learn from, the user's first.
+
+    Parameters
+    ----------
+    store : RecordStore
+        The user's.
+    machine : Machine
+        Whose records.
+    workload : str
+        Key of the region that is left out.
+    """
+    own = (record for record, _ in store)
+    return [
+        record
+        for record in (*own, *recorded_on(machine.name))
+        if record.workload != workload
+        and record.machine == machine.name
+        and record.isa == machine.isa.name
+        and record.threads == machine.threads
+    ]
+
+
+@functools.cache
+def recorded_on(cpu: str) -> tuple[Record, ...]:
+    """The records of all recordings of this package that were made on a CPU, by its LLVM name."""
+    found: list[Record] = []
+    for path in sorted(SHIPPED.glob("*.jsonl.xz")):
+        try:
+            found += [record for record, _ in read_records(path) if record.machine == cpu]
+        except RecordError as error:
+            logger.warning("nothing is learned from a recording: %s", error)
+    return tuple(found)
+
+
+# Simulates borrowing on recorded spaces: what each region would get from the others.
+#
+# for loan in simulate_borrowing([load_recording(name) for name in shipped_recordings()]):
+#     print(loan.lender, "->", loan.borrower, loan.gain, "of", loan.best)
+
+
+@dataclass(frozen=True)
+class Loan:
+    """A configuration that one region would get from another.
+
+    Attributes
+    ----------
+    lender, borrower : str
+        Names of the recordings.
+    distance : float
+        Of the two regions, see `nearest_record`.
+    promised : float
+        The speed where it comes from, as a multiple of the default's.
+    gain : float or None
+        The same where it goes to, as it was measured there; 0.0 if it failed; None if it was not
+        measured.
+    best : float
+        The optimum there.
+    """
+
+    lender: str
+    borrower: str
+    distance: float
+    promised: float
+    gain: float | None
+    best: float
+
+
+def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
+    """What each region would borrow if only the others had been tuned, if anything.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+        The regions.
+    """
+    loans = []
+    for borrower in recordings:
+        others = [one for one in recordings if one.region.key != borrower.region.key]
+        borrowed = NearestRecords(_tuned(others)).find(borrower.region, borrower.machine)
+        if borrowed is None:
+            continue
+        config, record, _ = borrowed.found
+        index = borrower.space.index_of(config)
+        loans.append(
+            Loan(
+                lender=next(one.name for one in others if one.region.key == record.workload),
+                borrower=borrower.name,
+                distance=borrowed.distance,
+                promised=1 / (record.relative or 1.0),
+                gain=None if index is None else float(borrower.scores[index]),
+                best=borrower.best,
+            )
+        )
+    return loans
+
+
+def _tuned(recordings: Iterable[Recording]) -> Callable[[], Mapping[str, list[Located]]]:
+    """The records of some recordings, as if searches had confirmed the optimum of each."""
+    records = {recording.region.key: _confirmed(recording.records) for recording in recordings}
+    return lambda: records
+
+
+def _confirmed(records: Sequence[Record]) -> list[Located]:
+    best = ranked(Located(record, "recording:0") for record in records)[:1]
+    default = [Located(record, "recording:0") for record in records if record.is_default]
+    return [
+        Located(msgspec.structs.replace(record, confirmed=True), place)
+        for record, place in (*default, *best)
+    ]

@@ -13,8 +13,7 @@ from microkernels.base.errors import TvmHybridError
 
 from ..measuring.child_process import ChildProcess, wait_for
 from ..measuring.measure import Measurement
-from ..measuring.worker import Job, Stage
-from ..measuring.worker_process import BUILDING, Lost, WorkerProcess
+from ..measuring.worker import BUILDING, Job, Lost, Stage, WorkerProcess
 from .worker import CONNECTING, TRYING, WAITING, RemoteSetting
 
 CONNECT_SECONDS = 10.0

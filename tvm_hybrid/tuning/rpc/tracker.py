@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from microkernels.base.errors import ServerError
-from microkernels.base.tvm_compat.tracker_protocol import count_servers, greet, request_server
+from microkernels.base.tvm_compat.runtime import count_servers, greet, request_server
 
 SECONDS = 10.0
 Answer = TypeVar("Answer")

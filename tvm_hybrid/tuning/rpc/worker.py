@@ -31,8 +31,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.template import Template
 
 from ...runtime.threads import use_threads
-from ..measuring.candidate import MOST_COPIES, Sampled, never_right
-from ..measuring.case import Case, PreparedCase
+from ..measuring.case import MOST_COPIES, Case, PreparedCase, Sampled, never_right
 from ..measuring.child_process import Answers
 from ..measuring.measure import Measurement, Report, error_text, measured
 from ..measuring.sampling import Effort, sample_in_turns

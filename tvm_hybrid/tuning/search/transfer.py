@@ -27,8 +27,7 @@ from tir_schedules.core.template import has_template, template_for
 
 from ...records.record import Record
 from .cost_model import CostModel, CostModelOptions
-from .features.feature_table import shared_features
-from .features.matrix import Features
+from .feature_table import Features, shared_features
 
 logger = logging.getLogger("tvm_hybrid")
 

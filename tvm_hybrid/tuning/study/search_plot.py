@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from ...report.markdown import markdown_table
+from ...report.timing import markdown_table
 from ..recordings.simulate import Trace
 from .search_study import TRANSFER, RegionStudy, SearchStudy
 from .tune_plot import COLOURS, new_figure, save_figure

@@ -29,8 +29,12 @@ from microkernels.base.arrays import RANGES
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
-from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, epilogue_reference, is_exact
-from tir_schedules.epilogue.region_reference import region_result
+from tir_schedules.epilogue.epilogue import (
+    SPECIAL_STEPS,
+    epilogue_reference,
+    is_exact,
+    region_result,
+)
 from tir_schedules.product.batch_matmul import product_types
 from tir_schedules.product.zero_points import own_range
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from tir_schedules.chains.packing import sources_of, tensors_of
 from tir_schedules.chains.parts import chain_reference
-from tir_schedules.chains.sources import sources_of, tensors_of
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
-from tir_schedules.epilogue.region_reference import region_result
+from tir_schedules.epilogue.epilogue import region_result
 
 from .arguments import element_type, random_arguments
 from .bounds import (

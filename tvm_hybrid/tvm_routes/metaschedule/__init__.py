@@ -15,10 +15,9 @@ from typing import Any
 
 from tir_schedules.core.region import Region
 
-from .apply import apply_database, register_intrinsics
 from .export_records import Exchange, export_records
 from .import_records import import_records
-from .space import space_generator, tensor_intrinsic
+from .space import apply_database, register_intrinsics, space_generator, tensor_intrinsic
 from .trace import TraceRecord, traces_of
 
 __all__ = [

@@ -29,16 +29,15 @@ from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 
-from ...frontend.model_bytes import is_onnx
 from ...frontend.model_input import import_model
+from ...frontend.onnx.reader.model_bytes import is_onnx
 from ...records.record import Record
 from ...records.record_file import Located
 from ...records.record_store import RecordStore, trusted
 from .own_record import tuning_record
 from .recognize import knows_constants, region_of
-from .trace import TraceRecord, traces_of
+from .trace import DatabaseWriter, TraceRecord, traces_of
 from .workload import legalized, normalized, workload_of
-from .writer import DatabaseWriter
 
 
 @dataclass

@@ -18,8 +18,7 @@ from tir_schedules.core.template import template_for
 from ...records.record import Record
 from ...targets.resolve import resolve_target
 from .schedule import schedule_product
-from .trace import MICROSECONDS
-from .writer import first_line
+from .trace import MICROSECONDS, first_line
 
 
 def tuning_record(record: Record, program: IRModule) -> TuningRecord:

@@ -25,7 +25,7 @@ from tir_schedules.convolution.depthwise.results import DepthwiseProblem
 from tir_schedules.convolution.depthwise.ring import Strip, strips
 from tir_schedules.convolution.depthwise.weight import Groups
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.cost.why_vectors import why_vectors
+from tir_schedules.cost.amx_cost import why_vectors
 
 pytestmark = pytest.mark.turns
 

@@ -22,7 +22,7 @@ from tir_schedules.convolution.direct.config import ConvConfig, product_types
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.why_vectors import why_vectors
+from tir_schedules.cost.amx_cost import why_vectors
 
 pytestmark = pytest.mark.isa("amx")
 BLOCKS = ("32x32", "16x64")

@@ -10,8 +10,8 @@ from tests.tir_schedules.assembly_loops import assembly_of
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import expected, machine_for, run
 from tir_schedules.convolution.direct.config import ConvConfig
-from tir_schedules.convolution.direct.outliers import lists_outliers
 from tir_schedules.convolution.direct.weight import WeightLayout
+from tir_schedules.convolution.direct.windows import lists_outliers
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tvm_hybrid.bench.accuracy.compare import Tolerance, describe, distance, tolerance_for
+from tvm_hybrid.bench.compare import Tolerance, describe, distance, tolerance_for
 
 F32 = np.float32
 F16 = np.float16

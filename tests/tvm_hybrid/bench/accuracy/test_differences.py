@@ -7,8 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from tvm_hybrid.bench.accuracy.compare import Tolerance, distance
-from tvm_hybrid.bench.accuracy.judge import Judge, difference
+from tvm_hybrid.bench.compare import Judge, Tolerance, difference, distance
 
 F16 = [[1, 2], [3, np.inf]]
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)

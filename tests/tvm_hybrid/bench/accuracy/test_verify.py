@@ -10,13 +10,13 @@ from onnx import TensorProto, helper
 from microkernels.base.errors import CompileError
 from relay_passes.ir.decisions import Decision
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.bench.accuracy import verify as verify_module
-from tvm_hybrid.bench.accuracy.compare import Tolerance
-from tvm_hybrid.bench.accuracy.verify import find_first_difference, locate, verify
+from tvm_hybrid.bench import verify as verify_module
 from tvm_hybrid.bench.bench_tables import verify_table
+from tvm_hybrid.bench.compare import Tolerance
 from tvm_hybrid.bench.peers import onnx_runtime
 from tvm_hybrid.bench.peers.contestants import ContestantError
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
+from tvm_hybrid.bench.verify import find_first_difference, locate, verify
 
 from ...onnx_models import reference, two_layers
 

@@ -10,8 +10,11 @@ import pytest
 
 from tvm_hybrid.bench.layers import conv_layers, layer_models
 from tvm_hybrid.bench.layers.conv_layers import measure_layers
-from tvm_hybrid.bench.layers.layer_models import DTYPES, FLOAT32, INT8, Layer
-from tvm_hybrid.bench.layers.layer_report import (
+from tvm_hybrid.bench.layers.layer_models import (
+    DTYPES,
+    FLOAT32,
+    INT8,
+    Layer,
     LayerReport,
     LayerTimes,
     best_ratio,

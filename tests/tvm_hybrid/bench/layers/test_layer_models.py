@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from tvm_hybrid import import_onnx
-from tvm_hybrid.bench.flops import ProductSums
+from tvm_hybrid.bench.feeds import ProductSums
 from tvm_hybrid.bench.layers.layer_models import (
     DTYPES,
     FLOAT32,

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvm_hybrid.bench.accuracy.compare import Tolerance
 from tvm_hybrid.bench.bench import bench
+from tvm_hybrid.bench.compare import Tolerance
 from tvm_hybrid.bench.peers.openvino_peer import OpenVino, openvino_version
 from tvm_hybrid.bench.peers.peers import OPENVINO, OURS, PYTHON_VARIABLE, openvino_python
 from tvm_hybrid.report.timing import ContestantError

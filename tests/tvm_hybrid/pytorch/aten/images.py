@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-import tvm_hybrid.pytorch.resizing  # noqa: F401  registers an operator
+import tvm_hybrid.pytorch.backend  # noqa: F401  registers an operator
 
 from .calls import Call, Family, call, first, floats, near, refused
 

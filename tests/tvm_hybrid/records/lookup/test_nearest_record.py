@@ -15,7 +15,7 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core import template
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
-from tvm_hybrid.records.lookup.nearest_record import (
+from tvm_hybrid.records.nearest_record import (
     NearestRecords,
     distance,
     kind_of,
@@ -32,7 +32,7 @@ from ...tuning.conftest import MakeRecord
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are doubled here: the limit must not be nearer."""
-    monkeypatch.setattr("tvm_hybrid.records.lookup.nearest_record.FARTHEST", 1.0)
+    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 def matmul(m: int = 64, n: int = 32, k: int = 16) -> Region:

@@ -14,10 +14,10 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision
 from tvm_hybrid.errors import RecordError
 from tvm_hybrid.explain.explanation import Explanation
-from tvm_hybrid.records.lookup import shipped
-from tvm_hybrid.records.lookup.record_lookup import RecordLookup, lookup_of
+from tvm_hybrid.records import record_lookup
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import Located, RecordFile
+from tvm_hybrid.records.record_lookup import RecordLookup, lookup_of
 from tvm_hybrid.records.record_store import RecordStore, trusted
 
 from ...tuning.conftest import MakeRecord
@@ -28,7 +28,7 @@ Write = Callable[..., Record]
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are doubled here: the limit must not be nearer."""
-    monkeypatch.setattr("tvm_hybrid.records.lookup.nearest_record.FARTHEST", 1.0)
+    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where this package's records are for the test."""
     folder = tmp_path / "shipped"
     folder.mkdir()
-    monkeypatch.setattr(shipped, "FOLDER", folder)
+    monkeypatch.setattr(record_lookup, "FOLDER", folder)
     monkeypatch.delenv("TVM_HYBRID_RECORDS", raising=False)
     return folder
 
@@ -63,7 +63,7 @@ def test_the_order(
     own.write_text("")
 
     def found() -> tuple[str, object] | None:
-        shipped._store.cache_clear()
+        record_lookup._store.cache_clear()
         lookup = lookup_of(own)
         assert lookup is not None
         chosen = lookup(region, machine)

@@ -17,12 +17,12 @@ from tvm_ffi import structural_equal
 import tvm_hybrid
 from microkernels import isa
 from relay_passes.collect_regions import collect_regions
-from relay_passes.compile_module import CompiledModule, compile_module
+from relay_passes.lower_module import CompiledModule, compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import template_for
-from tvm_hybrid.records.lookup.record_lookup import RecordLookup
 from tvm_hybrid.records.record import make_record
+from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore, latest
 
 pytestmark = pytest.mark.turns

@@ -15,7 +15,7 @@ import tvm_hybrid
 from relay_passes.collect_regions import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.template import template_for
-from tvm_hybrid.records.lookup import shipped
+from tvm_hybrid.records import record_lookup
 from tvm_hybrid.records.record import Record, make_record
 from tvm_hybrid.records.record_file import RecordFile
 
@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {"num_threads": 1, "fusion": "fine"}
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are doubled here: the limit must not be nearer."""
-    monkeypatch.setattr("tvm_hybrid.records.lookup.nearest_record.FARTHEST", 1.0)
+    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 def layer(m: int = 24) -> IRModule:
@@ -59,7 +59,7 @@ def tuned(path: Path, m: int = 24) -> Record:
 @pytest.fixture
 def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of this package's records for this CPU; not there yet."""
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setattr(record_lookup, "FOLDER", tmp_path / "shipped")
     monkeypatch.delenv("TVM_HYBRID_RECORDS", raising=False)
     options = PipelineOptions(tvm_hybrid.resolve_target(None))
     return tmp_path / "shipped" / f"{options.machine.name}.jsonl"

@@ -7,8 +7,8 @@ import importlib
 from pathlib import Path
 
 import tvm_hybrid
-from tvm_hybrid.records.check_records import problems
-from tvm_hybrid.records.lookup import shipped
+from tvm_hybrid.records import record_lookup
+from tvm_hybrid.records.record_rewrite import problems
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.recordings.simulate import SHIPPED as RECORDINGS
 
@@ -18,7 +18,7 @@ def test_they_are_package_data() -> None:
     settings = configparser.ConfigParser()
     settings.read(root / "setup.cfg")
     data = settings["options.package_data"]
-    for folder, package in ((shipped.FOLDER, "records.lookup"), (RECORDINGS, "tuning.recordings")):
+    for folder, package in ((record_lookup.FOLDER, "records"), (RECORDINGS, "tuning.recordings")):
         room = root.joinpath("tvm_hybrid", *package.split("."))
         pattern = data[f"tvm_hybrid.{package}"]
         files = list(folder.rglob("*.jsonl*"))
@@ -28,7 +28,7 @@ def test_they_are_package_data() -> None:
 
 def test_this_version_would_use_them() -> None:
     importlib.import_module("relay_passes.pipeline")  # registers all templates
-    for path in shipped.FOLDER.glob("*"):
+    for path in record_lookup.FOLDER.glob("*"):
         assert path.suffix == ".jsonl"
         store = RecordStore(path)
         assert problems(store) == []

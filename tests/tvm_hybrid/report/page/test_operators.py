@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_hybrid.report.page.operators import parts_of, reasons_of, title_of
+from tvm_hybrid.report.page.picture import parts_of, reasons_of, title_of
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tvm_hybrid.runtime.affinity.cpu_list import format_cpus
-from tvm_hybrid.runtime.affinity.topology import Topology, read_topology
+from tvm_hybrid.runtime.topology import Topology, format_cpus, read_topology
 
 
 def machine(

@@ -14,7 +14,7 @@ import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import reference, saved, two_layers
 from tests.tvm_hybrid.small_models import mlp_module, mlp_reference, run_python
 from tvm_hybrid.errors import ArtifactError, TargetError
-from tvm_hybrid.runtime.affinity.topology import host_topology
+from tvm_hybrid.runtime.topology import host_topology
 
 pytestmark = pytest.mark.turns
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tvm_hybrid.errors import TargetError
-from tvm_hybrid.runtime.affinity.places import PoolSetting
+from tvm_hybrid.runtime.places import PoolSetting
 from tvm_hybrid.runtime.threads import resolve_setting, resolve_threads
 
 from .made_up import machine, two_sockets

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tvm_hybrid.runtime.affinity.cpu_list import format_cpus, parse_cpus
-from tvm_hybrid.runtime.affinity.topology import cores_of, host_topology, read_topology
+from tvm_hybrid.runtime.topology import (
+    cores_of,
+    format_cpus,
+    host_topology,
+    parse_cpus,
+    read_topology,
+)
 
 from .made_up import machine, two_sockets
 

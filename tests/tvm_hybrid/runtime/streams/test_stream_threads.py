@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tvm_hybrid.errors import QueueFullError
-from tvm_hybrid.runtime.streams.requests import CallbackRequest, FutureRequest
-from tvm_hybrid.runtime.streams.stream_threads import StreamThreads
+from tvm_hybrid.runtime.stream_threads import CallbackRequest, FutureRequest, StreamThreads
 
 WAIT = 60.0
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tvm_hybrid.runtime.affinity.places import PoolSetting
+from tvm_hybrid.runtime.places import PoolSetting
 from tvm_hybrid.runtime.thread_pool.native import NativePool, installed
 from tvm_hybrid.runtime.threads import use_setting
 

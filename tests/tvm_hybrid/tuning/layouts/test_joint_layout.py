@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
-from relay_passes.collect_problems import layout_problems
-from relay_passes.collect_regions import count_regions
+from relay_passes.collect_regions import count_regions, layout_problems
 from relay_passes.ir.decisions import LAYOUTS
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.search_space import LayoutChoice
@@ -26,7 +25,7 @@ from tvm_hybrid.records.choice_record import LayoutRecord
 from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.targets.resolve import resolve_target
-from tvm_hybrid.tuning.layouts.joint_layout import JointPlan, JointResult, JointStage, chooser
+from tvm_hybrid.tuning.joint_layout import JointPlan, JointResult, JointStage, chooser
 from tvm_hybrid.tuning.measuring.model_race import ProgramKernel, Race
 from tvm_hybrid.tuning.tune_layouts import rest_of, with_layouts
 from tvm_hybrid.tuning.tuning_task import Plan

@@ -13,7 +13,7 @@ from relay_passes.layout.search_space import LayoutProblem
 from tests.relay_passes.graphs import module
 from tests.relay_passes.layout.test_propagate_layout import X, bind, conv, kernel
 from tests.relay_passes.layout.test_search_space import problem_of
-from tvm_hybrid.tuning.layouts.joint_layout_walk import Labelling, WalkResult, walk
+from tvm_hybrid.tuning.joint_layout import Labelling, WalkResult, walk
 
 op = relax.op
 CONVOLUTIONS = 8

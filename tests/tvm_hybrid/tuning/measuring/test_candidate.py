@@ -12,8 +12,7 @@ import pytest
 
 from microkernels.machines.machine import Machine
 from tvm_hybrid.runtime.feeds import BFLOAT16, array_of
-from tvm_hybrid.tuning.measuring.candidate import Rotation, Sampled
-from tvm_hybrid.tuning.measuring.case import Case
+from tvm_hybrid.tuning.measuring.case import Case, Rotation, Sampled
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.measuring.sampling import FEWEST
 

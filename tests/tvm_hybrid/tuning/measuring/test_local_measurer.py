@@ -22,7 +22,7 @@ from tvm_hybrid.tuning.measuring import worker as worker_module
 from tvm_hybrid.tuning.measuring.local_measurer import LocalMeasurer, with_best
 from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
 from tvm_hybrid.tuning.measuring.measure import measured as outcome_of
-from tvm_hybrid.tuning.measuring.worker_process import WorkerProcess
+from tvm_hybrid.tuning.measuring.worker import WorkerProcess
 
 from ..forked_worker import fork_workers
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from tvm import relax
 
-from relay_passes.collect_problems import layout_problems
+from relay_passes.collect_regions import layout_problems
 from relay_passes.layout.minimum_cut import FIRST
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import module
 from tests.relay_passes.layout.test_propagate_layout import kernel
 from tvm_hybrid.targets.resolve import resolve_target
-from tvm_hybrid.tuning.layouts.joint_layout import chooser
+from tvm_hybrid.tuning.joint_layout import chooser
 from tvm_hybrid.tuning.measuring.model_race import _same, race
 from tvm_hybrid.tuning.measuring.sampling import Effort
 

@@ -11,8 +11,7 @@ import pytest
 from microkernels.base.errors import RecordError
 from tir_schedules.core.template import template_for
 from tvm_hybrid.records.record import Record
-from tvm_hybrid.tuning.measuring.measure import Effort
-from tvm_hybrid.tuning.measuring.replay import Replay
+from tvm_hybrid.tuning.measuring.measure import Effort, Replay
 
 from ..synthetic import MACHINE, product, synthetic_records, write_recording
 

@@ -10,8 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from tvm_hybrid.cli.simulate import command
-from tvm_hybrid.tuning.recordings.borrowing import Loan, simulate_borrowing
-from tvm_hybrid.tuning.recordings.simulate import Recording, load_recording
+from tvm_hybrid.tuning.recordings.simulate import (
+    Loan,
+    Recording,
+    load_recording,
+    simulate_borrowing,
+)
 
 from ..synthetic import product, synthetic_records, write_recording
 
@@ -19,7 +23,7 @@ from ..synthetic import product, synthetic_records, write_recording
 @pytest.fixture(autouse=True)
 def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are doubled here: the limit must not be nearer."""
-    monkeypatch.setattr("tvm_hybrid.records.lookup.nearest_record.FARTHEST", 1.0)
+    monkeypatch.setattr("tvm_hybrid.records.nearest_record.FARTHEST", 1.0)
 
 
 def recording(path: Path, rows: int, fast: int, speedup: float = 1.2) -> Recording:

@@ -11,8 +11,8 @@ import pytest
 from microkernels.machines.machine import Machine
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_store import RecordStore
-from tvm_hybrid.tuning.recordings import history
-from tvm_hybrid.tuning.recordings.history import earlier_records, recorded_on
+from tvm_hybrid.tuning.recordings import simulate
+from tvm_hybrid.tuning.recordings.simulate import earlier_records, recorded_on
 
 from ..conftest import MakeRecord
 
@@ -22,9 +22,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Takes the place of the package's recordings."""
     folder = tmp_path / "recordings"
     folder.mkdir()
-    monkeypatch.setattr(history, "SHIPPED", folder)
+    monkeypatch.setattr(simulate, "SHIPPED", folder)
     recorded_on.cache_clear()
-    monkeypatch.setattr(history, "recorded_on", history.recorded_on.__wrapped__)
+    monkeypatch.setattr(simulate, "recorded_on", simulate.recorded_on.__wrapped__)
     return folder
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from microkernels.base.errors import ConfigError, RecordError
-from tvm_hybrid.records.read_records import read_records
 from tvm_hybrid.records.record import Record
+from tvm_hybrid.records.record_file import read_records
 from tvm_hybrid.tuning.recordings import simulate as simulation
 from tvm_hybrid.tuning.recordings.simulate import (
     Recording,

@@ -16,8 +16,7 @@ from tir_schedules.core.region import Region, Tensor
 from tvm_hybrid.records.record_store import RecordStore, config_key
 from tvm_hybrid.tuning.measuring.measure import Measurement
 from tvm_hybrid.tuning.measuring.sampling import Effort
-from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
-from tvm_hybrid.tuning.rpc.servers import find_servers
+from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer, find_servers
 from tvm_hybrid.tuning.tune_regions import tune_regions
 from tvm_hybrid.tuning.tune_result import Trial
 from tvm_hybrid.tuning.tuning_task import Plan

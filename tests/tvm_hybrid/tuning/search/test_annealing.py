@@ -7,7 +7,7 @@ import pytest
 
 from tests.tvm_hybrid.tuning.regions import scores_of, space_of
 from tvm_hybrid.records.config_space import ConfigSpace
-from tvm_hybrid.tuning.search.annealing import Annealing, AnnealingOptions, Neighbours
+from tvm_hybrid.tuning.search.cost_model import Annealing, AnnealingOptions, Neighbours
 
 SIZE = (64, 96, 128)
 

@@ -15,8 +15,7 @@ from tvm.target import Target
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
-from tvm_hybrid.tuning.measuring.candidate import never_right
-from tvm_hybrid.tuning.measuring.case import Case
+from tvm_hybrid.tuning.measuring.case import Case, never_right
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort, Measurement
 from tvm_hybrid.tuning.verification.arguments import element_type, random_arguments
 from tvm_hybrid.tuning.verification.bounds import expected_result

@@ -17,8 +17,8 @@ from tvm.target import Target
 from microkernels.base.errors import RecordError
 from microkernels.base.tvm_compat.metaschedule_database import RECORDS, WORKLOADS
 from tir_schedules.core.region import Region, Step
-from tvm_hybrid.records.lookup.record_lookup import RecordLookup
 from tvm_hybrid.records.record import Record
+from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tvm_routes.metaschedule import export_records, import_records, traces_of
 from tvm_hybrid.tvm_routes.metaschedule.own_record import note_of

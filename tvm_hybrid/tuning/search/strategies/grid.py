@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from .fixed_order import FixedOrder
-from .strategy import SearchTask
+from .strategy import FixedOrder, SearchTask
 
 
 class GridSearch(FixedOrder):

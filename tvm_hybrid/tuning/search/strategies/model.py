@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..annealing import Annealing
-from ..cost_model import CostModel, target
-from ..features.feature_table import FeatureTable
+from ..cost_model import Annealing, CostModel, target
+from ..feature_table import FeatureTable
 from ..transfer import estimated, transferred
 from .strategy import SearchTask
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import random
 
-from .fixed_order import FixedOrder
-from .strategy import SearchTask
+from .strategy import FixedOrder, SearchTask
 
 
 class RandomSearch(FixedOrder):

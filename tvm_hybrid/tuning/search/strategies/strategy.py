@@ -69,3 +69,36 @@ class SearchStrategy(Protocol):
 
 
 MakeStrategy = Callable[[SearchTask, random.Random], SearchStrategy]
+
+
+class FixedOrder:
+    """Proposes in a given order, leaving out what was observed before its turn came.
+
+    Parameters
+    ----------
+    order : sequence of int
+        Every configuration of the space once.
+    """
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = iter(order)
+        self._seen: set[int] = set()
+
+    def propose(self, count: int) -> list[int]:
+        """The next ones; see `SearchStrategy`."""
+        chosen: list[int] = []
+        while len(chosen) < count:
+            index = next(self._order, None)
+            if index is None:
+                break
+            if index not in self._seen:
+                chosen.append(index)
+        return chosen
+
+    def observe(self, results: Sequence[tuple[int, float]]) -> None:
+        """Remembers which were tried; how they did changes nothing."""
+        self._seen.update(index for index, _ in results)
+
+    def predicted(self) -> float | None:
+        """Nothing is known of what comes."""
+        return None

@@ -10,15 +10,17 @@ from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.records.config_space import ConfigSpace
-from tvm_hybrid.tuning.search.features.feature_table import (
+from tvm_hybrid.tuning.search.feature_table import (
+    Features,
     FeatureTable,
     NestArrays,
     config_features,
     loop_features,
     relation_features,
     shared_features,
+    side_by_side,
+    signed_log2,
 )
-from tvm_hybrid.tuning.search.features.matrix import Features, side_by_side, signed_log2
 
 SIZE = (64, 96, 128)
 

@@ -1,0 +1,104 @@
+"""Keys behind the last one that a mask shows are not looked at."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.tir_schedules.attention.dynamic.test_open_attention import KEYS, attention
+from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.run_region import (
+    ISAS,
+    expected,
+    highest_native,
+    machine_for,
+    random_inputs,
+)
+from tir_schedules.attention.dynamic.scores import hiding_mask
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.template import template_for
+
+BEST = highest_native(ISAS)
+
+
+def hidden(mask: tuple[int, ...], value: float = -math.inf, group: int = 2) -> Region:
+    """Attention whose scores are `value` where the mask is false."""
+    region = attention(2 * group, 16, 16, KEYS, mask, group)
+    mask_tensor = Tensor(mask, "bool")
+    scores, *others = region.parts
+    steps = (*scores.epilogue[:2], Step("constant", (), value), Step("where", (1, 3, 4)))
+    scores = scores.replace(operands=(mask_tensor,), epilogue=steps)
+    inputs = (*region.inputs[:3], mask_tensor)
+    return region.replace(inputs=inputs, parts=(scores, *others))
+
+
+def check(kernel: OpenKernel, length: int, keys: int, seen: list[int]) -> None:
+    """Sequences see so many keys; what is behind is not a number, and nobody notices."""
+    values = {"batch": len(seen), "length": length, "keys": keys, "past": 0}
+    known = at_sizes(kernel.region, values)
+    arrays = random_inputs(known)
+    mask = np.zeros(known.inputs[3].shape, bool)
+    for number, count in enumerate(seen):
+        for row in range(mask.shape[2]):
+            mask[number, ..., row, : max(1, count - (mask.shape[2] - 1 - row))] = True
+    mask[0, ..., 0] = False  # a left-padded sequence
+    mask[0, ..., max(0, seen[0] - 1)] = True
+    arrays[3] = mask
+    wanted = expected(known, arrays)
+    for array in arrays[1:3]:
+        array[:, max(seen) :] = np.nan
+    for at_end in (True, False):
+        result = kernel.run(values, arrays, at_end)
+        bound = 4 * (keys + 24) * np.finfo(np.float32).eps * np.nanmax(np.abs(arrays[2]))
+        assert np.abs(result - wanted).max() <= bound
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("mask", [(BATCH, 1, LENGTH, KEYS), (BATCH, 1, 1, KEYS)])
+def test_keys_up_to_the_last_one_that_is_seen(mask: tuple[int, ...], isa: str) -> None:
+    region = hidden(mask)
+    kernel = OpenKernel(region, isa)
+    said = template_for(region.op).at_run_time(region, kernel.config)
+    assert "keys up to the last one that the mask shows" in said
+    for length, keys, seen in [
+        (1, 40, [3, 9]),
+        (1, 17, [17, 1]),
+        (1, 8, [8]),
+        (1, 500, [1]),
+        (7, 64, [20, 7, 30]),
+        (33, 100, [40]),
+    ]:
+        check(kernel, length, keys, seen)
+
+
+def test_threads_share_those_that_are_seen() -> None:
+    region = hidden((BATCH, 1, LENGTH, KEYS))
+    machine = machine_for(BEST, 2).with_numbers(fork_us=0)
+    config = template_for(region.op).default_config(region, machine)
+    kernel = OpenKernel(region, BEST, 2, config)
+    for length, keys, seen in [(1, 3000, [2500]), (1, 3000, [20]), (9, 100, [50, 60])]:
+        check(kernel, length, keys, seen)
+
+
+def test_queries_that_see_nothing_are_not_numbers() -> None:
+    kernel = OpenKernel(hidden((BATCH, 1, LENGTH, KEYS)), BEST)
+    values = {"batch": 1, "length": 1, "keys": 20, "past": 0}
+    arrays = random_inputs(at_sizes(kernel.region, values))
+    arrays[3] = np.zeros((1, 1, 1, 20), bool)
+    assert np.isnan(kernel.run(values, arrays)).all()
+
+
+@pytest.mark.parametrize("value", [-1e30, -3.4e38, 0.0, math.nan])
+def test_what_counts_where_nothing_is_seen_is_looked_at(value: float) -> None:
+    """A row of such scores is their mean over all keys."""
+    region = hidden((BATCH, 1, LENGTH, KEYS), value)
+    assert hiding_mask(region.parts[0]) is None
+
+
+def test_one_mask_for_all_keys_hides_none() -> None:
+    assert hiding_mask(hidden((BATCH, 1, LENGTH, 1)).parts[0]) is None
+    assert hiding_mask(hidden((BATCH, 1, LENGTH, KEYS)).parts[0]) == 0
+    assert hiding_mask(attention(keys=KEYS).parts[0]) is None

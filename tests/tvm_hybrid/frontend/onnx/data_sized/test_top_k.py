@@ -1,0 +1,161 @@
+"""TopK of open sizes, and with a k that is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
+    ALL,
+    NONE,
+    ONE,
+    SOME,
+    X,
+    chosen_rows,
+    count,
+    feeds_of,
+)
+from tests.tvm_hybrid.frontend.onnx.data_sized.compare import same, same_as_onnx_runtime, session_of
+from tvm_hybrid.errors import FeedError
+from tvm_hybrid.frontend.onnx.onnx_import import import_onnx
+
+
+def top(k: Callable[[OnnxBuilder, str], str], source: str = "", **attributes: int) -> OnnxBuilder:
+    """TopK of the chosen rows, or of an input, with a k that is made from the rows."""
+    model = OnnxBuilder()
+    rows, _ = chosen_rows(model)
+    values, places = model.nodes("TopK", 2, source or rows, k(model, rows), **attributes)
+    model.output(values, ("n", "m"))
+    model.output(places, ("n", "m"), np.int64)
+    return model
+
+
+def at_most_two(model: OnnxBuilder, rows: str) -> str:
+    """min(2, rows), as exporters write it."""
+    extent = model.node("Slice", model.node("Shape", rows), *map(model.constant, ([0], [1])))
+    return model.node("ReduceMin", model.node("Concat", model.constant([2]), extent, axis=0))
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("largest", [0, 1])
+def test_k_from_a_size(axis: int, largest: int) -> None:
+    model = top(at_most_two, axis=axis, largest=largest)
+    conditions = (SOME, ALL, ONE, NONE) if axis == 0 else (SOME, ALL)
+    same_as_onnx_runtime(model, map(feeds_of, conditions))
+
+
+def test_k_from_data() -> None:
+    model = top(lambda g, _: count(g), "x", axis=0)
+    same_as_onnx_runtime(model, map(feeds_of, (SOME, NONE, ALL, ONE)))
+
+
+def test_nan_is_largest() -> None:
+    x = X.copy()
+    x[2, 1] = np.nan
+    feeds = {**feeds_of(ALL), "x": x}
+    order = np.argsort(-x, axis=0, kind="stable")
+    order[:, 1] = [2, *(place for place in order[:, 1] if place != 2)]
+    model = top(lambda g, _: count(g), "x", axis=0)
+    same(model, [(feeds, [np.take_along_axis(x, order, axis=0), order])])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_signs_of_zeros_and_nan_do_not_count(dtype: str) -> None:
+    x = np.array([[-0.0, 0.0, -np.nan, np.nan, 1, -0.0, 0.0]], dtype)
+    assert np.signbit(x[0, :4]).tolist() == [True, False, True, False]
+    for largest, order in ((0, [0, 1, 5, 6, 4, 2, 3]), (1, [2, 3, 4, 0, 1, 5, 6])):
+        model = plain_top(dtype, x.shape, 7, 1, largest, False)
+        same(model, [({"x": x}, [x[:, order], np.array([order])])])
+
+
+def test_digits_of_one_other() -> None:
+    """One number among many equal ones, which it differs from in a single digit."""
+    rows = np.full((3, 1, 90), 5, np.int32)
+    for row, place in zip(rows, (0, 40, 89), strict=True):
+        row[0, place] = 5 + (7 << 16)
+    for largest in (0, 1):
+        model = plain_top("int32", (1, 90), 90, 1, largest, True)
+        same(model, [({"x": x}, best(x, 90, 1, largest)) for x in rows])
+
+
+def test_more_than_there_are() -> None:
+    session = session_of(top(lambda g, _: g.constant([3]), axis=0))
+    assert session.run(None, feeds_of(SOME))[0].shape == (3, 4)
+    with pytest.raises(FeedError, match="more elements than there are"):
+        session.run(None, feeds_of(ONE))
+    session = session_of(top(lambda g, _: g.node("Neg", count(g)), "x", axis=0))
+    with pytest.raises(FeedError, match="below 0"):
+        session.run(None, feeds_of(ONE))
+
+
+DTYPES = ("float16", "float32", "float64", "int8", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+def with_ties(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of all signs and sizes, many of them twice."""
+    random = np.random.default_rng(shape[-1])
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        x = random.integers(-99, 99, shape) * 2.0 ** random.integers(-9, 9, shape)
+        x[random.random(shape) < 0.1] = random.choice([np.inf, -np.inf, 0.0, -0.0])
+        return x.astype(dtype)
+    limits = np.iinfo(kind)
+    x = random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    x[random.random(shape) < 0.3] = random.integers(0, 5)
+    return x
+
+
+def best(x: np.ndarray, k: int, axis: int, largest: int) -> list[np.ndarray]:
+    """By a stable sort of the places of distinct numbers."""
+    order = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+    places = np.argsort(-order if largest else order, axis, kind="stable")
+    places = np.take(places, range(k), axis)
+    return [np.take_along_axis(x, places, axis), places]
+
+
+def plain_top(
+    dtype: str, shape: tuple[int, ...], k: int, axis: int, largest: int, is_open: bool
+) -> OnnxBuilder:
+    """A model of one TopK."""
+    model = OnnxBuilder()
+    sizes = [f"n{place}" for place in range(len(shape))] if is_open else list(shape)
+    x = model.input("x", sizes, np.dtype(dtype))
+    values, places = model.nodes("TopK", 2, x, model.constant([k]), axis=axis, largest=largest)
+    model.output(values, None, np.dtype(dtype))
+    model.output(places, None, np.int64)
+    return model
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
+def test_few_and_many(dtype: str, is_open: bool) -> None:
+    """By heap and by digits, of some columns more than a block has, along all axes."""
+    for shape, k, axis in [((2, 500), 20, 1), ((2, 90), 17, 1), ((70, 19), 3, 0), ((1, 1), 1, 1)]:
+        for largest in (0, 1):
+            x = with_ties(dtype, shape)
+            model = plain_top(dtype, shape, k, axis, largest, is_open)
+            session = same(model, [({"x": x}, best(x, k, axis, largest))])
+            assert {each.function for each in session.explain()} == {"top_k"}
+
+
+@pytest.mark.parametrize(("count", "k"), [(500, 20), (90, 17), (96, 16), (90, 90)])
+def test_which_sort(count: int, k: int) -> None:
+    """Known sizes have the code of one of the two only, open ones of both if there are many."""
+    few = k <= 16 or k * 24 <= count
+    for is_open in (False, True):
+        both = is_open and k > 16
+        model = plain_top("float32", (2, count), k, 1, 1, is_open)
+        text = import_onnx(model.model(), keep_open=True).mod.script()
+        assert ("vector.reduce.smin" in text) == (few or both)
+        assert ("& 255" in text) == (not few or both)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0)])
+def test_nothing(shape: tuple[int, int]) -> None:
+    k = min(1, shape[1])
+    x = np.zeros(shape, np.float32)
+    wanted = [np.zeros((shape[0], k), np.float32), np.zeros((shape[0], k), np.int64)]
+    same(plain_top("float32", shape, k, 1, 1, True), [({"x": x}, wanted)])

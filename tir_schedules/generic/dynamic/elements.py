@@ -1,0 +1,404 @@
+"""Loops for nests of open sizes whose points are independent: rows that LLVM makes vectors of.
+
+    for i, j in grid(n, 2 * m): y[i, j] = x[i, j % m]
+
+    ->  for i: for k in range(2): for j in range(m): y[i, m * k + j] = x[i, j]     copies of rows
+
+Axes are cut where elements change in kind (`pieces`), axes that are read by their quotient or
+remainder become two, and neighbouring axes that all tensors have next to each other become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.sym import detect_linear_equation
+from tvm.tirx import ForKind
+
+from microkernels.machines.machine import Machine
+from microkernels.vector.expressions import Expr
+
+from ..elementwise import lanes_for
+from ..expressions import (
+    calls_of,
+    const_int,
+    divisions_of,
+    int64,
+    loads_of,
+    same,
+    strides_of,
+    variables_of,
+)
+from ..inline import merge_nests
+from ..loops import (
+    flattened,
+    numbers_used,
+    parameter_views,
+    sequence,
+    store_statement,
+    temporary_view,
+    vectorized,
+    with_statements,
+)
+from ..nest import Axis, Nest, NotHandledError, Program, analyzer_for
+from ..pieces import Piece, pieces
+from ..read_program import read_program
+from ..sample_tables import with_sample_tables
+from ..strided_reads import STEPS, stage, with_selects
+from .vectors import loop_of_elements
+
+MOST_PIECES = 16
+"""Loops that one nest may be cut into."""
+
+FEW = 4
+"""Elements of a period that are written out, so that LLVM stores them as one vector."""
+
+SHORT = 16
+"""Elements of a piece that is not worth a loop over periods."""
+
+Most = Mapping[tirx.Var, int]
+"""How many pieces an axis may be cut into; others are not cut."""
+
+
+def open_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Loops for a function that reduces nothing.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, it reduces, or all rows are of known size and the same in kind.
+    """
+    program = with_sample_tables(open_nests(func))
+    if not program.nests or any(nest.reduce for nest in program.nests):
+        raise NotHandledError("it is more than elements")
+    if not any(map(_gains, program.nests)):
+        raise NotHandledError("its rows are of known size")
+    views, statements = parameter_views(func)
+    for buffer in program.temporaries:
+        views[buffer] = temporary_view(buffer)
+        if any(store.buffer.same_as(buffer) for nest in program.nests for store in nest.stores):
+            statements.append(tirx.AllocBuffer(views[buffer].flat))
+    statements += [
+        element_loops(flattened(with_selects(nest), views), machine) for nest in program.nests
+    ]
+    return with_statements(func, statements), "generic_injective"
+
+
+def _gains(nest: Nest) -> bool:
+    """Whether rows are of open size, or change in kind along them."""
+    if not nest.spatial:
+        return False
+    row = nest.spatial[-1]
+    return row.end is not None or len(pieces(nest, row.var, row.stated, set(), MOST_PIECES)) > 1
+
+
+def element_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
+    """Loops for a flat nest without reduction."""
+    most: dict[tirx.Var, int] = {}
+    left = MOST_PIECES
+    for number, axis in reversed(list(enumerate(nest.spatial))):
+        cut = pieces(nest, axis.var, axis.stated, _inside(nest, number), left)
+        most[axis.var] = len(cut)
+        left //= len(cut)
+    return _over(nest.tidied(), 0, most, machine)
+
+
+def _inside(nest: Nest, number: int) -> set[tirx.Var]:
+    return {axis.var for axis in nest.spatial[number + 1 :]}
+
+
+def _over(nest: Nest, number: int, most: Most, machine: Machine) -> tirx.Stmt:
+    """Loops over the axes from this one on."""
+    if number == len(nest.spatial):
+        return store_statement(nest, nest.stores, {})
+    axis = nest.spatial[number]
+    cut = pieces(nest, axis.var, axis.stated, _inside(nest, number), most.get(axis.var, 1))
+    return sequence([_piece(each, number, most, machine) for each in cut])
+
+
+def _piece(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
+    nest, last = piece.nest, number + 1 == len(piece.nest.spatial)
+    size = const_int(nest.analyzer().simplify(piece.end - piece.first))
+    period = None if size is not None and size <= SHORT else _period(nest, number)
+    length = None if period is None else const_int(period.length)
+    if period is None or (number == 0 and not last and machine.threads > 1):
+        return _run(piece, number, most, machine)
+    if length is None or length > FEW:
+        return _periods(piece, period, number, most, machine)
+    if last and const_int(piece.first) == 0 and const_int(period.base) == 0:
+        return _few(piece, period, length, number, machine)
+    return _run(piece, number, most, machine)
+
+
+def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
+    """A loop over a piece, and over the axes that continue it."""
+    nest, old = piece.nest, piece.nest.spatial[number]
+    size = nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
+    axis = open_axis(old.var.name, size)
+    nest = _replaced(nest, number, 1, axis, {old.var: piece.first + axis.var})
+    while number + 1 < len(nest.spatial) and continues(nest, *nest.spatial[number : number + 2]):
+        nest = _joined(nest, number)
+    axis, shared = nest.spatial[number], number == 0 and machine.threads > 1
+    if shared and len(nest.spatial) == 1:
+        return flat_loop(
+            axis.stated, lambda at: store_statement(nest, nest.stores, {axis.var: at}), machine
+        )
+    if not shared and number + 1 == len(nest.spatial):
+        loads = _strided(nest, axis)
+        lanes = lanes_for(nest, machine)
+        if loads and lanes > 1:
+            return _strided_row(nest, axis, loads, lanes)
+    body = _over(nest, number + 1, most, machine)
+    if not shared:
+        return loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
+    return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
+
+
+def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
+    """Loads that read every second, third or fourth element along a row of vectors, if any.
+
+    LLVM gathers these, as the last vector could read beyond the last element.
+    """
+    if nest.lets or any(calls_of(value, "if_then_else") for value in nest.expressions()):
+        return []
+    if any(step_along(nest, store.indices[0], axis) != 1 for store in nest.stores):
+        return []
+    found: list[TensorLoad] = []
+    written = [store.buffer for store in nest.stores]
+    for load in nest.reads():
+        step = None if loads_of(load.indices[0]) else step_along(nest, load.indices[0], axis)
+        if step not in (0, 1, *STEPS) or any(load.source.same_as(each) for each in written):
+            return []
+        if step in STEPS and str(load.ty.dtype) == "bool":
+            return []
+        if step in STEPS and not any(same(load, other) for other in found):
+            found.append(load)
+    return found
+
+
+def _strided_row(nest: Nest, axis: Axis, loads: list[TensorLoad], lanes: int) -> tirx.Stmt:
+    """A loop over vectors, the last of which ends with the row; over elements of shorter rows."""
+    start = tirx.Var("start", "int64")
+    staged = stage(loads, axis, {axis.var: start}, lanes)
+
+    def at_lane(lane: Expr) -> tirx.Stmt:
+        read = nest.with_loads(staged.lane(lane))
+        return store_statement(read, read.stores, {axis.var: start + lane})
+
+    vector = open_axis("vector", tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)))
+    first = tirx.Min(vector.var * int64(lanes), axis.stated - int64(lanes))
+    body = sequence([tirx.Bind(start, first), *staged.statements, vectorized(lanes, at_lane)])
+    wide = tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, body)
+    single = tirx.For(
+        axis.var, int64(0), axis.stated, ForKind.SERIAL, store_statement(nest, nest.stores, {})
+    )
+    return tirx.IfThenElse(axis.stated >= int64(lanes), wide, single)
+
+
+def _replaced(
+    nest: Nest, number: int, count: int, axis: Axis, values: Mapping[tirx.Var, Expr]
+) -> Nest:
+    """The nest with one axis for some."""
+    spatial = (*nest.spatial[:number], axis, *nest.spatial[number + count :])
+    return replace(nest.substituted(dict(values)), spatial=spatial).tidied()
+
+
+def _joined(nest: Nest, number: int) -> Nest:
+    """The nest with an axis and the next one as one."""
+    outer, inner = nest.spatial[number : number + 2]
+    axis = open_axis(inner.var.name, outer.stated * inner.stated)
+    return _replaced(nest, number, 2, axis, {outer.var: int64(0), inner.var: axis.var})
+
+
+@dataclass(frozen=True)
+class _Period:
+    """An axis is divided by `length`, after `base` was added to it."""
+
+    divided: Expr
+    base: Expr
+    divisor: Expr
+
+    @property
+    def length(self) -> Expr:
+        """Of an axis without elements it may be 0."""
+        known = const_int(self.divisor)
+        return self.divisor if known else tirx.Max(self.divisor, int64(1))
+
+
+def _period(nest: Nest, number: int) -> _Period | None:
+    """The first division of an axis, if only axes outside take part in it."""
+    axis, inner = nest.spatial[number].var, _inside(nest, number)
+    for value in nest.expressions():
+        for division in divisions_of(value):
+            used = variables_of(division)
+            if axis not in used or not used.isdisjoint(inner) or loads_of(division):
+                continue
+            found = list(detect_linear_equation(division.a, [axis]))
+            if found and const_int(found[0]) == 1 and axis not in variables_of(division.b):
+                return _Period(division.a, found[1], division.b)
+    return None
+
+
+def _without(nest: Nest, period: _Period, quotient: Expr, rest: Expr) -> Nest:
+    """The nest with the results of a division."""
+
+    def change(division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
+        if not same(division.a, period.divided) or not same(division.b, period.divisor):
+            return division
+        return quotient if isinstance(division, tirx.FloorDiv) else rest
+
+    def in_value(value: Expr) -> Expr:
+        return tvm_ffi.structural_map(value, ((tirx.FloorDiv, tirx.FloorMod), change))
+
+    return nest.with_values(in_value)
+
+
+def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Machine) -> tirx.Stmt:
+    """A loop over periods, and one over what of a period lies in the piece."""
+    nest, old, length = piece.nest, piece.nest.spatial[number], period.length
+    analyzer = nest.analyzer()
+    first, end = (analyzer.simplify(each + period.base) for each in (piece.first, piece.end))
+    begun = analyzer.simplify(tirx.floordiv(first, length))
+    count = analyzer.simplify(tirx.floordiv(end + length - int64(1), length) - begun)
+    which, within = open_axis("period", count), open_axis(old.var.name, length)
+    quotient = begun + which.var
+    nest = _without(nest, period, quotient, within.var)
+    at = quotient * length + within.var - period.base
+    spatial = (*nest.spatial[:number], which, within, *nest.spatial[number + 1 :])
+    nest = replace(nest.substituted({old.var: at}), spatial=spatial).tidied()
+    before = quotient * length
+    part = Piece(
+        nest.analyzer().simplify(tirx.Max(first - before, int64(0))),
+        nest.analyzer().simplify(tirx.Min(end - before, length)),
+        nest,
+    )
+    shared = number == 0 and machine.threads > 1
+    kind = ForKind.PARALLEL if shared else ForKind.SERIAL
+    body = _piece(part, number + 1, most, machine)
+    return tirx.For(which.var, int64(0), which.stated, kind, body)
+
+
+def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machine) -> tirx.Stmt:
+    """A loop over periods of a few elements that are written out, and what is left."""
+    nest, old = piece.nest, piece.nest.spatial[number]
+    whole = tirx.floordiv(piece.end, int64(length))
+    axis = open_axis("period", whole)
+
+    def elements(at: Expr) -> tirx.Stmt:
+        statements = []
+        for rest in range(length):
+            each = _without(nest, period, axis.var, int64(rest))
+            own = {old.var: axis.var * int64(length) + int64(rest)}
+            each = _replaced(each, number, 1, axis, own)
+            statements.append(store_statement(each, each.stores, {axis.var: at}))
+        return sequence(statements)
+
+    shared = number == 0 and machine.threads > 1
+    loop = (
+        flat_loop(whole, elements, machine)
+        if shared
+        else tirx.For(axis.var, int64(0), whole, ForKind.SERIAL, elements(axis.var))
+    )
+    left = tirx.Var(old.var.name, "int64")
+    start = whole * int64(length)
+    body = store_statement(nest, nest.stores, {old.var: start + left})
+    return sequence([loop, tirx.For(left, int64(0), piece.end - start, ForKind.SERIAL, body)])
+
+
+SAMPLE = 1 << 10  # what costs are estimated with, and order of loops chosen
+
+
+def require_open(func: tirx.PrimFunc) -> None:
+    """Refuses a function whose sizes are all known: other rules are faster.
+
+    Raises
+    ------
+    NotHandledError
+        Saying so.
+    """
+    shapes = [getattr(param, "shape", ()) for param in func.params]
+    if all(const_int(size) is not None for shape in shapes for size in shape):
+        raise NotHandledError("all sizes are known")
+
+
+def open_nests(func: tirx.PrimFunc) -> Program:
+    """The nests of a function with open sizes, as few as their costs allow.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, or the function is not a list of plain blocks.
+    """
+    require_open(func)
+    return merge_nests(read_program(func, _size))
+
+
+def _size(extent: Any) -> int:
+    known = const_int(extent)
+    return SAMPLE if known is None else known
+
+
+def step_along(nest: Nest, position: Expr, axis: Axis) -> int | None:
+    """How far a position moves when an axis takes a step; None if that is no number."""
+    return strides_of(position, [axis.var], analyzer_for(nest.axes()))[axis.var]
+
+
+def continues(nest: Nest, outer: Axis, inner: Axis) -> bool:
+    """Whether all tensors of a flat nest have all of one axis between neighbours along another."""
+    if not {outer.var, inner.var}.isdisjoint(numbers_used(nest)):
+        return False
+    analyzer = nest.analyzer()
+    positions = [load.indices[0] for load in nest.distinct_reads()]
+    positions += [store.indices[0] for store in (*nest.stores, *nest.epilogue)]
+    for position in positions:
+        found = list(detect_linear_equation(position, [outer.var, inner.var]))
+        if not found or not analyzer.can_prove_equal(found[0], found[1] * inner.stated):
+            return False
+    return True
+
+
+def with_fewer_reduced(nest: Nest) -> Nest:
+    """A flat nest that reduces axes as one which continue each other."""
+    reduce = list[Axis]()
+    for axis in nest.reduce:
+        if reduce and continues(nest, reduce[-1], axis):
+            outer = reduce.pop()
+            both = open_axis(axis.var.name, outer.stated * axis.stated)
+            nest = nest.substituted({outer.var: int64(0), axis.var: both.var})
+            axis = both
+        reduce.append(axis)
+    return replace(nest, reduce=tuple(reduce)).tidied()
+
+
+def over_axes(axes: tuple[Axis, ...], body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
+    """Loops over the axes; threads share the outermost."""
+    for number, axis in reversed(list(enumerate(axes))):
+        shared = number == 0 and machine.threads > 1
+        kind = ForKind.PARALLEL if shared else ForKind.SERIAL
+        body = tirx.For(axis.var, int64(0), axis.stated, kind, body)
+    return body
+
+
+def open_axis(name: str, size: Expr) -> Axis:
+    """An axis of a size that may be known."""
+    known = const_int(size)
+    var = tirx.Var(name, "int64")
+    return Axis(var, SAMPLE, size) if known is None else Axis(var, known)
+
+
+def flat_loop(size: Expr, body: Callable[[Expr], tirx.Stmt], machine: Machine) -> tirx.Stmt:
+    """One loop; threads have a share each."""
+    number, part = tirx.Var("number", "int64"), tirx.Var("part", "int64")
+    lanes = machine.isa.f32_lanes
+    if machine.threads == 1:
+        return loop_of_elements(number, size, body(number), lanes)
+    share = tirx.floordiv(size + int64(machine.threads - 1), int64(machine.threads))
+    first: Expr = part * share
+    count = tirx.Min(share, tirx.Max(size - first, int64(0)))
+    loop = loop_of_elements(number, count, body(first + number), lanes)
+    return tirx.For(part, int64(0), int64(machine.threads), ForKind.PARALLEL, loop)

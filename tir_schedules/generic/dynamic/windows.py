@@ -1,0 +1,439 @@
+"""Reductions over windows that slide along rows of open size, one axis after the other.
+
+    for i, j, k, l in grid(n, m, 3, 3):
+        y[i, j] = max(y[i, j], 0 < 2*j + l <= w ? x[2*i + k, 2*j + l - 1] : lowest)
+
+    ->  columns 2 * j + l, of which those from 1 to w are read: x[2*i + k, column - 1]
+
+`windows_of` recognises them, `window_loops` writes their loops.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.tirx import ForKind
+
+from microkernels.machines.machine import Machine
+from microkernels.vector.expressions import Expr
+
+from ..accumulators import over_reduced
+from ..elementwise import lanes_for
+from ..expressions import (
+    call_name,
+    calls_of,
+    int64,
+    loads_of,
+    map_loads,
+    same,
+    strides_of,
+    substitute,
+    variables_beside_loads,
+    variables_of,
+)
+from ..loops import sequence, store_statement, vectorized
+from ..nest import Axis, Nest, Store
+from ..padded_windows import conjunction, is_neutral
+from ..pieces import Piece, pieces
+from ..pool import accumulated, narrowed, widened
+from ..strided_reads import COMBINE, NOTHING_STAGED, stage
+from ..vector_math import lower_math
+
+MOST_TAPS = 16
+"""Elements of a row that are combined for one result, written out."""
+
+MOST_APART = 4
+"""Elements from one window to the next, or within a window."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A nest as windows along its last result axis.
+
+    Attributes
+    ----------
+    nest : Nest
+        With one store that reduces.
+    taps : Axis
+        The reduced axis along the row.
+    step, apart : int
+        Columns from one window to the next, and from one element of a window to the next.
+    column : Var
+        Position in the row: `step * result + apart * tap`.
+    element : Expr
+        What is reduced at a column, where all conditions hold.
+    inside : tuple of Expr
+        Conditions on the column.
+    outer : tuple of Expr
+        Conditions that all elements of the row share.
+    """
+
+    nest: Nest
+    taps: Axis
+    step: int
+    apart: int
+    column: tirx.Var
+    element: Expr
+    inside: tuple[Expr, ...]
+    outer: tuple[Expr, ...]
+
+    @property
+    def along(self) -> Axis:
+        """The result axis of a row."""
+        return self.nest.spatial[-1]
+
+    @property
+    def others(self) -> tuple[Axis, ...]:
+        """The reduced axes that go from row to row."""
+        return tuple(axis for axis in self.nest.reduce if axis is not self.taps)
+
+    @property
+    def store(self) -> Store:
+        """What reduces."""
+        return self.nest.stores[0]
+
+    @property
+    def columns(self) -> Expr:
+        """Length of a row."""
+        last = (self.taps.extent - 1) * self.apart + 1
+        return self.nest.analyzer().simplify(
+            tirx.Max((self.along.stated - int64(1)) * int64(self.step) + int64(last), int64(0))
+        )
+
+
+def windows_of(nest: Nest) -> Windows | None:
+    """The windows of a nest; None if it has none of a few elements that lie close together."""
+    if len(nest.stores) != 1 or nest.lets or not nest.spatial or not nest.reduce:
+        return None
+    store = nest.stores[0]
+    if type(store.value) not in COMBINE or store.init is None or nest.spatial[-1].end is None:
+        return None
+    parts = _parts(store)
+    if parts is None or any(load.source.same_as(store.buffer) for load in loads_of(parts[0])):
+        return None
+    for taps in reversed(nest.reduce):
+        found = None if taps.end is not None else _along(nest, taps, *parts)
+        if found is not None:
+            return found
+    return None
+
+
+def _parts(store: Store) -> tuple[Expr, list[Expr]] | None:
+    """What is reduced, and the conditions without which it changes nothing."""
+    value = store.value.b
+    chosen = calls_of(value, "if_then_else")
+    if not chosen:
+        return value, []
+    inner = value.value if isinstance(value, tirx.Cast) else value
+    if len(chosen) != 1 or call_name(inner) != "if_then_else":
+        return None
+    condition, element, padding = inner.args
+    if not is_neutral(store.value, padding, store.start):
+        return None
+    if isinstance(value, tirx.Cast):
+        element = tirx.Cast(str(value.ty.dtype), element)
+    conditions = conjunction(condition)
+    if any(loads_of(each) or not isinstance(each, tirx.LT | tirx.LE) for each in conditions):
+        return None
+    return element, conditions
+
+
+def _along(nest: Nest, taps: Axis, element: Expr, conditions: list[Expr]) -> Windows | None:
+    """The windows whose elements follow each other along one reduced axis."""
+    row, analyzer = nest.spatial[-1], nest.analyzer()
+
+    def steps_of(position: Expr) -> tuple[int | None, int | None]:
+        found = strides_of(position, [row.var, taps.var], analyzer)
+        return found[row.var], found[taps.var]
+
+    positions = [index for load in loads_of(element) for index in load.indices]
+    steps = set(map(steps_of, positions)) - {(0, 0)}
+    used = variables_beside_loads(element)
+    if len(steps) != 1 or any(map(loads_of, positions)) or row.var in used or taps.var in used:
+        return None
+    step, apart = (0 if each is None else each for each in steps.pop())
+    if not _are_close(step, apart) or taps.extent > MOST_TAPS:
+        return None
+    for each in conditions:
+        far, near = steps_of(each.a - each.b)
+        if far is None or near is None or far * apart != near * step:
+            return None
+    column, zero = tirx.Var("column", "int64"), int64(0)
+    at = {row.var: zero, taps.var: column} if apart == 1 else {row.var: column, taps.var: zero}
+    moved = [substitute(each, at) for each in conditions]
+    inside = tuple(each for each in moved if column in variables_of(each))
+    outer = tuple(each for each in moved if column not in variables_of(each))
+    return Windows(nest, taps, step, apart, column, substitute(element, at), inside, outer)
+
+
+def _are_close(step: int, apart: int) -> bool:
+    return 0 < min(step, apart) == 1 and max(step, apart) <= MOST_APART
+
+
+# Writes reductions over windows that slide along rows of open size, one axis after the other.
+#
+#     for i, j, k, l in grid(n, m, 3, 3):
+#         y[i, j] = max(y[i, j], 0 < 2*j + l <= w ? x[2*i + k, 2*j + l - 1] : lowest)
+#
+#     ->  for i: for c in range(1, w + 1): row[c] = max(x[2*i, c - 1], x[2*i + 1, c - 1], ...)
+#                for j: t[j] = max(row[2*j], row[2*j + 1], row[2*j + 2])
+#                for j: y[i, j] = t[j]
+#
+# A window of 3 by 3 takes 3 + 3 steps instead of 9. No loop asks where a row ends: padding is in
+# `row` from the start. All loops are of vectors. Windows that leave the image at its first or last
+# row are added row by row, those that are inside.
+
+
+ROWS = 8
+"""Rows of results at a time: what one step stores is in the cache when the next one reads it."""
+
+MOST_ROWS = 8
+"""Rows of a window that are written out."""
+
+MOST_PIECES = 8
+"""Loops that a row is cut into: where padding begins, or where a mean has more elements."""
+
+
+def window_loops(windows: Windows, machine: Machine) -> tirx.Stmt:
+    """Loops for a flat nest; threads share its rows."""
+    return _Writer(windows, machine).statement()
+
+
+class _Writer:
+    """Writes the loops of windows.
+
+    Attributes
+    ----------
+    start : Expr
+        What a reduction begins with, in the type that is accumulated.
+    kept : Var
+        The row: what the rows of a window come to, at each column.
+    totals : Var
+        A row of results; there is room for whole vectors.
+    """
+
+    def __init__(self, windows: Windows, machine: Machine) -> None:
+        self.windows, self.threads = windows, machine.threads
+        self.combine = COMBINE[type(windows.store.value)]
+        self.start = widened(windows.store.start)
+        dtype = accumulated(str(windows.store.buffer.dtype))
+        self.lanes = lanes_for(windows.nest, machine)
+        if dtype != str(windows.store.buffer.dtype):
+            self.lanes = machine.isa.f32_lanes
+        wide = int64(self.lanes)
+        self.results = tirx.floordiv(windows.along.stated + wide - int64(1), wide) * wide
+        beyond = -(-windows.taps.extent * windows.apart // self.lanes) * self.lanes
+        self.columns = self.results * int64(windows.step) + int64(beyond)
+        self.kept = tirx.decl_buffer((self.columns * int64(ROWS),), dtype, "rows")
+        self.totals = tirx.decl_buffer((self.results * int64(ROWS),), dtype, "totals")
+        self.row = tirx.Var("row", "int64")
+
+    def statement(self) -> tirx.Stmt:
+        """Loops over groups of rows; each thread has its own buffers and a share of the groups."""
+        at, axes = tirx.Var("column", "int64"), self.windows.nest.spatial[:-1]
+        start = tirx.BufferStore(self.kept, self.start, [at])
+        filled = tirx.For(at, int64(0), self.kept.shape[0], ForKind.SERIAL, start)
+        own = [tirx.AllocBuffer(self.kept), tirx.AllocBuffer(self.totals), filled]
+        steps = [self._rows(), self._combined(), self._finished()]
+        last = axes[-1] if axes else Axis.new(1, "row")
+        groups = tirx.floordiv(last.stated + int64(ROWS - 1), int64(ROWS))
+        group = Axis(tirx.Var("group", "int64"), last.extent, groups)
+        first = group.var * int64(ROWS)
+        count = tirx.Min(last.stated - first, int64(ROWS))
+        loops = []
+        for step in steps:
+            row = tirx.Var("row", "int64")
+            body = substitute(step, {self.row: row, last.var: first + row})
+            loops.append(tirx.For(row, int64(0), count, ForKind.SERIAL, body))
+        points = (*axes[:-1], group)
+        if self.threads == 1:
+            return sequence([*own, over_reduced(points, sequence(loops))])
+        return shared_points(points, own, sequence(loops), self.threads)
+
+    def _kept(self, column: Expr) -> Expr:
+        return self.row * self.columns + column
+
+    def _total(self, result: Expr) -> Expr:
+        return self.row * self.results + result
+
+    def _rows(self) -> tirx.Stmt:
+        """What the rows of the windows come to, written out if all are inside of the image."""
+        windows = self.windows
+        elements = self._elements()
+        one_by_one = sequence([self._begun(elements), self._over_rows(elements)])
+        count = math.prod(axis.extent for axis in windows.others)
+        if any(axis.end is not None for axis in windows.others) or count > MOST_ROWS:
+            return one_by_one
+        places = itertools.product(*(range(axis.extent) for axis in windows.others))
+        points = [
+            {axis.var: int64(at) for axis, at in zip(windows.others, place, strict=True)}
+            for place in places
+        ]
+        at_once = self._at_once(elements, points)
+        asked = [substitute(each, point) for each in windows.outer for point in points]
+        return tirx.IfThenElse(tirx.all(*asked), at_once, one_by_one) if asked else at_once
+
+    def _elements(self) -> list[tuple[Piece, Expr]]:
+        """The parts of a row that are inside of the image, with what is read there."""
+        windows = self.windows
+        column = Axis(windows.column, windows.along.extent, windows.columns)
+        question = widened(windows.element)
+        if windows.inside:
+            question = tirx.if_then_else(tirx.all(*windows.inside), question, self.start)
+        own = Store(self.kept, (column.var,), question)
+        spatial = (*windows.nest.spatial[:-1], *windows.others, column)
+        nest = replace(windows.nest, spatial=spatial, reduce=(), stores=(own,), epilogue=())
+        cut = pieces(nest.tidied(), column.var, windows.columns, set(), MOST_PIECES)
+        found = [(piece, piece.nest.stores[0].value) for piece in cut]
+        return [each for each in found if not same(each[1], self.start)]
+
+    def _begun(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
+        def begin(at: Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.kept, self.start, [self._kept(at)])
+
+        return sequence([self._along(piece, begin) for piece, _ in elements])
+
+    def _over_rows(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
+        """Adds one row after the other, those that are inside of the image."""
+
+        def added(element: Expr) -> Callable[[Expr], tirx.Stmt]:
+            def add(at: Expr) -> tirx.Stmt:
+                value = lower_math(substitute(element, {self.windows.column: at}))
+                # The row comes second: for a choice of what it holds, LLVM makes a masked store.
+                value = self.combine(value, tirx.BufferLoad(self.kept, [self._kept(at)]))
+                return tirx.BufferStore(self.kept, value, [self._kept(at)])
+
+            return add
+
+        body = sequence([self._along(piece, added(element)) for piece, element in elements])
+        if self.windows.outer:
+            body = tirx.IfThenElse(tirx.all(*self.windows.outer), body, None)
+        return over_reduced(self.windows.others, body)
+
+    def _at_once(
+        self, elements: list[tuple[Piece, Expr]], points: list[dict[tirx.Var, Expr]]
+    ) -> tirx.Stmt:
+        """All rows of the windows, in a register."""
+        return sequence(
+            [
+                self._in_vectors(piece, partial(self._reduced, element=element, points=points))
+                for piece, element in elements
+            ]
+        )
+
+    def _reduced(
+        self, first: Expr, width: int, element: Expr, points: list[dict[tirx.Var, Expr]]
+    ) -> tirx.Stmt:
+        total = tirx.decl_buffer((int64(width),), self.kept.dtype, "total")
+
+        def add(point: dict[tirx.Var, Expr], lane: Expr) -> tirx.Stmt:
+            at = {**point, self.windows.column: first + lane}
+            value = lower_math(substitute(element, at))
+            if point is not points[0]:
+                value = self.combine(tirx.BufferLoad(total, [lane]), value)
+            return tirx.BufferStore(total, value, [lane])
+
+        def keep(lane: Expr) -> tirx.Stmt:
+            place = self._kept(first + lane)
+            return tirx.BufferStore(self.kept, tirx.BufferLoad(total, [lane]), [place])
+
+        steps: list[Callable[[Expr], tirx.Stmt]] = [*(partial(add, each) for each in points), keep]
+        return sequence([tirx.AllocBuffer(total), *(vectorized(width, each) for each in steps)])
+
+    def _combined(self) -> tirx.Stmt:
+        """The neighbours in the row that each result is made of, a vector of results at a time."""
+        windows, lanes = self.windows, self.lanes
+        result, vector = Axis.new(lanes, "result"), tirx.Var("vector", "int64")
+        start = self._kept(result.var * int64(windows.step))
+        loads = [
+            tirx.BufferLoad(self.kept, [start + int64(tap * windows.apart)])
+            for tap in range(windows.taps.extent)
+        ]
+        first = vector * int64(lanes)
+        staged = NOTHING_STAGED
+        if windows.step > 1:
+            staged = stage(loads, result, {result.var: first}, lanes)
+        total = tirx.decl_buffer((int64(lanes),), self.kept.dtype, "total")
+
+        def add(load: TensorLoad, lane: Expr) -> tirx.Stmt:
+            value = substitute(staged.lane(lane)(load), {result.var: first + lane})
+            if load is not loads[0]:
+                value = self.combine(tirx.BufferLoad(total, [lane]), value)
+            return tirx.BufferStore(total, value, [lane])
+
+        def keep(lane: Expr) -> tirx.Stmt:
+            place = self._total(first + lane)
+            return tirx.BufferStore(self.totals, tirx.BufferLoad(total, [lane]), [place])
+
+        steps: list[Callable[[Expr], tirx.Stmt]] = [*(partial(add, each) for each in loads), keep]
+        body = [*staged.statements, tirx.AllocBuffer(total)]
+        body += [vectorized(lanes, each) for each in steps]
+        count = tirx.floordiv(self.results, int64(lanes))
+        return tirx.For(vector, int64(0), count, ForKind.SERIAL, sequence(body))
+
+    def _finished(self) -> tirx.Stmt:
+        """Stores the results, and what is computed of them."""
+        nest, row, own = self.windows.nest, self.windows.along, self.windows.store
+
+        def total(load: TensorLoad) -> Expr:
+            if not load.source.same_as(own.buffer):
+                return load
+            return narrowed(tirx.BufferLoad(self.totals, [self._total(row.var)]), own)
+
+        stored = nest.epilogue or (
+            replace(own, value=tirx.BufferLoad(own.buffer, list(own.indices)), init=None),
+        )
+        stores = tuple(replace(each, value=map_loads(each.value, total)) for each in stored)
+        plain = replace(nest, reduce=(), stores=stores, epilogue=()).tidied()
+
+        def finish(nest: Nest) -> Callable[[Expr], tirx.Stmt]:
+            return lambda at: store_statement(nest, nest.stores, {row.var: at})
+
+        cut = pieces(plain, row.var, row.stated, set(), MOST_PIECES)
+        return sequence([self._along(piece, finish(piece.nest)) for piece in cut])
+
+    def _along(self, piece: Piece, at: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+        """What is done at one place, for all places of a piece."""
+
+        def some(first: Expr, width: int) -> tirx.Stmt:
+            return vectorized(width, lambda lane: at(first + lane))
+
+        return self._in_vectors(piece, some)
+
+    def _in_vectors(self, piece: Piece, some: Callable[[Expr, int], tirx.Stmt]) -> tirx.Stmt:
+        """Loops over a piece: in vectors, and one by one what is left."""
+        lanes = int64(self.lanes)
+        size = piece.nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
+        whole = tirx.floordiv(size, lanes)
+        vector, rest = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
+        wide = some(piece.first + vector * lanes, self.lanes)
+        single = some(piece.first + whole * lanes + rest, 1)
+        return sequence(
+            [
+                tirx.For(vector, int64(0), whole, ForKind.SERIAL, wide),
+                tirx.For(rest, int64(0), size - whole * lanes, ForKind.SERIAL, single),
+            ]
+        )
+
+
+def shared_points(
+    axes: Sequence[Axis], own: list[tirx.Stmt], body: tirx.Stmt, threads: int
+) -> tirx.Stmt:
+    """A body for all points of some axes; each thread has a share, and statements of its own."""
+    number, part = tirx.Var("number", "int64"), tirx.Var("part", "int64")
+    size = math.prod((axis.stated for axis in axes), start=int64(1))
+    share = tirx.floordiv(size + int64(threads - 1), int64(threads))
+    place: Expr = part * share + number
+    names: list[tirx.Stmt] = []
+    for axis in reversed(axes):
+        names.append(tirx.Bind(axis.var, tirx.floormod(place, axis.stated)))
+        place = tirx.floordiv(place, axis.stated)
+    count = tirx.Min(share, tirx.Max(size - part * share, int64(0)))
+    loop = tirx.For(number, int64(0), count, ForKind.SERIAL, sequence([*names, body]))
+    return tirx.For(part, int64(0), int64(threads), ForKind.PARALLEL, sequence([*own, loop]))

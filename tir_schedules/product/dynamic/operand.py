@@ -1,0 +1,418 @@
+"""An operand that a kernel packs for itself, whose sizes are known at run time only.
+
+panels of so many vectors of columns, each [steps of K][columns of the panel][kr]; the last one
+is narrower
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, tirx
+
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    constant,
+    lanes_of,
+    like,
+    materialise,
+    ramp,
+    reinterpret_group,
+    splat,
+)
+from microkernels.vector.memory import transpose_block
+from tir_schedules.core.emission import ceil_div, choose, opaque_block
+from tir_schedules.core.extents import as_expr
+from tir_schedules.core.loop_nest import add, reduce_lanes
+from tir_schedules.epilogue.epilogue import Columns, load_vector
+
+from ..activations import Activations, Read, as_operand, converts
+from ..packed_operand import bits_for, element_of_packed, merged, widened
+
+Element = Callable[[Expr | int, Expr | int], Expr]
+"""(column, step of K), or the other way round -> where an element lies."""
+
+
+class PackedWords:
+    """What packed operands of any size have in common.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        The register tile that reads it.
+    dtype : str
+        Type of the elements in memory.
+    """
+
+    buffer: Expr
+
+    def __init__(self, kernel: Microkernel, dtype: str) -> None:
+        self.kernel, self.dtype = kernel, dtype
+        self.lanes, self.kr, self.group = kernel.lanes, kernel.kr, kernel.lanes * kernel.kr
+        self.element = element_of_packed(kernel)
+        self.word = "float32" if self.element == "float32" else f"uint{self._bits * self.kr}"
+        self.sums: Expr | None = None
+
+    @property
+    def _bits(self) -> int:
+        return 16 if self.element == "uint16" else 8
+
+    def column_sum(self, vector: Expr | int) -> Expr:
+        """The sums of one vector of columns; int32."""
+        assert self.sums is not None
+        return self.sums[ramp(vector * self.lanes, self.lanes)]
+
+    def _put(self, at: Expr, words: Expr) -> None:
+        """Stores one vector of words, each the kr elements of a column."""
+        value = words
+        if self.element != "float32":
+            value = reinterpret_group(self.element, words, self.group)
+        I.buffer_store(self.buffer, value, [ramp(at, self.group)])
+
+    def _add_up(self, vector: Expr | int, steps: Expr | int, start: Callable[[Expr], Expr]) -> None:
+        """Sums of a vector of columns, by the kernel's own products with ones."""
+        assert self.sums is not None
+        total = I.sblock_alloc_buffer((self.lanes,), "int32")
+        every = ramp(0, self.lanes)
+        I.buffer_store(total, constant(0, "int32", self.lanes), [every])
+        with I.serial(steps) as step:
+            group = self.buffer[ramp(start(step), self.group)]
+            I.buffer_store(total, self.kernel.add_up(total[every], group), [every])
+        I.buffer_store(self.sums, total[every], [ramp(vector * self.lanes, self.lanes)])
+
+    def _words(self, source: Expr, start: Expr, columns: Columns) -> Expr:
+        """A vector of columns in memory as the kernel multiplies them; 0 where there are none."""
+        value = load_vector(source, self.dtype, [], Columns(start, columns.lanes, columns.valid))
+        value = bits_for(value, self.dtype, self.kernel)
+        if columns.mask is not None:
+            value = bind(value)
+            value = tirx.Select(columns.mask, value, like(0, value))
+        return value
+
+
+class OpenOperand(PackedWords):
+    """B [k, n], packed by the task that reads it.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        That multiplies it.
+    dtype : str
+        Of its elements.
+    width : int
+        Vectors of a panel.
+    k, n : Expr or int
+        Steps of K, and columns.
+    vectors : Expr or int
+        Vectors of columns.
+    room : tuple
+        k and n as of `extents.allocated`.
+    """
+
+    def __init__(
+        self,
+        kernel: Microkernel,
+        dtype: str,
+        width: int,
+        k: Expr | int,
+        n: Expr | int,
+        vectors: Expr | int,
+        room: tuple[Expr | int, Expr | int],
+    ) -> None:
+        super().__init__(kernel, dtype)
+        self.width, self.k, self.n, self.vectors = width, k, n, vectors
+        self.steps: Expr | int = k
+        if self.kr > 1:
+            self.steps = (
+                -(-k // self.kr) if isinstance(k, int) else materialise(ceil_div(k, self.kr))
+            )
+        self.room = ceil_div(room[1], self.lanes)
+        size = self.room * (ceil_div(room[0], self.kr) * self.group)
+        self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
+
+    def load(self, panel: Expr, width: Expr | int, step: Expr | int, j: Expr | int) -> Expr:
+        """One vector of columns of a panel that begins with the vector `panel`."""
+        return self.buffer[ramp(self._start(panel, width, step, j), self.group)]
+
+    def _start(self, panel: Expr, width: Expr | int, step: Expr | int, j: Expr | int) -> Expr:
+        return (panel * self.steps + (step * width + j)) * self.group
+
+    def turn(self, source: Expr, element: Element) -> None:
+        """Packs steps of K that lie next to each other: squares of words turn in registers.
+
+        `element(column, step)` is where an element lies. Behind the last column, vectors repeat it.
+        """
+        lanes = self.lanes
+        whole, rest = _divided(self.k, self.kr)
+        squares, left = _divided(whole, lanes)
+
+        def vector(columns: list[Expr], start: Callable[[Expr | int], Expr]) -> None:
+            def block(first: Expr | int, count: int) -> None:
+                rows = [bind(self._row(source, element, key, first, count)) for key in columns]
+                for i, value in enumerate(transpose_block(rows)[:count]):
+                    self._put(start(first + i), value)
+
+            if not isinstance(squares, int) or squares:
+                with I.serial(squares) as square, opaque_block("square"):
+                    block(square * lanes, lanes)
+            behind = materialise(as_expr(squares * lanes))
+            steps: Expr | int = self.steps - behind
+            if isinstance(left, int):
+                steps = int(rest > 0) if isinstance(rest, int) else steps
+                if left:
+                    block(behind, left)
+                behind = behind + left
+            if not isinstance(steps, int) or steps:
+                with I.serial(steps) as step, opaque_block("step"):
+                    self._gather_step(source, element, columns, behind + step, start)
+
+        self._for_vectors(vector)
+
+    def gather(self, source: Expr, element: Element) -> None:
+        """Packs elements that lie anywhere, one by one; `element` as of `turn`."""
+
+        def vector(columns: list[Expr], start: Callable[[Expr | int], Expr]) -> None:
+            with I.serial(self.steps) as step, opaque_block("step"):
+                self._gather_step(source, element, columns, step, start)
+
+        self._for_vectors(vector)
+
+    def _for_vectors(
+        self, body: Callable[[list[Expr], Callable[[Expr | int], Expr]], None]
+    ) -> None:
+        """Runs `body(columns, step of K -> where its words lie)` for each vector of columns."""
+        lanes = self.lanes
+        with opaque_block("pack"), I.serial(self.vectors) as vector, opaque_block("columns"):
+            panel, width = self._panel_of(vector)
+            j, last = vector - panel, self.n - 1
+            columns = [bind(tirx.Min(vector * lanes + lane, last)) for lane in range(lanes)]
+            body(columns, lambda step: self._start(panel, width, step, j))
+
+    def _gather_step(
+        self,
+        source: Expr,
+        element: Element,
+        columns: list[Expr],
+        step: Expr,
+        start: Callable[[Expr | int], Expr],
+    ) -> None:
+        """One step of K of a vector of columns; 0 behind the last element of K."""
+        kr, lanes, place = self.kr, self.lanes, bind(start(step))
+        if kr == 1:
+            for lane, column in enumerate(columns):
+                value = bits_for(source[element(column, step)], self.dtype, self.kernel)
+                I.buffer_store(self.buffer, value, [place + lane])
+            return
+        stored = "uint16" if self.dtype == "bfloat16" else self.dtype
+        held = I.sblock_alloc_buffer((lanes,), stored, align=64)
+        parts = []
+        for i in range(kr):
+            row = bind(step * kr + i)
+            there = bind(tirx.Min(row, self.k - 1))
+            for lane, column in enumerate(columns):
+                value = bfloat16.operand_bits(source[element(column, there)])
+                I.buffer_store(held, value, [lane])
+            vector = bind(held[ramp(0, lanes)])
+            found = bits_for(
+                bfloat16.from_bits(vector) if self.dtype == "bfloat16" else vector,
+                self.dtype,
+                self.kernel,
+            )
+            parts.append(bind(tirx.Select(splat(row < self.k, lanes), found, like(0, found))))
+        self._put(place, merged(parts, kr))
+
+    def copy(self, source: Expr, element: Element) -> None:
+        """Packs columns that lie next to each other: rows are copied, kr of them made words.
+
+        `element(step, column)` is where an element lies. Behind the last column there are zeros.
+        """
+        lanes, kr, width = self.lanes, self.kr, self.width
+        whole, left = _divided(self.n, lanes)
+        panels, side = _divided(whole, width)
+
+        def rows(step: Expr, valid: int) -> None:
+            def put(panel: Expr, wide: Expr | int, j: Expr | int, lanes_there: Expr | int) -> None:
+                columns = Columns((panel + j) * lanes, lanes, lanes_there)
+                parts = [
+                    self._words(source, element(step * kr + i, columns.start), columns)
+                    for i in range(valid)
+                ]
+                self._put(self._start(panel, wide, step, j), merged(parts, kr))
+
+            if not isinstance(panels, int) or panels:
+                with I.serial(panels) as number, opaque_block("panel"):
+                    for j in range(width):
+                        put(bind(number * width), width, j, lanes)
+            first = materialise(as_expr(panels * width))
+            narrow = materialise(as_expr(self.vectors - panels * width))
+            if not isinstance(side, int) or side:
+                with I.serial(side) as number, opaque_block("side"):
+                    put(first, narrow, number, lanes)
+            if isinstance(left, int):
+                if left:
+                    put(first, narrow, side, left)
+                return
+            with I.If(left > 0), I.Then(), opaque_block("cut"):
+                put(first, narrow, side, left)
+
+        with opaque_block("pack"):
+            steps, rest = _divided(self.k, kr)
+            if not isinstance(steps, int) or steps:
+                with I.serial(steps) as step, opaque_block("step"):
+                    rows(step, kr)
+            last = materialise(as_expr(steps))
+            if isinstance(rest, int):
+                if rest:
+                    rows(last, rest)
+                return
+            with I.If(rest > 0), I.Then():
+                choose(rest, range(1, kr), lambda valid: rows(last, valid))
+
+    def _panel_of(self, vector: Expr) -> tuple[Expr, Expr]:
+        """The first vector of the panel of a vector, and the panel's width."""
+        panel = materialise(I.floordiv(vector, self.width) * self.width)
+        most = tirx.const(self.width, "int32")
+        return panel, materialise(tirx.Min(most, self.vectors - panel))
+
+    def _row(
+        self, source: Expr, element: Element, key: Expr, first: Expr | int, words: int
+    ) -> Expr:
+        """Some words of a column, in a vector of words of which the others hold anything."""
+        if self.dtype == "float32" and self.element == "float32":
+            columns = Columns(element(key, first), self.lanes, words)
+            return load_vector(source, "float32", [], columns)
+        count = words * self.kr
+        elements = source[ramp(element(key, first * self.kr), count)]
+        if self.dtype == "float32" and count % self.lanes:
+            # Rounding part of a vector takes LLVM seconds.
+            elements = widened(elements, count + -count % self.lanes)
+        row = bits_for(elements, self.dtype, self.kernel)
+        if self.element == "float32":
+            return widened(row, self.lanes)
+        return widened(reinterpret_group(self.word, row, lanes_of(row) // self.kr), self.lanes)
+
+    def add_up(self) -> None:
+        """Adds up the elements of each column."""
+        self.sums = I.sblock_alloc_buffer((self.room * self.lanes,), "int32", align=64)
+        with opaque_block("sums"), I.serial(self.vectors) as vector, opaque_block("columns"):
+            panel, width = self._panel_of(vector)
+            j = vector - panel
+            self._add_up(vector, self.steps, lambda step: self._start(panel, width, step, j))
+
+
+def _divided(size: Expr | int, by: int) -> tuple[Expr | int, Expr | int]:
+    """(quotient, remainder) of a size, each in a register."""
+    if isinstance(size, int):
+        return divmod(size, by)
+    if by == 1:
+        return size, 0
+    return materialise(I.floordiv(size, by)), materialise(I.floormod(size, by))
+
+
+# Of a staged block, which every panel of B reads anew: half of a small second-level cache.
+_BLOCK_BYTES = 128 << 10
+
+
+class OpenActivations(Activations):
+    """Activations of a product whose K is known at run time only: blocks of rows, staged.
+
+    As `Activations` that are staged, but rows are as long as K turns out to be, and a block has as
+    many of them as fit in cache.
+
+    The A operand.
+
+    Parameters
+    ----------
+    kernel, dtype, most_rows, read, contiguous, sums
+        As of Activations.
+    k : Expr
+        Elements of a row.
+    room : Expr
+        The same, as of `extents.allocated`.
+    tile_rows : int
+        Rows of a register tile; a block has as many at least.
+    """
+
+    def __init__(
+        self,
+        kernel: Microkernel,
+        dtype: str,
+        k: Expr,
+        room: Expr,
+        most_rows: int,
+        tile_rows: int,
+        read: Read,
+        contiguous: bool = True,
+        sums: bool = False,
+    ) -> None:
+        self.kernel, self.dtype, self.length, self.read = kernel, dtype, k, read
+        self.contiguous, self.vector = contiguous, kernel.lanes * kernel.kr
+        self.block: Expr = tirx.const(0, "int32")
+        elements = _BLOCK_BYTES // int(DataType(kernel.operand_dtype).itemsize)
+        self.stride = materialise(ceil_div(k, self.vector) * self.vector)
+        tiles = I.floordiv(elements, tirx.Max(self.stride, self.vector) * tile_rows)
+        self.rows_of_block = materialise(
+            tirx.Min(tirx.Max(tiles, 1) * tile_rows, tirx.const(most_rows, "int32"))
+        )
+        tile = ceil_div(room, self.vector) * (self.vector * tile_rows)
+        self.buffer = I.sblock_alloc_buffer(
+            (tirx.Max(tile, tirx.const(elements, "int32")),), kernel.operand_dtype, align=64
+        )
+        self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
+
+    def load(self, row: Expr, step: Expr | int) -> Expr | Address:
+        """kr elements of a row, as the kernel's `emit` takes them."""
+        at = self.within(row) * self.stride + step * self.kernel.kr
+        return self.kernel.a_operand(self.buffer, [at], 0)
+
+    def begin(self, block: Expr, rows: int | Expr) -> None:
+        """Stages a block of rows, and adds each up."""
+        self.block = block
+        with opaque_block("stage"), I.serial(rows) as row:
+            start = materialise(row * self.stride)
+            self._stage_row(bind(block + row), start)
+            if self.sums is not None:
+                self._sum_row(row, start)
+
+    def _stage_row(self, row: Expr, start: Expr) -> None:
+        """One row, padded with zeros."""
+        kernel = self.kernel
+        unit = kernel.lanes if converts(self.dtype, kernel) else self.vector
+        if not self.contiguous:
+            unit = 1
+        whole = materialise(I.floordiv(self.length, unit))
+
+        def put(first: Expr, valid: Expr | int) -> None:
+            columns = Columns(first, unit, valid)
+            value = as_operand(self.read(row, columns), self.dtype, kernel)
+            if columns.mask is not None:
+                value = tirx.Select(columns.mask, bind(value), like(0, value))
+            I.buffer_store(self.buffer, value, [ramp(start + first, unit)])
+
+        with I.serial(whole) as number, opaque_block("vector"):
+            put(bind(number * unit), unit)
+        left = materialise(I.floordiv(self.stride, unit) - whole)
+        with I.serial(left) as number, opaque_block("cut"):
+            first = materialise((whole + number) * unit)
+            if unit > 1:
+                put(first, materialise(self.length - first))
+            else:
+                zero = constant(0, kernel.operand_dtype, 1)
+                I.buffer_store(self.buffer, zero, [start + first])
+
+    def _sum_row(self, row: Expr, start: Expr) -> None:
+        """The sum of one row, by the kernel's own products with ones."""
+        assert self.sums is not None
+        kernel = self.kernel
+        total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
+        every = ramp(0, kernel.lanes)
+        I.buffer_store(total, constant(0, "int32", kernel.lanes), [every])
+        with I.serial(I.floordiv(self.stride, self.vector)) as vector, opaque_block("sum"):
+            value = self.buffer[ramp(start + vector * self.vector, self.vector)]
+            I.buffer_store(total, kernel.add_up(total[every], value), [every])
+        I.buffer_store(self.sums, reduce_lanes(bind(total[every]), add), [row])

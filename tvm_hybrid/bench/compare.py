@@ -1,0 +1,405 @@
+"""How far two runtimes' results are apart, and how far they may be.
+
+A float32 sum of K products carries a rounding error of about sqrt(K) * u of its own size, with
+u = 2**-24 (probabilistic bound: Higham and Mary, "A New Approach to Probabilistic Rounding Error
+Analysis", SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4). At worst the errors of a model's sums add
+up on the way to its output. Two runtimes, normalisations and activations in between make it more;
+a factor of 8 covers them. So the tolerance, relative to the largest value of an output, is
+
+    8 * 2**-24 * sum over the model's matrix products and convolutions of sqrt(K)
+
+and not less than 1e-5, for models that hardly have any.
+
+Where operands are rounded to bfloat16, with v = 2**-8, every product carries a relative error of up
+to 2v besides. The errors of a sum's products are independent and have no preferred sign, so the sum
+is off by at most about 2v times the root of the sum of their squares, which is the size of the sum
+itself; so are the sums of different operators, whose errors therefore add up to sqrt(n) times that
+for n of them. An operator whose result is bfloat16 rounds it once, and counts as one of the n. With
+a factor of 2 for what lies between, the tolerance grows by
+
+    4 * 2**-8 * sqrt(n)
+
+In float16 sums are sums of float16, so that both terms are there, with a unit roundoff of 2**-11:
+that of K for products and reductions, that of n for all operators with such a result.
+
+Where values are quantised to 8 bits, one that lies next to a tie may be rounded to either of two
+neighbouring integers, 1/255 of its range apart, and from there on further values come next to ties.
+At worst every one of n quantisations differs by a step; steps are independent, as above, and a
+factor of 4 covers outliers:
+
+    4 / 255 * sqrt(n)
+
+An output of 8-bit integers may differ by so many steps, by one if nothing else is quantised. All
+other integers, and outputs of 8 bits in models that quantise nothing, have to be equal.
+
+Nothing of this depends on what another runtime computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from microkernels.base.errors import TvmHybridError
+
+from ..frontend.onnx.reader.read_model import read_model
+from .peers.onnx_runtime import literal_session, outputs_of, why_products_differ
+
+_UNIT_ROUNDOFF = 2.0**-24
+_SAFETY = 8.0
+_LEAST_TOLERANCE = 1e-5
+_BF16_UNIT_ROUNDOFF = 2.0**-8
+_F16_UNIT_ROUNDOFF = 2.0**-11
+_ROUNDING_SAFETY = 4.0
+_STEP = 1 / 255
+_STEP_SAFETY = 4.0
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """How far results may be apart.
+
+    Attributes
+    ----------
+    relative : float
+        For floats: the largest difference relative to the output's largest value.
+    steps : int
+        For 8-bit integers: the largest difference.
+    """
+
+    relative: float
+    steps: int = 0
+
+    @staticmethod
+    def given(relative: float) -> Tolerance:
+        """What a user allows: for 8-bit integers a share of their range."""
+        return Tolerance(relative, int(relative / _STEP))
+
+
+def tolerance_for(
+    lengths: Iterable[int],
+    rounded: int = 0,
+    quantized: int = 0,
+    half_lengths: Iterable[int] = (),
+    halves: int = 0,
+) -> Tolerance:
+    """The tolerance for a model; see the module's text.
+
+    Parameters
+    ----------
+    lengths : iterable of int
+        Number of products in the sums of every operator.
+    rounded : int
+        How many operators have bfloat16 operands or results.
+    quantized : int
+        How many tensors the model quantises.
+    half_lengths : iterable of int
+        As `lengths`, of sums of float16.
+    halves : int
+        How many operators have float16 results.
+    """
+    summing = _SAFETY * _UNIT_ROUNDOFF * sum(map(math.sqrt, lengths))
+    summing += _SAFETY * _F16_UNIT_ROUNDOFF * sum(map(math.sqrt, half_lengths))
+    rounding = _ROUNDING_SAFETY * _BF16_UNIT_ROUNDOFF * math.sqrt(rounded)
+    rounding += _ROUNDING_SAFETY * _F16_UNIT_ROUNDOFF * math.sqrt(halves)
+    steps = quantized if quantized <= 1 else _STEP_SAFETY * math.sqrt(quantized)
+    stepping = _STEP_SAFETY * _STEP * math.sqrt(quantized)
+    return Tolerance(max(summing + rounding + stepping, _LEAST_TOLERANCE), int(steps))
+
+
+class Distance(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one output is from a reference.
+
+    Attributes
+    ----------
+    max_abs : float
+        Largest absolute difference; inf if shapes, types or the places of inf and NaN differ.
+    max_rel : float
+        Largest absolute difference, relative to the reference's largest absolute value; of 8-bit
+        integers relative to their range, of others inf if there is any.
+    max_rel_element : float
+        Largest difference of an element relative to that element of the reference.
+    cosine : float
+        Cosine of the angle between the two as vectors; 1 if both are zero.
+    exact : bool
+        Whether every element is equal (NaN equals NaN).
+    in_steps : bool
+        Whether these are 8-bit integers, which stand for steps of a quantised value.
+    """
+
+    max_abs: float
+    max_rel: float
+    max_rel_element: float
+    cosine: float
+    exact: bool
+    in_steps: bool = False
+
+    def allowed(self, tolerance: Tolerance) -> float:
+        """The largest `max_rel` that passes."""
+        return tolerance.steps * _STEP if self.in_steps else tolerance.relative
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether the results agree."""
+        if self.in_steps:
+            return self.max_abs <= tolerance.steps
+        return self.max_rel <= tolerance.relative
+
+
+def describe(apart: Distance, why: str = "") -> str:
+    """By how much results differ, after the word "differs", and why."""
+    if apart.in_steps:
+        amount = f"by {apart.max_abs:.0f} of 255 steps"
+    elif math.isfinite(apart.max_rel):
+        amount = f"by {apart.max_rel:.1e} of the largest value"
+    elif math.isfinite(apart.max_abs):
+        amount = f"by {apart.max_abs:g}, of results that have to be equal"
+    else:
+        amount = "in shape, type, or where it is finite"
+    return f"{amount}: {why}" if why else amount
+
+
+_FAR = Distance(
+    max_abs=math.inf,
+    max_rel=math.inf,
+    max_rel_element=math.inf,
+    cosine=0.0,
+    exact=False,
+)
+
+
+def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
+    """The distance of a result from a reference.
+
+    Integers of more than 8 bits and booleans must be equal: any difference counts as infinite
+    relative to the reference. Elements that are infinite or NaN must be the same in both.
+    """
+    if result.shape != reference.shape or result.dtype != reference.dtype:
+        return _FAR
+    floating = result.dtype.kind == "f" or result.dtype == ml_dtypes.bfloat16
+    exact = bool(np.array_equal(result, reference, equal_nan=floating))
+    got = result.astype(np.float64).ravel()
+    wanted = reference.astype(np.float64).ravel()
+    finite = np.isfinite(wanted)
+    if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
+        return _FAR
+    got, wanted = got[finite], wanted[finite]
+    if not np.isfinite(got).all():
+        return _FAR
+    difference = np.abs(got - wanted)
+    max_abs = float(difference.max(initial=0.0))
+    in_steps = result.dtype in (np.uint8, np.int8)
+    if not floating and not in_steps and not exact:
+        return msgspec.structs.replace(_FAR, max_abs=max_abs, cosine=_cosine(got, wanted))
+    largest = 1 / _STEP if in_steps else float(np.abs(wanted).max(initial=0.0))
+    return Distance(
+        max_abs=max_abs,
+        max_rel=_ratio(max_abs, largest),
+        max_rel_element=_worst_element(difference, wanted),
+        cosine=_cosine(got, wanted),
+        exact=exact,
+        in_steps=in_steps,
+    )
+
+
+def _worst_element(difference: np.ndarray, wanted: np.ndarray) -> float:
+    differing = difference > 0
+    if not differing.any():
+        return 0.0
+    with np.errstate(divide="ignore"):
+        return float((difference[differing] / np.abs(wanted[differing])).max())
+
+
+def _ratio(part: float, whole: float) -> float:
+    if whole == 0.0:
+        return 0.0 if part == 0.0 else math.inf
+    return part / whole
+
+
+def _cosine(got: np.ndarray, wanted: np.ndarray) -> float:
+    norms = float(np.linalg.norm(got)) * float(np.linalg.norm(wanted))
+    if norms == 0.0:
+        return 1.0 if np.array_equal(got, wanted) else 0.0
+    return min(1.0, float(got @ wanted) / norms)
+
+
+logger = logging.getLogger("tvm_hybrid")
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a judge says of a contestant's results.
+
+    Attributes
+    ----------
+    complaint : str
+        What is wrong with them; "" if nothing is.
+    max_rel : float
+        The largest difference of all outputs, as `Distance.max_rel`.
+    """
+
+    complaint: str
+    max_rel: float
+
+
+class Judge:
+    """Knows what a model's outputs are.
+
+    Parameters
+    ----------
+    outputs : sequence of numpy.ndarray
+        The right ones.
+    tolerance : Tolerance
+        How far others may be from them.
+    why : str
+        As `onnx_runtime.why_products_differ` tells it of the model.
+    names : sequence of str
+        What the outputs are called, if that is known.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Any],
+        tolerance: Tolerance,
+        why: str = "",
+        names: Sequence[str] = (),
+    ) -> None:
+        self._outputs, self._tolerance, self._why = outputs, tolerance, why
+        self._names = names or [""] * len(outputs)
+
+    @staticmethod
+    def of(
+        path: Path, feeds: Mapping[str, np.ndarray], tolerance: Tolerance, ours: Sequence[Any]
+    ) -> Judge:
+        """ONNX Runtime without optimisation; where it cannot run the model, ours are the right."""
+        try:
+            model = read_model(path)
+            outputs = outputs_of(literal_session(model), feeds)
+        except TvmHybridError as error:
+            logger.warning("nobody judges our own results: %s", error)
+            return Judge(ours, tolerance)
+        names = [output.name for output in model.graph.output]
+        return Judge(outputs, tolerance, why_products_differ(model), names)
+
+    def verdict(
+        self, outputs: Sequence[Any], multiplies_bytes_fast: bool, precision: str = "auto"
+    ) -> Verdict:
+        """What is to be said of outputs; of several that are wrong, of the one furthest off.
+
+        Parameters
+        ----------
+        outputs : sequence of numpy.ndarray
+            All outputs of a contestant.
+        multiplies_bytes_fast : bool
+            Whether it is one of those that `onnx_runtime.why_products_differ` is about.
+        precision : str
+            What it computes float products in, if that is not what the model says.
+        """
+        if len(outputs) != len(self._outputs):
+            few = f"gives {len(outputs)} outputs instead of {len(self._outputs)}"
+            return Verdict(few, float("inf"))
+        reasons = [self._why] if self._why and multiplies_bytes_fast else []
+        reasons += ["its products are of bfloat16"] if precision == "bf16" else []
+        furthest, complaint, complained = 0.0, "", -1.0
+        for name, theirs, right in zip(self._names, outputs, self._outputs, strict=True):
+            result, wanted = np.asarray(theirs), np.asarray(right)
+            apart = distance(result, wanted)
+            furthest = max(furthest, apart.max_rel)
+            if not apart.within(self._tolerance) and apart.max_rel > complained:
+                complained = apart.max_rel
+                text = difference(name, result, wanted, apart, self._tolerance, reasons)
+                complaint = f"differs {text}"
+        return Verdict(complaint, furthest)
+
+
+def difference(
+    name: str,
+    result: np.ndarray,
+    right: np.ndarray,
+    apart: Distance,
+    tolerance: Tolerance,
+    reasons: Sequence[str] = (),
+) -> str:
+    """What to say, after the word "differs", of an output that is further off than is allowed.
+
+    Parameters
+    ----------
+    name : str
+        The output; "" if it is not known.
+    result, right : numpy.ndarray
+        What it is and what it should be.
+    apart : Distance
+        How far apart they are.
+    tolerance : Tolerance
+        How far they may be.
+    reasons : sequence of str
+        What is known of whoever computed it, and would make it differ.
+    """
+    what = f"output {name!r}" if name else "the output"
+    if result.shape != right.shape:
+        return f"in shape: {what} has {result.shape} instead of {right.shape}"
+    if result.dtype != right.dtype:
+        return f"in type: {what} is {result.dtype} instead of {right.dtype}"
+    scalar = not result.ndim
+    result, right = np.atleast_1d(result), np.atleast_1d(right)
+    got, wanted = _numbers(result), _numbers(right)
+    odd = (got != wanted) & ~(np.isnan(got) & np.isnan(wanted))
+    odd &= ~(np.isfinite(got) & np.isfinite(wanted))
+    if odd.any():
+        where = tuple(int(each[0]) for each in np.nonzero(odd))
+        text = f"where it is finite: {_at(what, where, scalar, result, right)}"
+        text += f", one of {int(odd.sum())} such elements of {odd.size}"
+        return _with_reasons(text, [*_overflow(result, where), *reasons])
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(got - wanted)
+    distances[np.isnan(distances)] = 0
+    where = tuple(map(int, np.unravel_index(int(np.argmax(distances)), distances.shape)))
+    limit = _limit(apart, right, tolerance)
+    many = int((distances > limit).sum())
+    text = f"{describe(apart)}; most at {_at(what, where, scalar, result, right)}; {many} of "
+    text += f"{odd.size} "
+    text += f"elements by more than the {_allowed(apart, tolerance)} that rounding explains"
+    return _with_reasons(text, reasons)
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """In a type that has all of them, and inf and NaN."""
+    return array.astype(np.float64)
+
+
+def _at(
+    what: str, where: tuple[int, ...], scalar: bool, result: np.ndarray, right: np.ndarray
+) -> str:
+    place = "" if scalar else f"[{', '.join(map(str, where))}]"
+    return f"{what}{place}, which is {result[where]} instead of {right[where]}"
+
+
+def _overflow(result: np.ndarray, where: tuple[int, ...]) -> list[str]:
+    """That an infinity is more than the type holds, if that is what it is."""
+    if not np.isinf(float(result[where])) or result.dtype != np.float16:
+        return []
+    return [f"numbers above {np.finfo(np.float16).max:.0f} do not fit into float16"]
+
+
+def _limit(apart: Distance, right: np.ndarray, tolerance: Tolerance) -> float:
+    """The largest difference of an element that is allowed."""
+    if apart.in_steps:
+        return tolerance.steps
+    if right.dtype.kind in "iub":
+        return 0.0
+    finite = _numbers(right)[np.isfinite(_numbers(right))]
+    return tolerance.relative * float(np.abs(finite).max(initial=0.0))
+
+
+def _allowed(apart: Distance, tolerance: Tolerance) -> str:
+    if apart.in_steps:
+        return f"{tolerance.steps} steps"
+    return f"{tolerance.relative:.1e}" if np.isfinite(apart.max_rel) else "0"
+
+
+def _with_reasons(text: str, reasons: Sequence[Any]) -> str:
+    return f"{text}: {'; '.join(reasons)}" if reasons else text

@@ -1,0 +1,348 @@
+"""Checks a compiled model against ONNX Runtime, and finds the first region that differs.
+
+The reference is ONNX Runtime without graph optimisation and without kernels that saturate (see
+`onnx_runtime.literal_session`): the literal meaning of the model, on every CPU. The report
+also shows how far optimised ONNX Runtime is from that; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+
+from microkernels.base.errors import ModelError, TvmHybridError
+from relay_passes.ir.decisions import Decision
+
+from ..report.timing import ContestantError
+from .compare import Distance, Tolerance, describe, distance
+from .peers.onnx_runtime import literal_session, optimised_session, outputs_of, why_products_differ
+
+Feeds = Mapping[str, np.ndarray]
+Evaluate = Callable[[onnx.ModelProto, Feeds], "tuple[list[np.ndarray], Sequence[Decision]]"]
+
+
+class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One output: our distance from the reference, and that of ONNX Runtime's optimised run.
+
+    Attributes
+    ----------
+    optimised : Distance or None
+        None if ONNX Runtime cannot run the model with optimisation.
+    allowed : float
+        Largest `max_rel` of ours that passes.
+    note : str
+        By how much ONNX Runtime's optimised run differs, and why, if it differs by more than that.
+    """
+
+    name: str
+    ours: Distance
+    optimised: Distance | None
+    allowed: float
+    passed: bool
+    note: str = ""
+
+
+class FirstDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where results begin to differ.
+
+    Attributes
+    ----------
+    node, op : str
+        The first ONNX node with a wrong result.
+    regions : list of Decision
+        What was compiled for the model up to this node and not for the model before it.
+    """
+
+    node: str
+    op: str
+    regions: list[Decision]
+
+    def __str__(self) -> str:
+        text = f"the first node that differs is {self.op} {self.node!r}"
+        regions = ", ".join(
+            f"{region.op} ({region.kernel or 'generic schedule'})" for region in self.regions
+        )
+        return f"{text}, compiled as {regions}" if regions else text
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a check.
+
+    Attributes
+    ----------
+    tolerance : float
+        Relative to each output's largest value.
+    steps : int
+        By how much 8-bit integers may differ.
+    """
+
+    outputs: list[OutputReport]
+    tolerance: float
+    steps: int = 0
+    first_difference: FirstDifference | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is near enough."""
+        return all(output.passed for output in self.outputs)
+
+
+def verify(
+    model: onnx.ModelProto,
+    ours: Sequence[np.ndarray],
+    feeds: Feeds,
+    tolerance: Tolerance,
+) -> VerifyReport:
+    """Compares our outputs with ONNX Runtime's.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, all weights inside it.
+    ours : sequence of numpy.ndarray
+        Our outputs, in the model's order.
+    feeds : mapping
+        The inputs that they were computed from.
+    tolerance : Tolerance
+        As `compare.tolerance_for` derives it.
+
+    Raises
+    ------
+    ContestantError
+        If onnxruntime is not installed or refuses the model.
+    """
+    literal = outputs_of(literal_session(model), feeds)
+    optimised = _optimised(model, feeds)
+    why = why_products_differ(model)
+    outputs = []
+    for place, (value, mine, reference) in enumerate(
+        zip(model.graph.output, ours, literal, strict=True)
+    ):
+        far = distance(np.asarray(mine), reference)
+        own = distance(optimised[place], reference) if optimised else None
+        outputs.append(
+            OutputReport(
+                name=value.name,
+                ours=far,
+                optimised=own,
+                allowed=far.allowed(tolerance),
+                passed=far.within(tolerance),
+                note=_note(own, tolerance, why),
+            )
+        )
+    return VerifyReport(outputs=outputs, tolerance=tolerance.relative, steps=tolerance.steps)
+
+
+def _note(optimised: Distance | None, tolerance: Tolerance, why: str) -> str:
+    if optimised is None or optimised.within(tolerance):
+        return ""
+    return f"ONNX Runtime optimised differs {describe(optimised, why)}"
+
+
+def _optimised(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
+    """Its outputs, or none if it cannot run the model."""
+    try:
+        return outputs_of(optimised_session(model.SerializeToString()), feeds)
+    except ContestantError:
+        return []
+
+
+def locate(
+    model: onnx.ModelProto, feeds: Feeds, tolerance: Tolerance, evaluate: Evaluate
+) -> FirstDifference | None:
+    """The first node, and the regions, at which we differ from ONNX Runtime.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A model that differs.
+    feeds : mapping
+        Inputs for which it does.
+    tolerance : Tolerance
+        As for `verify`.
+    evaluate : callable
+        (model, feeds) -> (our outputs, decisions); a library error counts as a difference.
+    """
+
+    def agrees(prefix: onnx.ModelProto) -> bool:
+        wanted = outputs_of(literal_session(prefix), feeds)
+        try:
+            got, _ = evaluate(prefix, feeds)
+        except TvmHybridError:
+            return False
+        pairs = zip(got, wanted, strict=True)
+        return all(distance(np.asarray(g), w).within(tolerance) for g, w in pairs)
+
+    culprit = find_first_difference(model, agrees)
+    if culprit is None:
+        return None
+    before = _decisions(culprit.before, feeds, evaluate)
+    known = {(decision.op, decision.workload) for decision in before}
+    regions = [
+        decision
+        for decision in _decisions(culprit.after, feeds, evaluate)
+        if (decision.op, decision.workload) not in known
+    ]
+    return FirstDifference(node=culprit.node, op=culprit.op, regions=regions)
+
+
+def _decisions(prefix: Any, feeds: Feeds, evaluate: Evaluate) -> list[Decision]:
+    if prefix is None:
+        return []
+    try:
+        return list(evaluate(prefix, feeds)[1])
+    except TvmHybridError:
+        return []
+
+
+# Finds the first node of an ONNX model at which two runtimes differ.
+#
+# The model is cut after node i: the prefix keeps nodes 0..i, and every tensor that a later node or
+# the caller still reads becomes an output. Whether the prefixes' outputs agree is tested by
+# bisection over i, so that what is fused in a prefix is what is fused in the model, up to the cut.
+
+
+Agrees = Callable[[onnx.ModelProto], bool]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The first node that differs.
+
+    Attributes
+    ----------
+    node : str
+        Its name, or that of its first output if it has none.
+    op : str
+        Its operator.
+    index : int
+        Its place in the model.
+    before, after : onnx.ModelProto or None
+        The longest prefix that agrees (None if there is none) and the shortest that does not.
+    """
+
+    node: str
+    op: str
+    index: int
+    before: onnx.ModelProto | None
+    after: onnx.ModelProto
+
+
+def find_first_difference(model: onnx.ModelProto, agrees: Agrees) -> Culprit | None:
+    """Bisects a model whose results differ.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model; all weights inside it.
+    agrees : callable
+        Whether the two runtimes agree on a prefix.
+
+    Returns
+    -------
+    Culprit or None
+        None if the model has no nodes.
+
+    Raises
+    ------
+    ModelError
+        If the model's types cannot be inferred.
+    """
+    cuts = _Cuts(model)
+    last = len(model.graph.node) - 1
+    if last < 0:
+        return None
+    places = [*(index for index in range(last) if cuts.possible_at(index)), last]
+    # Invariant: the cut at places[low] agrees (-1: the empty prefix), the one at `high` does not.
+    low, high = -1, len(places) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if agrees(cuts.prefix(places[middle])):
+            low = middle
+        else:
+            high = middle
+    index = places[high]
+    node = model.graph.node[index]
+    return Culprit(
+        node=node.name or next(iter(node.output), ""),
+        op=node.op_type,
+        index=index,
+        before=cuts.prefix(places[low]) if low >= 0 else None,
+        after=cuts.prefix(index),
+    )
+
+
+class _Cuts:
+    """The prefixes of one model."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        try:
+            inferred = onnx.shape_inference.infer_shapes(model)
+        except Exception as error:
+            raise ModelError(f"the types of the model's tensors are unknown: {error}") from error
+        self._model = model
+        self._types = {
+            value.name: value
+            for values in (inferred.graph.value_info, inferred.graph.output)
+            for value in values
+            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type
+        }
+        self._wanted = {value.name for value in model.graph.output}
+        self._last_use: dict[str, int] = {}
+        for index, node in enumerate(model.graph.node):
+            for name in _names_read(node):
+                self._last_use[name] = index
+
+    def _live(self, index: int) -> list[str]:
+        """Tensors of the prefix that are read after it, in the order in which they are made."""
+        return [
+            name
+            for node in self._model.graph.node[: index + 1]
+            for name in node.output
+            if name and (name in self._wanted or self._last_use.get(name, -1) > index)
+        ]
+
+    def possible_at(self, index: int) -> bool:
+        """Whether a prefix that ends with this node has outputs, all of known type."""
+        live = self._live(index)
+        return bool(live) and all(name in self._types for name in live)
+
+    def prefix(self, index: int) -> onnx.ModelProto:
+        """The model up to and with this node."""
+        if index == len(self._model.graph.node) - 1:
+            return self._model
+        graph = self._model.graph
+        nodes = graph.node[: index + 1]
+        read = {name for node in nodes for name in _names_read(node)}
+        cut = onnx.ModelProto()
+        cut.CopyFrom(self._model)
+        for field, kept in _kept_fields(graph, nodes, read):
+            del getattr(cut.graph, field)[:]
+            getattr(cut.graph, field).extend(kept)
+        del cut.graph.output[:]
+        cut.graph.output.extend(self._types[name] for name in self._live(index))
+        return cut
+
+
+def _kept_fields(
+    graph: Any, nodes: Sequence[onnx.NodeProto], read: set[str]
+) -> Iterator[tuple[str, list[Any]]]:
+    """The graph's fields, less what the prefix does not read; inputs stay, to be fed alike."""
+    yield "node", list(nodes)
+    yield "initializer", [tensor for tensor in graph.initializer if tensor.name in read]
+    made = read.union(*(node.output for node in nodes)) if nodes else read
+    yield "value_info", [value for value in graph.value_info if value.name in made]
+
+
+def _names_read(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node reads, its subgraphs' nodes included."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _names_read(inner)

@@ -1,0 +1,269 @@
+"""Consoles: results go to standard output, progress and errors to standard error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+    from rich.console import Console, RenderableType
+    from rich.table import Column, Table
+
+_PLAIN_WIDTH = 140
+
+
+class FittingConsole(Console):
+    """A console on which no table is cut: it becomes a list where there is no room for it."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As of any console."""
+        from rich.table import Table
+
+        fitting = (shown_on(self, each) if isinstance(each, Table) else each for each in objects)
+        super().print(*fitting, **options)
+
+
+def output_console() -> Console:
+    """Writes results; a file or a pipe gets lines that are not folded to a terminal's 80 columns.
+
+    Made anew for each use, so that it follows a redirected `sys.stdout`.
+    """
+    console = FittingConsole()
+    if not console.is_terminal:
+        console.width = max(console.width, _PLAIN_WIDTH)
+    return console
+
+
+def error_console() -> Console:
+    """Writes progress, warnings and errors."""
+    return FittingConsole(stderr=True)
+
+
+def say(*lines: object, to: Console | None = None) -> None:
+    """Prints lines as they are: not folded, not coloured, and brackets mean nothing.
+
+    Parameters
+    ----------
+    to : Console or None
+        Where; None: results, on standard output.
+    """
+    console = to or output_console()
+    for line in lines:
+        console.print(str(line), highlight=False, soft_wrap=True, markup=False)
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON document on standard output; inf and NaN become null, as JSON has neither.
+
+    Structs and dataclasses become objects.
+    """
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
+    output_console().file.write(text.decode() + "\n")
+
+
+@contextmanager
+def working(message: str) -> Iterator[Callable[[str], None]]:
+    """Shows that something is going on: a spinner on a terminal, one line anywhere else.
+
+    What it gives shows another message, of a step that begins.
+    """
+    console = error_console()
+    if console.is_terminal:
+        with console.status(message) as status:
+            yield status.update
+    else:
+
+        def show(line: str) -> None:
+            console.print(line, highlight=False, soft_wrap=True)
+
+        show(message)
+        yield show
+
+
+@contextmanager
+def turns_bar(message: str) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Shows what goes on, as `working`; on a terminal also how much is done, and what is left.
+
+    What it gives shows another message, and takes how many turns are over and how many there are.
+    """
+    console = error_console()
+    if not console.is_terminal:
+        with working(message) as show:
+            yield show, lambda done, total: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(message, total=None)
+        yield (
+            lambda line: bar.update(task, description=line),
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+_MANY = 1 << 12
+_MOMENT = 0.05
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Keeps Ctrl-C from being lost in our own programs; the library does not touch signals.
+
+    Python ignores a KeyboardInterrupt in a destructor, or in a callback that may not fail, after
+    reporting it. In other places, as when NumPy is imported from C, it becomes another error.
+
+    Inside, Ctrl-C that is swallowed is pressed again.
+
+    What it gives tells whether Ctrl-C was pressed: an error may then be none of its own. Outside
+    the main thread, which alone gets signals, it never was.
+    """
+    former = sys.unraisablehook
+    again: list[threading.Timer] = []
+    hooked, left = threading.Event(), threading.Event()
+
+    def hook(swallowed: UnraisableHookArgs) -> None:
+        if not issubclass(swallowed.exc_type, KeyboardInterrupt):
+            former(swallowed)
+            return
+        # Not while this runs, where it would be swallowed as well, and for good.
+        hooked.set()
+        again.append(threading.Timer(_MOMENT, _press_after, [hooked, left]))
+        again[-1].start()
+        hooked.clear()
+
+    sys.unraisablehook = hook
+    try:
+        if threading.current_thread() is threading.main_thread():
+            with _listening() as pressed:
+                yield pressed
+        else:
+            yield lambda: False
+    finally:
+        sys.unraisablehook = former
+        left.set()
+        for timer in again:
+            timer.cancel()
+
+
+def _press_after(hooked: threading.Event, left: threading.Event) -> None:
+    """Presses Ctrl-C once the hook has returned; a busy machine may hold it up.
+
+    A signal that comes after Python looked for one and before `time.sleep` waits does not wake it.
+    So it is pressed until the main thread has moved on: one that is pending stays one.
+    """
+    while hooked.is_set():
+        time.sleep(_MOMENT)
+    main = threading.main_thread().ident
+    assert main is not None
+    while not left.is_set():
+        place = _place(main)
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(_MOMENT)
+        if _place(main) != place:
+            return
+
+
+def _place(thread: int) -> tuple[int, int]:
+    """Which instruction of which frame a thread is at."""
+    frame = sys._current_frames()[thread]
+    return id(frame), frame.f_lasti
+
+
+@contextmanager
+def _listening() -> Iterator[Callable[[], bool]]:
+    """Whether a SIGINT came, whoever handles it and whatever becomes of it."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    seen = bytearray()
+
+    def pressed() -> bool:
+        with suppress(BlockingIOError):  # nothing came
+            seen.extend(os.read(reading, _MANY))
+        return signal.SIGINT in seen
+
+    former = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield pressed
+    finally:
+        signal.set_wakeup_fd(former)
+        os.close(reading)
+        os.close(writing)
+
+
+THINNEST = 24
+"""So many characters a column with longer words has at least, if these may be folded."""
+
+
+def shown_on(console: Console, table: Table) -> RenderableType:
+    """A table as it is if the console is wide enough, and else as a list of its rows.
+
+    Words may be folded, but nothing is cut off.
+    """
+    for column in table.columns:
+        if not column.no_wrap:
+            column.overflow = "fold"
+    edges = 3 * len(table.columns) + 1
+    needed = edges + sum(_least_width(console, column) for column in table.columns)
+    return table if needed <= console.width else _as_list(console, table)
+
+
+def _least_width(console: Console, column: Column) -> int:
+    """The width that a column has to have."""
+    from rich.measure import Measurement
+
+    wide = console.options.update(max_width=10_000)
+    measured = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+    if column.no_wrap:
+        return max(each.maximum for each in measured)
+    widest = max(each.minimum for each in measured)
+    return min(widest, THINNEST) if column.justify == "left" else widest
+
+
+def _as_list(console: Console, table: Table) -> RenderableType:
+    """Every row as lines, a line for each column that has something to say."""
+    from rich.console import Group
+    from rich.text import Text
+
+    def text(cell: RenderableType) -> Text:
+        return cell if isinstance(cell, Text) else console.render_str(str(cell), highlight=False)
+
+    headers = [
+        " ".join(text(column.header).plain.split()) if table.show_header else ""
+        for column in table.columns
+    ]
+    margin = max(map(len, headers), default=0) + 2 * any(headers)
+    lines: list[RenderableType] = []
+    if table.title:
+        lines.append(table.title)
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        if lines and any(headers):
+            lines.append("")
+        for header, cell in zip(headers, map(text, row), strict=True):
+            if cell.plain:
+                lines.append(_indented(header.ljust(margin), cell))
+    if table.caption:
+        lines += ["", table.caption]
+    return Group(*lines)
+
+
+def _indented(header: str, cell: RenderableType) -> RenderableType:
+    """A cell behind its column's header, folded beside it."""
+    from rich.table import Table
+
+    line = Table.grid()
+    line.add_column(no_wrap=True)
+    line.add_column(overflow="fold", ratio=1)
+    line.add_row(header, cell)
+    return line

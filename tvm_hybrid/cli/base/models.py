@@ -1,0 +1,152 @@
+"""Turns the commands' arguments into an executable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .console import error_console, say, working
+from .options import FILE
+
+if TYPE_CHECKING:
+    from ...executable.executable import Executable
+    from ...options import CompileOptions
+    from ...session.inference_session import InferenceSession
+
+
+def executable_of(model: Path, options: CompileOptions) -> Executable:
+    """Compiles a model, or loads an exported library.
+
+    Raises
+    ------
+    click.UsageError
+        If options of compilation are given for a library.
+    TvmHybridError
+        As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+    """
+    from ... import compile as compile_model
+    from ... import load
+    from ...library.artifact import is_library
+    from ...options import given
+
+    if is_library(model):
+        if given(options) - {"threads", "weights", "spin"}:
+            raise click.UsageError(
+                f"{model} is compiled already; options of compilation do not apply to it"
+            )
+        return load(model, threads=options.threads, weights=options.weights, spin=options.spin)
+    with stages_shown(f"compiling {model.name}", lines=False):
+        return compile_model(model, options)
+
+
+def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> InferenceSession:
+    """A session of the same; what cannot run here is refused before it is compiled.
+
+    Parameters
+    ----------
+    given : mapping
+        The inputs. Those of them that must be known when the model is compiled, are its values.
+
+    Raises
+    ------
+    click.UsageError
+    TvmHybridError
+        As `executable_of`.
+    """
+    from ...errors import InputValueError
+    from ...runtime.threads import resolve_setting
+    from ...session.inference_session import InferenceSession
+
+    resolve_setting(options.threads, options.num_threads, here=True)
+    while True:
+        values = options.values or {}
+        try:
+            return InferenceSession(executable_of(model, options))
+        except InputValueError as error:
+            found = {name: given[name] for name in error.inputs if name in given.keys() - values}
+            if not found:
+                raise
+            options = replace(options, values={**values, **found})
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def input_options(command: F) -> F:
+    """Adds `--input`, `--inputs` and `--seed`: `arrays`, `archive` and `seed` (`report.feeds`)."""
+    command = click.option("--seed", default=0, show_default=True, help="For random inputs.")(
+        command
+    )
+    command = click.option(
+        "--inputs",
+        "archive",
+        metavar="FILE.npz",
+        type=FILE,
+        help="Arrays for several inputs, by name.",
+    )(command)
+    return click.option(
+        "--input",
+        "arrays",
+        metavar="NAME=FILE.npy",
+        multiple=True,
+        help="The array for one input. Inputs without an array get random values.",
+    )(command)
+
+
+def note_random(names: Sequence[str]) -> None:
+    """Says which inputs got random values, if any did."""
+    if names:
+        text = f"random values for input {', '.join(names)}; --input NAME=FILE.npy gives others"
+        say(text, to=error_console())
+
+
+@contextmanager
+def stages_shown(message: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
+    """Shows the stage on a terminal and, if `lines`, leaves a line with the time of each stage.
+
+    What it gives names a stage that is not one of the compiler's.
+    """
+    console = error_console()
+    if not console.is_terminal:
+        with working(message):
+            yield lambda title: None
+        return
+    from rich.markup import escape
+
+    from relay_passes.ir.stages import Stage, listening
+
+    began = time.perf_counter()
+    open_stage = ""
+
+    def close() -> None:
+        nonlocal began
+        now = time.perf_counter()
+        if open_stage and lines:
+            console.print(f"{now - began:7.2f} s  {open_stage}", highlight=False, markup=False)
+        began = now
+
+    def begin(title: str) -> None:
+        nonlocal open_stage
+        close()
+        open_stage = title
+        status.update(f"{escape(message)}: {escape(title)}")
+
+    def show(stage: Stage) -> None:
+        size = f" ({stage.size})" if stage.size else ""
+        title = f"{stage.number}/{stage.count} {stage.title}{size}"
+        if stage.done:
+            parts = f"{stage.done} of {stage.parts} done"
+            status.update(f"{escape(message)}: {escape(title)}, {parts}")
+        else:
+            begin(title)
+
+    with console.status(escape(message)) as status, listening(show):
+        begin("reading the model")
+        yield begin
+        close()

@@ -1,0 +1,388 @@
+"""Options that several commands share, with one spelling and one meaning each."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from collections.abc import Callable, Collection
+from itertools import starmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from microkernels.base.errors import Argument, TvmHybridError
+
+from ...runtime.thread_pool.native import SPINS
+from ...targets.architectures import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from ...options import CompileOptions
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+SECONDS = click.FloatRange(min=0, min_open=True)
+AT_LEAST_ONE = click.IntRange(min=1)
+
+
+_OTHER_NAMES = {
+    "num_threads": "--threads",
+    "shapes": "--shape or --dim",
+    "values": "--value",
+}
+
+
+def in_options(error: TvmHybridError) -> str:
+    """An error's message, with the command's options for the arguments of functions."""
+    message = "".join(
+        _option(part) if isinstance(part, Argument) else str(part) for part in error.args
+    )
+    if not error.argument or any(isinstance(part, Argument) for part in error.args):
+        return message
+    return f"{_option(Argument(error.argument))}: {message}"
+
+
+def _option(argument: Argument) -> str:
+    """`--threads`, `--dim batch=1`, `--value k=1`, or `dimension 1 of --shape x`."""
+    if argument.value is not None and argument.name == "shapes":
+        return " ".join(starmap(_size_option, argument.value.items()))
+    if argument.value is not None and argument.name == "values":
+        texts = (f"{name}={json.dumps(value)}" for name, value in argument.value.items())
+        return " ".join(f"--value {shlex.quote(text)}" for text in texts)
+    option = _OTHER_NAMES.get(argument.name, f"--{argument.name.replace('_', '-')}")
+    if argument.value is not None:
+        return f"{option} {shlex.quote(str(argument.value))}"
+    if not argument.item:
+        return option
+    if argument.name == "shapes":
+        option = "--dim" if argument.is_size else "--shape"
+    option = f"{option} {shlex.quote(argument.item)}"
+    return option if argument.position is None else f"dimension {argument.position} of {option}"
+
+
+def _size_option(name: str, size: int | tuple[int, ...]) -> str:
+    """`--dim batch=1` or `--shape x=1x128`."""
+    if isinstance(size, int):
+        return f"--dim {shlex.quote(f'{name}={size}')}"
+    shape = "x".join(map(str, size)) or "scalar"
+    return f"--shape {shlex.quote(f'{name}={shape}')}"
+
+
+class TargetName(click.ParamType[Any]):
+    """A target's name, or a JSON object."""
+
+    name = "TARGET"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | dict[str, Any]:
+        """The name as it is, the object as a dictionary."""
+        if not isinstance(value, str) or not value.lstrip().startswith("{"):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Short names of CPUs, and LLVM's."""
+        names = [*ARCHITECTURES, *ARCHITECTURES.values()]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class ThreadsChoice(click.ParamType["int | str"]):
+    """A number of threads, or a place for them, which is looked at later."""
+
+    name = "N|PLACE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """The number, or the place as it is."""
+        text = str(value)
+        if text.lstrip("-").isdigit():
+            return AT_LEAST_ONE.convert(value, param, ctx)
+        return text
+
+
+T = TypeVar("T")
+
+
+class _Named(click.ParamType[tuple[str, T]]):
+    """`NAME=TEXT`; the name may itself contain an equals sign."""
+
+    wanted: str  # the form and an example
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The name as it is, where click would write it in capitals."""
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, T]:
+        """The name and what the text says."""
+        if isinstance(value, tuple):
+            return value
+        name, _, text = value.rpartition("=")
+        try:
+            if name:
+                return name, self.read(text)
+        except ValueError:
+            pass
+        self.fail(f"{value!r} is not {self.wanted}", param, ctx)
+
+    def read(self, text: str) -> T:
+        """What the text says; ValueError if it says nothing."""
+        raise NotImplementedError
+
+
+class NamedShape(_Named[tuple[int, ...]]):
+    """`x=1x128`."""
+
+    name = "NAME=1x128"
+    wanted = "NAME=SIZExSIZE..., such as x=1x128"
+
+    def read(self, text: str) -> tuple[int, ...]:
+        """The sizes."""
+        return tuple(map(_size, [] if text in ("", "scalar") else text.split("x")))
+
+
+class NamedSize(_Named[int]):
+    """`batch=8`."""
+
+    name = "NAME=8"
+    wanted = "NAME=SIZE, such as batch=8"
+
+    def read(self, text: str) -> int:
+        """The size."""
+        return _size(text)
+
+
+class NamedValue(_Named[Any]):
+    """`axes=[0,1]`; the value is JSON."""
+
+    name = "NAME=[0,1]"
+    wanted = "NAME=VALUE, such as k=5 or axes=[0,1]"
+
+    def read(self, text: str) -> Any:
+        """The value."""
+        found = json.loads(text)
+        if not isinstance(found, int | float | list):
+            raise ValueError(text)
+        return found
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
+
+
+model_argument = click.argument("model", type=FILE)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+machine_option = click.option(
+    "--machine",
+    metavar="FILE",
+    type=FILE,
+    help="Description of the target's CPU for estimates, as calibrate writes. Default: for this "
+    "CPU TVM_HYBRID_MACHINE or what was calibrated; else what comes along.",
+)
+_COUNT_OR_PLACE = click.option(
+    "--threads",
+    "where",
+    type=ThreadsChoice(),
+    help="Threads of one run: how many, or the place whose cores they are bound to, such as "
+    "socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not bound.",
+)
+
+# Fields of `CompileOptions`, in the order of the help, and what a user gives for each.
+_OPTIONS: dict[str, tuple[Decorator, ...]] = {
+    "shapes": (
+        click.option(
+            "--shape", "named_shapes", type=NamedShape(), multiple=True, help="Shape of an input."
+        ),
+        click.option(
+            "--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic dimension."
+        ),
+    ),
+    "values": (
+        click.option(
+            "--value",
+            "named_values",
+            type=NamedValue(),
+            multiple=True,
+            help="Value of an input that is made a constant, such as axes, shapes or k.",
+        ),
+    ),
+    "target": (
+        click.option(
+            "--target",
+            type=TargetName(),
+            help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this "
+            "one.",
+        ),
+    ),
+    "machine": (machine_option,),
+    "precision": (
+        click.option(
+            "--precision",
+            default="auto",
+            show_default=True,
+            type=click.Choice(["auto", "f32", "bf16"]),
+            help="Operands of matrix products. auto: as the model says.",
+        ),
+    ),
+    "fusion": (
+        click.option(
+            "--fusion",
+            default="coarse",
+            show_default=True,
+            type=click.Choice(["coarse", "fine", "none"]),
+            help="What may become one kernel: several products, one with what is around it, or it "
+            "alone.",
+        ),
+    ),
+    "fast_math": (
+        click.option(
+            "--fast-math",
+            default="default",
+            show_default=True,
+            type=click.Choice(["off", "default", "on"]),
+            help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever "
+            "faster.",
+        ),
+    ),
+    "keep_open": (
+        click.option(
+            "--keep-open",
+            is_flag=True,
+            help="Leave sizes open that the model leaves open and --shape and --dim do not give: "
+            "one program for all of them.",
+        ),
+    ),
+    "check_indices": (
+        click.option(
+            "--check-indices",
+            is_flag=True,
+            help="Make an index out of range an error when the program runs. Otherwise it is "
+            "clipped.",
+        ),
+    ),
+    "num_threads": (
+        click.option(
+            "--threads",
+            "num_threads",
+            type=AT_LEAST_ONE,
+            help="Threads of one run. Default: all that TVM would use.",
+        ),
+    ),
+    "threads": (_COUNT_OR_PLACE,),
+    "weights": (
+        click.option(
+            "--weights",
+            type=click.Choice(["first-touch", "interleave", "replicate"]),
+            help="Memory nodes of weights: where they are made, in turns those of --threads, or "
+            "those of its socket. Default: replicate for threads of one socket, else first-touch.",
+        ),
+    ),
+    "spin": (
+        click.option(
+            "--spin",
+            type=click.Choice(SPINS),
+            help="How long threads wait awake: inside a run, always, never. Default: "
+            "TVM_HYBRID_SPIN, else run.",
+        ),
+    ),
+    "fallback": (
+        click.option(
+            "--fallback",
+            type=TargetName(),
+            help="Compile also for this lower CPU, or for the same one with a lower instruction "
+            "set, such as avx512_vnni: code to run where AMX is missing or denied.",
+        ),
+    ),
+    "records": (
+        click.option(
+            "--records",
+            multiple=True,
+            metavar="FILE",
+            help="Tuning records to apply, before those that tvm_hybrid brings along.",
+        ),
+        click.option("--no-records", is_flag=True, help="Apply no tuning records at all."),
+    ),
+    "strict": (
+        click.option(
+            "--strict",
+            is_flag=True,
+            help="Refuse products, convolutions, norms and other operators that there is a "
+            "template for but that it does not take, as float64; operators without any template "
+            "remain.",
+        ),
+    ),
+    "dump_ir": (
+        click.option(
+            "--dump-ir",
+            metavar="DIR",
+            type=FOLDER,
+            help="Write the IR after every pass into this folder.",
+        ),
+    ),
+}
+OF_CODE = ("shapes", "values", "target", "machine", "precision", "fusion", "fast_math")
+"""The options that say which code a model becomes, but for the number of threads."""
+ALL = tuple(name for name in _OPTIONS if name != "num_threads")
+
+
+def compile_options(*names: str) -> Decorator:
+    """Adds options of compilation, and gives the command a `CompileOptions` as `options`.
+
+    Parameters
+    ----------
+    *names : str
+        The fields of `CompileOptions` that a user may give; none for ALL. "threads" may be a number
+        or a place, "num_threads" is a number.
+    """
+    wanted = names or ALL
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_options(*arguments: Any, **given: Any) -> Any:
+            options = _taken(wanted, given)
+            return command(*arguments, options=options, **given)
+
+        decorated: Callable[..., Any] = with_options
+        for name in reversed(_OPTIONS):
+            for option in reversed(_OPTIONS[name] if name in wanted else ()):
+                decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def _taken(names: Collection[str], given: dict[str, Any]) -> CompileOptions:
+    """The options, which are taken out of a command's arguments."""
+    from ...options import CompileOptions
+
+    found: dict[str, Any] = {}
+    for name in names:
+        if name == "shapes":
+            found[name] = {**dict(given.pop("named_shapes")), **dict(given.pop("sizes"))} or None
+        elif name == "values":
+            found[name] = dict(given.pop("named_values")) or None
+        elif name == "threads":
+            where = given.pop("where")
+            found["num_threads" if isinstance(where, int) else "threads"] = where
+        elif name == "records":
+            files, without = list(given.pop("records")), given.pop("no_records")
+            if files and without:
+                raise click.UsageError("--records and --no-records exclude each other")
+            found[name] = [] if without else files or None
+        else:
+            found[name] = given.pop(name)
+    return CompileOptions(**found)

@@ -1,0 +1,304 @@
+"""Which operators are converted right where sizes depend on data, beside those of this room.
+
+Others are refused: many converters read sizes, and take a symbol for an unknown one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from ..graph.expressions import Expr, constant, given
+from .choice import BROADCASTING, PRODUCTS, align, check_product, joined
+from .requests import check, check_equal
+from .sizes import dims_of, index, is_open, is_unknown, same_size, simplified
+from .slices import check_choice, check_extreme
+
+_ELEMENTWISE = frozenset(
+    {
+        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitCast", "BitwiseNot"),
+        *("Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Dropout", "Elu", "Erf", "Exp", "Floor"),
+        *(
+            "Gelu",
+            "HardSigmoid",
+            "HardSwish",
+            "Identity",
+            "IsInf",
+            "IsNaN",
+            "LeakyRelu",
+            "Log",
+            "Mish",
+        ),
+        *(
+            "Neg",
+            "Not",
+            "PRelu",
+            "Reciprocal",
+            "Relu",
+            "Round",
+            "Selu",
+            "Shrink",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+        ),
+        *("Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+    }
+)
+_REDUCTIONS = frozenset(
+    {
+        *("ArgMax", "ArgMin", "GroupNormalization", "Hardmax", "InstanceNormalization"),
+        *("LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization"),
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
+    }
+)
+_IMAGES = frozenset(
+    {
+        *("AffineGrid", "AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose"),
+        *("DeformColumns", "DepthToSpace"),
+        *("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "LRN", "LpPool"),
+        *("MaxPool", "MaxPoolPlaces", "MaxRoiPool", "MaxUnpool", "Resize", "RoiAlign"),
+        *("SpaceToDepth", "Upsample"),
+    }
+)
+_QUANTIZED = frozenset(
+    {
+        *("ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"),
+        "QuantizeLinear",
+    }
+)
+_OTHERS = frozenset(
+    {
+        *("CausalMask", "Concat", "CumProd", "CumSum", "DecodeFloat", "Det", "Einsum"),
+        *("EncodeFloat", "EyeLike", "FourierTable", "Frames"),
+        *("Gather", "Gemm", "MatMul", "Pad", "Recurrent", "ReverseSequence", "ScatterElements"),
+        "ScatterND",
+        *("Slice", "Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
+    }
+)
+
+OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _QUANTIZED | _OTHERS
+
+
+def prepared(
+    builder: relax.BlockBuilder, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> list[Any]:
+    """The inputs of an operator, of sizes that fit as far as TVM can tell.
+
+    Where they depend on data, the program checks them before.
+    """
+    if not any(map(is_open, inputs)):
+        return list(inputs)
+    if op_type in BROADCASTING:
+        return align(builder, inputs)
+    if op_type == "Concat":
+        return joined(builder, inputs, attrs["axis"])
+    if op_type in INPUT_CHECKS:
+        INPUT_CHECKS[op_type](builder, inputs, attrs)
+    return list(inputs)
+
+
+def check_result(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], result: Expr, is_right: bool
+) -> None:
+    """Has the program check the sizes of a result that depend on data.
+
+    Parameters
+    ----------
+    is_right
+        Whether the operator is converted right where sizes depend on data.
+
+    Raises
+    ------
+    ValueError
+        It is not, or the sizes are not known in terms of others.
+    """
+    values = list(result) if isinstance(result, relax.Tuple) else [result]
+    opened = list(filter(is_open, values))
+    if not is_right and (opened or any(map(is_open, inputs))):
+        raise ValueError("a size of an input or of the result depends on data")
+    if any(map(is_unknown, values)):
+        raise ValueError("sizes of its inputs that depend on data are not known to fit")
+    for value in opened:
+        for size in dims_of(value):
+            check(builder, size >= 0)
+
+
+# What the sizes of an operator's inputs have to be, where they depend on data.
+#
+# operator                      the program checks
+# Conv, ConvInteger,
+# ConvTranspose                 the channels are those of the weight, in whole groups
+# DepthToSpace                  the channels are whole blocks
+# Einsum                        sizes of one letter are equal
+# GatherElements                indices lie in the data along other axes than that of the choice
+# GridSample                    as many grids as images, of as many coordinates as axes
+# GroupNormalization            the channels are whole groups
+# NonMaxSuppression             as many boxes as scores
+# RoiAlign                      as many images as regions
+# ScatterElements               indices and updates have one shape, which the data contain
+# ScatterND                     there are elements to write to
+# SpaceToDepth                  the extents are whole blocks
+# Split                         the parts are the whole
+# UpdateCache                   past and new rows are of as many sequences, heads and columns
+# ArgMax, ArgMin, products      see `access` and `broadcast`
+
+
+InputCheck = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], None]
+
+
+def _conv(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    channels, (outputs, inside) = dims_of(inputs[0])[1], dims_of(inputs[1])[:2]
+    group = index(attrs.get("group", 1))
+    misfit = "the channels are not those of the weight"
+    check_equal(builder, channels, simplified(inside * group), misfit)
+    check(builder, tirx.EQ(tirx.floormod(outputs, group), index(0)), misfit)
+
+
+def _conv_transpose(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    channels, inside = dims_of(inputs[0])[1], dims_of(inputs[1])[0]
+    group = index(attrs.get("group", 1))
+    misfit = "the channels are not those of the weight"
+    check_equal(builder, channels, inside, misfit)
+    check(builder, tirx.EQ(tirx.floormod(inside, group), index(0)), misfit)
+
+
+def _depth_to_space(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    rest = tirx.floormod(dims_of(inputs[0])[1], index(attrs["blocksize"] ** 2))
+    check(builder, tirx.EQ(rest, index(0)), "the channels are no whole blocks")
+
+
+def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    terms = attrs["equation"].decode().replace(" ", "").split("->")[0].split(",")
+    if len(inputs) > 1 and any("." in term for term in terms):
+        raise ValueError("dimensions without a letter, of several inputs of open sizes")
+    found: dict[str, Any] = {}
+    for term, value in zip(terms, inputs, strict=True):
+        dims, (before, _, behind) = dims_of(value), term.partition("...")
+        places = [*enumerate(before), *((i - len(behind), c) for i, c in enumerate(behind))]
+        for place, letter in places:
+            check_equal(builder, found.setdefault(letter, dims[place]), dims[place])
+
+
+def _gather_elements(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    data, indices = map(dims_of, inputs[:2])
+    axis = attrs.get("axis", 0) % len(data)
+    for place, (size, count) in enumerate(zip(data, indices, strict=True)):
+        if place != axis:
+            check(builder, count <= size, "there are more indices than data")
+
+
+def _group_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    channels, groups = dims_of(inputs[0])[1], index(attrs["num_groups"])
+    rest = tirx.floormod(channels, groups)
+    check(builder, tirx.EQ(rest, index(0)), "the channels are no whole groups")
+    for (size,) in map(dims_of, inputs[1:3]):
+        per_group = isinstance(channels, tirx.IntImm) and same_size(size, groups)  # of opset 18
+        if not per_group:
+            check_equal(builder, channels, size, "scale and bias are not one for each channel")
+
+
+def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    size, given_sizes = dims_of(inputs[0])[attrs.get("axis", 0)], given(inputs, 1)
+    sizes = attrs.get("split") if given_sizes is None else constant(given_sizes)
+    misfit = "the parts are not the whole"
+    if sizes is not None:
+        check_equal(builder, size, index(int(sum(sizes))), misfit)
+        return
+    count = attrs["tvm_custom"]["num_outputs"]
+    if "num_outputs" in attrs:  # the last part may be smaller
+        part = tirx.floordiv(size + index(count - 1), index(count))
+        check(builder, size >= part * index(count - 1), misfit)
+    else:
+        check(builder, tirx.EQ(tirx.floormod(size, index(count)), index(0)), misfit)
+
+
+def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    images, grids = map(dims_of, inputs[:2])
+    check_equal(builder, images[0], grids[0])
+    check_equal(builder, grids[-1], index(len(images) - 2))
+
+
+def _non_max_suppression(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    boxes, scores = map(dims_of, inputs[:2])
+    check_equal(builder, boxes[0], scores[0])
+    check_equal(builder, boxes[1], scores[2])
+
+
+def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    regions, images = map(dims_of, inputs[1:3])
+    check_equal(builder, regions[0], images[0])
+
+
+def _scatter(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    data, indices, updates = map(dims_of, inputs[:3])
+    axis = attrs.get("axis", 0) % len(data)
+    for place, (size, one, other) in enumerate(zip(data, indices, updates, strict=True)):
+        check_equal(builder, one, other)
+        if place != axis:
+            check(builder, one <= size)
+    check_choice(builder, [data[axis]], indices)
+
+
+def _scatter_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    data, indices = map(dims_of, inputs[:2])
+    if isinstance(indices[-1], tirx.IntImm):  # else the converter refuses it
+        check_choice(builder, data[: int(indices[-1])], indices[:-1])
+
+
+def _space_to_depth(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    for size in dims_of(inputs[0])[2:]:
+        check(builder, tirx.EQ(tirx.floormod(size, index(attrs["blocksize"])), index(0)))
+
+
+def _update_cache(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    new, before = dims_of(inputs[0]), dims_of(inputs[1])
+    check_equal(builder, new[0], before[0])
+    for past in map(dims_of, inputs[3:]):
+        for axis in (0, 1, 3):
+            check_equal(builder, new[axis], past[axis])
+
+
+def _product(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    check_product(builder, *inputs[:2])
+
+
+def _extreme(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    check_extreme(builder, inputs[0], attrs.get("axis", 0))
+
+
+INPUT_CHECKS: dict[str, InputCheck] = {
+    **dict.fromkeys(PRODUCTS, _product),
+    "ArgMax": _extreme,
+    "ArgMin": _extreme,
+    "Conv": _conv,
+    "ConvInteger": _conv,
+    "ConvTranspose": _conv_transpose,
+    "DepthToSpace": _depth_to_space,
+    "Einsum": _einsum,
+    "GatherElements": _gather_elements,
+    "GridSample": _grid_sample,
+    "GroupNormalization": _group_norm,
+    "NonMaxSuppression": _non_max_suppression,
+    "RoiAlign": _roi_align,
+    "ScatterElements": _scatter,
+    "ScatterND": _scatter_nd,
+    "SpaceToDepth": _space_to_depth,
+    "Split": _split,
+    "UpdateCache": _update_cache,
+}

@@ -1,0 +1,156 @@
+"""Sizes that a tensor asks for, such as the shape that Reshape reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, te, tirx
+
+from ..graph.expressions import Expr, cast, known_dims
+from ..graph.freeze_shapes import current_sizes
+from .elements import known_elements
+from .sizes import INDEX, cell, emit_kernel, index, product, put, same_size, simplified, sizes_in
+
+
+def requested_sizes(
+    builder: relax.BlockBuilder, tensor: Expr, largest: Expr | None = None
+) -> list[Expr]:
+    """The elements of a vector, or of a scalar, as sizes.
+
+    The program checks what is not known: none is negative, or beyond the largest.
+    """
+    known = known_elements(builder, tensor)
+    if known is not None:
+        sizes = [index(each) if isinstance(each, int) else each for each in known.ravel()]
+        for size in sizes:
+            check(builder, size >= 0)
+            if largest is not None:
+                check(builder, size <= largest)
+        return sizes
+
+    def resolve(asked: Expr, sizes: Expr, *limits: Expr) -> None:
+        with I.serial(sizes.shape[0] - 1) as place:
+            put(sizes, te.max(asked[place], 0), place + 1)
+            wrong = asked[place] < 0
+            for limit in limits:
+                wrong = tirx.any(wrong, asked[place] > limit)
+            with I.If(wrong), I.Then():
+                put(sizes, index(0))
+
+    return _checked_sizes(builder, tensor, resolve, [] if largest is None else [largest])
+
+
+def reshaped_sizes(
+    builder: relax.BlockBuilder, data: Sequence[Expr], tensor: Expr, zero_copies: bool
+) -> list[Expr]:
+    """The sizes of data reshaped to what a vector asks for, with -1 and, if copied, 0 resolved."""
+    known = known_elements(builder, tensor)
+    if known is not None:
+        sizes = _resolved(list(known.ravel()), data, zero_copies)
+        for size in sizes:
+            check(builder, size >= 0)
+        return sizes
+
+    def resolve(asked: Expr, sizes: Expr, *data: Expr) -> None:
+        rest, extent, total = cell(), asked.shape[0], product(data)
+        put(rest, index(1))
+        for place in range(int(extent)):
+            size = asked[place]
+            if zero_copies and place < len(data):
+                size = tirx.Select(tirx.EQ(size, index(0)), data[place], size)
+            put(sizes, size, place + 1)
+            with I.If(asked[place] != -1), I.Then():
+                put(rest, rest[0] * sizes[place + 1])
+        inferred = tirx.Select(rest[0] > 0, tirx.floordiv(total, te.max(rest[0], 1)), index(0))
+        for place in range(int(extent)):
+            with I.If(tirx.EQ(asked[place], index(-1))), I.Then():
+                put(sizes, inferred, place + 1)
+                put(rest, rest[0] * inferred)
+            with I.If(sizes[place + 1] < 0), I.Then():
+                put(sizes, index(0))
+        with I.If(rest[0] != total), I.Then():
+            put(sizes, index(0))
+
+    return _checked_sizes(builder, tensor, resolve, data)
+
+
+def _resolved(asked: list[Expr | int], data: Sequence[Expr], zero_copies: bool) -> list[Expr]:
+    sizes: list[Expr] = []
+    for place, size in enumerate(asked):
+        copied = zero_copies and isinstance(size, int) and size == 0 and place < len(data)
+        sizes.append(data[place] if copied else index(size) if isinstance(size, int) else size)
+    for place, size in enumerate(asked):
+        if isinstance(size, int) and size == -1:
+            others = [each for other, each in enumerate(sizes) if other != place]
+            sizes[place] = _quotient(data, others)
+    return sizes
+
+
+def _quotient(sizes: Sequence[Expr], divisors: Sequence[Expr]) -> Expr:
+    """The product of sizes by that of others; what is in both may be 0 and leaves."""
+    rest = [factor for size in sizes for factor in _factors(size)]
+    left = []
+    for divisor in (factor for size in divisors for factor in _factors(size)):
+        same = next((i for i, each in enumerate(rest) if same_size(each, divisor)), None)
+        if same is None:
+            left.append(divisor)
+        else:
+            rest.pop(same)
+    return simplified(tirx.floordiv(product(rest), te.max(product(left), index(1))))
+
+
+def _factors(size: Expr) -> list[Expr]:
+    return [*_factors(size.a), *_factors(size.b)] if isinstance(size, tirx.Mul) else [size]
+
+
+def _checked_sizes(
+    builder: relax.BlockBuilder,
+    tensor: Expr,
+    resolve: Callable[..., None],
+    limits: Sequence[Expr],
+) -> list[Expr]:
+    """Sizes behind a leading 1, in whose place the program finds 0 if a request makes no sense."""
+    (count,) = known_dims(tensor) or (1,)
+    asked = builder.emit(relax.op.reshape(cast(builder, tensor, INDEX), (count,)))
+
+    def body(ins: list[Expr], outs: list[Expr], *limits: Expr) -> None:
+        put(outs[0], index(1))
+        resolve(ins[0], outs[0], *limits)
+
+    (found,) = emit_kernel(builder, "sizes", [asked], [([count + 1], INDEX)], body, limits)
+    return sizes_in(builder, found)
+
+
+MISFIT = "its sizes do not fit"
+
+
+def check_equal(
+    builder: relax.BlockBuilder, one: Expr, other: Expr, otherwise: str = MISFIT
+) -> None:
+    """Has the program check that two sizes are equal, unless that is known; see `check`."""
+    if not same_size(simplified(one), simplified(other)):
+        unite(one, other)
+        check(builder, tirx.EQ(one, other), otherwise)
+
+
+def unite(one: Expr, other: Expr) -> None:
+    """Has the import begin anew if one of two equal sizes is an input's, with the other for it."""
+    sizes = current_sizes()
+    if sizes is not None:
+        for name, size in ((one, other), (other, one)):
+            sizes.unite(name, simplified(size))
+
+
+def check(builder: relax.BlockBuilder, condition: Expr, otherwise: str = MISFIT) -> None:
+    """Has the program check what must hold for sizes, unless it is known to hold.
+
+    If it is known not to hold, ValueError says `otherwise`.
+
+    TVM would put the size on one side of a match cast in the place of that on the other side.
+    """
+    flag = simplified(tirx.Select(condition, index(1), index(0)))
+    if same_size(flag, index(0)):
+        raise ValueError(otherwise)
+    if not same_size(flag, index(1)):
+        builder.match_cast(builder.emit(relax.ShapeExpr([flag])), relax.ShapeType([1]))

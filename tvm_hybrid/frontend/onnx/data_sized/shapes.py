@@ -1,0 +1,129 @@
+"""Operators that make or read shapes, where sizes depend on data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+from tvm import relax, te, tirx
+
+from ..graph.expressions import Converter, constant, given, literal
+from .choice import broadcast, common_size
+from .requests import check_equal, requested_sizes, reshaped_sizes
+from .sizes import dims_of, index, is_open, product, reshaped_to
+
+
+def _shape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    sizes = dims_of(inputs[0])[attrs.get("start", 0) : attrs.get("end")]
+    return relax.op.shape_to_tensor(relax.ShapeExpr(sizes))
+
+
+def _size(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    total = relax.ShapeExpr([product(dims_of(inputs[0]))])
+    return relax.op.reshape(builder.normalize(relax.op.shape_to_tensor(total)), ())
+
+
+def _reshape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    data, shape = inputs
+    if not is_open(data) and constant(shape) is not None:
+        return None
+    sizes = reshaped_sizes(builder, dims_of(data), shape, not attrs.get("allowzero", 0))
+    check_equal(builder, product(sizes), product(dims_of(data)))
+    return reshaped_to(builder, data, sizes)
+
+
+def _flatten(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    if not is_open(inputs[0]):
+        return None
+    dims = dims_of(inputs[0])
+    axis = attrs.get("axis", 1)
+    axis = axis + len(dims) if axis < 0 else axis
+    return reshaped_to(builder, inputs[0], [product(dims[:axis]), product(dims[axis:])])
+
+
+def _unsqueeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    axes = _axes(inputs, attrs)
+    if axes is None:
+        raise ValueError("axes must be constant")
+    if not is_open(inputs[0]):
+        return None
+    rank = len(dims_of(inputs[0])) + len(axes)
+    return relax.op.expand_dims(inputs[0], sorted(axis % rank for axis in axes))
+
+
+def _squeeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    opened, axes = is_open(inputs[0]), _axes(inputs, attrs)
+    if axes is None and (opened or given(inputs, 1) is not None):
+        raise ValueError("axes must be given and constant")
+    if axes is None or not opened:
+        return None
+    dims = dims_of(inputs[0])
+    dropped = {axis % len(dims) for axis in axes}
+    for axis in dropped:
+        check_equal(builder, dims[axis], index(1))
+    return reshaped_to(builder, inputs[0], [d for i, d in enumerate(dims) if i not in dropped])
+
+
+def _axes(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[int] | None:
+    """The axes, from an attribute or a constant input."""
+    value = given(inputs, 1)
+    found = attrs.get("axes") if value is None else constant(value)
+    return None if found is None else [int(axis) for axis in np.ravel(found)]
+
+
+def _expand(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    data, shape = inputs
+    if not is_open(data) and constant(shape) is not None:
+        return None
+    dims, asked = dims_of(data), requested_sizes(builder, shape)
+    rank = max(len(dims), len(asked))
+    rows = [[index(1)] * (rank - len(each)) + each for each in (dims, asked)]
+    common = [common_size(builder, pair) for pair in zip(*rows, strict=True)]
+    return broadcast(builder, data, common)
+
+
+def _constant_of_shape(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    if constant(inputs[0]) is not None:
+        return None
+    value = numpy_helper.to_array(attrs["value"]) if "value" in attrs else np.zeros(1, np.float32)
+    sizes = requested_sizes(builder, inputs[0])
+    return broadcast(builder, literal(value.reshape(())), sizes)
+
+
+def _tile(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    data, repeats = inputs
+    if not is_open(data) and constant(repeats) is not None:
+        return None
+    dims, counts = dims_of(data), requested_sizes(builder, repeats)
+    sizes = [size * count for size, count in zip(dims, counts, strict=True)]
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        return te.compute(
+            sizes,
+            lambda *i: data(
+                *(
+                    tirx.floormod(place, te.max(size, 1))
+                    for place, size in zip(i, data.shape, strict=True)
+                )
+            ),
+            name="tiled",
+        )
+
+    return builder.emit_te(compute, data, primfunc_name_hint="tile")
+
+
+SHAPE_CONVERTERS: dict[str, Converter] = {
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Size": _size,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Unsqueeze": _unsqueeze,
+}

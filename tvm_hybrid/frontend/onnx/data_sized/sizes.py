@@ -1,0 +1,298 @@
+"""Sizes that are data: from tensors to dimensions of shapes, and tensors cut to them."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import tvm.tirx.script.builder.ir as I
+import tvm_ffi
+from tvm import ir, relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.sym import Analyzer
+
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
+from tir_schedules.core.emission import opaque_block
+from tir_schedules.generic.expressions import substitute
+from tir_schedules.generic.whole_copy import WHOLE_COPY
+
+from ..graph.expressions import Expr, known_dims, static_shape_of
+from ..graph.freeze_shapes import new_size
+
+LARGEST = 1 << 40  # beyond any size
+
+
+def dims_of(value: Expr) -> list[Expr]:
+    """The sizes of a tensor, numbers and symbols; ValueError if one has none of its own."""
+    shape = value.ty.shape
+    if not isinstance(shape, relax.ShapeExpr):
+        raise ValueError("the shape of an input is not known")
+    return list(shape.values)
+
+
+def plain(sizes: Iterable[Expr]) -> list[int | Expr]:
+    """Sizes, those that are known as Python's numbers."""
+    return [int(size) if isinstance(size, tirx.IntImm) else size for size in sizes]
+
+
+def plain_dims(value: Expr) -> list[int | Expr]:
+    """The sizes of a tensor, those that are known as Python's numbers."""
+    return plain(dims_of(value))
+
+
+def is_open(value: Any) -> bool:
+    """Whether a value is a tensor some of whose sizes depend on data."""
+    found = getattr(value, "ty", None)
+    return isinstance(found, relax.TensorType) and static_shape_of(found) is None
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether a value is a tensor whose shape is not even known in terms of others."""
+    found = getattr(value, "ty", None)
+    return isinstance(found, relax.TensorType) and not isinstance(found.shape, relax.ShapeExpr)
+
+
+def product(sizes: Iterable[Expr]) -> Expr:
+    """The number of elements."""
+    return functools.reduce(operator.mul, sizes, tirx.const(1, INDEX))
+
+
+def same_size(one: Expr, other: Expr) -> bool:
+    """Whether two sizes are equal, however they are written."""
+    if tvm_ffi.structural_equal(one, other):
+        return True
+    if all(isinstance(size, (tirx.IntImm, tirx.Var)) for size in (one, other)):
+        return False
+    return is_number(simplified(one - other), 0)
+
+
+def holds(condition: Expr) -> bool:
+    """Whether a condition of sizes is known to hold, whatever the sizes are."""
+    return is_number(simplified(tirx.Select(condition, index(1), index(0))), 1)
+
+
+def is_number(size: Expr, number: int) -> bool:
+    """Whether a size is this number."""
+    return isinstance(size, tirx.IntImm) and int(size) == number
+
+
+def size_in(builder: relax.BlockBuilder, count: Expr) -> tirx.Var:
+    """The only element of an int64 vector, as a size; the shapes behind it are in its terms."""
+    shape = builder.emit(relax.op.tensor_to_shape(count))
+    size = new_size()
+    builder.match_cast(shape, relax.ShapeType([size]))
+    return size
+
+
+def sizes_in(builder: relax.BlockBuilder, checked: Expr) -> list[Expr]:
+    """The elements of an int64 vector behind its first one, as sizes.
+
+    The program checks that the first is 1: a kernel has 0 there if the sizes make no sense.
+    """
+    (count,) = known_dims(checked)
+    shape = builder.emit(relax.op.tensor_to_shape(checked))
+    sizes = [new_size() for _ in range(count - 1)]
+    builder.match_cast(shape, relax.ShapeType([1, *sizes]))
+    return list(sizes)
+
+
+def simplified(size: Expr) -> Expr:
+    """A size in its simplest form; every variable in it is a size.
+
+    A multiple that is found by a remainder, such as `t + (16 - t % 16) % 16`, is a quotient times a
+    number, `(t + 15) // 16 * 16`. The lesser of two sizes is that one, where one is known to be.
+    """
+    analyzer = Analyzer()
+    every = ir.Range(index(0), index(LARGEST))
+    tvm_ffi.structural_walk(size, (tirx.Var, lambda var: analyzer.bind(var, every)))
+
+    def least(of: tirx.Min) -> Expr:
+        return next((a for a, b in ((of.a, of.b), (of.b, of.a)) if analyzer.can_prove(a <= b)), of)
+
+    found = analyzer.simplify(size)
+    found = tvm_ffi.structural_map(found, [(tirx.FloorDiv, _without_whole), (tirx.Min, least)])
+    found = analyzer.simplify(found)
+    multiple = _without_remainders(found)
+    return found if multiple is None else multiple
+
+
+def _without_whole(quotient: tirx.FloorDiv) -> Expr:
+    """(n + 300) // 256 as (n + 44) // 256 + 1: TVM compares what stays with n // 256."""
+    sum_, divisor = quotient.a, quotient.b
+    if not isinstance(sum_, tirx.Add) or not all(
+        isinstance(each, tirx.IntImm) and int(each) > 0 for each in (sum_.b, divisor)
+    ):
+        return quotient
+    whole, rest = divmod(int(sum_.b), int(divisor))
+    return tirx.floordiv(sum_.a + rest, divisor) + whole if whole else quotient
+
+
+def _without_remainders(size: Expr) -> Expr | None:
+    """A size in quotients in the place of remainders; None if it is no plain sum of them then.
+
+    TVM makes remainders of differences with quotients. So quotients are variables meanwhile.
+    """
+    quotients: list[tuple[tirx.Var, Expr]] = []  # those inside of others come first
+    remainders: list[Expr] = []
+    less: list[Expr] = []
+
+    def quotient(dividend: Expr, divisor: Expr) -> tirx.Var:
+        made = Analyzer().simplify(tirx.floordiv(dividend, divisor))
+        for var, known in quotients:
+            if tvm_ffi.structural_equal(made, known):
+                return var
+        quotients.append((tirx.Var(f"quotient_{len(quotients)}", INDEX), made))
+        return quotients[-1][0]
+
+    def of_quotient(found: tirx.FloorDiv) -> Expr:
+        return quotient(found.a, found.b)
+
+    def of_remainder(found: tirx.FloorMod) -> Expr:
+        remainders.append(found)
+        dividend, divisor = found.a, found.b
+        if is_negative(divisor):  # x % -16 = x - (x + 15) // 16 * 16
+            return dividend + divisor * quotient(dividend - divisor - 1, -divisor)
+        return dividend - divisor * quotient(dividend, divisor)
+
+    def note_less(number: tirx.IntImm) -> None:
+        if is_negative(number):
+            less.append(number)
+
+    found = tvm_ffi.structural_map(
+        size, [(tirx.FloorMod, of_remainder), (tirx.FloorDiv, of_quotient)]
+    )
+    if not remainders:
+        return None
+    found = Analyzer().simplify(found)
+    tvm_ffi.structural_walk(found, [(tirx.Sub, less.append), (tirx.IntImm, note_less)])
+    for var, made in reversed(quotients):
+        found = substitute(found, {var: made})
+    return None if less else found
+
+
+def is_negative(size: Expr) -> bool:
+    """Whether a size is a number below 0."""
+    return isinstance(size, tirx.IntImm) and int(size) < 0
+
+
+def pick(builder: relax.BlockBuilder, data: Expr, places: Expr, count: Expr, axis: int) -> Expr:
+    """The slices of `data` at the first `count` places along an axis."""
+    shape = [*dims_of(data)[:axis], count, *dims_of(data)[axis + 1 :]]
+
+    def compute(data: te.Tensor, places: te.Tensor) -> te.Tensor:
+        return te.compute(
+            shape, lambda *i: data(*i[:axis], places[i[axis]], *i[axis + 1 :]), name="picked"
+        )
+
+    return builder.emit_te(compute, data, places, primfunc_name_hint="pick")
+
+
+def cut(builder: relax.BlockBuilder, data: Expr, count: Expr) -> Expr:
+    """The first `count` slices along the first axis."""
+    shape = [count, *dims_of(data)[1:]]
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        return te.compute(shape, lambda *i: data(*i), name="cut")
+
+    return builder.emit_te(compute, data, primfunc_name_hint="cut")
+
+
+def reshaped_to(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Expr:
+    """The same elements in other sizes: a view where it is known that they are as many."""
+    if same_size(product(sizes), product(dims_of(data))):
+        return builder.normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))
+    return copied(builder, data, sizes)
+
+
+def copied(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Expr:
+    """A copy with other sizes, as many elements as before."""
+
+    def compute(data: te.Tensor, sizes: list[Expr]) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            flat = index(0)
+            for position, size in zip(place, sizes, strict=True):
+                flat = flat * size + position
+            found = []
+            for size in reversed(data.shape):
+                found.append(tirx.floormod(flat, te.max(size, 1)))
+                flat = tirx.floordiv(flat, te.max(size, 1))
+            return data(*reversed(found))
+
+        return te.compute(sizes, element, name="reshaped")
+
+    return builder.emit_te(
+        compute,
+        data,
+        list(sizes),
+        primfunc_name_hint="reshape",
+        primfunc_attrs={WHOLE_COPY: True},
+    )
+
+
+INDEX = "int64"
+Shape: TypeAlias = Sequence[Expr | int]
+# Writes the statements of a kernel, given what it reads, what it writes, and sizes.
+Body: TypeAlias = Callable[..., None]
+
+
+def emit_kernel(
+    builder: relax.BlockBuilder,
+    name: str,
+    inputs: Sequence[Expr],
+    outputs: Sequence[tuple[Shape, str]],
+    body: Body,
+    sizes: Shape = (),
+) -> list[Expr]:
+    """The results, of these shapes and types, of a kernel that is one serial block.
+
+    Where sizes depend on data, the kernel has names of its own for them: the body reads them off
+    its tensors, or gets them behind these. It is never fused: TVM takes some for elementwise.
+    """
+
+    def compute(tensors: list[te.Tensor], sizes: list[Expr]) -> list[te.Tensor]:
+        def statement(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
+            with IRBuilder() as kernel, opaque_block("steps"):
+                body(list(ins), list(outs), *sizes)
+            return kernel.get()
+
+        shapes, dtypes = [shape for shape, _ in outputs], [dtype for _, dtype in outputs]
+        return te.extern(shapes, tensors, statement, name=name, dtype=dtypes)
+
+    result = builder.emit_te(
+        compute,
+        list(inputs),
+        list(sizes),
+        primfunc_name_hint=name,
+        primfunc_attrs={OP_PATTERN: OPAQUE},
+    )
+    if len(outputs) == 1:
+        return [result]
+    return [builder.emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]
+
+
+def index(value: int) -> Expr:
+    """A number to count with."""
+    return tirx.const(value, INDEX)
+
+
+def put(buffer: Expr, value: Expr, *place: Expr | int) -> None:
+    """Stores one element, the first unless told otherwise."""
+    I.buffer_store(buffer, value, list(place) or [0])
+
+
+def cell(dtype: str = INDEX) -> Expr:
+    """Memory of the kernel's own for one element."""
+    return I.sblock_alloc_buffer([1], dtype)
+
+
+def table(extent: Expr, dtype: str = INDEX) -> Expr:
+    """Memory of the kernel's own for so many numbers, and for one at least; 0 at first.
+
+    TVM cuts off what no loop visits, and takes an index out of memory for the only one.
+    """
+    buffer = I.sblock_alloc_buffer([te.max(extent, index(1))], dtype)
+    with I.serial(te.max(extent, index(1))) as place:
+        put(buffer, tirx.const(0, dtype), place)
+    return buffer

@@ -1,0 +1,475 @@
+"""Sorts inside a kernel, all stable: by merges of runs of 1, 2, 4, ... elements, by a heap, which
+finds the first few of many (Williams, "Algorithm 232: Heapsort", 1964), and by digits of integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, te, tirx
+
+from microkernels.vector.expressions import ramp, reinterpret
+
+from ..graph.expressions import Converter, Expr, is_nan, literal
+from .requests import requested_sizes
+from .sizes import (
+    INDEX,
+    cell,
+    copied,
+    cut,
+    dims_of,
+    emit_kernel,
+    holds,
+    index,
+    is_number,
+    pick,
+    product,
+    put,
+    reshaped_to,
+    size_in,
+    table,
+)
+
+# Whether the first of two places has to come before the second; it may write statements.
+Before: TypeAlias = Callable[[Expr, Expr], Expr]
+
+
+def sort_places(order: Expr, count: Expr, before: Before) -> None:
+    """Puts the first `count` places in `order` in order; equal ones stay as they are."""
+    other = table(order.shape[0])
+    width, left, right, later = cell(), cell(), cell(), cell("bool")
+    put(width, index(1))
+    with I.While(width[0] < count):
+        with I.serial(tirx.floordiv(count + 2 * width[0] - 1, 2 * width[0])) as run:
+            start = run * 2 * width[0]
+            middle = te.min(start + width[0], count)
+            end = te.min(start + 2 * width[0], count)
+            put(left, start)
+            put(right, middle)
+            with I.serial(end - start) as step:
+                put(later, left[0] >= middle)
+                with I.If(tirx.all(left[0] < middle, right[0] < end)), I.Then():
+                    put(later, before(order[right[0]], order[left[0]]))
+                with I.If(later[0]):
+                    with I.Then():
+                        put(other, order[right[0]], start + step)
+                        put(right, right[0] + 1)
+                    with I.Else():
+                        put(other, order[left[0]], start + step)
+                        put(left, left[0] + 1)
+        with I.serial(count) as place:
+            put(order, other[place], place)
+        put(width, width[0] * 2)
+
+
+class Heap:
+    """A binary heap in the first numbers of a table; `above` says which of two lies above."""
+
+    def __init__(self, order: Expr, above: Before) -> None:
+        self._order, self._above = order, above
+        self._hole, self._child = cell(), cell()
+        self._moved = cell(str(order.dtype))
+
+    def build(self, count: Expr) -> None:
+        """Makes a heap of the first `count` numbers."""
+        with I.serial(tirx.floordiv(count, 2)) as number:
+            self.sink(tirx.floordiv(count, 2) - 1 - number, count)
+
+    def sink(self, start: Expr, count: Expr) -> None:
+        """Moves a number down until none below it has to lie above it."""
+        order, hole, child, moved = self._order, self._hole, self._child, self._moved
+        put(hole, start)
+        put(moved, order[start])
+        put(child, start * 2 + 1)
+        with I.While(child[0] < count):
+            # Without a branch, which half of all pairs would mispredict.
+            other = self._above(order[te.min(child[0] + 1, count - 1)], order[child[0]])
+            put(child, child[0] + other.astype(INDEX))
+            with I.If(self._above(order[child[0]], moved[0])):
+                with I.Then():
+                    put(order, order[child[0]], hole[0])
+                    put(hole, child[0])
+                    put(child, child[0] * 2 + 1)
+                with I.Else():
+                    put(child, count)
+        put(order, moved[0], hole[0])
+
+    def sort(self, count: Expr) -> None:
+        """Puts what lies above all others last, and so on; it is no heap then."""
+        with I.serial(count - 1) as number:
+            last = count - 1 - number
+            _swap(self._order, index(0), last)
+            self.sink(index(0), last)
+
+
+def _swap(order: Expr, one: Expr, other: Expr) -> None:
+    kept = cell()
+    put(kept, order[one])
+    put(order, order[other], one)
+    put(order, kept[0], other)
+
+
+class Order:
+    """Places in the order of their ranks, equal ones by their numbers, as entries of a table.
+
+    An entry is a place, or if a rank has 32 bits a key: one comparison is enough then.
+    """
+
+    def __init__(self, entries: Expr, rank: Callable[[Expr], Expr]) -> None:
+        self.entries, self.rank = entries, rank
+        self.has_keys = str(rank(index(0)).ty.dtype) == "int32"
+
+    def entry(self, place: Expr) -> Expr:
+        """What a heap has for a place."""
+        return key_of(self.rank(place), place) if self.has_keys else place
+
+    def rank_of(self, entry: Expr) -> Expr:
+        """The rank of an entry."""
+        return (entry >> 32).astype("int32") if self.has_keys else self.rank(entry)
+
+    def later(self, one: Expr, other: Expr) -> Expr:
+        """Whether an entry comes behind another one."""
+        if self.has_keys:
+            return one > other
+        left, right = self.rank(one), self.rank(other)
+        return tirx.any(left > right, tirx.all(tirx.EQ(left, right), one > other))
+
+
+def sort_by_digits(order: Order, count: Expr) -> None:
+    """Makes the first entries the places of the first `count` ranks, in order.
+
+    Eight bits at a time, the lowest first. Digits that are the same in all ranks take no time.
+    """
+    places, other, total, kept = order.entries, table(order.entries.shape[0]), cell(), cell()
+    bits = int(order.rank(index(0)).ty.dtype.bits)
+    counts = I.sblock_alloc_buffer([bits * 32], INDEX)
+
+    def digit(place: Expr, step: Expr) -> Expr:
+        """Where a digit of a rank is counted; the highest bit is that of signs."""
+        rank = order.rank(place)
+        rank = rank ^ tirx.min_value(str(rank.ty.dtype))
+        eight = tirx.shift_right(rank, tirx.Cast(rank.ty.dtype, step * 8)) & 255
+        return step * 256 + eight.astype(INDEX)
+
+    with I.serial(bits * 32) as at:
+        put(counts, index(0), at)
+    with I.serial(count) as place:
+        put(places, place, place)
+        for lowest in range(bits // 8):
+            counted = digit(place, index(lowest))
+            put(counts, counts[counted] + 1, counted)
+    with (
+        I.serial(index(bits // 8)) as step,
+        I.If(counts[digit(index(0), step)] < count),
+        I.Then(),
+    ):
+        put(total, index(0))
+        with I.serial(256) as number:
+            put(kept, counts[step * 256 + number])
+            put(counts, total[0], step * 256 + number)
+            put(total, total[0] + kept[0])
+        with I.serial(count) as number:
+            put(kept, digit(places[number], step))
+            put(other, places[number], counts[kept[0]])
+            put(counts, counts[kept[0]] + 1, kept[0])
+        with I.serial(count) as number:
+            put(places, other[number], number)
+
+
+def rising(value: Expr, nan_is_most: bool = True) -> Expr:
+    """An int32, of 64 bits an int64, in the order of numbers; both zeros are one.
+
+    Integers of negative floats count backwards. NaN is the greatest or the least.
+    """
+    dtype, bits = str(value.ty.dtype), int(value.ty.dtype.bits)
+    signed, wide = f"int{bits}", "int64" if bits == 64 else "int32"
+    if "float" not in dtype:
+        if dtype in ("uint32", "uint64"):  # with the highest bit flipped, the order is that of int
+            return reinterpret(signed, value) ^ tirx.min_value(signed)
+        return value.astype(wide)
+    most, zero = tirx.max_value(signed), tirx.const(0, signed)
+    code = reinterpret(signed, value)
+    found = tirx.Select(code < zero, code ^ most, code)
+    found = tirx.Select(tirx.EQ(code & most, zero), zero, found)
+    nan = most if nan_is_most else tirx.min_value(signed)
+    return tirx.Select(is_nan(value), nan, found).astype(wide)
+
+
+def key_of(rank: Expr, place: Expr) -> Expr:
+    """An int64 number in the order of int32 ranks, equal ones by their places.
+
+    There are fewer than 2**32 places.
+    """
+    return (rank.astype(INDEX) << 32) | place
+
+
+def place_in(key: Expr) -> Expr:
+    """The place in a key."""
+    return key & index(2**32 - 1)
+
+
+def lesser(left: Expr, right: Expr) -> Expr:
+    """Whether a number comes before another; NaN comes behind all others, and is equal to NaN."""
+    dtype = str(left.ty.dtype)
+    if dtype == "bool":
+        left, right = tirx.Cast("int8", left), tirx.Cast("int8", right)
+    if "float" not in dtype:
+        return left < right
+    return tirx.any(left < right, tirx.all(is_nan(right), tirx.Not(is_nan(left))))
+
+
+# TopK: always sorted, which an unsorted one may be; of equal elements the first.
+#
+#     ranks = integers in the order of x[row, :, column]    the least is the first
+#     a few of many: a heap of the best so far, the last of them on top; whole blocks of elements
+#                    whose least rank is not below it are skipped
+#     else: a sort of all by digits
+#     values, places = x[row, place, column], place    for each place in the heap, or of the first k
+#
+# NaN is greater than all numbers, as in ONNX Runtime; zeros of both signs are equal. TVM's operator
+# compares floats in a way that puts a row with a NaN in no order.
+
+
+COLUMNS = 16  # whose elements are read together: one cache line
+BLOCK = 32  # elements that are skipped together
+FEW = 16
+ONE_OF = 24  # where a heap takes as long as a sort by digits, of 768 to 4,000 elements
+
+
+def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, dims = inputs[0], dims_of(inputs[0])
+    axis = attrs.get("axis", -1) % len(dims)
+    asked = inputs[1] if len(inputs) > 1 else literal(np.array([attrs.get("k", 1)], np.int64))
+    (count,) = requested_sizes(builder, asked, dims[axis])
+    largest = bool(attrs.get("largest", 1))
+    outer, inner = product(dims[:axis]), product(dims[axis + 1 :])
+
+    def body(ins: list[Expr], outs: list[Expr]) -> None:
+        _Rows(ins[0], outs[0], outs[1], largest).emit()
+
+    x3, shape = reshaped_to(builder, x, [outer, dims[axis], inner]), [outer, count, inner]
+    results = [(shape, x.ty.dtype), (shape, INDEX)]
+    found = emit_kernel(builder, "top_k", [x3], results, body)
+    chosen = [*dims[:axis], count, *dims[axis + 1 :]]
+    return relax.Tuple([reshaped_to(builder, each, chosen) for each in found])
+
+
+class _Rows:
+    """The kernel, of `x[row, place, column]`."""
+
+    def __init__(self, x: Expr, values: Expr, places: Expr, largest: bool) -> None:
+        self._x, self._values, self._places, self._largest = x, values, places, largest
+        self._extent, self._count = x.shape[1], places.shape[1]
+        self._columns = 1 if is_number(x.shape[2], 1) else COLUMNS
+        self._dtype = str(self._rank(index(0), index(0), index(0)).ty.dtype)
+        # Behind the ranks of a column are some that are never chosen.
+        self._apart = self._extent + BLOCK
+        self._ranks = I.sblock_alloc_buffer([self._columns * self._apart], self._dtype)
+        self._order = table(self._extent)
+        self._last = cell(self._dtype)
+
+    def emit(self) -> None:
+        """All rows and columns, some columns at a time."""
+        outer, _, inner = self._x.shape
+        blocks = tirx.floordiv(inner + (self._columns - 1), self._columns)
+        with I.serial(outer) as row, I.serial(blocks) as block:
+            first = block * self._columns
+            width = te.min(self._columns, inner - first) if self._columns > 1 else index(1)
+            with I.serial(self._extent) as place, I.serial(width) as column:
+                rank = self._rank(row, place, first + column)
+                put(self._ranks, rank, column * self._apart + place)
+            with I.serial(width) as column:
+                base = column * self._apart
+                with I.serial(BLOCK) as place:
+                    never = tirx.max_value(self._dtype)
+                    put(self._ranks, never, base + self._extent + place)
+                self._choose(row, first + column, base)
+
+    def _rank(self, row: Expr, place: Expr, column: Expr) -> Expr:
+        rank = rising(self._x[row, place, column])
+        return rank ^ tirx.const(-1, rank.ty.dtype) if self._largest else rank
+
+    def _choose(self, row: Expr, column: Expr, base: Expr) -> None:
+        """Stores the results of one column, whose ranks begin at `base`."""
+        order = Order(self._order, lambda place: self._ranks[base + place])
+
+        def store(place_of: Callable[[Expr], Expr]) -> None:
+            with I.serial(self._count) as number:
+                place = place_of(self._order[number])
+                put(self._places, place, row, number, column)
+                put(self._values, self._x[row, place, column], row, number, column)
+
+        def by_heap() -> None:
+            self._fill_heap(order, base)
+            store(lambda entry: place_in(entry) if order.has_keys else entry)
+
+        def by_digits() -> None:
+            sort_by_digits(order, self._extent)
+            store(lambda place: place)
+
+        few = tirx.any(self._count * ONE_OF <= self._extent, self._count <= FEW)
+        if holds(few):
+            by_heap()
+        elif holds(tirx.all(self._count * ONE_OF > self._extent, self._count > FEW)):
+            by_digits()
+        else:
+            with I.If(few):
+                with I.Then():
+                    by_heap()
+                with I.Else():
+                    by_digits()
+
+    def _fill_heap(self, order: Order, base: Expr) -> None:
+        """Leaves the first elements in order."""
+        count, last, heap = self._count, self._last, Heap(self._order, order.later)
+        with I.serial(count) as place:
+            put(self._order, order.entry(place), place)
+        heap.build(count)
+        put(last, order.rank_of(self._order[0]))
+        blocks = tirx.floordiv(self._extent - count + (BLOCK - 1), BLOCK)
+        with I.If(count > 0), I.Then(), I.serial(blocks) as block:
+            start = count + block * BLOCK
+            # Of equal elements the first has the place: a later one must be better.
+            with (
+                I.If(_least(self._ranks, base + start) < last[0]),
+                I.Then(),
+                I.serial(BLOCK) as number,
+                I.If(self._ranks[base + start + number] < last[0]),
+                I.Then(),
+            ):
+                put(self._order, order.entry(start + number))
+                heap.sink(index(0), count)
+                put(last, order.rank_of(self._order[0]))
+        heap.sort(count)
+
+
+def _least(ranks: Expr, start: Expr) -> Expr:
+    """The least of a block, by vectors."""
+    lanes = 256 // int(ranks.dtype.bits)
+    vectors = [ranks[ramp(start + first, lanes)] for first in range(0, BLOCK, lanes)]
+    while len(vectors) > 1:
+        vectors = [te.min(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)]
+    name = f"llvm.vector.reduce.smin.v{lanes}i{ranks.dtype.bits}"
+    return I.call_llvm_pure_intrin(str(ranks.dtype), name, vectors[0])
+
+
+TOP_K_CONVERTERS: dict[str, Converter] = {"TopK": _top_k}
+
+
+# Unique: the different elements of a tensor, or the different slices along an axis.
+#
+# A kernel sorts the places of all slices, which puts equal ones side by side, the first of them in
+# front: elements by their digits, slices of several by merges. NaN is equal to NaN and comes last;
+# of 0 and -0 the first one stays.
+
+
+def _unique(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, axis = inputs[0], attrs.get("axis")
+    dims = dims_of(x)
+    if axis is None:
+        slices = [index(1), product(dims), index(1)]
+        x = copied(builder, x, [slices[1]])
+        axis = 0
+    else:
+        axis %= len(dims)
+        slices = [product(dims[:axis]), dims[axis], product(dims[axis + 1 :])]
+    data = copied(builder, x, slices)
+    in_order = bool(attrs.get("sorted", 1))
+
+    def body(ins: list[Expr], outs: list[Expr]) -> None:
+        (x,), (firsts, inverse, counts, count) = ins, outs
+        extent = x.shape[1]
+        order, group = table(extent), cell()
+        single = is_number(x.shape[0], 1) and is_number(x.shape[2], 1)
+        before = (_sort_elements if single else _sort)(x, order)
+        put(group, index(-1))
+        with I.serial(extent) as place:
+            new = cell("bool")
+            put(new, tirx.EQ(place, index(0)))
+            with I.If(place > 0), I.Then():
+                put(new, before(order[place - 1], order[place]))
+            with I.If(new[0]), I.Then():
+                put(group, group[0] + 1)
+                put(firsts, order[place], group[0])
+                put(counts, index(0), group[0])
+            put(counts, counts[group[0]] + 1, group[0])
+            put(inverse, group[0], order[place])
+        put(count, group[0] + 1)
+        if not in_order:
+            _by_first_place(firsts, inverse, counts)
+
+    extent = slices[1]
+    results = [([extent], INDEX), ([extent], INDEX), ([extent], INDEX), ([1], INDEX)]
+    firsts, inverse, counts, count = emit_kernel(builder, "unique", [data], results, body)
+    found = size_in(builder, count)
+    values = pick(builder, x, firsts, found, axis)
+    return relax.Tuple([values, cut(builder, firsts, found), inverse, cut(builder, counts, found)])
+
+
+def _sort(x: Expr, order: Expr) -> Before:
+    """Puts the places of slices in order; whether one comes before another."""
+
+    def before(one: Expr, other: Expr) -> Expr:
+        return _compared(x, one, other)
+
+    extent = x.shape[1]
+    with I.serial(extent) as place:
+        put(order, place, place)
+    sort_places(order, extent, before)
+    return before
+
+
+def _sort_elements(x: Expr, order: Expr) -> Before:
+    """As `_sort`, of slices of one element: by digits."""
+    extent = x.shape[1]
+    ranks = table(extent, str(rising(x[0, index(0), 0]).ty.dtype))
+
+    def before(one: Expr, other: Expr) -> Expr:
+        return ranks[one] < ranks[other]
+
+    with I.serial(extent) as place:
+        put(ranks, rising(x[0, place, 0]), place)
+    sort_by_digits(Order(order, lambda place: ranks[place]), extent)
+    return before
+
+
+def _compared(x: Expr, one: Expr, other: Expr) -> Expr:
+    """Whether a slice comes before another: the first elements that differ decide."""
+    result, place = cell("int8"), cell()
+    outer, inner = x.shape[0], x.shape[2]
+    put(result, tirx.const(0, "int8"))
+    put(place, index(0))
+    with I.While(tirx.all(tirx.EQ(result[0], tirx.const(0, "int8")), place[0] < outer * inner)):
+        row, column = tirx.floordiv(place[0], inner), tirx.floormod(place[0], inner)
+        left, right = x[row, one, column], x[row, other, column]
+        with I.If(lesser(left, right)), I.Then():
+            put(result, tirx.const(1, "int8"))
+        with I.If(lesser(right, left)), I.Then():
+            put(result, tirx.const(-1, "int8"))
+        put(place, place[0] + 1)
+    return result[0] > 0
+
+
+def _by_first_place(firsts: Expr, inverse: Expr, counts: Expr) -> None:
+    """Numbers the groups anew, in the order of their first elements."""
+    extent = inverse.shape[0]
+    old_firsts, old_counts, number = table(extent), table(extent), table(extent)
+    group, found = cell(), cell()
+    with I.serial(extent) as place:
+        put(old_firsts, firsts[place], place)
+        put(old_counts, counts[place], place)
+    put(found, index(0))
+    with I.serial(extent) as place:
+        put(group, inverse[place])
+        with I.If(tirx.EQ(old_firsts[group[0]], place)), I.Then():
+            put(number, found[0], group[0])
+            put(firsts, place, found[0])
+            put(counts, old_counts[group[0]], found[0])
+            put(found, found[0] + 1)
+        put(inverse, number[group[0]], place)
+
+
+UNIQUE_CONVERTERS: dict[str, Converter] = {"Unique": _unique}

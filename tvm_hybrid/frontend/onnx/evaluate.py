@@ -1,0 +1,321 @@
+"""Computes a node whose inputs are all constant, by NumPy or ONNX's reference implementation."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import onnx
+from numpy.typing import DTypeLike, NDArray
+from onnx import helper, numpy_helper
+
+from relay_passes.ir.quantization import along_axis
+
+from .graph.graph import Graph, is_standard, static_shape, subgraphs
+from .graph.node_builder import attributes_of
+from .ops.elementwise import BFLOAT16, FLOAT16, SUMMING
+
+# Quantising and dequantising constants as ONNX's text says; what the front end folds with.
+#
+# ONNX's reference differs: it overflows beyond int32, has no DequantizeLinear before opset 19, and
+# gives an all-zero tensor the scale 1 / 255 where the operator's text leaves it open and ONNX
+# Runtime says 1.
+
+
+def quantize_linear(
+    node: onnx.NodeProto, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+) -> np.ndarray:
+    """QuantizeLinear per tensor or per axis: saturate(round_half_even(x / scale) + zero_point)."""
+    attributes = attributes_of(node)
+    code = attributes.get("output_dtype", 0)
+    dtype: DTypeLike = helper.tensor_dtype_to_np_dtype(code) if code else np.uint8
+    if zero_point is not None:
+        dtype = zero_point.dtype
+    if attributes.get("block_size"):
+        raise ValueError("quantising in blocks is not supported")
+    axis = 0 if x.ndim == 1 else attributes.get("axis", 1)
+    step = along_axis(scale.astype(np.float32), x.ndim, axis)
+    offset = 0 if zero_point is None else along_axis(zero_point.astype(np.float64), x.ndim, axis)
+    limits = np.iinfo(dtype)
+    with np.errstate(all="ignore"):
+        # A float64 sum is exact here: no rounding after that of the quotient.
+        value = np.rint(x.astype(np.float32) / step).astype(np.float64) + offset
+    return np.clip(np.nan_to_num(value), limits.min, limits.max).astype(dtype)
+
+
+def dequantize_linear(
+    node: onnx.NodeProto, q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+) -> np.ndarray:
+    """DequantizeLinear per tensor or per axis: (q - zero_point) * scale, rounded to float32."""
+    attributes = attributes_of(node)
+    if attributes.get("block_size"):
+        raise ValueError("blocks stay as they are")
+    code = attributes.get("output_dtype", 0)
+    axis = 0 if q.ndim == 1 else attributes.get("axis", 1)
+    offset = 0 if zero_point is None else along_axis(zero_point.astype(np.int64), q.ndim, axis)
+    difference = (q.astype(np.int64) - offset).astype(np.float32)
+    value = difference * along_axis(scale.astype(np.float32), q.ndim, axis)
+    return value.astype(helper.tensor_dtype_to_np_dtype(code) if code else scale.dtype)
+
+
+def dynamic_quantize_linear(node: onnx.NodeProto, x: np.ndarray) -> list[np.ndarray]:
+    """DynamicQuantizeLinear: the quantised tensor, its scale and its zero point."""
+    zero = np.float32(0)
+    high = np.maximum(x.max(initial=0), zero, dtype=np.float32)
+    low = np.minimum(x.min(initial=0), zero, dtype=np.float32)
+    scale = np.asarray((high - low) / np.float32(255) or np.float32(1), np.float32)
+    offset = np.asarray(np.clip(np.rint(-low / scale), 0, 255), np.uint8)
+    q = np.clip(np.rint(x / scale) + np.float32(offset), 0, 255).astype(np.uint8)
+    return [q, scale, offset]
+
+
+# Casts constants exactly as kernels do (`microkernels.vector.ieee.convert`).
+#
+# For a float that the integer type cannot hold, NumPy's result depends on the CPU's instruction,
+# which may differ between vectors and single elements.
+
+
+def cast(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    """Cast of a constant."""
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes_of(node)["to"]))
+    if dtype.kind not in "iu" or x.dtype.kind in "iub":
+        with np.errstate(all="ignore"):
+            return x.astype(dtype)
+    if x.dtype == np.float16 and dtype == np.uint32:
+        x = np.where(np.isfinite(x), x, 0)
+    return to_integers(x.astype(np.float64), dtype)
+
+
+def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> np.ndarray:
+    """The low bits of an int32 or an int64, whichever the kernels go by."""
+    dtype = np.dtype(dtype)
+    if dtype not in (np.uint32, np.uint64):
+        wide = np.int64 if dtype == np.int64 else np.int32
+        return _signed(x, wide).astype(dtype)
+    half = 2.0 ** (8 * dtype.itemsize - 1)
+    above = x >= half
+    low = _signed(np.where(above, x - half, x), np.int32 if dtype == np.uint32 else np.int64)
+    return low.view(dtype) ^ np.where(above, np.uint64(half), np.uint64(0)).astype(dtype)
+
+
+def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> np.ndarray:
+    """Towards zero; the least integer for what the type cannot hold."""
+    limits = np.iinfo(dtype)
+    whole = np.trunc(x)
+    inside = (whole >= float(limits.min)) & (whole < -float(limits.min))
+    return np.where(inside, np.where(inside, whole, 0).astype(dtype), dtype(limits.min))
+
+
+logger = logging.getLogger("tvm_hybrid")
+
+# Beyond this a folded value must not be much larger than what it was made from: a mask of a
+# megabyte is better precomputed, a broadcast of a whole weight is not.
+MAX_FOLDED_BYTES = 1 << 20
+MAX_GROWTH = 4
+
+# Control flow, and what the reference computes by another order of roundings than we do, or by the
+# defaults of the newest opset.
+_KEPT = {"Loop", "If", "Scan", "Constant", "Resize", "RoiAlign", "Upsample"}
+# Of no elements they are 0 / 0: relay_passes/canonicalize/constants.py says what that is.
+_AVERAGES = {"ReduceMean", "GlobalAveragePool"}
+# Operators whose output shape depends on values, but is no larger than the input times its rank.
+_BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
+
+
+def _divide(node: onnx.NodeProto, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Division as ONNX defines it: towards zero for integers (the reference rounds down)."""
+    if not np.issubdtype(left.dtype, np.integer):
+        with np.errstate(all="ignore"):
+            return np.divide(left, right)
+    if not np.all(right):
+        raise ZeroDivisionError("integer division by zero")
+    quotient = np.abs(left) // np.abs(right)
+    return (quotient * (np.sign(left) * np.sign(right))).astype(left.dtype)
+
+
+def _gather_elements(node: onnx.NodeProto, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """GatherElements where the indices are smaller than the data (the reference fails there)."""
+    axis = attributes_of(node).get("axis", 0) % data.ndim
+    cut = tuple(
+        slice(None) if position == axis else slice(extent)
+        for position, extent in enumerate(indices.shape)
+    )
+    return np.take_along_axis(data[cut], indices, axis)
+
+
+_CORRECTED: dict[str, Callable[..., np.ndarray | list[np.ndarray]]] = {
+    "Cast": cast,
+    "DequantizeLinear": dequantize_linear,
+    "Div": _divide,
+    "DynamicQuantizeLinear": dynamic_quantize_linear,
+    "GatherElements": _gather_elements,
+    "QuantizeLinear": quantize_linear,
+}
+
+
+def evaluate(
+    node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]
+) -> list[np.ndarray] | None:
+    """The outputs of a node, or None if they are not constant or not worth storing.
+
+    Parameters
+    ----------
+    types
+        The inferred types of the node's outputs, by which size and dtype are judged.
+    """
+    if not is_standard(node) or node.op_type in _KEPT or any(True for _ in subgraphs(node)):
+        return None
+    if any(name and name not in graph.constants for name in node.input):
+        return None
+    if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
+        return None
+    if node.op_type in _AVERAGES and not graph.constants[node.input[0]].size:
+        return None
+    if not _deterministic(node.op_type, graph.opset) or not _small_enough(node, graph, types):
+        return None
+    try:
+        results = _run(node, graph)
+    except Exception as error:  # whatever the reference raises, the node is merely not folded
+        logger.debug("cannot fold %s node %r: %s", node.op_type, node.name, error)
+        return None
+    arrays = []
+    for name, result in zip(node.output, results, strict=False):
+        elem_type = types[name].tensor_type.elem_type if name in types else 0
+        if not isinstance(result, np.ndarray | np.generic) or not elem_type:
+            return None
+        array = np.asarray(result, dtype=helper.tensor_dtype_to_np_dtype(elem_type))
+        expected = static_shape(types[name])
+        if expected is not None and expected != array.shape:
+            return None
+        arrays.append(array)
+    return arrays if len(arrays) == len(node.output) else None
+
+
+def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
+    own = _CORRECTED.get(node.op_type) or PLAIN_OPERATORS.get(node.op_type)
+    if own is not None:
+        inputs = (graph.constants[name] if name else None for name in node.input)
+        with np.errstate(all="ignore"):
+            results = own(node, *inputs)
+        return results if isinstance(results, list) else [results]
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = {name: graph.constants[name] for name in node.input if name}
+    if node.op_type in SUMMING:  # the caller rounds the result
+        feeds = {name: _widened(array) for name, array in feeds.items()}
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(_model_of(node, feeds, graph.opset)).run(None, feeds)
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.name in (BFLOAT16, FLOAT16) else array
+
+
+def _model_of(node: onnx.NodeProto, feeds: dict[str, np.ndarray], opset: int) -> onnx.ModelProto:
+    """A model of one node: the reference takes a bare node for one of the newest opset."""
+    inputs = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in feeds.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    body = helper.make_graph([node], "folded", inputs, outputs)
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def _is_weight(array: np.ndarray) -> bool:
+    """Whether a quantised constant is what products read, and not a bias, a scalar or a vector.
+
+    Dequantised weights stay as they are, those of one row or column too: the low-precision passes
+    want the integers.
+    """
+    return array.dtype.itemsize < 4 and array.ndim > 1 and array.size > 1
+
+
+@cache
+def _deterministic(op_type: str, opset: int) -> bool:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    # Sequence and optional results are no arrays.
+    kinds = [kind for output in schema.outputs for kind in output.types]
+    tensors = all(kind.startswith("tensor(") for kind in kinds) or op_type == "Identity"
+    random = op_type.startswith("Random") or op_type in ("Bernoulli", "Multinomial")
+    return tensors and not random
+
+
+def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]) -> bool:
+    read = sum(graph.constants[name].nbytes for name in node.input if name)
+    limit = max(MAX_FOLDED_BYTES, MAX_GROWTH * read)
+    for name in node.output:
+        shape = static_shape(types[name]) if name in types else None
+        if shape is None:
+            if node.op_type not in _BOUNDED:
+                return False
+        else:
+            itemsize = helper.tensor_dtype_to_np_dtype(types[name].tensor_type.elem_type).itemsize
+            if math.prod(shape) * itemsize > limit:
+                return False
+    return True
+
+
+# Operators that NumPy computes just as ONNX does, in every opset.
+#
+# Graphs that compute shapes and masks consist of them. The reference implementation knows them as
+# well, but to import it takes 8 MB and most of a second.
+
+
+Plain = Callable[..., np.ndarray]
+
+
+def _of_elements(function: Callable[..., np.ndarray]) -> Plain:
+    return lambda _node, *inputs: function(*inputs)
+
+
+def _concat(node: onnx.NodeProto, *inputs: np.ndarray) -> np.ndarray:
+    return np.concatenate(inputs, attributes_of(node)["axis"])
+
+
+def _constant_of_shape(node: onnx.NodeProto, shape: np.ndarray) -> np.ndarray:
+    value = attributes_of(node).get("value")
+    filled = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+    return np.full(tuple(shape), filled.reshape(()))
+
+
+def _expand(_node: onnx.NodeProto, data: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape))).copy()
+
+
+def _gather(node: onnx.NodeProto, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take(data, indices, attributes_of(node).get("axis", 0))
+
+
+def _transpose(node: onnx.NodeProto, data: np.ndarray) -> np.ndarray:
+    return data.transpose(attributes_of(node).get("perm"))
+
+
+PLAIN_OPERATORS: dict[str, Plain] = {
+    "Add": _of_elements(np.add),
+    "And": _of_elements(np.logical_and),
+    "Concat": _concat,
+    "ConstantOfShape": _constant_of_shape,
+    "Equal": _of_elements(np.equal),
+    "Expand": _expand,
+    "Gather": _gather,
+    "Greater": _of_elements(np.greater),
+    "GreaterOrEqual": _of_elements(np.greater_equal),
+    "Identity": _of_elements(lambda data: data),
+    "Less": _of_elements(np.less),
+    "LessOrEqual": _of_elements(np.less_equal),
+    "Mul": _of_elements(np.multiply),
+    "Not": _of_elements(np.logical_not),
+    "Or": _of_elements(np.logical_or),
+    "Sub": _of_elements(np.subtract),
+    "Transpose": _transpose,
+    "Where": _of_elements(np.where),
+}

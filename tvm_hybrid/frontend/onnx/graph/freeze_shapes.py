@@ -1,0 +1,435 @@
+"""Gives every dimension of every input a number.
+
+x: float32[batch, seq]    shapes={"x": (1, 128)}              ->  x: float32[1, 128]
+y: float32[batch, 3]      shapes={"batch": 1, "seq": 128}     ->  y: float32[1, 3]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from operator import index as as_index
+from typing import Any, SupportsIndex, cast
+
+import tvm_ffi
+from onnx import TensorShapeProto, TypeProto, helper
+from tvm import tirx
+
+from microkernels.base.errors import Argument, ShapeError
+
+from ....runtime.tensors import evaluate, is_relation, names_in, renamed, text_of
+from .expressions import Expr
+from .graph import Graph
+
+MAX_DIM = 2**31 - 1
+MAX_ELEMENTS = 2**36
+
+Shapes = Mapping[str, int | Sequence[int | None]]
+Dim = int | str | None
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An input and its dimensions as declared: a number, a symbol, or None where unknown.
+
+    `dims` itself is None if the model does not even tell the rank.
+    """
+
+    name: str
+    dims: tuple[Dim, ...] | None
+
+    def __str__(self) -> str:
+        if self.dims is None:
+            return f"{self.name!r} (of unknown rank)"
+        dims = ", ".join("?" if dim is None else str(dim) for dim in self.dims)
+        return f"{self.name!r} [{dims}]"
+
+
+def freeze_shapes(
+    graph: Graph, shapes: Shapes | None, keep_open: bool = False
+) -> dict[str, tuple[int | str, ...]]:
+    """Replaces the symbolic and unknown dimensions of the graph's inputs by numbers, in place.
+
+    Parameters
+    ----------
+    shapes
+        By input name the whole shape (None keeps the model's number), or by symbolic dimension
+        name its value. A symbol that one input's shape gives a value holds for every input.
+    keep_open
+        Dimensions without a value keep their names, made identifiers, or get one of their input.
+
+    Returns
+    -------
+    dict
+        The sizes of the inputs that have open ones: numbers, names, and expressions of names.
+
+    Raises
+    ------
+    ShapeError
+        A dimension is left without a value, a value contradicts the model or another value or is
+        no positive integer, or a name is unknown.
+    """
+    resolved, values = _resolved(graph, shapes)
+    if keep_open:
+        return _keep_open(graph, resolved, values)
+    for item, dims in resolved.items():
+        numbers = _numbers(item, dims)
+        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), numbers)
+        graph.types[item.name] = type_proto
+    return {}
+
+
+def open_sizes(graph: Graph, shapes: Shapes) -> tuple[dict[str, tuple[Dim, ...]], dict[str, int]]:
+    """The inputs' dimensions with those numbers that are given, and the names' numbers.
+
+    Raises
+    ------
+    ShapeError
+        As `freeze_shapes`, but for dimensions without a value.
+    """
+    resolved, values = _resolved(graph, shapes)
+    return {item.name: tuple(dims) for item, dims in resolved.items()}, values
+
+
+def _resolved(
+    graph: Graph, shapes: Shapes | None
+) -> tuple[dict[_Input, list[Dim]], dict[str, int]]:
+    """The inputs' dimensions, as far as they have numbers, and the numbers of names."""
+    inputs = [_declared(item.name, graph) for item in graph.inputs]
+    by_name = {item.name: item for item in inputs}
+    symbols = {dim for item in inputs for dim in item.dims or () if isinstance(dim, str)}
+    values: dict[str, int] = {}
+    sources: dict[str, str | Argument] = {}
+    given: dict[str, list[int | None]] = {}
+
+    def bind(symbol: str, value: int, source: str | Argument) -> None:
+        if values.setdefault(symbol, value) != value:
+            raise ShapeError(
+                f"dimension {symbol!r} is {values[symbol]} by ",
+                sources[symbol],
+                f" but {value} by ",
+                source,
+                "; give one value",
+                argument="shapes",
+            )
+        sources.setdefault(symbol, source)
+
+    for key, value in (shapes or {}).items():
+        if key in by_name:
+            given[key] = _check_shape(by_name[key], value)
+            for symbol, dim in zip(by_name[key].dims or (), given[key], strict=False):
+                if isinstance(symbol, str) and dim is not None:
+                    bind(symbol, dim, f"the shape of {key!r}")
+        elif key in symbols:
+            where = Argument("shapes", key, is_size=True)
+            bind(key, _check_dim(value, where), where)
+        else:
+            raise ShapeError(Argument("shapes"), _unknown_name(key, graph, inputs, symbols))
+    return {item: _resolve(item, given.get(item.name), values) for item in inputs}, values
+
+
+def _keep_open(
+    graph: Graph, resolved: dict[_Input, list[Dim]], values: dict[str, int]
+) -> dict[str, tuple[int | str, ...]]:
+    """Gives open dimensions names that are identifiers, and the graph their names."""
+    texts = [dim for dims in resolved.values() for dim in dims if isinstance(dim, str)]
+    plain = [text for text in texts if not is_relation(text)]
+    # What relates dimensions that no input has alone is a name of its own.
+    known = {*plain, *values}
+    related = {text for text in texts if is_relation(text) and names_in(text) <= known}
+    legal = legal_names([text for text in texts if text not in related])
+    found: dict[str, tuple[int | str, ...]] = {}
+    for item, dims in resolved.items():
+        sizes: list[int | str] = []
+        for position, dim in enumerate(dims):
+            if dim is None:
+                own = f"{item.name}_{position}"
+                dim = legal_names([own], tuple(legal.values()))[own]
+                legal[dim] = dim
+            elif isinstance(dim, str):
+                names: dict[str, Any] = {**legal, **{name: str(n) for name, n in values.items()}}
+                dim = renamed(dim, names) if dim in related else legal[dim]
+                number = evaluate(dim, {}) if not names_in(dim) else None
+                dim = dim if number is None else number
+            sizes.append(dim)
+        numbers = [size for size in sizes if isinstance(size, int)]
+        _numbers(item, list(numbers))
+        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), sizes)
+        graph.types[item.name] = type_proto
+        if len(numbers) < len(sizes):
+            found[item.name] = tuple(sizes)
+    return found
+
+
+def declared_dims(type_proto: TypeProto) -> tuple[Dim, ...] | None:
+    """A tensor type's dimensions as declared: numbers, symbols, None; None if no rank is told."""
+    tensor = type_proto.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(_declared_dim(dim) for dim in tensor.shape.dim)
+
+
+def _declared(name: str, graph: Graph) -> _Input:
+    return _Input(name, declared_dims(graph.types[name]))
+
+
+def _declared_dim(dim: TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return dim.dim_value
+    # Exporters write "?" or "" for dimensions that have nothing to do with each other.
+    return None if dim.dim_param.strip() in ("", "?") else dim.dim_param
+
+
+def _check_dim(value: object, where: Argument) -> int:
+    try:
+        number = as_index(cast(SupportsIndex, value))
+    except TypeError:
+        raise ShapeError(where, f" is {value!r}; a dimension is an integer") from None
+    if isinstance(value, bool) or not 0 <= number <= MAX_DIM:
+        raise ShapeError(where, f" is {value!r}; a dimension is an integer from 0 to {MAX_DIM}")
+    return number
+
+
+def _check_shape(item: _Input, value: object) -> list[int | None]:
+    where = Argument("shapes", item.name)
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise ShapeError(
+            where, f" is {value!r}; the shape of input {item} is a tuple of {_rank(item)}integers"
+        )
+    dims = [
+        None if dim is None else _check_dim(dim, replace(where, position=position))
+        for position, dim in enumerate(value)
+    ]
+    if item.dims is not None:
+        if len(dims) != len(item.dims):
+            raise ShapeError(
+                where, f" has {len(dims)} dimensions, but input {item} has {len(item.dims)}"
+            )
+        for position, (fixed, dim) in enumerate(zip(item.dims, dims, strict=True)):
+            if isinstance(fixed, int) and dim not in (None, fixed):
+                raise ShapeError(
+                    replace(where, position=position),
+                    f" is {dim}, but the model fixes dimension {position} of input {item} to "
+                    f"{fixed}",
+                )
+    return dims
+
+
+def _rank(item: _Input) -> str:
+    return "" if item.dims is None else f"{len(item.dims)} "
+
+
+def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int]) -> list[Dim]:
+    """The dimensions, as far as they have numbers."""
+    if item.dims is None and given is None:
+        raise ShapeError(
+            f"input {item} has no shape in the model; give all its sizes by ",
+            Argument("shapes", item.name),
+        )
+    declared: Sequence[Dim] = item.dims if item.dims is not None else [None] * len(given or ())
+    dims: list[Dim] = list(declared)
+    for position, dim in enumerate(declared):
+        if isinstance(dim, str):
+            related = is_relation(dim) and names_in(dim) <= values.keys()
+            dims[position] = values.get(dim, evaluate(dim, values) if related else dim)
+        if given is not None and given[position] is not None:
+            dims[position] = given[position]
+    return dims
+
+
+def _numbers(item: _Input, dims: list[Dim]) -> list[int]:
+    """The dimensions, which all must have numbers."""
+    numbers = [dim for dim in dims if isinstance(dim, int)]
+    if len(numbers) < len(dims):
+        position, dim = next((p, d) for p, d in enumerate(dims) if not isinstance(d, int))
+        named = f"{dim!r} (dimension {position})" if dim else f"dimension {position}"
+        example = tuple(d if isinstance(d, int) else 1 for d in dims)
+        also = (" or ", Argument("shapes", value={dim: 1})) if dim else ()
+        raise ShapeError(
+            f"input {item}: {named} has no value; give one, for example ",
+            Argument("shapes", value={item.name: example}),
+            *also,
+        )
+    elements = 1
+    for number in numbers:
+        elements *= max(number, 1)  # NumPy's limit disregards zeros
+    if elements > MAX_ELEMENTS:
+        raise ShapeError(f"input {item.name!r} of shape {tuple(numbers)} has too many elements")
+    return numbers
+
+
+def _unknown_name(key: object, graph: Graph, inputs: list[_Input], symbols: set[str]) -> str:
+    if key in graph.constants:
+        return f" names {key!r}, which is an initializer (a constant), not an input"
+    text = f" names {key!r}; the model's inputs are {', '.join(map(str, inputs)) or 'none'}"
+    return text + (f" and its dimensions {', '.join(sorted(symbols))}" if symbols else "")
+
+
+# The sizes of a model's inputs that stay open, as symbols of Relax.
+#
+#     x: float32[batch, seq]                    ->  x: R.Tensor((batch, seq))
+#     mask: float32[batch, past + seq]          ->  mask: R.Tensor((batch, past + seq))
+#     y: float32[?, 3]                          ->  y: R.Tensor((y_0, 3))
+#
+# Symbols of one name are one variable. What a program takes for granted of them is noted here: that
+# two are equal, and limits, such as the length of a table of positions.
+
+
+Size = int | str
+
+
+def legal_names(names: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:
+    """Identifiers, all different and none of those taken, for the names of dimensions."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+        plain = plain if plain[:1].isalpha() or plain[:1] == "_" else f"n_{plain}"
+        legal, count = plain, 1
+        while legal in {*found.values(), *taken}:
+            legal, count = f"{plain}_{count}", count + 1
+        found[name] = legal
+    return found
+
+
+@dataclass
+class OpenSizes:
+    """The open sizes of one model while it is imported.
+
+    Attributes
+    ----------
+    inputs : dict
+        Input -> its sizes: numbers, names, and sums and products of names in words.
+    symbols : dict
+        Name -> variable.
+    relations : dict
+        Name of a size that has turned out to be another one in words -> that one.
+    limits : list
+        Sizes, and the largest numbers that they may be.
+    found : int
+        How many sizes depend on data so far.
+    lengths : dict
+        Name of a size that is a choice -> how many sizes the choice has, choices in it written out.
+    """
+
+    inputs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
+    symbols: dict[str, tirx.Var] = field(default_factory=dict)
+    relations: dict[str, str] = field(default_factory=dict)
+    limits: list[tuple[Expr, int]] = field(default_factory=list)
+    found: int = 0
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, inputs: dict[str, tuple[Size, ...]]) -> OpenSizes:
+        """With a variable for each name."""
+        texts = [size for sizes in inputs.values() for size in sizes if isinstance(size, str)]
+        names = dict.fromkeys(text for text in texts if not is_relation(text))
+        return cls(dict(inputs), {name: tirx.Var(name, "int64") for name in names})
+
+    def shape(self, name: str) -> list[Expr | int]:
+        """The shape of an input."""
+        return [
+            size if isinstance(size, int) else evaluate(size, self.symbols)
+            for size in self.inputs[name]
+        ]
+
+    def relate(self, name: str, text: str) -> None:
+        """Takes a size for what another one is, in words, from now on."""
+        del self.symbols[name]
+        self.relations[name] = text
+        for key, sizes in self.inputs.items():
+            self.inputs[key] = tuple(_replaced(size, name, text) for size in sizes)
+        self.limits.clear()
+        self.lengths.clear()
+        self.found = 0
+
+    def unite(self, one: Expr, other: Expr) -> None:
+        """Raises a RelatedSizesError if the first is a symbol that the other can stand for."""
+        name = str(one.name) if isinstance(one, tirx.Var) else None
+        text, known = text_of(other), {*self.symbols.values()}
+        if name is None or text is None or one not in known:
+            return
+        if _variables(other) <= known - {one}:
+            raise RelatedSizesError(name, str(text))
+
+    def limit(self, size: Expr, most: int) -> bool:
+        """Notes that a size is at most a number; False if it is not known from the inputs."""
+        if not self.knows(size):
+            return False
+        self.limits.append((size, most))
+        return True
+
+    def knows(self, size: Expr) -> bool:
+        """Whether a size is open, and one of the inputs' or follows from theirs."""
+        found = _variables(size)
+        return bool(found) and found <= {*self.symbols.values()}
+
+    def known_limits(self) -> dict[str, int]:
+        """Size in words -> the largest number that it may be."""
+        found: dict[str, int] = {}
+        for size, most in self.limits:
+            text = str(text_of(size))
+            found[text] = min(most, found.get(text, most))
+        return found
+
+
+class RelatedSizesError(Exception):
+    """Two sizes meet that can only fit if one is the other: the import begins anew."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name} = {text}")
+        self.name = name
+        self.text = text
+
+
+_current: ContextVar[OpenSizes | None] = ContextVar("open sizes", default=None)
+
+
+@contextmanager
+def keeping(sizes: OpenSizes) -> Iterator[None]:
+    """Within it, converters find the open sizes of the model."""
+    token = _current.set(sizes)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_sizes() -> OpenSizes | None:
+    """Those of the model that is being imported."""
+    return _current.get()
+
+
+def new_size(length: int = 1) -> tirx.Var:
+    """A size that depends on data, or is a choice; no other size of the model has its name.
+
+    Passes take sizes of one name for one size. `length` is as of `OpenSizes.lengths`.
+    """
+    sizes = current_sizes() or OpenSizes()
+    while True:
+        sizes.found += 1
+        name = f"found_{sizes.found}"
+        if name not in sizes.symbols:
+            sizes.lengths[name] = length
+            return tirx.Var(name, "int64")
+
+
+def length_of(*sizes: Expr) -> int:
+    """How many sizes some are, choices in them written out."""
+    known = current_sizes() or OpenSizes()
+    return sum(known.lengths.get(var.name, 1) for size in sizes for var in _variables(size))
+
+
+def _variables(size: Expr) -> set[tirx.Var]:
+    found: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(size, (tirx.Var, found.add))
+    return found
+
+
+def _replaced(size: Size, name: str, text: str) -> Size:
+    if not isinstance(size, str) or name not in names_in(size):
+        return size
+    text = text if size == name else renamed(size, {name: f"({text})"})
+    return text if names_in(text) else int(evaluate(text, {}))

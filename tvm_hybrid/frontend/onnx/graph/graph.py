@@ -1,0 +1,242 @@
+"""The ONNX graph as the front end works on it: node protos, numpy constants, types by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .narrow_types import NARROW, stored
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's operators
+OWN_DOMAIN = "tvm_hybrid"  # of operators that only rewrites write
+
+
+@dataclass
+class Graph:
+    """One flat graph; `constants` and `types` are keyed by value name.
+
+    Parameters
+    ----------
+    opset
+        Version of the ``ai.onnx`` operator set; at least 7.
+    old_opset
+        That of the model if it is older: its nodes are written anew (old_forms.py). Else 0.
+    inputs
+        The graph's inputs without those that only name an initialiser.
+    outputs
+        Names of the graph's outputs, in order.
+    nodes
+        Topologically sorted.
+    constants
+        Arrays; an initialiser's array is a view of the model's bytes where that is possible.
+    types
+        Known types, of inputs and constants at first and of every value after propagation.
+    makers
+        Which node makes a value: one of the model, or what propagation has put in its place.
+    sources
+        The small inputs that a value comes from, as far as propagation has come; None if it comes
+        from data, whose values nobody asks for.
+    narrow
+        Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
+        8 bits here (narrow_types.py).
+    bodies
+        The bodies of loops that are not written out.
+    choices
+        Of each If whose branches are both written out: what the names of their nodes begin with,
+        its condition, and itself in words.
+    is_body
+        Whether this is such a body, so that its inputs are not the model's.
+    check_indices
+        Whether the program checks indices (check_model.py).
+    origins
+        The number of the model's node that a value is computed for.
+    folded
+        Values that were made constants, also those that nothing reads any more.
+    """
+
+    name: str
+    opset: int
+    inputs: list[onnx.ValueInfoProto]
+    outputs: list[str]
+    nodes: list[onnx.NodeProto]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    types: dict[str, onnx.TypeProto] = field(default_factory=dict)
+    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    sources: dict[str, set[str] | None] = field(default_factory=dict)
+    narrow: dict[str, int] = field(default_factory=dict)
+    bodies: dict[str, Graph] = field(default_factory=dict)
+    choices: list[tuple[str, str, str]] = field(default_factory=list)
+    is_body: bool = False
+    old_opset: int = 0
+    check_indices: bool = False
+    origins: dict[str, int] = field(default_factory=dict)
+    folded: set[str] = field(default_factory=set)
+    _fresh: int = 0
+
+    def add_constant(self, name: str, array: np.ndarray) -> None:
+        """Makes `name` a constant."""
+        self.folded.add(name)
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        if kind in NARROW:
+            self.narrow[name] = kind
+            array = stored(array)
+        self.constants[name] = array
+        self.types[name] = helper.make_tensor_type_proto(
+            helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+
+    def declare(self, name: str, elem_type: int, shape: Sequence[int | None]) -> None:
+        """Tells the type of a value that ONNX cannot infer; a size of None is open."""
+        self.types[name] = helper.make_tensor_type_proto(elem_type, shape)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The static shape of a value, or None while any of it is unknown."""
+        if name in self.constants:
+            return self.constants[name].shape
+        found = self.types.get(name)
+        return None if found is None else static_shape(found)
+
+    def dims(self, name: str) -> tuple[int | None, ...] | None:
+        """The sizes of a value, None where one is open; None while its rank is unknown."""
+        if name in self.constants:
+            return self.constants[name].shape
+        tensor = self.types.get(name, onnx.TypeProto()).tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        known = (dim.HasField("dim_value") for dim in tensor.shape.dim)
+        return tuple(
+            dim.dim_value if is_known else None
+            for dim, is_known in zip(tensor.shape.dim, known, strict=True)
+        )
+
+    def elem_type(self, name: str) -> int:
+        """The onnx.TensorProto element type of a value, 0 while unknown."""
+        found = self.types.get(name)
+        return found.tensor_type.elem_type if found is not None else 0
+
+    def replaced(self, node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
+        """Notes that others stand for a node: what they make is computed for it."""
+        origin = next((self.origins[name] for name in node.output if name in self.origins), None)
+        if origin is not None:
+            for each in others:
+                for name in each.output:
+                    self.origins.setdefault(name, origin)
+
+    def inner(self, name: str, inputs: list[str]) -> Graph:
+        """A graph without nodes for a body, whose fresh names differ from all of this one."""
+        items = [onnx.ValueInfoProto(name=item) for item in inputs]
+        found = Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
+        found.old_opset, found.check_indices = self.old_opset, self.check_indices
+        return found
+
+    def fresh(self, hint: str) -> str:
+        """A value name that the graph does not have yet."""
+        self._fresh += 1
+        return f"{hint}::{self._fresh}"
+
+
+def static_shape(type_proto: onnx.TypeProto) -> tuple[int, ...] | None:
+    """The shape in a tensor type, or None if the rank or any dimension is unknown."""
+    tensor = type_proto.tensor_type
+    if not type_proto.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    dims = tensor.shape.dim
+    if all(dim.HasField("dim_value") for dim in dims):
+        return tuple(dim.dim_value for dim in dims)
+    return None
+
+
+def describe(node: onnx.NodeProto) -> str:
+    """A node in words for messages: ``MatMul node 'encoder/0' (domain com.microsoft)``."""
+    if node.name:
+        text = f"{node.op_type} node {node.name!r}"
+    else:
+        text = f"{node.op_type} node that makes {next(iter(node.output), '')!r}"
+    named = is_standard(node) or node.domain == OWN_DOMAIN  # which nobody has in a model
+    return text if named else f"{text} (domain {node.domain})"
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether a node belongs to the standard operator set."""
+    return node.domain in STANDARD_DOMAINS
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The bodies that a control-flow node carries."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured_names(node: onnx.NodeProto) -> set[str]:
+    """Names of outer values that a node's bodies read."""
+    names: set[str] = set()
+    for body in subgraphs(node):
+        known = {item.name for item in (*body.input, *body.initializer)}
+        for inner in body.node:
+            names |= ({name for name in inner.input if name} | captured_names(inner)) - known
+            known.update(inner.output)
+        names |= {item.name for item in body.output} - known
+    return names
+
+
+def drop_dead_nodes(graph: Graph) -> None:
+    """Removes nodes and constants that no output depends on; needs sorted nodes."""
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if needed.isdisjoint(node.output):
+            continue
+        needed.update(name for name in node.input if name)
+        needed |= captured_names(node)
+        kept.append(node)
+    graph.nodes = kept[::-1]
+    graph.constants = {name: graph.constants[name] for name in graph.constants if name in needed}
+
+
+def inline(
+    nodes: Iterable[onnx.NodeProto], names: dict[str, str], graph: Graph, prefix: str
+) -> list[onnx.NodeProto]:
+    """Copies of `nodes`, renamed.
+
+    Parameters
+    ----------
+    names
+        New names by old ones, for the body's inputs and outputs; values that the body defines and
+        that are missing here get fresh names (and are added). Names neither defined nor listed
+        belong to the surroundings and stay.
+    prefix
+        What the copies' node names begin with.
+    """
+    copies = []
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.name = f"{prefix}/{node.name or node.op_type}"
+        rename_values(copy, names)
+        for position, name in enumerate(node.output):
+            if name:
+                names.setdefault(name, graph.fresh(f"{prefix}/{name}"))
+                copy.output[position] = names[name]
+        copies.append(copy)
+    return copies
+
+
+def rename_values(node: onnx.NodeProto, names: dict[str, str]) -> None:
+    """Renames, in place, what a node and the bodies inside it read from outside."""
+    for position, name in enumerate(node.input):
+        node.input[position] = names.get(name, name)
+    for body in subgraphs(node):
+        own = {item.name for item in (*body.input, *body.initializer)}
+        own.update(name for inner in body.node for name in inner.output)
+        outer = {old: new for old, new in names.items() if old not in own}
+        for inner in body.node:
+            rename_values(inner, outer)
+        for item in body.output:
+            item.name = outer.get(item.name, item.name)

@@ -1,0 +1,134 @@
+"""Types of 2, 4 or 8 bits per element that NumPy and TVM lack, and how the graph holds them.
+
+    INT4, INT2, UINT4, UINT2         as int8 and uint8, by value
+    FLOAT8..., FLOAT4E2M1            as uint8, by the bits of ml_dtypes' arrays
+
+Graph.narrow tells the real type of such a value. Operators that only move elements are computed as
+they are; Cast, QuantizeLinear and DequantizeLinear are rewritten (rewrites/quantize_linear.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from tvm import relax, te, tirx
+
+from .expressions import Converter, Expr, literal
+
+INTEGERS = {
+    TensorProto.INT2: (-2, 1),
+    TensorProto.UINT2: (0, 3),
+    TensorProto.INT4: (-8, 7),
+    TensorProto.UINT4: (0, 15),
+}
+FLOATS = frozenset(
+    {
+        TensorProto.FLOAT8E4M3FN,
+        TensorProto.FLOAT8E4M3FNUZ,
+        TensorProto.FLOAT8E5M2,
+        TensorProto.FLOAT8E5M2FNUZ,
+        TensorProto.FLOAT8E8M0,
+        TensorProto.FLOAT4E2M1,
+    }
+)
+NARROW = FLOATS | INTEGERS.keys()
+# Operators that move elements of their first input, whatever they are.
+MOVING = frozenset(
+    {
+        *("Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split"),
+        *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    }
+)
+
+
+def stored_type(elem_type: int) -> int:
+    """The element type of the graph's value for a value of any type."""
+    if elem_type in INTEGERS:
+        signed = INTEGERS[elem_type][0] < 0
+        return TensorProto.INT8 if signed else TensorProto.UINT8
+    return TensorProto.UINT8 if elem_type in FLOATS else elem_type
+
+
+def stored(array: np.ndarray) -> np.ndarray:
+    """An array of ml_dtypes' type as the graph holds it."""
+    elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if elem_type in INTEGERS:
+        return array.astype(helper.tensor_dtype_to_np_dtype(stored_type(elem_type)))
+    return array.view(np.uint8) if elem_type in FLOATS else array
+
+
+# Tables that convert between float32 and the floats of 4 or 8 bits; arrays of these are bits.
+#
+# To a narrow float: the upper half of a float32's bits, its last bit set if any bit of the lower
+# half is, chooses one of 2 ** 16 results. That bit tells an exact value and a tie from what lies
+# beyond them, as no narrow float has more than three bits behind its point.
+
+
+_UPPER = 2**16
+
+
+@cache
+def decoding_table(elem_type: int) -> np.ndarray:
+    """The float32 for each of 256 bytes; of four bits, the upper half does not count."""
+    used = 15 if elem_type == TensorProto.FLOAT4E2M1 else 255
+    codes = (np.arange(256) & used).astype(np.uint8)
+    return codes.view(helper.tensor_dtype_to_np_dtype(elem_type)).astype(np.float32)
+
+
+@cache
+def encoding_table(elem_type: int, saturate: bool, round_mode: str) -> np.ndarray:
+    """The byte for each upper half of a float32."""
+    halves = (np.arange(_UPPER, dtype=np.uint32) << 16).view(np.float32)
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type)
+    with np.errstate(all="ignore"):
+        if elem_type == TensorProto.FLOAT8E8M0:
+            return numpy_helper.to_float8e8m0(halves, saturate, round_mode).view(np.uint8)
+        if saturate and elem_type != TensorProto.FLOAT4E2M1:  # whose casts always do
+            return numpy_helper.saturate_cast(halves, dtype).view(np.uint8)
+        return halves.astype(dtype).view(np.uint8)
+
+
+def decode(codes: np.ndarray, elem_type: int) -> np.ndarray:
+    """Bytes as float32."""
+    return decoding_table(elem_type)[codes]
+
+
+def encode(values: np.ndarray, elem_type: int, saturate: bool, round_mode: str) -> np.ndarray:
+    """float32 as bytes."""
+    bits = np.ascontiguousarray(values).view(np.uint32).reshape(values.shape)
+    half = (bits >> 16) | ((bits & (_UPPER - 1)) != 0)
+    return encoding_table(elem_type, saturate, round_mode)[half]
+
+
+# Converters of the front end's own operators for floats of 4 or 8 bits, by tables.
+#
+# DecodeFloat(codes: u8)       ->    R.take(table: f32[256], codes)
+# EncodeFloat(values: f32)     ->    table: u8[65536] at the upper half of each value's bits
+
+
+def _decode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    index = builder.normalize(relax.op.astype(inputs[0], "int32"))
+    return relax.op.take(literal(decoding_table(attrs["elem_type"])), index, 0, mode="clip")
+
+
+def _encode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    mode = attrs["round_mode"].decode()
+    table = encoding_table(attrs["elem_type"], bool(attrs["saturate"]), mode)
+
+    def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
+        def element(*position: Expr) -> Expr:
+            bits = tirx.reinterpret("uint32", values[position])
+            upper, lower = bits >> tirx.const(16, "uint32"), bits & tirx.const(0xFFFF, "uint32")
+            rest = tirx.Select(lower != tirx.const(0, "uint32"), 1, 0)
+            return table[upper.astype("int32") | rest]
+
+        return te.compute(values.shape, element, name="encode")
+
+    return builder.emit_te(compute, inputs[0], literal(table), primfunc_name_hint="encode_float")
+
+
+NARROW_CONVERTERS: dict[str, Converter] = {"DecodeFloat": _decode, "EncodeFloat": _encode}

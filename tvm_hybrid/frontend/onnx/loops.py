@@ -1,0 +1,384 @@
+"""A loop as functions that call each other, halving the range of iterations.
+
+    loop(low, high, going, states)  =  part(low, high, states) if going and low < high
+                                       else going, states, no rows
+    part(low, high, states)         =  step(low, states) if high - low <= 1 else both(...)
+    both(low, high, states)         =  loop(low, middle), then loop(middle, high) of its results;
+                                       the rows of both, joined
+    step(low, states)               =  the body, once
+
+Relax has no loop. A function that called itself for the next iteration would need a frame of the
+stack for each; halves need as many as the number of iterations has bits. When the condition ends
+the loop, every range that is left ends at once, so the limit may be as high as an int64 goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from tvm import relax, tirx
+from tvm.ir import GlobalVar
+from tvm.relax.utils import copy_with_new_vars
+
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
+from tir_schedules.generic.expressions import substitute, variables_of
+
+from .data_sized.elements import known_elements
+from .data_sized.sizes import INDEX, dims_of
+from .graph.expressions import Expr, literal, reshaped
+from .graph.freeze_shapes import new_size
+from .graph.graph import OWN_DOMAIN, Graph
+from .graph.node_builder import attributes_of
+from .graph.parameters import require_value
+
+UNLIMITED = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The form of a loop.
+
+    Parameters
+    ----------
+    body
+        (i, states, captured) -> (going, states, rows), one tensor if that is all.
+    states
+        How many there are.
+    steps
+        How many iterations, None if that depends on data or on open sizes.
+    ends_early
+        Whether a condition may end it before the limit.
+    """
+
+    body: relax.Function
+    states: int
+    steps: int | None
+    ends_early: bool
+
+    @property
+    def made(self) -> list[relax.TensorType]:
+        """The types of what the body makes."""
+        found = self.body.ret_ty
+        types = list(found.fields) if isinstance(found, relax.TupleType) else [found]
+        return [each for each in types if isinstance(each, relax.TensorType)]
+
+    @property
+    def rows(self) -> list[relax.TensorType]:
+        """The types of an iteration's rows."""
+        return self.made[1 + self.states :]
+
+
+def repeat(
+    library: relax.BlockBuilder, builder: relax.BlockBuilder, loop: Loop, inputs: Sequence[Expr]
+) -> Expr:
+    """The states after the loop, and all rows, as a tuple if it is more than one.
+
+    Parameters
+    ----------
+    library
+        Receives the functions.
+    inputs
+        The limit or None, the condition, the states, the values from outside.
+    """
+    limit, condition, *values = inputs
+    high = literal(np.array(UNLIMITED, INDEX)) if limit is None else reshaped(builder, limit, ())
+    call = relax.Call(
+        _functions(library, loop),
+        [literal(np.array(0, INDEX)), high, reshaped(builder, condition, ()), *values],
+    )
+    results = _fields(builder, builder.emit(call))[1:]
+    for index, row in enumerate(loop.rows):
+        position = loop.states + index
+        size = loop.steps if loop.steps is not None else _length(builder, loop, high)
+        results[position] = builder.match_cast(results[position], _stacked(row, size))
+    return relax.Tuple(results) if len(results) > 1 else results[0]
+
+
+def _length(builder: relax.BlockBuilder, loop: Loop, limit: Expr) -> Expr:
+    """How many iterations there are, in terms of other sizes if these tell it."""
+    found = None if loop.ends_early else known_elements(builder, limit)
+    return new_size() if found is None else found.item()
+
+
+def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
+    """Adds the functions; returns the one that runs a range of iterations."""
+    body = library.add_func(copy_with_new_vars(loop.body), "loop_body")
+    going, integer = relax.TensorType((), "bool"), relax.TensorType((), INDEX)
+    values = [parameter.ty for parameter in loop.body.params[1:]]
+    ranged = [integer, integer, *values]
+    rows = [relax.TensorType(dtype=row.dtype, ndim=row.ndim + 1) for row in loop.rows]
+    result = relax.TupleType([going, *loop.made[1 : 1 + loop.states], *rows])
+    empty = relax.Function.create_empty(_parameters([integer, integer, going, *values]), result)
+    whole = library.add_func(copy_with_new_vars(empty), "loop")
+
+    def step(builder: relax.BlockBuilder, low: Expr, *values: Expr) -> relax.Tuple:
+        made = _fields(builder, builder.emit(relax.Call(body, [low, *values])))
+        first = 1 + loop.states
+        rows = [builder.emit(relax.op.expand_dims(row, [0])) for row in made[first:]]
+        return relax.Tuple([reshaped(builder, made[0], ()), *made[1:first], *rows])
+
+    def both(builder: relax.BlockBuilder, low: Expr, high: Expr, *values: Expr) -> relax.Tuple:
+        size = builder.emit(relax.op.subtract(high, low))
+        half = builder.emit(relax.op.floor_divide(size, literal(np.array(2, INDEX))))
+        middle = builder.emit(relax.op.add(low, half))
+        going = literal(np.array(True))
+        before = _fields(builder, builder.emit(relax.Call(whole, [low, middle, going, *values])))
+        first = 1 + loop.states
+        further = [middle, high, *before[:first], *values[loop.states :]]
+        after = _fields(builder, builder.emit(relax.Call(whole, further)))
+        joined = []
+        for index, row in enumerate(loop.rows):
+            parts = [
+                builder.match_cast(made[first + index], _stacked(row, new_size()))
+                for made in (before, after)
+            ]
+            joined.append(builder.emit(relax.op.concat(parts, 0)))
+        return relax.Tuple([*after[:first], *joined])
+
+    def stop(builder: relax.BlockBuilder, going: Expr, *values: Expr) -> relax.Tuple:
+        nothing = [
+            builder.emit(relax.op.zeros([0, *_sizes(row)], str(row.dtype))) for row in loop.rows
+        ]
+        return relax.Tuple([going, *values[: loop.states], *nothing])
+
+    once = _add(library, "loop_step", [integer, *values], step)
+    halves = _add(library, "loop_both", ranged, both)
+    end = _add(library, "loop_stop", [going, *values], stop)
+
+    def part(builder: relax.BlockBuilder, low: Expr, high: Expr, *values: Expr) -> Expr:
+        size = builder.emit(relax.op.subtract(high, low))
+        single = builder.emit(relax.op.less_equal(size, literal(np.array(1, INDEX))))
+        several = relax.Call(halves, [low, high, *values])
+        return builder.emit(relax.If(single, relax.Call(once, [low, *values]), several))
+
+    some = _add(library, "loop_part", ranged, part)
+
+    def run(builder: relax.BlockBuilder, low: Expr, high: Expr, going: Expr, *values: Expr) -> Expr:
+        left = builder.emit(relax.op.less(low, high))
+        runs = builder.emit(relax.op.logical_and(going, left))
+        ended = relax.Call(end, [going, *values])
+        return builder.emit(relax.If(runs, relax.Call(some, [low, high, *values]), ended))
+
+    library.update_func(whole, _function([integer, integer, going, *values], run))
+    return whole
+
+
+def _add(
+    library: relax.BlockBuilder,
+    name: str,
+    types: Sequence[relax.Type],
+    write: Callable[..., Expr],
+) -> GlobalVar:
+    return library.add_func(_function(types, write), name)
+
+
+def _function(types: Sequence[relax.Type], write: Callable[..., Expr]) -> relax.Function:
+    """The function that `write` writes of a builder and the parameters."""
+    builder, parameters = relax.BlockBuilder(), _parameters(types)
+    with builder.function("function", parameters, private=True):
+        builder.emit_func_output(write(builder, *parameters))
+    return copy_with_new_vars(builder.get()["function"])
+
+
+def _parameters(types: Sequence[relax.Type]) -> list[relax.Var]:
+    return [relax.Var(f"p{index}", found) for index, found in enumerate(types)]
+
+
+def _fields(builder: relax.BlockBuilder, value: Expr) -> list[Expr]:
+    """The fields of a tuple; a tensor is one by itself."""
+    if not isinstance(value.ty, relax.TupleType):
+        return [value]
+    fields = range(len(value.ty.fields))
+    return [builder.emit(relax.TupleGetItem(value, index)) for index in fields]
+
+
+def _stacked(row: relax.TensorType, size: Expr | int) -> relax.TensorType:
+    return relax.TensorType([size, *_sizes(row)], row.dtype)
+
+
+def _sizes(row: relax.TensorType) -> list[Expr]:
+    assert isinstance(row.shape, relax.ShapeExpr)  # `add_body` saw to it
+    return list(row.shape.values)
+
+
+# The graph of a loop's body, typed, folded and rewritten by itself.
+#
+#     Repeat(limit, condition, states..., captured..., body)
+#         body: (i, states..., captured...) -> (going, states..., rows...)
+#
+# States keep their types. A row is what one iteration adds to an output of the loop.
+
+
+def is_repeat(node: onnx.NodeProto) -> bool:
+    """Whether a node is a loop that stays one."""
+    return node.op_type == "Repeat" and node.domain == OWN_DOMAIN
+
+
+def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], None]) -> None:
+    """Makes the graph of a Repeat's body, declares what the loop makes, and notes its form.
+
+    The graph goes into `graph.bodies` under the name of the node's first output. Constants that
+    the body reads become its own and are no inputs of the node any more.
+
+    Raises
+    ------
+    InputValueError
+        A state changes its type, and inputs decide how often the body runs.
+    ModelError
+        The loop never ends.
+    UnsupportedOperatorError
+        A state changes its type, or the rank of a state or of a row is not known.
+    """
+    source = f"Loop node {node.name!r}"
+    attributes = attributes_of(node)
+    proto, count = attributes["body"], attributes["states"]
+    values = dict(zip((item.name for item in proto.input[1:]), node.input[2:], strict=True))
+    states, captured = list(values)[:count], list(values)[count:]
+    fed = [name for name in captured if values[name] not in graph.constants]
+    body = graph.inner(proto.name, [proto.input[0].name, *states, *fed])
+    body.declare(proto.input[0].name, TensorProto.INT64, ())
+    for name in [*states, *fed]:
+        dims = _dims(graph, values[name], source)
+        body.types[name] = helper.make_tensor_type_proto(graph.elem_type(values[name]), dims)
+    for name in captured:
+        if name not in fed:
+            body.add_constant(name, graph.constants[values[name]])
+            if values[name] in graph.narrow:
+                body.narrow[name] = graph.narrow[values[name]]
+    body.nodes = [onnx.NodeProto.FromString(inner.SerializeToString()) for inner in proto.node]
+    # An output of its own for each: one may be an input, a constant, or given twice.
+    body.outputs = [body.fresh(item.name) for item in proto.output]
+    for item, output in zip(proto.output, body.outputs, strict=True):
+        body.nodes.append(helper.make_node("Identity", [item.name], [output]))
+    propagate(body)
+    for name, made in zip(states, body.outputs[1:], strict=False):
+        before = body.elem_type(name), body.dims(name)
+        after = body.elem_type(made), body.dims(made)
+        if before[0] != after[0] or _differ(before[1], after[1]):
+            # If inputs decide how often it runs, it can be written out for their values.
+            for given in node.input[:2]:
+                require_value(source, given, graph)
+            raise UnsupportedOperatorError(
+                f"{source}: its state {name!r} has another type or shape after an iteration "
+                f"({after[1]} after {before[1]}), and it has too many iterations, or a number of "
+                "them that is no constant, to be written out"
+            )
+    ends_early = not _goes_on(node, graph, body)
+    steps = None if ends_early else _steps(node, graph)
+    for output, made in zip(node.output, body.outputs[1:], strict=True):
+        shape = _dims(body, made, source)
+        if made not in body.outputs[1 : 1 + count]:
+            shape = (steps, *shape)
+        graph.types[output] = helper.make_tensor_type_proto(body.elem_type(made), shape)
+    kept = [*node.input[:2], *(values[name] for name in [*states, *fed])]
+    key = node.output[0]
+    graph.bodies[key] = body
+    del node.input[:], node.attribute[:]
+    node.input.extend(kept)
+    form = {
+        "body": key,
+        "states": count,
+        "steps": -1 if steps is None else steps,
+        "ends_early": int(ends_early),
+    }
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in form.items())
+
+
+def _dims(graph: Graph, name: str, source: str) -> tuple[int | None, ...]:
+    dims = graph.dims(name)
+    if dims is None:
+        raise UnsupportedOperatorError(
+            f"{source}: the rank of {name!r}, which it reads or makes, is not known"
+        )
+    return dims
+
+
+def _differ(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None) -> bool:
+    """Whether two shapes cannot be the same; open sizes are compared once they are expressions."""
+    if one is None or other is None or len(one) != len(other):
+        return True
+    return any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
+
+
+def _goes_on(node: onnx.NodeProto, graph: Graph, body: Graph) -> bool:
+    """Whether only the limit ends the loop."""
+    conditions = graph.constants.get(node.input[1]), body.constants.get(body.outputs[0])
+    return all(value is not None and bool(value.all()) for value in conditions)
+
+
+def _steps(node: onnx.NodeProto, graph: Graph) -> int | None:
+    """How often the body of a loop that goes on runs, None if that depends on data or sizes;
+    ModelError if it never ends."""
+    limit = graph.constants.get(node.input[0])
+    if not node.input[0]:
+        raise ModelError(
+            f"Loop node {node.name!r} never ends: it has no limit, and its condition is always true"
+        )
+    return None if limit is None else int(np.maximum(limit, 0).item())
+
+
+class OwnSizes:
+    """Gives the values that a loop's functions take sizes which the functions can read off them.
+
+        x: R.Tensor(((t - 25) // 4 + 1, 8))    ->    R.match_cast(x, R.Tensor((found_1, 8)))
+
+    TVM wants every symbol of a function's parameters to be a size of one of them. Here `t` is none:
+    a function of x alone cannot tell it. So such a size is a symbol of its own for the loop, and
+    again what it was in the results.
+
+    The values of a loop, with sizes of their own where they need them.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Of the function that calls the loop.
+    values : sequence of relax.Expr
+        The states at the start, and the values from outside.
+
+    Attributes
+    ----------
+    values : list of relax.Expr
+        What the loop is called with.
+    """
+
+    def __init__(self, builder: relax.BlockBuilder, values: Sequence[Any]) -> None:
+        self._builder = builder
+        sizes = [size for value in values for size in dims_of(value)]
+        self._told = {size for size in sizes if isinstance(size, tirx.Var)}
+        self._symbols: dict[str, tirx.Var] = {}  # by the size in words
+        self._meanings: dict[tirx.Var, Expr] = {}
+        self.values = [
+            self._with(value, [self._own(each) for each in dims_of(value)]) for value in values
+        ]
+
+    def undone(self, results: Expr) -> Expr:
+        """The results of the loop, in sizes of the function that calls it."""
+        if not self._meanings:
+            return results
+        if isinstance(results, relax.Tuple):
+            return relax.Tuple([self._meant(each) for each in results.fields])
+        return self._meant(results)
+
+    def _own(self, size: Expr) -> Expr:
+        if variables_of(size) <= self._told:
+            return size
+        text = str(size)
+        if text not in self._symbols:
+            self._symbols[text] = new_size()
+            self._meanings[self._symbols[text]] = size
+        return self._symbols[text]
+
+    def _meant(self, value: Expr) -> Expr:
+        sizes = [substitute(each, self._meanings) for each in dims_of(value)]
+        return self._with(value, sizes)
+
+    def _with(self, value: Expr, sizes: list[Expr]) -> Expr:
+        """The value with these sizes; itself if they are its own."""
+        if all(new.same_as(old) for new, old in zip(sizes, dims_of(value), strict=True)):
+            return value
+        return self._builder.match_cast(value, relax.TensorType(sizes, value.ty.dtype))

@@ -1,0 +1,308 @@
+"""Converters of operators on elements and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax, te, tirx
+
+from ..data_sized.sizes import dims_of
+from ..graph.expressions import (
+    Converter,
+    Expr,
+    cast,
+    constant,
+    dtype_of,
+    given,
+    literal,
+    static_dims,
+)
+
+# Converters of operators that TVM's importer leaves open for some values.
+#
+# operator        TVM's converter                          ours
+# Cast            a dozen operators; 0 for infinities      one cast, `microkernels.vector.ieee`
+# BitCast         none                                    the same bits as another type
+# BitShift        undefined beyond the width               as the operator's text says
+# Mod             fmod=0 of floats: NaN for infinities,    the sign of the divisor, as in Python
+#                 the sign of the dividend for zeros
+# IsInf           ignores detect_positive and _negative    compares with one infinity or both
+# Sign            fails for unsigned integers              the smaller of each and 1
+
+
+def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    return relax.op.astype(inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"])))
+
+
+def _bit_cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, target = inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
+    if "bool" in (target, dtype_of(x)):  # whose bytes are 0 and 1
+        return relax.op.astype(x, target)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *place: tirx.reinterpret(target, x[place]))
+
+    return builder.emit_te(compute, x, primfunc_name_hint="bit_cast")
+
+
+def _bit_shift(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """A shift by the width or more, or by less than 0, moves all bits out."""
+    x, amount = inputs
+    dtype, left = dtype_of(x), attrs["direction"] == b"LEFT"
+    shift = relax.op.left_shift if left else relax.op.right_shift
+    bits = np.dtype(dtype).itemsize * 8
+    known = constant(amount)
+    if known is not None and not ((known < 0) | (known >= bits)).any():
+        return shift(x, amount)
+
+    def number(value: int) -> Expr:
+        return literal(np.array(value, dtype))
+
+    out = builder.normalize(relax.op.greater_equal(amount, number(bits)))
+    if not dtype.startswith("uint"):
+        below = builder.normalize(relax.op.less(amount, number(0)))
+        out = builder.normalize(relax.op.logical_or(out, below))
+    most = builder.normalize(relax.op.where(out, number(bits - 1), amount))
+    shifted = builder.normalize(shift(x, most))
+    if not left and not dtype.startswith("uint"):
+        return shifted  # nothing but the sign is left
+    return relax.op.where(out, number(0), shifted)
+
+
+def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, divisor = inputs
+    dtype = dtype_of(x)
+    if attrs.get("fmod", 0):
+        return relax.op.mod(x, divisor)
+    if "float" not in dtype:
+        return relax.op.floor_mod(x, divisor)
+    zero = literal(np.array(0, dtype))
+
+    def emit(call: Expr) -> Expr:
+        return builder.normalize(call)
+
+    rest = emit(relax.op.mod(x, divisor))
+    below = emit(relax.op.less(divisor, zero))
+    differ = emit(relax.op.logical_xor(emit(relax.op.less(rest, zero)), below))
+    moved = emit(relax.op.where(differ, emit(relax.op.add(rest, divisor)), rest))
+    signed = emit(relax.op.where(below, literal(np.array(-0.0, dtype)), zero))
+    return relax.op.where(emit(relax.op.equal(rest, zero)), signed, moved)
+
+
+def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x = inputs[0]
+    dtype, dims = dtype_of(x), static_dims(x)
+    both = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
+    if all(both) or dims is None:
+        return relax.op.isinf(x) if all(both) else None
+    if not any(both):
+        return literal(np.zeros(dims, bool))
+    limit = np.inf if both[0] else -np.inf
+    return relax.op.equal(x, literal(np.array(limit, dtype)))
+
+
+def _sign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    dtype = dtype_of(inputs[0])
+    if not dtype.startswith("uint"):
+        return None
+    return relax.op.minimum(inputs[0], literal(np.array(1, dtype)))
+
+
+VALUE_CONVERTERS: dict[str, Converter] = {
+    "BitCast": _bit_cast,
+    "BitShift": _bit_shift,
+    "Cast": _cast,
+    "IsInf": _is_inf,
+    "Mod": _mod,
+    "Sign": _sign,
+}
+
+
+# From here on a base of 2 or more leaves 64 bits; others depend on whether the exponent is odd.
+_MOST = 64
+# What float32 holds without rounding.
+_EXACT_IN_FLOAT32 = ("int8", "int16", "uint8", "uint16", "float16", "bfloat16", "float32")
+_LARGEST_EXACT = 2**24
+
+
+def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, exponent = inputs
+    dtype = dtype_of(x)
+    known = constant(exponent)
+    if known is not None and known.size == 1 and known.item() == 2:
+        dims = static_dims(x)
+        if dims is not None and known.ndim <= len(dims):
+            return relax.op.multiply(x, x)
+    if not _is_float(dtype) and not _is_float(dtype_of(exponent)):
+        return integer_power(builder, x, exponent)
+    if dtype == dtype_of(exponent) != "bfloat16":
+        return relax.op.power(x, exponent)
+    computed = "float64"
+    if dtype in _EXACT_IN_FLOAT32 and _fits_float32(exponent):
+        computed = "float32"
+    power = relax.op.power(cast(builder, x, computed), cast(builder, exponent, computed))
+    return cast(builder, builder.normalize(power), dtype)
+
+
+def _is_float(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def _fits_float32(value: Expr) -> bool:
+    """Whether float32 holds a value exactly."""
+    if dtype_of(value) in _EXACT_IN_FLOAT32:
+        return True
+    known = constant(value)
+    return known is not None and bool(
+        ((known >= -_LARGEST_EXACT) & (known <= _LARGEST_EXACT) & (known == np.trunc(known))).all()
+    )
+
+
+def integer_power(builder: relax.BlockBuilder, x: Expr, exponent: Expr) -> Expr:
+    """Converts Pow of all types; the result has the type of the base.
+
+        Pow(x, 2)                ->    R.multiply(x, x)
+        Pow(x: f32, y: i8)       ->    R.power(x, R.astype(y, "float32"))
+        Pow(x: i32, y: f32)      ->    R.astype(R.power(R.astype(x, "float64"), ...), "int32")
+        Pow(x: i32, y: i32)      ->    products of x, x * x, (x * x) * (x * x), ... by the bits of y
+
+    TVM's power takes floats of one type. Powers of integers are exact where the type holds them;
+    those with negative exponents are rounded towards zero.
+
+    A power of an integer, by repeated squaring.
+
+    More than the type holds is lost as in a product; a negative power of 0 is 0.
+    """
+    dtype, kind = dtype_of(x), dtype_of(exponent)
+
+    def emit(call: Expr) -> Expr:
+        return builder.normalize(call)
+
+    def number(value: int, dtype: str) -> Expr:
+        return literal(np.array(value, dtype))
+
+    odd = emit(relax.op.bitwise_and(exponent, number(1, kind)))
+    above = emit(relax.op.greater_equal(exponent, number(_MOST, kind)))
+    least = emit(relax.op.add(odd, number(_MOST, kind)))
+    bits = cast(builder, emit(relax.op.where(above, least, exponent)), "int32")
+    power, square = number(1, dtype), x
+    for bit in range((_MOST + 1).bit_length()):
+        one = emit(relax.op.bitwise_and(bits, number(1 << bit, "int32")))
+        chosen = emit(relax.op.not_equal(one, number(0, "int32")))
+        power = emit(relax.op.where(chosen, emit(relax.op.multiply(power, square)), power))
+        square = emit(relax.op.multiply(square, square))
+    if kind.startswith("uint"):
+        return power
+    # 1 / x ** n is 0 but for x of 1 and -1.
+    units = [emit(relax.op.equal(x, number(unit, dtype))) for unit in (1, -1)]
+    unit = emit(relax.op.logical_or(*units))
+    is_odd = emit(relax.op.not_equal(odd, number(0, kind)))
+    signed = emit(relax.op.where(is_odd, x, number(1, dtype)))
+    inverse = emit(relax.op.where(unit, signed, number(0, dtype)))
+    negative = emit(relax.op.less(exponent, number(0, kind)))
+    return relax.op.where(negative, inverse, power)
+
+
+POW_CONVERTERS: dict[str, Converter] = {"Pow": _pow}
+
+
+# Operators in bfloat16 and float16 that sum: accumulated in float32 and rounded once.
+#
+#     MatMul(a: bfloat16, b: bfloat16)
+#         ->  R.astype(R.matmul(a, b, out_dtype="float32"), "bfloat16")
+#     Softmax(x: bfloat16)
+#         ->  R.astype(R.nn.softmax(R.astype(x, "float32")), "bfloat16")
+#     Mean(x: float16, y: float16)
+#         ->  R.astype(R.add(R.astype(x, "float32"), R.astype(y, "float32")) / 2, "float16")
+#
+# TVM's converters refuse bfloat16 or accumulate in it: with its eight bits, a sum of equal terms
+# stops growing after 256 of them. In float16 they are refused or summed too early if they are of
+# several steps; of what is one sum in Relax, relay_passes/bfloat16/widening.py takes care.
+
+
+BFLOAT16, FLOAT16 = "bfloat16", "float16"
+# Those that are several steps in Relax, or a kernel of their own.
+_OF_STEPS = frozenset(
+    {
+        *("GlobalLpPool", "LRN", "LpPool", "Mean", "MeanVarianceNormalization"),
+        *("RoiAlign", "Sum"),
+    }
+)
+# Operators (but for products) that are computed in float32, by the type that they are given.
+_WIDENED: dict[str, frozenset[str]] = {
+    BFLOAT16: _OF_STEPS
+    | {
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Erf"),
+        *("Gelu", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
+        *("LayerNormalization", "LogSoftmax", "LpNormalization"),
+        *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
+    },
+    FLOAT16: _OF_STEPS,
+}
+SUMMING = _WIDENED[BFLOAT16] | {
+    *("CumSum", "Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
+}
+"""Standard operators that sum; of constants, too, in float32."""
+
+
+def half_to_widen(op_name: str, inputs: Sequence[Any]) -> str | None:
+    """The type that a node's result is rounded to, if its inputs are to be float32."""
+    types = {dtype_of(value) for value in inputs if value is not None}
+    found = (half for half, names in _WIDENED.items() if half in types and op_name in names)
+    return next(found, None)
+
+
+def widen(builder: relax.BlockBuilder, inputs: Sequence[Any], half: str) -> list[Any]:
+    """The inputs, those in a type of 16 bits in float32."""
+    return [
+        cast(builder, value, "float32") if value is not None and dtype_of(value) == half else value
+        for value in inputs
+    ]
+
+
+def _matmul(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    if dtype_of(inputs[0]) != BFLOAT16:
+        return None
+    product = builder.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
+    return relax.op.astype(product, BFLOAT16)
+
+
+def _gemm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Gemm without attributes, which its rewrite has applied."""
+    if dtype_of(inputs[0]) != BFLOAT16 or attrs.keys() & {"alpha", "beta", "transA", "transB"}:
+        return None
+    total = builder.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
+    bias = given(inputs, 2)
+    if bias is not None:
+        total = builder.normalize(relax.op.add(total, cast(builder, bias, "float32")))
+    return relax.op.astype(total, BFLOAT16)
+
+
+BFLOAT16_CONVERTERS: dict[str, Converter] = {"Gemm": _gemm, "MatMul": _matmul}
+
+
+# Converts Hardmax, along an axis of any size.
+#
+# TVM's converter takes axes of known sizes only, and compares in int64.
+#
+#     Hardmax(x: [n, m], axis=1)    ->    argmax(x, 1): [n, 1] == arange(m), as x's type
+#
+# Of equal elements the first one is chosen.
+
+
+def _hardmax(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, dims = inputs[0], dims_of(inputs[0])
+    axis = attrs.get("axis", -1) % len(dims)
+    first = builder.normalize(relax.op.argmax(x, axis, keepdims=True))
+    first = cast(builder, first, "int32")
+    places = builder.normalize(relax.op.arange(0, dims[axis], 1, "int32"))
+    column = relax.ShapeExpr([dims[axis], *[1] * (len(dims) - 1 - axis)])
+    every = builder.normalize(relax.op.reshape(places, column))
+    return relax.op.astype(builder.normalize(relax.op.equal(first, every)), dtype_of(x))
+
+
+HARDMAX_CONVERTERS: dict[str, Converter] = {"Hardmax": _hardmax}

@@ -1,0 +1,287 @@
+"""Converters of operators on matrices.
+
+operator    Relax
+Det         a kernel: Gaussian elimination, in float32 at least, the largest of a column as pivot
+EyeLike     R.eye
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from onnx import helper
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.sym import Analyzer
+
+from relay_passes.lower.caches import ROW_UPDATE
+from tir_schedules.core.emission import opaque_block
+
+from ..data_sized.elements import known_elements
+from ..data_sized.requests import check, check_equal, requested_sizes
+from ..data_sized.sizes import INDEX, dims_of, index, plain, plain_dims, size_in
+from ..graph.expressions import Converter, Expr, cast, dtype_of, literal
+from .pooling import window_count
+
+WRITTEN = (2, 3, 4)
+"""Rows of matrices that have code of their own where sizes are open."""
+
+
+def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, dtype = inputs[0], dtype_of(inputs[0])
+    *batch, rows, columns = plain_dims(x)
+    misfit = f"matrices of {rows} rows and {columns} columns are not square"
+    check_equal(builder, dims_of(x)[-2], dims_of(x)[-1], misfit)
+    if rows == 0 and all(isinstance(size, int) for size in batch):
+        return literal(np.ones(batch, x.ty.dtype.dtype))
+    wide = dtype if dtype == "float64" else "float32"
+    count = math.prod(batch)
+    flat = builder.normalize(relax.op.reshape(cast(builder, x, wide), (count, rows, rows)))
+
+    def compute(matrices: te.Tensor) -> list[te.Tensor]:
+        # The kernel's own names of sizes that are open.
+        count, rows, _ = plain(matrices.shape)
+        return te.extern(
+            # Elimination changes a copy, which has one more row: for what is being exchanged.
+            [(count,), (count, rows + 1, rows)],
+            [matrices],
+            lambda ins, outs: _eliminate(ins[0], outs[0], outs[1], count, rows),
+            dtype=[wide, wide],
+            name="det",
+        )
+
+    pair = builder.emit_te(compute, flat, primfunc_name_hint="det")
+    found = builder.normalize(relax.TupleGetItem(pair, 0))
+    return cast(builder, builder.normalize(relax.op.reshape(found, tuple(batch))), dtype)
+
+
+def _eliminate(
+    source: Expr, out: Expr, work: Expr, count: int | Expr, size: int | Expr
+) -> tirx.Stmt:
+    """The determinants; matrices of few rows have code of their own, and need no memory."""
+
+    def emit(sizes: Sequence[int]) -> None:
+        if not sizes:
+            _matrices(source, out, work, count, size)
+            return
+        with I.If(tirx.EQ(size, index(sizes[0]))):
+            with I.Then():
+                _matrices(source, out, None, count, sizes[0])
+            with I.Else():
+                emit(sizes[1:])
+
+    with IRBuilder() as builder, opaque_block("det"):
+        if isinstance(size, int):
+            _matrices(source, out, None if size in WRITTEN else work, count, size)
+        else:
+            emit(WRITTEN)
+    return builder.get()
+
+
+def _matrices(
+    source: Expr, out: Expr, memory: Expr | None, count: int | Expr, size: int | Expr
+) -> None:
+    """The product of the pivots of each matrix; every exchange of rows turns its sign."""
+    with I.parallel(count) as n, opaque_block("matrix"):
+        found = I.sblock_alloc_buffer([1], out.dtype)
+        before = [] if memory is None else [n]
+        work = I.sblock_alloc_buffer([size + 1, size], out.dtype) if memory is None else memory
+        size = index(size) if isinstance(size, int) else size
+
+        def get(row: Expr | int, column: Expr | int) -> Expr:
+            return work[(*before, row, column)]
+
+        def put(row: Expr | int, column: Expr | int, value: Expr) -> None:
+            I.buffer_store(work, value, [*before, row, column])
+
+        I.buffer_store(found, tirx.const(1, out.dtype), [0])
+        with I.serial(size) as i, I.serial(size) as j:
+            put(i, j, source[n, i, j])
+        with I.serial(size) as k:
+            with I.serial(size - 1 - k) as below:
+                row = k + 1 + below
+                with I.If(tirx.abs(get(row, k)) > tirx.abs(get(k, k))), I.Then():
+                    I.buffer_store(found, -found[0], [0])
+                    with I.serial(size) as j:
+                        put(size, j, get(k, j))
+                        put(k, j, get(row, j))
+                        put(row, j, get(size, j))
+            with I.serial(size - 1 - k) as below:
+                row = k + 1 + below
+                # Below a pivot of 0 there are zeros, or NaN, which is to stay.
+                nothing = get(row, k) == tirx.const(0, out.dtype)
+                quotient = get(row, k) / get(k, k)
+                put(size, 0, tirx.Select(nothing, tirx.const(0, out.dtype), quotient))
+                with I.serial(size - 1 - k) as right:
+                    column = k + 1 + right
+                    put(row, column, get(row, column) - get(size, 0) * get(k, column))
+            I.buffer_store(found, found[0] * get(k, k), [0])
+        I.buffer_store(out, found[0], [n])
+
+
+def _eye_like(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    dtype = dtype_of(inputs[0])
+    if "dtype" in attrs:
+        dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
+    rows, columns = dims_of(inputs[0])
+    return relax.op.eye(rows, columns, attrs.get("k", 0), dtype)
+
+
+MATRIX_CONVERTERS: dict[str, Converter] = {"Det": _det, "EyeLike": _eye_like}
+
+
+# The front end's own operators for Fourier transforms of dynamic sizes.
+#
+#     Frames(x: [N, samples, parts], length, step)    ->    [N, frames, length, parts]
+#     FourierTable(read, made, length)                ->    [read * parts, made * made_parts]
+#
+# A frame begins every `step` elements. All frames lie inside the signal.
+#
+# A table is the right operand of the product that transforms a signal: `read` elements, of `parts`
+# numbers each, become `made` elements. Its entries are powers of a root of unity, `length` of them.
+
+
+MAX_TABLE_BYTES = 1 << 28
+
+
+def _frames(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    x, length, step = inputs[0], attrs["length"], attrs["step"]
+    batch, samples, parts = plain_dims(x)
+    check(
+        builder,
+        index(0) + samples >= length,
+        f"a signal of {samples} has no frame of {length} elements",
+    )
+    count = window_count(samples, (0, 0), length, step, 1)
+
+    def compute(flat: te.Tensor, count: Expr) -> te.Tensor:
+        return te.compute(
+            (flat.shape[0], count, length * parts),
+            lambda n, frame, place: flat[n, frame * step * parts + place],
+            name="frames",
+        )
+
+    # Each frame is one run of memory, which is copied in vectors.
+    flat = builder.normalize(relax.op.reshape(x, (batch, samples * parts)))
+    frames = builder.emit_te(compute, flat, count, primfunc_name_hint="frames")
+    return relax.op.reshape(frames, (batch, count, length, parts))
+
+
+def _table(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    """Entries are computed in float64 for each power of the root, and rounded once."""
+    parts, made_parts, dtype = attrs["parts"], attrs["made_parts"], attrs["dtype"].decode()
+    read, made, length = (requested_sizes(builder, each)[0] for each in inputs)
+    size = read * made * index(parts * made_parts * np.dtype(dtype).itemsize)
+    check(builder, length > index(0), "a transform of no elements")
+    check(builder, size <= index(MAX_TABLE_BYTES), f"a table of more than {MAX_TABLE_BYTES} bytes")
+
+    def roots(length: Expr) -> te.Tensor:
+        """The cosine and the sine of every power's angle, times the factor of the inverse."""
+
+        def element(power: Expr, part: Expr) -> Expr:
+            whole = tirx.Cast("float64", length)
+            angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
+            value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
+            return tirx.Cast(dtype, value / whole if attrs["inverse"] else value)
+
+        return te.compute((length, index(2)), element, name="roots")
+
+    def table(roots: te.Tensor, read: Expr, made: Expr) -> te.Tensor:
+        """Entry (2 j + p, 2 k + q) is what part p of element j adds to part q of element k."""
+        length = roots.shape[0]
+
+        def element(row: Expr, column: Expr) -> Expr:
+            j, part = tirx.floordiv(row, parts), tirx.floormod(row, parts)
+            k, made_part = tirx.floordiv(column, made_parts), tirx.floormod(column, made_parts)
+            power = tirx.floormod(j * k, te.max(length, 1))
+            crossed = tirx.Cast(INDEX, tirx.NE(part, made_part))
+            # The real part subtracts the imaginary one's sine; without `inverse` the angle is < 0.
+            sign = tirx.EQ(part, index(1 if attrs["inverse"] else 0))
+            negative = tirx.all(tirx.NE(part, made_part), sign)
+            value = roots[power, crossed]
+            value = tirx.Select(negative, -value, value)
+            if not attrs["mirrored"]:
+                return value
+            # Elements that do not mirror themselves stand for two; the others are real.
+            single = tirx.any(tirx.EQ(j, index(0)), tirx.EQ(j * 2, length))
+            once = tirx.Select(tirx.EQ(part, index(0)), value, tirx.const(0, dtype))
+            return tirx.Select(single, once, value * tirx.const(2, dtype))
+
+        return te.compute((read * parts, made * made_parts), element, name="fourier_table")
+
+    powers = builder.emit_te(roots, length, primfunc_name_hint="fourier_roots")
+    return builder.emit_te(table, powers, read, made, primfunc_name_hint="fourier_table")
+
+
+FOURIER_CONVERTERS: dict[str, Converter] = {"FourierTable": _table, "Frames": _frames}
+
+
+# Converters of the front end's own operators for attention.
+#
+# operator                               Relax
+# CausalMask([M, N, c], bound="last")    R.triu(R.broadcast_to(-inf, (M, N)), k=c + 1)
+# CausalMask([M, N, c], bound="first")   R.tril(R.broadcast_to(-inf, (M, N)), k=c - 1)
+# CausalMask([M, N, c], bound=           as "last" if M + c >= N for sure; else R.concat of the
+#            "unidirectional")           mask of M - 1 rows as "last" and a row of zeros
+# UpdateCache(new, before, [N], past)    a kernel: out[b, h, j] = new[b, h, j - before[b]] where
+# there
+#                                        is such a row, else past[b, h, j]; N rows
+#
+# TVM 0.27 cannot lower R.full of infinities.
+
+
+def _causal_mask(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    sizes = known_elements(builder, inputs[0])
+    if sizes is None:
+        raise ValueError("the sizes of a causal mask depend on data")
+    rows, columns, diagonal = sizes
+    bound = attrs["bound"].decode()
+    beyond = rows + diagonal - columns
+    sees_all = beyond >= 0 if isinstance(beyond, int) else Analyzer().can_prove(beyond >= 0)
+    is_apart = bound == "unidirectional" and not sees_all
+    hidden = literal(np.array(-np.inf, np.float32))
+    shape = (rows - 1 if is_apart else rows, columns)
+    full = builder.normalize(relax.op.broadcast_to(hidden, shape))
+    if bound == "first":
+        return relax.op.tril(full, diagonal - 1)
+    mask = relax.op.triu(full, diagonal + 1)
+    if not is_apart:
+        return mask
+    zeros = relax.op.broadcast_to(literal(np.array(0, np.float32)), (1, columns))
+    return relax.op.concat([builder.normalize(each) for each in (mask, zeros)], 0)
+
+
+def _update_cache(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Expr:
+    new, before, size, *past = inputs
+    elements = known_elements(builder, size)
+    rows = size_in(builder, size) if elements is None else elements.item()
+
+    def compute(new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> te.Tensor:
+        batch, heads, length, columns = new.shape
+        nothing = tirx.const(0, new.dtype)
+
+        def element(b: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
+            place = j - before[b, 0]
+            is_new = tirx.all(place >= 0, place < length)
+            kept = nothing
+            if past:
+                kept = tirx.if_then_else(j < past[0].shape[2], past[0][b, h, j, d], nothing)
+            return tirx.if_then_else(is_new, new[b, h, place, d], kept)
+
+        return te.compute((batch, heads, rows, columns), element, name="cache")
+
+    places = [0, 1, *range(2, 2 + len(past))]
+    named = {"primfunc_name_hint": "update_cache", "primfunc_attrs": {ROW_UPDATE: places}}
+    return builder.emit_te(compute, new, before, *past, **named)
+
+
+ATTENTION_CONVERTERS: dict[str, Converter] = {
+    "CausalMask": _causal_mask,
+    "UpdateCache": _update_cache,
+}

@@ -1,0 +1,397 @@
+"""Converters of the places of maxima, and of operators that put windows back into an image.
+
+operator         Relax
+MaxPoolPlaces    a kernel: an argmax over each window (the front end's own operator)
+MaxUnpool        a kernel: zeros, then each element at its place
+Col2Im           a kernel: for each pixel the sum over the windows that it lies in
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, te, tirx
+
+from tir_schedules.core.emission import opaque_block
+
+from ..data_sized.requests import check, check_equal, requested_sizes
+from ..data_sized.sizes import (
+    INDEX,
+    dims_of,
+    emit_kernel,
+    index,
+    is_open,
+    plain,
+    plain_dims,
+    product,
+    put,
+    reshaped_to,
+    simplified,
+    table,
+)
+from ..graph.expressions import Converter, Expr, cast, constant, dtype_of, given, is_nan
+
+
+def _max_pool_places(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    """Places in the flat tensor; the first NaN if there is one, else the first of the maxima."""
+    x, kernel, pads = inputs[0], attrs["kernel_shape"], attrs["pads"]
+    if "float16" in dtype_of(x):
+        x = cast(builder, x, "float32")
+
+    def sizes_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
+        around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
+        axes = zip(extents, around, kernel, attrs["strides"], attrs["dilations"], strict=True)
+        return [window_count(*axis, bool(attrs["ceil_mode"])) for axis in axes]
+
+    images, channels, *extents = dims_of(x)
+    sizes = sizes_of(extents)
+    if is_open(x):
+        check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(sizes), index(0))))
+    flat = reshaped_to(builder, x, [images * channels, *extents])
+    shape, body = [images * channels, *sizes], partial(_find_places, attrs=attrs)
+    (found,) = emit_kernel(builder, "max_pool_places", [flat], [(shape, "int64")], body)
+    places = reshaped_to(builder, found, [images, channels, *sizes])
+
+    def by_columns(place: Expr, extents: Sequence[int | Expr]) -> Expr:
+        """Where a place is if the first spatial axis is the one without gaps."""
+        image = math.prod(extents)
+        rest, moved, step = place, tirx.const(0, "int64"), image
+        for extent in reversed(extents):
+            step //= extent
+            moved += tirx.floormod(rest, extent) * step
+            rest = tirx.floordiv(rest, extent)
+        return rest * image + moved
+
+    if attrs["storage_order"] == 0:
+        return places
+
+    def move(places: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
+        return te.compute(places.shape, lambda *place: by_columns(places[place], extents))
+
+    extents = plain_dims(x)[2:]
+    return builder.emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
+
+
+def _find_places(ins: list[Expr], outs: list[Expr], attrs: dict[str, Any]) -> None:
+    """For each window of each image [images, ...] the place of the maximum; -1 if it is outside.
+
+    A row of results looks at the same element of all its windows at once, as a vector.
+    """
+    (x,), (places,) = ins, outs
+    kernel, least = attrs["kernel_shape"], _least(str(x.dtype))
+    images, *extents = x.shape
+    *outer, results = range(1, len(places.shape))
+    with I.parallel(images) as image, opaque_block("image"), ExitStack() as loops:
+        room = te.max(places.shape[results], 1)
+        best, found = (I.sblock_alloc_buffer([room], each) for each in (str(x.dtype), INDEX))
+        window = [loops.enter_context(I.serial(places.shape[axis])) for axis in outer]
+        ranges = [_inside(at, extents[axis], axis, attrs) for axis, at in enumerate(window)]
+
+        def flat(at: Sequence[Expr]) -> Expr:
+            place = image.astype(INDEX)
+            for extent, each in zip(extents, at, strict=True):
+                place = place * extent + each
+            return place
+
+        with I.serial(places.shape[results]) as result:
+            first, count = _inside(result, extents[-1], len(extents) - 1, attrs)
+            some = product([count, *(each for _, each in ranges)]) > 0
+            place = flat([*(start for start, _ in ranges), first])
+            put(found, tirx.Select(some, place, index(-1)), result)
+            put(best, least, result)
+        with ExitStack() as rows:
+            taps = [rows.enter_context(I.serial(count)) for _, count in ranges]
+            at = [
+                start + tap * apart
+                for (start, _), tap, apart in zip(ranges, taps, attrs["dilations"], strict=False)
+            ]
+            for tap in range(kernel[-1]):
+                begin, count, column = _column(tap, extents[-1], places.shape[results], attrs)
+                with I.serial(count) as number:
+                    result = begin + number
+                    here = [*at, column(result)]
+                    value, known = x[(image, *here)], best[result]
+                    new = tirx.all(is_nan(value), tirx.Not(is_nan(known)))
+                    better = tirx.any(value > known, new)
+                    put(found, tirx.Select(better, flat(here), found[result]), result)
+                    put(best, tirx.Select(better, value, known), result)
+        with I.serial(places.shape[results]) as result:
+            put(places, found[result], image, *window, result)
+
+
+def _inside(at: Expr, extent: Expr, axis: int, attrs: dict[str, Any]) -> tuple[Expr, Expr]:
+    """The first element of a window along an axis that is in the image, and how many are."""
+    apart = attrs["dilations"][axis]
+    start = at * attrs["strides"][axis] - attrs["pads"][axis]
+    before = te.max(tirx.floordiv(apart - 1 - start, apart), 0)
+    end = te.min(tirx.floordiv(extent - start + apart - 1, apart), attrs["kernel_shape"][axis])
+    return start + before * apart, te.max(end - before, 0)
+
+
+def _column(
+    tap: int, extent: Expr, results: Expr, attrs: dict[str, Any]
+) -> tuple[Expr, Expr, Callable[[Expr], Expr]]:
+    """First window of a row with this element in the image, how many there are, and the place."""
+    step = attrs["strides"][-1]
+    ahead = tap * attrs["dilations"][-1] - attrs["pads"][len(attrs["kernel_shape"]) - 1]
+    begin = index(max(-(ahead // step), 0))
+    end = te.min(tirx.floordiv(extent - 1 - ahead, index(step)) + 1, results)
+    return begin, te.max(end - begin, 0), lambda result: result * step + ahead
+
+
+def _least(dtype: str) -> Expr:
+    is_float = dtype.startswith("float")
+    return tirx.const(-math.inf, dtype) if is_float else tirx.min_value(dtype)
+
+
+def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """The places count in the image that pooling came from, which `output_shape` may extend."""
+    x, places, dims = inputs[0], inputs[1], plain_dims(inputs[0])
+    for one, other in zip(dims_of(x), dims_of(places), strict=True):
+        check_equal(builder, one, other, "there are not as many places as elements")
+    kernel = attrs["kernel_shape"]
+    rank = len(kernel)
+    strides, pads = attrs.get("strides") or [1] * rank, attrs.get("pads") or [0, 0] * rank
+    image = [*dims[:2]]
+    for axis, size in enumerate(kernel):
+        cropped = pads[axis] + pads[rank + axis]
+        image.append((dims[axis + 2] - 1) * strides[axis] - cropped + size)
+    if any(not isinstance(size, int) for size in image):
+        for size in image:
+            check(builder, index(0) + size >= 0)
+        # There is room for what is put back.
+        nothing = tirx.EQ(product(dims_of(x)), index(0))
+        check(builder, tirx.any(product(image) > 0, nothing))
+    shape = image
+    if given(inputs, 2) is not None:
+        shape = plain(requested_sizes(builder, inputs[2]))
+    room = [_difference(size, kept) for size, kept in zip(shape, image, strict=True)]
+    for more in room:
+        misfit = f"output_shape {shape} is smaller than the image {image}"
+        check(builder, index(0) + more >= 0, misfit)
+
+    count = product(dims_of(x))
+    flat = [reshaped_to(builder, each, [count]) for each in (x, places)]
+    (filled,) = emit_kernel(builder, "max_unpool", flat, [(image, dtype_of(x))], _put_back)
+    if all(isinstance(more, int) for more in room):
+        if not any(room):
+            return filled
+        return relax.op.nn.pad(filled, [amount for after in room for amount in (0, after)])
+
+    def extend(filled: te.Tensor, shape: list[Expr]) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            inside = [at < size for at, size in zip(place, filled.shape, strict=True)]
+            return tirx.if_then_else(te.all(*inside), filled(*place), tirx.const(0, filled.dtype))
+
+        return te.compute(shape, element, name="extended")
+
+    return builder.emit_te(extend, filled, shape, primfunc_name_hint="extend")
+
+
+def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
+    """Stores elements at their places, held inside and negative ones from the end, among zeros."""
+    (x, places), size = ins, product(outs[0].shape)
+    image = I.decl_buffer([size], outs[0].dtype, data=outs[0].data)
+    with I.serial(size) as at:
+        put(image, tirx.const(0, image.dtype), at)
+    with I.serial(x.shape[0]) as number:
+        place = places[number]
+        place = place + tirx.Select(place < 0, size, index(0))
+        put(image, x[number], te.max(te.min(place, size - 1), index(0)))
+
+
+def _difference(one: int | Expr, other: int | Expr) -> int | Expr:
+    """A number if it is one, whatever the sizes are."""
+    left = one - other
+    return left if isinstance(left, int) else plain([simplified(left)])[0]
+
+
+def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, dtype, block = inputs[0], dtype_of(inputs[0]), constant(inputs[2])
+    if block is None:
+        raise ValueError("block_shape must be a constant")
+    image, sizes = plain(requested_sizes(builder, inputs[1])), [int(n) for n in block]
+    rank = len(image)
+    dilations, strides = (attrs.get(name) or [1] * rank for name in ("dilations", "strides"))
+    pads = attrs.get("pads") or [0, 0] * rank
+
+    def windows_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
+        around = zip(pads[:rank], pads[rank:], strict=True)
+        axes = zip(extents, around, sizes, strides, dilations, strict=True)
+        return [window_count(*axis) for axis in axes]
+
+    _, rows, columns = plain_dims(x)
+    if not isinstance(rows, int):
+        raise ValueError("the number of rows, channels times the size of a block, must be known")
+    channels, rest = divmod(rows, math.prod(sizes))
+    misfit = f"{rows} x {columns} elements are not blocks of {sizes} at {windows_of(image)} places"
+    if rest:
+        raise ValueError(misfit)
+    for count in windows_of(image):
+        check(builder, index(0) + count >= 0, misfit)
+    check_equal(builder, dims_of(x)[2], product(windows_of(image)), misfit)
+    wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
+
+    def compute(x: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
+        axes = [te.reduce_axis((0, size)) for size in sizes]
+        windows = windows_of(extents)
+
+        def element(item: Expr, channel: Expr, *pixel: Expr) -> Expr:
+            inside, row, column = [], channel, tirx.const(0, "int32")
+            for axis, step in enumerate(axes):
+                start = pixel[axis] + pads[axis] - step.var * dilations[axis]
+                window = tirx.floordiv(start, strides[axis])
+                inside += [start % strides[axis] == 0, window >= 0, window < windows[axis]]
+                held = te.max(te.min(window, windows[axis] - 1), 0)
+                row, column = row * sizes[axis] + step.var, column * windows[axis] + held
+            zero = tirx.const(0, wide)
+            return te.sum(te.if_then_else(te.all(*inside), x[item, row, column], zero), axis=axes)
+
+        return te.compute((*plain(x.shape[:1]), channels, *extents), element, name="col2im")
+
+    summed = builder.emit_te(compute, cast(builder, x, wide), image, primfunc_name_hint="col2im")
+    return cast(builder, summed, dtype)
+
+
+POOLING_CONVERTERS: dict[str, Converter] = {
+    "Col2Im": _col2im,
+    "MaxPoolPlaces": _max_pool_places,
+    "MaxUnpool": _max_unpool,
+}
+
+
+# MaxRoiPool: the largest element of each bin of a region.
+#
+# TVM's operator compares every element of an image with every bin. This kernel reads what lies in a
+# bin: the rows of a bin are reduced to one line, by vectors, and the line by the columns of each
+# bin.
+#
+# Coordinates are rounded, and bins divided, as ONNX Runtime does it; there, too, a bin of -inf
+# alone has the least finite number. The maximum of a NaN is NaN, as in MaxPool; in ONNX Runtime it
+# depends on what comes behind the NaN. A batch index is held inside.
+
+
+_FAR = 1 << 30  # beyond all coordinates that are used
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """The bins along one axis of a region: where each begins, and where it ends."""
+
+    starts: Expr
+    ends: Expr
+
+    @classmethod
+    def new(cls, count: int) -> _Bins:
+        return cls(*(I.sblock_alloc_buffer([count], INDEX) for _ in range(2)))
+
+    def fill(self, first: Expr, last: Expr, extent: Expr) -> None:
+        """Divides the coordinates from `first` to `last` evenly, neighbours sharing an element."""
+        dtype, count = "float32", int(self.starts.shape[0])
+        size = te.max(last - first + 1, index(1)).astype(dtype) / tirx.const(count, dtype)
+
+        def inside(place: Expr) -> Expr:
+            return te.min(te.max(place.astype(INDEX) + first, index(0)), extent)
+
+        with I.serial(index(count)) as number:
+            put(self.starts, inside(te.floor(number.astype(dtype) * size)), number)
+            put(self.ends, inside(te.ceil((number + 1).astype(dtype) * size)), number)
+
+    def of(self, number: Expr) -> tuple[Expr, Expr]:
+        """First element of a bin, and how many it has; 0 if it lies outside."""
+        start = self.starts[number]
+        return start, te.max(self.ends[number] - start, index(0))
+
+
+def _max_roi_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, regions = inputs
+    dtype, (height, width) = dtype_of(x), attrs["pooled_shape"]
+    if dtype != "float64":  # those of 16 bits, which float32 holds exactly
+        x, regions = (cast(builder, each, "float32") for each in (x, regions))
+    scale = tirx.const(attrs.get("spatial_scale", 1.0), dtype_of(regions))
+    least = tirx.min_value(dtype_of(x))
+
+    def body(ins: list[Expr], outs: list[Expr]) -> None:
+        (x, regions), (y,) = ins, outs
+        images, channels, *extents = x.shape
+        with I.parallel(regions.shape[0]) as region, opaque_block("region"):
+            first = [_rounded(regions[region, axis] * scale) for axis in range(1, 5)]
+            rows, columns = _Bins.new(height), _Bins.new(width)
+            rows.fill(first[1], first[3], extents[0])
+            columns.fill(first[0], first[2], extents[1])
+            image = te.min(te.max(_whole(regions[region, 0]), index(0)), images - 1)
+            line = table(extents[1], str(x.dtype))
+            start, end = columns.starts[0], columns.ends[width - 1]
+            with I.grid(channels, index(height)) as (channel, bin_row):
+                with I.serial(te.max(end - start, index(0))) as place:
+                    put(line, least, start + place)
+                top, count = rows.of(bin_row)
+                with I.grid(count, te.max(end - start, index(0))) as (row, place):
+                    at = start + place
+                    put(line, te.max(line[at], x[image, channel, top + row, at]), at)
+                with I.serial(index(width)) as bin_column:
+                    left, wide = columns.of(bin_column)
+                    here = (region, channel, bin_row, bin_column)
+                    empty = tirx.EQ(te.min(count, wide), index(0))
+                    put(y, tirx.Select(empty, tirx.const(0, y.dtype), least), *here)
+                    with I.If(tirx.Not(empty)), I.Then(), I.serial(wide) as place:
+                        put(y, te.max(y[here], line[left + place]), *here)
+
+    shape = [dims_of(regions)[0], dims_of(x)[1], height, width]
+    (y,) = emit_kernel(builder, "max_roi_pool", [x, regions], [(shape, dtype_of(x))], body)
+    return cast(builder, y, dtype)
+
+
+def _whole(number: Expr) -> Expr:
+    """A float without its fraction, as an index; far away for NaN and infinity."""
+    far = tirx.const(_FAR, str(number.ty.dtype))
+    held = tirx.Select(number > -far, number, -far)
+    return tirx.Select(held < far, held, far).astype(INDEX)
+
+
+def _rounded(number: Expr) -> Expr:
+    """The nearest index; of two, the one that is farther from 0. (TVM rounds to the even one.)"""
+    dtype = str(number.ty.dtype)
+    whole = _whole(number)
+    rest = number - whole.astype(dtype)
+    half = tirx.const(0.5, dtype)
+    return (
+        whole
+        + tirx.Select(rest >= half, index(1), index(0))
+        - tirx.Select(rest <= -half, index(1), index(0))
+    )
+
+
+MAX_ROI_POOL_CONVERTERS: dict[str, Converter] = {"MaxRoiPool": _max_roi_pool}
+
+
+def window_count(
+    extent: Any, pads: tuple[int, int], kernel: int, stride: int, dilation: int, ceil: bool = False
+) -> Any:
+    """The size of what a convolution or a pool makes of an axis.
+
+    Parameters
+    ----------
+    extent
+        A number, or an expression of open sizes, as the result is one then.
+    pads
+        Before and after the axis.
+    ceil
+        Whether a last window may reach beyond the padding, but not begin in that behind the axis.
+    """
+    room = extent + sum(pads) - (dilation * (kernel - 1) + 1)
+    if not ceil:
+        return room // stride + 1
+    count = -(-room // stride) + 1
+    behind = (count - 1) * stride >= extent + pads[0]
+    if isinstance(extent, int):
+        return count - behind
+    return count - tirx.Select(behind, tirx.const(1, "int64"), tirx.const(0, "int64"))

@@ -1,0 +1,398 @@
+"""Converters of operators that sample images."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, te, tirx
+
+from tir_schedules.core.emission import opaque_block
+
+from ..data_sized.requests import check, check_equal, requested_sizes
+from ..data_sized.sizes import (
+    cell,
+    dims_of,
+    emit_kernel,
+    index,
+    is_open,
+    plain,
+    plain_dims,
+    product,
+    put,
+)
+from ..graph.expressions import Converter, Expr, constant, dtype_of, given, literal, rank_of
+from .pooling import window_count
+
+# RoiAlign as ONNX defines it: bilinear samples of a region, their mean or the largest of them.
+#
+#     RoiAlign(x, regions, batch)    ->    transpose(roi_align(transpose(x), regions, batch))
+#
+# Channels come last while it samples: those of a pixel are a vector then, and where a sample lies,
+# by which weights, is computed once for all of them.
+#
+# TVM's operator moves by half a pixel before it scales, takes for mode=max the largest sample
+# instead of the largest of the four weighted pixels of all samples, and reads where the batch index
+# and a NaN point to.
+
+
+_LEAST = -(1 << 30)  # samples in place of an undefined number
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One axis of a region: its bins and their samples, and what is known of the present sample.
+
+    Attributes
+    ----------
+    extent : Expr
+        Elements of the image along the axis.
+    start, bin : Expr
+        Where the region begins, and the extent of a bin.
+    samples : Expr
+        How many samples a bin has; 0 or less if it has none.
+    place, low, weights : Expr
+        Cells: where the sample lies, the element before it, and the weights of that and the next.
+    """
+
+    extent: Expr
+    start: Expr
+    bin: Expr
+    samples: Expr
+    place: Expr
+    low: Expr
+    weights: Expr
+
+    @classmethod
+    def new(cls, extent: Expr, start: Expr, one_bin: Expr, ratio: int) -> _Side:
+        """The axis with cells of its own."""
+        dtype = str(start.ty.dtype)
+        kept = [cell(dtype) for _ in range(3)]
+        samples, low = cell(), cell()
+        put(kept[0], start)
+        put(kept[1], one_bin)
+        if ratio > 0:
+            put(samples, index(ratio))
+        else:
+            whole = te.ceil(kept[1][0])
+            known = tirx.Select(whole > tirx.const(_LEAST, dtype), whole, tirx.const(0, dtype))
+            put(samples, known.astype("int64"))
+        weights = I.sblock_alloc_buffer([2], dtype)
+        return cls(extent, kept[0][0], kept[1][0], samples[0], kept[2], low, weights)
+
+    def go_to(self, position: Expr, step: Expr) -> None:
+        """Makes a sample of a bin the present one."""
+        dtype = str(self.start.ty.dtype)
+        offset = (step.astype(dtype) + tirx.const(0.5, dtype)) * self.bin
+        first = self.start + position.astype(dtype) * self.bin
+        put(self.place, first + offset / self.samples.astype(dtype))
+        last = (self.extent - 1).astype(dtype)
+        held = te.min(te.max(self.place[0], tirx.const(0, dtype)), last)
+        put(self.low, te.min(te.max(te.floor(held).astype("int64"), index(0)), self.extent - 1))
+        share = held - self.low[0].astype(dtype)
+        put(self.weights, tirx.const(1, dtype) - share, 0)
+        put(self.weights, share, 1)
+
+    @property
+    def is_inside(self) -> Expr:
+        """Whether the present sample counts; that at a NaN does not."""
+        dtype = str(self.start.ty.dtype)
+        place = self.place[0]
+        return tirx.all(place >= tirx.const(-1, dtype), place <= self.extent.astype(dtype))
+
+    @property
+    def neighbours(self) -> list[tuple[Expr, Expr]]:
+        """The two elements around the present sample, and their weights."""
+        low = self.low[0]
+        return [(low, self.weights[0]), (te.min(low + 1, self.extent - 1), self.weights[1])]
+
+
+def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, regions, batch = inputs
+    dtype = dtype_of(x)
+    mode = attrs.get("mode", b"avg")
+    if mode not in (b"avg", b"max"):
+        raise ValueError(f"mode={mode!r} is neither avg nor max")
+    transformation = attrs.get("coordinate_transformation_mode", b"output_half_pixel")
+    if transformation not in (b"half_pixel", b"output_half_pixel"):
+        raise ValueError(f"coordinate_transformation_mode={transformation!r}")
+    sizes = attrs.get("output_height", 1), attrs.get("output_width", 1)
+    ratio = attrs.get("sampling_ratio", 0)
+
+    def number(value: float) -> Expr:
+        return tirx.const(value, dtype)
+
+    scale = number(attrs.get("spatial_scale", 1.0))
+    half = number(0.5 if transformation == b"half_pixel" else 0.0)
+
+    def side(regions: Expr, region: Expr, extent: Expr, axis: int) -> _Side:
+        """Rows are axis 0, but the second coordinate."""
+        start = regions[region, 1 - axis] * scale - half
+        length = regions[region, 3 - axis] * scale - half - start
+        if transformation == b"output_half_pixel":
+            length = te.max(length, number(1))
+        return _Side.new(extent, start, length / number(sizes[axis]), ratio)
+
+    def body(ins: list[Expr], outs: list[Expr]) -> None:
+        (x, regions, batch), (y,) = ins, outs
+        images, *extents, channels = x.shape
+        with I.parallel(regions.shape[0]) as region, opaque_block("region"):
+            rows, columns = (side(regions, region, extents[axis], axis) for axis in (0, 1))
+            image = te.min(te.max(batch[region].astype("int64"), index(0)), images - 1)
+            none = tirx.EQ(images * extents[0] * extents[1], index(0))
+            counts = [
+                tirx.Select(none, index(0), te.max(each.samples, index(0)))
+                for each in (rows, columns)
+            ]
+            begun = number(0)
+            if mode == b"max":
+                some = te.min(*counts) > 0
+                begun = tirx.Select(some, tirx.min_value(dtype), number(0))
+            part = cell(dtype)
+            put(part, number(1) / te.max(counts[0] * counts[1], index(1)).astype(dtype))
+            with I.serial(index(sizes[0])) as row:
+                with I.grid(index(sizes[1]), channels) as (column, channel):
+                    put(y, begun, region, row, column, channel)
+                with I.serial(counts[0]) as step:
+                    rows.go_to(row, step)
+                    with I.grid(index(sizes[1]), counts[1]) as (column, across):
+                        columns.go_to(column, across)
+                        inside = tirx.all(rows.is_inside, columns.is_inside)
+                        with I.If(inside):
+                            with I.Then(), I.serial(channels) as channel:
+                                here = (region, row, column, channel)
+                                parts = [
+                                    a * b * x[image, h, w, channel]
+                                    for (h, a), (w, b) in itertools.product(
+                                        rows.neighbours, columns.neighbours
+                                    )
+                                ]
+                                if mode == b"avg":
+                                    total = parts[0] + parts[1] + parts[2] + parts[3]
+                                    put(y, y[here] + total * part[0], *here)
+                                else:
+                                    put(y, functools.reduce(te.max, parts, y[here]), *here)
+                            if mode == b"max":
+                                with I.Else(), I.serial(channels) as channel:
+                                    here = (region, row, column, channel)
+                                    put(y, te.max(y[here], number(0)), *here)
+
+    pixels = builder.normalize(relax.op.permute_dims(x, [0, 2, 3, 1]))
+    shape = [dims_of(regions)[0], *sizes, dims_of(x)[1]]
+    (y,) = emit_kernel(builder, "roi_align", [pixels, regions, batch], [(shape, dtype)], body)
+    return relax.op.permute_dims(y, [0, 3, 1, 2])
+
+
+ROI_ALIGN_CONVERTERS: dict[str, Converter] = {"RoiAlign": _roi_align}
+
+
+# DeformColumns: the front end's own operator for what a deformable convolution multiplies.
+#
+#     DeformColumns(x: [N, C, H, W], offset, mask)    ->    [N, group, OH * OW, C / group * KH * KW]
+#
+# For each output element one row of bilinear samples, a sample for each channel of its group and
+# each element of the kernel. A sample outside is 0, as are the parts of a sample that come from
+# outside.
+
+
+_FAR = -2  # an element whose next one is outside, too
+_OUTSIDE = -1.0  # in place of a weight
+
+
+def _columns(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    x, offset, mask = inputs[0], inputs[1], given(inputs, 2)
+    (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
+    rank, dtype, groups = rank_of(x) - 2, dtype_of(x), attrs["group"]
+    taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
+    per_group, per_offset = channels // groups, channels // offset_groups
+    # So many channels share a group and an offset group.
+    unit = math.gcd(per_group, per_offset)
+    _check_sizes(builder, inputs, attrs)
+    corners = _corners(builder, offset, plain_dims(x)[2:], attrs)
+    pixels = builder.normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
+    flat = (batch, math.prod(plain_dims(x)[2:]), channels)
+    pixels = builder.normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
+    masks = []
+    if mask is not None:
+        shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
+        masks = [builder.normalize(relax.op.reshape(mask, shape))]
+
+    def compute(pixels: te.Tensor, corners: list[te.Tensor], masks: list[te.Tensor]) -> te.Tensor:
+        places, weights = corners[: 2**rank], corners[2**rank :]
+        # The kernel's own names of sizes that are open.
+        batch, _, _, *outputs = plain(places[0].shape)
+
+        def element(image: Expr, group: Expr, *at: Expr) -> Expr:
+            *row, tap, part, within = at
+            first = group * per_group + part * unit
+            own = (image, first // per_offset, tap, *row)
+            parts = []
+            for place, weight in zip(places, weights, strict=True):
+                pixel, share = pixels[image, place[own], first + within], weight[own]
+                zero = tirx.const(0, dtype)
+                parts.append(tirx.Select(share >= zero, share * pixel, zero))
+            value = functools.reduce(operator.add, parts)
+            return value * masks[0][own] if masks else value
+
+        shape = (batch, groups, *outputs, taps, per_group // unit, unit)
+        return te.compute(shape, element, name="deform_columns")
+
+    columns = builder.emit_te(compute, pixels, corners, masks, primfunc_name_hint="deform_columns")
+    rows = (batch, groups, math.prod(outputs), taps * per_group)
+    return relax.op.reshape(columns, relax.ShapeExpr(rows))
+
+
+def _check_sizes(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    """Has the program check open sizes; the rewrite has seen to those that are known."""
+    if not any(map(is_open, inputs)):
+        return
+    (batch, _, *extents), offset = dims_of(inputs[0]), dims_of(inputs[1])
+    rank, taps = len(extents), math.prod(attrs["kernel_shape"])
+    around = zip(attrs["pads"][:rank], attrs["pads"][rank:], strict=True)
+    forms = (attrs[name] for name in ("kernel_shape", "strides", "dilations"))
+    axes = zip(extents, around, *forms, strict=True)
+    outputs = [window_count(*axis) for axis in axes]
+    for value, parts in ((inputs[1], taps * rank), (given(inputs, 2), taps)):
+        if value is not None:
+            wanted = [batch, index(attrs["offset_group"] * parts), *outputs]
+            for one, other in zip(dims_of(value), wanted, strict=True):
+                check_equal(builder, one, other)
+    # There are elements to sample.
+    check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(offset), index(0))))
+
+
+def _corners(
+    builder: relax.BlockBuilder, offset: Expr, extents: Sequence[int | Expr], attrs: dict[str, Any]
+) -> list[Expr]:
+    """The elements around each sample, the first one for what is outside, and then their weights.
+
+    Each is of the shape [N, offset groups, elements of the kernel, *output extents]. Places are
+    within the image: TVM drops a bound of an index where a Select implies it, and then reads what
+    the Select does not choose.
+    """
+    dtype, rank = dtype_of(offset), len(extents)
+    batch, _, *outputs = plain_dims(offset)
+    taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
+    shape = relax.ShapeExpr((batch, groups, taps, rank, *outputs))
+    moved = builder.normalize(relax.op.reshape(offset, shape))
+
+    def compute(moved: te.Tensor, starts: te.Tensor, extents: list[Expr]) -> list[te.Tensor]:
+        batch, _, _, _, *outputs = plain(moved.shape)
+
+        def corner(which: int, part: int) -> Callable[..., Expr]:
+            def element(image: Expr, group: Expr, tap: Expr, *row: Expr) -> Expr:
+                places, weights, inside = [], [], []
+                for axis, extent in enumerate(extents):
+                    grid = row[axis] * attrs["strides"][axis] + starts[tap, axis]
+                    place = moved[(image, group, tap, axis, *row)] + grid.astype(dtype)
+                    near = tirx.all(place > tirx.const(-1, dtype), place < tirx.Cast(dtype, extent))
+                    low = te.floor(tirx.Select(near, place, tirx.const(_FAR, dtype)))
+                    share = place - low
+                    step = which >> (rank - 1 - axis) & 1
+                    weights.append(share if step else tirx.const(1, dtype) - share)
+                    at = low.astype("int32") + step
+                    places.append(at)
+                    inside += [at >= 0, at < tirx.Cast("int32", extent)]
+                if part:
+                    weight = functools.reduce(operator.mul, weights)
+                    return tirx.Select(tirx.all(*inside), weight, tirx.const(_OUTSIDE, dtype))
+                flat = functools.reduce(
+                    lambda flat, axis: flat * tirx.Cast("int32", extents[axis]) + places[axis],
+                    range(1, rank),
+                    places[0],
+                )
+                return tirx.Select(tirx.all(*inside), flat, tirx.const(0, "int32"))
+
+            return element
+
+        return [
+            te.compute(
+                (batch, groups, taps, *outputs), corner(which, part), name=f"corner_{which}_{part}"
+            )
+            for part in (0, 1)
+            for which in range(2**rank)
+        ]
+
+    kernel = attrs["kernel_shape"]
+    at = np.indices(kernel).reshape(rank, -1)
+    first = [at[axis] * attrs["dilations"][axis] - attrs["pads"][axis] for axis in range(rank)]
+    starts = literal(np.stack(first, 1).astype(np.int64))
+    found = builder.emit_te(
+        compute, moved, starts, list(extents), primfunc_name_hint="deform_corners"
+    )
+    return [builder.emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
+
+
+DEFORM_CONVERTERS: dict[str, Converter] = {"DeformColumns": _columns}
+
+
+# Converts AffineGrid of open sizes; TVM's converter knows only numbers.
+#
+# of any number of images of known extents    ->    R.image.affine_grid
+# of extents that follow from other sizes     ->    a kernel with the formula of that operator
+
+
+_WIDTH = 2.0 - 1e-7  # from the first corner to the last one, as TVM has it
+
+
+def _affine_grid(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    theta, size = inputs
+    if not is_open(theta) and constant(size) is not None:
+        return None
+    batch, rows, columns = dims_of(theta)
+    images, _, *extents = requested_sizes(builder, size)
+    axes = len(extents)
+    for found, wanted in ((batch, images), (rows, index(axes)), (columns, index(axes + 1))):
+        check_equal(builder, found, wanted, f"theta {theta.ty.shape} for a grid of {axes} axes")
+    corners = bool(attrs.get("align_corners", 0))
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return _open_grid(builder, theta, extents, corners)
+    wanted = tuple(map(int, extents))
+    grid = builder.normalize(relax.op.image.affine_grid(theta, wanted, corners))
+    return relax.op.permute_dims(grid, [0, *range(2, axes + 2), 1])
+
+
+def _open_grid(
+    builder: relax.BlockBuilder, theta: Expr, extents: Sequence[Expr], corners: bool
+) -> Expr:
+    """The grid, [images, *extents, axes]."""
+    if corners:
+        for extent in extents:  # a single element has no two corners
+            check(builder, extent > 1, "align_corners wants two elements along each axis")
+    axes, dtype = len(extents), dtype_of(theta)
+
+    def compute(theta: te.Tensor, extents: list[Expr]) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            image, *elements, axis = place
+            value = theta(image, axis, index(axes))
+            for number, (at, extent) in enumerate(zip(elements, extents, strict=True)):
+                coordinate = _coordinate(at, extent, corners, dtype)
+                value = value + theta(image, axis, index(axes - 1 - number)) * coordinate
+            return value
+
+        shape = [theta.shape[0], *extents, index(axes)]
+        return te.compute(shape, element, name="grid")
+
+    return builder.emit_te(compute, theta, list(extents), primfunc_name_hint="affine_grid")
+
+
+def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
+    """Where an element lies, from -1 to 1; constants are rounded from float64, as TVM does it."""
+    one = tirx.const(1, "float64")
+    if corners:
+        steps = te.max(extent - 1, index(1)).astype("float64")
+        start, step = tirx.const(-1, "float64"), tirx.const(_WIDTH, "float64") / steps
+    else:
+        elements = te.max(extent, index(1)).astype("float64")
+        start, step = one / elements - one, tirx.const(2, "float64") / elements
+    return start.astype(dtype) + at.astype(dtype) * step.astype(dtype)
+
+
+AFFINE_GRID_CONVERTERS: dict[str, Converter] = {"AffineGrid": _affine_grid}

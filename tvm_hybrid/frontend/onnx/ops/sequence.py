@@ -1,0 +1,383 @@
+"""Converters of operators along one axis, often that of time.
+
+operator           Relax
+CumSum, CumProd    R.cumsum, R.cumprod, between two R.flip if reverse=1
+ReverseSequence    a kernel: y[t] = x[length - 1 - t] for t < length, else x[t]
+TensorScatter      a kernel: y[s] = update[s - start] for 0 <= s - start < count, else past[s]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from onnx import helper
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
+from relay_passes.lower.caches import ROW_UPDATE
+
+from ..data_sized.requests import check, check_equal
+from ..data_sized.sizes import dims_of
+from ..graph.expressions import (
+    Converter,
+    Expr,
+    cast,
+    constant,
+    dtype_of,
+    given,
+    known_dims,
+    literal,
+    rank_of,
+)
+
+# Types whose sums and products round too often.
+_NARROW = ("float16", "bfloat16")
+
+
+def _scan(operator: Callable[..., Expr]) -> Converter:
+    """Running sums or products; those of narrow floats in float32."""
+
+    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        x, place = inputs[0], constant(inputs[1])
+        if place is None:
+            raise ValueError("the axis must be a constant")
+        axis, dtype = int(place.item()), dtype_of(x)
+        rank = rank_of(x)
+        if not -rank <= axis < rank:
+            raise ValueError(f"axis {axis} of a tensor of rank {rank}")
+        axis %= rank
+        if dtype in _NARROW:
+            x = cast(builder, x, "float32")
+        if attrs.get("reverse", 0):
+            x = builder.normalize(relax.op.flip(x, axis))
+        x = builder.normalize(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
+        if attrs.get("reverse", 0):
+            x = builder.normalize(relax.op.flip(x, axis))
+        return cast(builder, x, dtype)
+
+    return convert
+
+
+def _reverse_sequence(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    x, lengths = inputs
+    dims, time, batch = dims_of(x), attrs.get("time_axis", 0), attrs.get("batch_axis", 1)
+    if {time, batch} != {0, 1}:
+        raise ValueError(f"time_axis={time} and batch_axis={batch} are not 0 and 1 or 1 and 0")
+    if rank_of(lengths) != 1:
+        raise ValueError("sequence_lens is no vector")
+    check_equal(
+        builder,
+        dims_of(lengths)[0],
+        dims[batch],
+        "sequence_lens has not one element for each sequence",
+    )
+
+    def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            step = place[time].astype("int64")
+            length = lengths[place[batch]]
+            source = te.if_then_else(step < length, length - 1 - step, step)
+            # A length comes from the user's feeds: held inside, it reads no foreign memory.
+            source = te.max(te.min(source, x.shape[time] - 1), 0)
+            return x[(*place[:time], source, *place[time + 1 :])]
+
+        return te.compute(dims, element, name="reverse_sequence")
+
+    return builder.emit_te(compute, x, lengths, primfunc_name_hint="reverse_sequence")
+
+
+def _tensor_scatter(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    past, update, starts = inputs[0], inputs[1], given(inputs, 2)
+    dims, mode = dims_of(past), attrs.get("mode", b"linear")
+    axis = attrs.get("axis", -2)
+    if mode not in (b"linear", b"circular"):
+        raise ValueError(f"mode={mode!r} is neither linear nor circular")
+    if not -len(dims) < axis < len(dims) or axis == 0:
+        raise ValueError(f"axis {axis} of a tensor of rank {len(dims)}; axis 0 is the batch")
+    axis %= len(dims)
+    new = dims_of(update)
+    misfit = "an update that does not fit into the cache"
+    if len(new) != len(dims):
+        raise ValueError(misfit)
+    for place, (size, own) in enumerate(zip(new, dims, strict=True)):
+        if place != axis:
+            check_equal(builder, size, own, misfit)
+    check(builder, new[axis] <= dims[axis], misfit)
+    if starts is None:
+        starts = builder.normalize(relax.op.zeros((dims[0],), "int64"))
+    check_equal(builder, dims_of(starts)[0], dims[0])
+
+    def compute(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
+        extent, count = past.shape[axis], update.shape[axis]
+
+        def element(*place: Expr) -> Expr:
+            source = place[axis].astype("int64") - starts[place[0]]
+            if mode == b"circular":
+                source = tirx.floormod(source, extent)
+            inside = te.all(source >= 0, source < count)
+            held = te.max(te.min(source, count - 1), 0)
+            written = update[(*place[:axis], held, *place[axis + 1 :])]
+            return te.if_then_else(inside, written, past[place])
+
+        return te.compute(dims, element, name="tensor_scatter")
+
+    in_rows = mode == b"linear" and axis == len(dims) - 2 > 0
+    marks = {ROW_UPDATE: [1, 2, 0]} if in_rows else {}
+    named = {"primfunc_name_hint": "tensor_scatter", "primfunc_attrs": marks}
+    return builder.emit_te(compute, past, update, starts, **named)
+
+
+SEQUENCE_CONVERTERS: dict[str, Converter] = {
+    "CumProd": _scan(relax.op.cumprod),
+    "CumSum": _scan(relax.op.cumsum),
+    "ReverseSequence": _reverse_sequence,
+    "TensorScatter": _tensor_scatter,
+}
+
+
+# TfIdfVectorizer of integers: how often each n-gram of a pool occurs in each row.
+#
+# A kernel compares every n-gram with every place of a row, at every distance between its elements;
+# R.where and R.multiply apply the weights.
+
+
+MODES = (b"TF", b"IDF", b"TFIDF")
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The n-grams that count.
+
+    Attributes
+    ----------
+    grams : numpy.ndarray
+        [number, longest], int64.
+    lengths : numpy.ndarray
+        Of each of them.
+    columns : numpy.ndarray
+        [columns of the result, most n-grams of one], the n-grams of each column, -1 for none.
+    weights : numpy.ndarray
+        Of each column, float32.
+    """
+
+    grams: np.ndarray
+    lengths: np.ndarray
+    columns: np.ndarray
+    weights: np.ndarray
+
+
+def _tf_idf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    if "pool_int64s" not in attrs:
+        raise ValueError("n-grams of strings are not supported")
+    mode = attrs["mode"]
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is none of TF, IDF and TFIDF")
+    x, dims, pool = inputs[0], known_dims(inputs[0]), _pool(attrs)
+    rows, count = (1, *dims)[-2:] if dims else (1, 1)
+    width = len(pool.columns)
+    shape = (width,) if len(dims) < 2 else (rows, width)
+    if not count or not len(pool.grams):
+        return literal(np.zeros(shape, np.float32))
+    flat = builder.normalize(relax.op.reshape(cast(builder, x, "int64"), (rows, count)))
+    tables = [literal(array) for array in (pool.grams, pool.lengths, pool.columns)]
+    distances = attrs["max_skip_count"] + 1
+
+    def compute(x: te.Tensor, grams: te.Tensor, lengths: te.Tensor, columns: te.Tensor) -> Any:
+        which = te.reduce_axis((0, pool.columns.shape[1]))
+        skipped, place = te.reduce_axis((0, distances)), te.reduce_axis((0, count))
+
+        def element(row: Expr, column: Expr) -> Expr:
+            number, step = columns[column, which.var], skipped.var + 1
+            gram = te.max(number, 0)
+            length = lengths[gram]
+            hits = [
+                number >= 0,
+                # One element has no distance to another.
+                te.any(length > 1, skipped.var == 0),
+                place.var + (length - 1) * step < count,
+            ]
+            for position in range(pool.grams.shape[1]):
+                at = te.min(place.var + position * step, count - 1)
+                hits.append(te.any(position >= length, x[row, at] == grams[gram, position]))
+            return te.sum(
+                te.if_then_else(te.all(*hits), tirx.const(1, "int32"), tirx.const(0, "int32")),
+                axis=[which, skipped, place],
+            )
+
+        return te.compute((rows, width), element, name="count_ngrams")
+
+    counts = builder.emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
+    found = cast(builder, builder.normalize(relax.op.reshape(counts, shape)), "float32")
+    if mode == b"TF":
+        return found
+    weight = literal(pool.weights)
+    if mode == b"TFIDF":
+        return relax.op.multiply(found, weight)
+    zero = literal(np.zeros((), np.float32))
+    return relax.op.where(builder.normalize(relax.op.greater(found, zero)), weight, zero)
+
+
+def _pool(attrs: dict[str, Any]) -> _Pool:
+    """The n-grams of the lengths that are asked for."""
+    items, starts = attrs["pool_int64s"], attrs["ngram_counts"]
+    indexes, weights = attrs["ngram_indexes"], attrs.get("weights")
+    if not indexes or min(indexes) < 0:
+        raise ValueError("ngram_indexes must hold the columns of the n-grams, from 0 on")
+    if weights and len(weights) != len(indexes):
+        raise ValueError(f"there are {len(weights)} weights for {len(indexes)} n-grams")
+    found: dict[tuple[int, ...], int] = {}
+    number = 0
+    for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(items)], strict=True), 1):
+        for first in range(start, end - length + 1, length):
+            gram = tuple(items[first : first + length])
+            if number >= len(indexes) or gram in found:
+                raise ValueError(f"the n-gram {gram} comes twice, or has no column")
+            if attrs["min_gram_length"] <= length <= attrs["max_gram_length"]:
+                found[gram] = number
+            number += 1
+    grams = np.zeros((len(found), max(map(len, found), default=1)), np.int64)
+    members: list[list[int]] = [[] for _ in range(max(indexes) + 1)]
+    of_column = np.ones(len(members), np.float32)
+    for row, (gram, number) in enumerate(found.items()):
+        grams[row, : len(gram)] = gram
+        members[indexes[number]].append(row)
+        of_column[indexes[number]] = weights[number] if weights else 1
+    most = max(1, *map(len, members))
+    if weights and most > 1:
+        raise ValueError("two n-grams have the same column, and weights")
+    columns = np.full((len(members), most), -1, np.int32)
+    for place, each in zip(columns, members, strict=True):
+        place[: len(each)] = each
+    lengths = np.array([len(gram) for gram in found], np.int32)
+    return _Pool(grams, lengths, columns, of_column)
+
+
+TF_IDF_CONVERTERS: dict[str, Converter] = {"TfIdfVectorizer": _tf_idf}
+
+
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+def _random_numbers(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    shape = tuple(attrs.get("shape", ()))
+    dtype = helper.tensor_dtype_to_np_dtype(attrs["dtype"])
+    wide = "float64" if dtype == np.float64 else "float32"
+    number = int(attrs["tvm_custom"]["name"])
+    seeded = "seed" in attrs
+    word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
+    key = builder.emit(
+        relax.op.call_pure_packed(
+            "vm.builtin.copy",
+            literal(np.array([word], np.uint64)),
+            ty_args=relax.TensorType((1,), "uint64"),
+        )
+    )
+    if not seeded:
+        apart = {OP_PATTERN: OPAQUE}  # every element is to see the same count
+        key = builder.emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
+    stream = tirx.const(0 if seeded else number, "uint32")
+    first, second = attrs["numbers"]
+
+    def compute(key: te.Tensor) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            count = tirx.const(0, "uint64")
+            for position, extent in zip(place, shape, strict=True):
+                count = count * tirx.const(extent, "uint64") + position.astype("uint64")
+            counter = [*_halves(count), stream, tirx.const(0, "uint32")]
+            words = philox(counter, _halves(key[0]))
+            if attrs["distribution"] == b"normal":
+                return _normal(words, wide) * tirx.const(second, wide) + tirx.const(first, wide)
+            value = _unit(words, wide) * tirx.const(second - first, wide) + tirx.const(first, wide)
+            # The end is excluded, and no rounding reaches it.
+            last = np.nextafter(np.array(second, dtype), np.array(first, dtype))
+            return te.min(value, tirx.const(float(last), wide)) if first < second else value
+
+        return te.compute(shape, element, name="random_numbers")
+
+    numbers = builder.emit_te(compute, key, primfunc_name_hint="random_numbers")
+    return cast(builder, numbers, str(dtype))
+
+
+def _cycles(key: te.Tensor) -> list[te.Tensor]:
+    """The CPU's count of cycles, whatever the key was."""
+
+    def write(_ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
+        with IRBuilder() as builder:
+            cycles = tirx.call_llvm_intrin("uint64", "llvm.readcyclecounter")
+            I.buffer_store(outs[0], cycles, [0])
+            return builder.get()
+
+    return te.extern([(1,)], [key], write, name="random_key", dtype=["uint64"])
+
+
+def philox(counter: Sequence[Expr], key: Sequence[Expr]) -> list[Expr]:
+    """Random numbers by a counter-based generator, which needs no state between runs.
+
+    Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC
+    2011) makes of a key and of each element's place four words of 32 bits. The key is the node's
+    seed, or else the CPU's count of cycles at each run, and then the node's number takes part. So a
+    seed gives the same numbers in every run, and an exported library needs nothing but the CPU.
+
+    The key passes through `vm.builtin.copy`, of the C++ runtime: what depends on constants alone
+    would otherwise be computed at compile time.
+
+    The four words of a counter of four words and a key of two.
+    """
+    a, b, c, d = counter
+    for turn in range(ROUNDS):
+        keys = [
+            word + tirx.const(turn * step % 2**32, "uint32")
+            for word, step in zip(key, WEYL, strict=True)
+        ]
+        low, high = _halves(a.astype("uint64") * tirx.const(MULTIPLIERS[0], "uint64"))
+        other_low, other_high = _halves(c.astype("uint64") * tirx.const(MULTIPLIERS[1], "uint64"))
+        a, b, c, d = other_high ^ b ^ keys[0], other_low, high ^ d ^ keys[1], low
+    return [a, b, c, d]
+
+
+def _halves(word: Expr) -> tuple[Expr, Expr]:
+    """The low and the high 32 of 64 bits."""
+    # TVM refuses to cast a constant that is too large.
+    low = tirx.bitwise_and(word, tirx.const(2**32 - 1, "uint64"))
+    high = tirx.shift_right(word, tirx.const(32, "uint64"))
+    return low.astype("uint32"), high.astype("uint32")
+
+
+def _unit(words: Sequence[Expr], dtype: str) -> Expr:
+    """A number of [0, 1), of as many bits as the type holds."""
+    if dtype == "float64":
+        wide = words[1].astype("uint64") * tirx.const(2**32, "uint64") + words[0].astype("uint64")
+        bits = tirx.shift_right(wide, tirx.const(11, "uint64"))
+        return bits.astype("int64").astype(dtype) * tirx.const(2.0**-53, dtype)
+    bits = tirx.shift_right(words[0], tirx.const(8, "uint32"))
+    return bits.astype("int32").astype(dtype) * tirx.const(2.0**-24, dtype)
+
+
+def _normal(words: Sequence[Expr], dtype: str) -> Expr:
+    """By Box and Muller: a vector's length from one number of (0, 1], its angle from another."""
+    one = tirx.const(1, dtype)
+    if dtype == "float64":
+        nearly, turn = _unit(words[:2], dtype), _unit(words[2:], dtype)
+        length = one - nearly
+    else:
+        turn = _unit(words[1:], dtype)
+        length = (words[0].astype("int64").astype(dtype) + one) * tirx.const(2.0**-32, dtype)
+    radius = tirx.sqrt(tirx.const(-2, dtype) * tirx.log(length))
+    return radius * tirx.cos(turn * tirx.const(2 * math.pi, dtype))
+
+
+RANDOM_CONVERTERS: dict[str, Converter] = {"RandomNumbers": _random_numbers}

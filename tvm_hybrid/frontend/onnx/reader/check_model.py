@@ -1,0 +1,374 @@
+"""Checks what a model says about itself before anything is built from it.
+
+Only what can be said without walking the values: versions, the interface, nesting. Names and
+order are checked while the graph is loaded, attributes and types while they are propagated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm.tirx.script.builder.ir as I
+from onnx import TensorProto
+from tvm import relax, tirx
+
+from microkernels.base.errors import OUT_OF_RANGE, ModelError, ShapeError, UnsupportedOperatorError
+
+from ..data_sized.sizes import dims_of, emit_kernel, product, put
+from ..graph.expressions import Expr, constant, dtype_of
+from ..graph.graph import STANDARD_DOMAINS, Graph, describe, is_standard, subgraphs
+from ..graph.narrow_types import NARROW
+from ..graph.node_builder import attributes_of, constant_or_attribute, optional_input
+
+MIN_IR_VERSION = 3
+MAX_NESTING = 16
+MAX_INLINED_NODES = 1_000_000
+
+SUPPORTED_TYPES = frozenset(
+    {
+        TensorProto.FLOAT,
+        TensorProto.DOUBLE,
+        TensorProto.FLOAT16,
+        TensorProto.BFLOAT16,
+        TensorProto.BOOL,
+        TensorProto.INT8,
+        TensorProto.INT16,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT8,
+        TensorProto.UINT16,
+        TensorProto.UINT32,
+        TensorProto.UINT64,
+    }
+)
+
+
+def check_model(model: onnx.ModelProto) -> None:
+    """Raises a ModelError if versions, interface, nesting or functions of `model` are unsound."""
+    graph = model.graph
+    if not MIN_IR_VERSION <= model.ir_version <= onnx.IR_VERSION:
+        raise ModelError(
+            f"the model's IR version is {model.ir_version}; versions {MIN_IR_VERSION} to "
+            f"{onnx.IR_VERSION} are supported (is this an ONNX model?)"
+        )
+    opset_version(model)
+    if not graph.output:
+        raise ModelError(f"graph {graph.name!r} has no outputs, so there is nothing to compute")
+    _check_interface("input", graph.input)
+    _check_interface("output", graph.output)
+    if graph.sparse_initializer:
+        name = graph.sparse_initializer[0].values.name
+        raise ModelError(f"initializer {name!r} is sparse; store it dense")
+    _check_nesting(graph.node)
+    _check_functions(model)
+
+
+def opset_version(model: onnx.ModelProto) -> int:
+    """The model's version of the standard operator set; ModelError if it is not a known one.
+
+    A model without standard operators needs none; the newest is taken.
+    """
+    versions = [item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS]
+    newest = onnx.defs.onnx_opset_version()
+    if not versions and not any(map(is_standard, model.graph.node)):
+        return newest
+    if not versions:
+        raise ModelError("the model imports no version of the standard operator set (opset_import)")
+    if not 1 <= versions[0] <= newest:
+        raise ModelError(
+            f"the model asks for opset {versions[0]}; opsets 1 to {newest} are supported. "
+            "Convert it with onnx.version_converter or export it again"
+        )
+    return versions[0]
+
+
+def type_name(elem_type: int) -> str:
+    """The ONNX name of an element type."""
+    known = elem_type in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(elem_type) if known else f"type {elem_type}"
+
+
+def _check_interface(kind: str, items: Sequence[onnx.ValueInfoProto]) -> None:
+    for name, count in Counter(item.name for item in items).items():
+        if not name:
+            raise ModelError(f"a graph {kind} has no name")
+        if count > 1:
+            raise ModelError(f"graph {kind} {name!r} is listed {count} times")
+    for item in items:
+        which = item.type.WhichOneof("value")
+        if which not in (None, "tensor_type"):
+            raise ModelError(
+                f"graph {kind} {item.name!r} is a {which.removesuffix('_type')}; "
+                "only tensors are supported"
+            )
+        elem_type = item.type.tensor_type.elem_type
+        if kind == "input" and not elem_type:
+            raise ModelError(f"graph input {item.name!r} has no element type")
+        if elem_type and elem_type not in SUPPORTED_TYPES | NARROW:
+            raise ModelError(
+                f"graph {kind} {item.name!r} holds {type_name(elem_type)}, "
+                "a data type that is not supported"
+            )
+        for index, dim in enumerate(item.type.tensor_type.shape.dim):
+            if dim.dim_value > 2**31 - 1:
+                raise ShapeError(
+                    f"dimension {index} of {kind} {item.name!r} is {dim.dim_value}, too large"
+                )
+
+
+def _check_nesting(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Refuses bodies in bodies so deep that walking them could exhaust the stack."""
+    level = [(node, node) for node in nodes]
+    for _ in range(MAX_NESTING):
+        level = [
+            (outer, inner) for outer, node in level for b in subgraphs(node) for inner in b.node
+        ]
+        if not level:
+            return
+    raise UnsupportedOperatorError(
+        f"{describe(level[0][0])}: bodies are nested more than {MAX_NESTING} deep"
+    )
+
+
+def _check_functions(model: onnx.ModelProto) -> None:
+    """Refuses functions that call themselves, or that blow up when they are expanded."""
+    functions = {(item.domain, item.name): item for item in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def count(nodes: Iterable[onnx.NodeProto], active: tuple[tuple[str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in active or len(active) > MAX_NESTING:
+                raise ModelError(
+                    f"function {node.op_type!r} of domain {node.domain!r} calls itself, directly "
+                    f"or through others, or calls are nested more than {MAX_NESTING} deep"
+                )
+            if key in functions and key not in sizes:
+                sizes[key] = count(functions[key].node, (*active, key))
+            total += sizes.get(key, 1)
+            total += sum(count(body.node, active) for body in subgraphs(node))
+            if total > MAX_INLINED_NODES:
+                raise ModelError(
+                    f"function {node.op_type!r} expands to more than {MAX_INLINED_NODES} nodes"
+                )
+        return total
+
+    count(model.graph.node, ())
+
+
+Check = Callable[[onnx.NodeProto, Graph], str | None]
+
+
+def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
+    """Parameters with which an operator means nothing, and which ONNX's inference lets pass.
+
+    operator          refused
+    DepthToSpace      channels that are no whole blocks
+    GatherElements    more indices than data, along another axis than that of the choice
+    GatherND          other batches of indices than of data
+    NonMaxSuppression other numbers of boxes than of scores
+    OneHot            other values than two
+    Range             a step of 0, or limits between which it does not end
+    Resize, Upsample  a scale that is 0, negative or not finite; a negative size
+    Split             a negative size
+
+    Sizes that are dynamic are checked when the program runs (data_sized/input_checks.py).
+
+    Refuses a node by what is known of its inputs and attributes.
+
+    Raises
+    ------
+    ShapeError
+        Naming the node, and what is wrong.
+    """
+    check = _CHECKS.get(node.op_type) if is_standard(node) else None
+    wrong = None if check is None else check(node, graph)
+    if wrong is not None:
+        raise ShapeError(f"{describe(node)}: {wrong}; mend the model, or the inputs given")
+
+
+def _depth_to_space(node: onnx.NodeProto, graph: Graph) -> str | None:
+    dims, size = graph.dims(node.input[0]), attributes_of(node)["blocksize"]
+    channels = None if dims is None or len(dims) != 4 else dims[1]
+    if channels is None or size < 1 or channels % size**2 == 0:
+        return None
+    return f"its {channels} channels are no blocks of {size} x {size}"
+
+
+def _gather_elements(node: onnx.NodeProto, graph: Graph) -> str | None:
+    data, indices = (graph.dims(name) for name in node.input[:2])
+    if data is None or indices is None or len(data) != len(indices):
+        return None
+    axis = attributes_of(node).get("axis", 0) % len(data)
+    for place, (size, count) in enumerate(zip(data, indices, strict=True)):
+        if place != axis and size is not None and count is not None and count > size:
+            return f"its indices {indices} are more than its data {data} along axis {place}"
+    return None
+
+
+def _gather_nd(node: onnx.NodeProto, graph: Graph) -> str | None:
+    data, indices = (graph.dims(name) for name in node.input[:2])
+    batches = attributes_of(node).get("batch_dims", 0)
+    if data is None or indices is None or not _differ(data[:batches], indices[:batches]):
+        return None
+    return f"the batches of its indices {indices} are not those of its data {data}"
+
+
+def _non_max_suppression(node: onnx.NodeProto, graph: Graph) -> str | None:
+    boxes, scores = (graph.dims(name) for name in node.input[:2])
+    if boxes is None or scores is None or len(boxes) != 3 or len(scores) != 3:
+        return None
+    if not _differ(boxes[:2], (scores[0], scores[2])):
+        return None
+    return f"its boxes {boxes} are not those of its scores {scores}"
+
+
+def _one_hot(node: onnx.NodeProto, graph: Graph) -> str | None:
+    dims = graph.dims(node.input[2])
+    return f"its values {dims} are not two" if dims is not None and _differ(dims, (2,)) else None
+
+
+def _differ(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    """Whether sizes are known to differ."""
+    if len(one) != len(other):
+        return True
+    pairs = zip(one, other, strict=True)
+    return any(None not in (a, b) and a != b for a, b in pairs)
+
+
+def _range(node: onnx.NodeProto, graph: Graph) -> str | None:
+    start, limit, step = (graph.constants.get(name) for name in node.input)
+    if step is not None and step.item() == 0:
+        return "its step is 0"
+    known = [float(each.item()) for each in (start, limit, step) if each is not None]
+    if not np.isfinite(known).all():
+        return f"its limits and its step are not all finite: {known}"
+    return None
+
+
+def _resize(node: onnx.NodeProto, graph: Graph) -> str | None:
+    place = 2 if node.op_type == "Resize" and len(node.input) > 2 else 1
+    scales = constant_or_attribute(node, graph, place, "scales")
+    sizes = graph.constants.get(optional_input(node, 3))
+    if scales is not None and not all(0 < scale < np.inf for scale in np.asarray(scales).flat):
+        return f"its scales {np.asarray(scales).tolist()} are not all positive numbers"
+    if sizes is not None and (sizes < 0).any():
+        return f"its sizes {sizes.tolist()} are not all sizes"
+    return None
+
+
+def _split(node: onnx.NodeProto, graph: Graph) -> str | None:
+    sizes = constant_or_attribute(node, graph, 1, "split")
+    if sizes is not None and any(size < 0 for size in sizes):
+        return f"its sizes {list(map(int, sizes))} are not all sizes"
+    return None
+
+
+_CHECKS: dict[str, Check] = {
+    "DepthToSpace": _depth_to_space,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "NonMaxSuppression": _non_max_suppression,
+    "OneHot": _one_hot,
+    "Range": _range,
+    "Resize": _resize,
+    "Split": _split,
+    "Upsample": _resize,
+}
+
+
+_POSITION = 1  # of the indices among the inputs
+# The sizes of data that the elements of an index choose from: one, or one for each coordinate.
+_Sizes = Callable[[Sequence[Any], dict[str, Any]], list[Expr]]
+
+
+def _along_axis(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Expr]:
+    dims = dims_of(inputs[0])
+    return [dims[attrs.get("axis", 0) % len(dims)]]
+
+
+def _of_coordinates(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Expr]:
+    first, (*_, count) = attrs.get("batch_dims", 0), dims_of(inputs[_POSITION])
+    if not isinstance(count, tirx.IntImm):
+        raise ValueError("the number of coordinates depends on data")
+    return dims_of(inputs[0])[first : first + int(count)]
+
+
+_SIZES: dict[str, _Sizes] = {
+    "Gather": _along_axis,
+    "GatherElements": _along_axis,
+    "GatherND": _of_coordinates,
+    "Scatter": _along_axis,
+    "ScatterElements": _along_axis,
+    "ScatterND": _of_coordinates,
+}
+
+
+def with_checked_indices(
+    builder: relax.BlockBuilder,
+    node: onnx.NodeProto,
+    inputs: Sequence[Any],
+    attrs: dict[str, Any],
+) -> list[Any]:
+    """Checks indices of Gather, Scatter and the like when a model runs, where a user asks for it.
+
+        lv = check_indices(indices, n)      # a kernel: an error, or the indices as they are
+        R.take(data, lv, axis=0)            # data: [n, 4]
+
+    Without the check an index out of range is clipped (relay_passes/canonicalize/indices.py).
+    Constant indices of static sizes are checked at import.
+
+    The inputs of a node; its indices, if it has any, are those that the program has checked.
+
+    Raises
+    ------
+    ValueError
+        A constant index is out of range.
+    """
+    sizes_of = _SIZES.get(node.op_type) if is_standard(node) else None
+    if sizes_of is None:
+        return list(inputs)
+    sizes, indices, values = sizes_of(inputs, attrs), inputs[_POSITION], constant(inputs[_POSITION])
+    message = f"{OUT_OF_RANGE}: {describe(node)}: {_allowed(sizes, node.input[0])}"
+    if values is not None and all(isinstance(size, tirx.IntImm) for size in sizes):
+        extents = np.array([int(size) for size in sizes])
+        if np.any(values < -extents) or np.any(values >= extents):
+            raise ValueError(message)
+        return list(inputs)
+    return [inputs[0], _checked(builder, indices, sizes, message), *inputs[_POSITION + 1 :]]
+
+
+def _allowed(sizes: Sequence[Expr], data: str) -> str:
+    """Which indices there are."""
+    known = [int(size) if isinstance(size, tirx.IntImm) else None for size in sizes]
+    texts = ["-n to n - 1 (n: its size)" if n is None else f"{-n} to {n - 1}" for n in known]
+    if len(texts) == 1:
+        return f"indices of {data!r} are {texts[0]}"
+    return f"coordinates of {data!r} are {'; '.join(texts)}"
+
+
+def _checked(
+    builder: relax.BlockBuilder, indices: Expr, sizes: Sequence[Expr], message: str
+) -> Expr:
+    """The indices, by a kernel that fails at the first one that is out of range."""
+    shape, columns = dims_of(indices), len(sizes)
+    rows = product(shape[:-1] if columns > 1 else shape)
+    flat = builder.emit(relax.op.reshape(indices, relax.ShapeExpr([rows, columns])))
+
+    def body(ins: list[Expr], outs: list[Expr], *sizes: Expr) -> None:
+        with I.serial(ins[0].shape[0]) as row:
+            for column, size in enumerate(sizes):
+                place = tirx.Cast("int64", ins[0][row, column])
+                inside = tirx.all(place >= tirx.const(0, "int64") - size, place < size)
+                with I.Assert(inside, message, "ValueError"):
+                    pass
+                put(outs[0], ins[0][row, column], row, column)
+
+    made = [([rows, columns], dtype_of(indices))]
+    (found,) = emit_kernel(builder, "check_indices", [flat], made, body, list(sizes))
+    return builder.emit(relax.op.reshape(found, relax.ShapeExpr(shape)))

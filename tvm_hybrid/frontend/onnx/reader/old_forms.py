@@ -1,0 +1,202 @@
+"""Writes nodes of opsets 1 to 6 as opset 7 has them.
+
+    Add(x, b: [C], broadcast=1, axis=1)    ->    Add(x, Unsqueeze(b, [1, 2]))    # x: [N, C, H, W]
+    Cast(x, to="FLOAT")                    ->    Cast(x, to=1)
+    Reshape(x, shape=[2, -1])              ->    Reshape(x, [2, -1])
+
+ONNX has a converter of versions, which refuses many of these operators. A node is written anew when
+the types of its inputs are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from microkernels.base.errors import ModelError, UnsupportedOperatorError
+
+from ..graph.graph import Graph, describe, is_standard
+from ..graph.node_builder import NodeBuilder, attributes_of, optional_input, with_attributes
+
+OPSET = 7  # what the nodes are written for
+CONCAT_NEEDS_AXIS = 4
+EXACT_SELU = 6
+
+_BROADCASTING = (
+    *("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"),
+)
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_TRAINED = ("BatchNormalization", "Dropout")
+_POWERS = ("GlobalLpPool", "LpPool")
+_SELU = {"alpha": 1.6732, "gamma": 1.0507}  # defaults, later with more digits
+
+
+def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """What opset 7 has in the place of a node; None if the node is one of opset 7.
+
+    Raises
+    ------
+    ModelError
+        The node is malformed.
+    UnsupportedOperatorError
+        What the node computes depends on values or ranks that are not known, or it is for training.
+    """
+    if not is_standard(node):
+        return None
+    given = attributes_of(node)
+    for names, attribute, form in _FORMS:
+        if node.op_type in names and attribute in given:
+            return form(node, graph)
+    if "consumed_inputs" in given:
+        return [with_attributes(node, consumed_inputs=None)]
+    if node.op_type == "Concat" and "axis" not in given and graph.old_opset < CONCAT_NEEDS_AXIS:
+        return [with_attributes(node, axis=1)]
+    if node.op_type == "Selu" and graph.old_opset < EXACT_SELU and not _SELU.keys() <= given.keys():
+        return [with_attributes(node, **{**_SELU, **given})]
+    if node.op_type == "Split" and len(node.input) > 1:
+        return _split(node, graph)
+    if node.op_type == "Tile" and len(node.input) > 2:
+        return _tile(node, graph)
+    if node.op_type == "PRelu":
+        return _slopes(node, graph)
+    return None
+
+
+def _broadcast(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """The second operand gets a size of 1 for each axis behind its own ones."""
+    attributes = attributes_of(node)
+    plain = with_attributes(node, broadcast=None, axis=None)
+    axis = attributes.get("axis")
+    if axis is None or not attributes.get("broadcast", 0) or node.op_type == "Gemm":
+        return [plain]
+    rank, own = (_rank(node, graph, name) for name in node.input[:2])
+    behind = rank - axis % rank - own
+    if behind < 0:
+        raise ModelError(
+            f"{describe(node)}: its input {node.input[1]!r} has {own} dimensions, which do not fit "
+            f"behind axis {axis} of {rank}"
+        )
+    return _with_sizes_behind(plain, graph, own, behind)
+
+
+def _slopes(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """A vector of slopes is one for each channel."""
+    rank, own = (_rank(node, graph, name) for name in node.input[:2])
+    if own != 1 or rank < 3:
+        return None
+    return _with_sizes_behind(node, graph, own, rank - 2)
+
+
+def _with_sizes_behind(
+    node: onnx.NodeProto, graph: Graph, own: int, count: int
+) -> list[onnx.NodeProto]:
+    """The node with so many axes of size 1 behind the `own` ones of its second input."""
+    if not count:
+        return [node]
+    build, copy = NodeBuilder(graph, node), with_attributes(node)
+    axes = list(range(own, own + count))
+    copy.input[1] = build.add("Unsqueeze", node.input[1], axes=axes)
+    return [*build.nodes, copy]
+
+
+def _rank(node: onnx.NodeProto, graph: Graph, name: str) -> int:
+    dims = graph.dims(name)
+    if dims is None:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: the rank of its input {name!r} is not known, by which its opset "
+            "broadcasts; export the model again with opset 7 or newer"
+        )
+    return len(dims)
+
+
+def _cast(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto] | None:
+    to = attributes_of(node)["to"]
+    if not isinstance(to, str):
+        return None
+    try:
+        return [with_attributes(node, to=TensorProto.DataType.Value(to))]
+    except ValueError as error:
+        raise ModelError(f"{describe(node)}: there is no data type {to!r}") from error
+
+
+def _reshape(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    build, copy = NodeBuilder(graph, node), with_attributes(node, shape=None, consumed_inputs=None)
+    copy.input.append(build.constant(attributes_of(node)["shape"], np.int64))
+    return [copy]
+
+
+def _pad(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
+    return [with_attributes(node, paddings=None, pads=attributes_of(node)["paddings"])]
+
+
+def _upsample(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
+    given = attributes_of(node)
+    if "width_scale" not in given:
+        raise ModelError(f"{describe(node)} lacks its attribute 'width_scale'")
+    scales = [1.0, 1.0, given["height_scale"], given["width_scale"]]
+    mode = "linear" if given.get("mode") == "bilinear" else "nearest"
+    return [with_attributes(node, height_scale=None, width_scale=None, scales=scales, mode=mode)]
+
+
+def _inference(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
+    if not attributes_of(node)["is_test"]:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: it is for training (is_test=0); export the model for inference"
+        )
+    return [with_attributes(node, is_test=None)]
+
+
+def _power(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto] | None:
+    p = attributes_of(node)["p"]
+    if isinstance(p, int):
+        return None
+    if p != int(p):
+        raise UnsupportedOperatorError(f"{describe(node)}: p is {p}; whole numbers are supported")
+    return [with_attributes(node, p=int(p))]
+
+
+def _without_output_sequence(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
+    return [with_attributes(node, output_sequence=None)]
+
+
+def _split(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    sizes = _constant(node, graph, 1, "split")
+    copy = with_attributes(node, split=[int(each) for each in sizes.ravel()])
+    del copy.input[1:]
+    return [copy]
+
+
+def _tile(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    times, axis = (_constant(node, graph, i + 1, name) for i, name in enumerate(("tiles", "axis")))
+    repeats = np.ones(_rank(node, graph, node.input[0]), np.int64)
+    repeats[int(axis.item())] = int(times.item())
+    build, copy = NodeBuilder(graph, node), with_attributes(node)
+    del copy.input[1:]
+    copy.input.append(build.constant(repeats))
+    return [copy]
+
+
+def _constant(node: onnx.NodeProto, graph: Graph, position: int, name: str) -> np.ndarray:
+    value = graph.constants.get(optional_input(node, position))
+    if value is None:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: its input {name!r} must be a constant in this opset"
+        )
+    return value
+
+
+# An operator that has such an attribute is of the old form.
+_FORMS: list[tuple[tuple[str, ...], str, Callable[..., list[onnx.NodeProto] | None]]] = [
+    ((*_BROADCASTING, "Gemm"), "broadcast", _broadcast),
+    (_BROADCASTING, "axis", _broadcast),
+    (("Cast",), "to", _cast),
+    (("Reshape",), "shape", _reshape),
+    (("Pad",), "paddings", _pad),
+    (("Upsample",), "height_scale", _upsample),
+    (_TRAINED, "is_test", _inference),
+    (_RECURRENT, "output_sequence", _without_output_sequence),
+    (_POWERS, "p", _power),
+]

@@ -1,0 +1,155 @@
+"""Which operators can be imported, and how: TVM's converters, and ours in the place of some."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from microkernels.base.errors import UnsupportedOperatorError
+
+from .along_axis import ALONG_AXIS, concatenate, cut
+from .arithmetic import ARITHMETIC, cast, clamp, product
+from .functions import FUNCTIONS, TRUSTED, hardsigmoid, hardswish
+from .images import antialiased, average, bilinear, nearest, resize, sampled
+from .promotion import PROMOTED, promoting
+from .quantized import QUANTIZED
+from .recurrent import RECURRENT, drops_out
+from .reductions import REDUCTIONS, mean
+from .scattering import scatter
+from .sizes import Sizes
+from .tvm_converters import torch_converters
+
+Converter = Callable[..., Any]  # (node, importer) -> value
+
+NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+_DROPOUT = {"native_dropout.default", "dropout.default", "dropout_.default"}
+# TVM's have side effects, which have no place among ours.
+_UNWANTED = {"_assert_async.default", "_assert_async.msg"}
+
+
+def new_importer(sizes: Sizes) -> ExportedProgramImporter:
+    """TVM's importer of one graph, with known converters in its map, and what these share in it.
+
+    That is `sizes`, and `ranges` of dynamic quantisation by the nodes that choose them.
+    """
+    importer = ExportedProgramImporter()
+    vars(importer).update(sizes=sizes, ranges={})
+    table = {name: importer.convert_map[name] for name in TRUSTED if name in importer.convert_map}
+    importer.convert_map = table
+    for name, convert in _ours().items():
+        table[name] = functools.partial(convert, importer=importer)
+    for name in PROMOTED:
+        if name in table:
+            table[name] = promoting(importer, name, table[name])
+    return importer
+
+
+@functools.cache
+def known_converters() -> frozenset[str]:
+    """The names of operators that can be imported, such as "add.Tensor"."""
+    return TRUSTED | frozenset(_ours())
+
+
+@functools.cache
+def _ours() -> dict[str, Converter]:
+    ours = {
+        "convert_element_type.default": cast,
+        "clamp.default": clamp,
+        "clamp.Tensor": clamp,
+        "cat.default": concatenate,
+        "upsample_nearest2d.vec": nearest,
+        "upsample_bilinear2d.vec": bilinear,
+        "resize2d.default": resize,
+        "_upsample_bilinear2d_aa.default": antialiased,
+        "_upsample_bicubic2d_aa.default": antialiased,
+        "grid_sampler_2d.default": sampled,
+        "slice.Tensor": cut,
+        "hardswish.default": hardswish,
+        "hardsigmoid.default": hardsigmoid,
+        "getitem": item,
+        "lift_fresh_copy.default": unchanged,
+        "scatter.src": scatter,
+        "scatter_reduce.two": scatter,
+    }
+    summing = {
+        **{f"{name}.default": product for name in ("mm", "bmm")},
+        **{f"avg_pool{rank}d.default": average for rank in (2, 3)},
+        "mean.dim": mean,
+    }
+    of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS, **ALONG_AXIS}
+    of_families |= RECURRENT
+    return {**torch_converters(summing), **of_families, **ours}
+
+
+def item(node: Any, importer: Any) -> Any:
+    """`operator.getitem`: one of several results, of which many converters make the first alone."""
+    source, number = node.args
+    whole = importer.env[source]
+    if not isinstance(getattr(whole, "ty", None), relax.TensorType):
+        return importer.create_convert_map()["getitem"](node)
+    if number != 0:
+        raise UnsupportedOperatorError(
+            f"operator {source.target.__name__} (node {source.name!r}) makes its first result "
+            f"only, and the program uses result {number}"
+        )
+    return whole
+
+
+def unchanged(node: Any, importer: Any) -> Any:
+    """`aten.lift_fresh_copy.default`, which torch.compile leaves of tensors in the program."""
+    return importer.env[node.args[0]]
+
+
+def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
+    """Refuses a graph with operators that cannot be imported.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        Naming all of them.
+    """
+    unknown: dict[str, None] = {}
+    random: dict[str, None] = {}
+    for node in _with_branches(nodes):
+        name = node.target.__name__
+        if _is_random(node, name):
+            random[name] = None
+        elif (name not in known or name in _UNWANTED) and _makes_tensors(node):
+            unknown[name] = None
+    if random:
+        raise UnsupportedOperatorError(
+            f"operators that draw random numbers: {', '.join(random)}; in evaluation, call eval()"
+        )
+    if unknown:
+        raise UnsupportedOperatorError(f"operators without a converter: {', '.join(unknown)}")
+
+
+def _with_branches(nodes: Iterable[Any]) -> Iterable[Any]:
+    """Calls of operators, those in the branches of `torch.cond` among them."""
+    for node in nodes:
+        if node.op == "call_function":
+            yield node
+        elif node.op == "get_attr":
+            branch = getattr(node.graph.owning_module, node.target)
+            if isinstance(branch, torch.fx.GraphModule):
+                yield from _with_branches(branch.graph.nodes)
+
+
+def _is_random(node: Any, name: str) -> bool:
+    """Whether an operator draws numbers: TVM would draw them once, when it imports, or never."""
+    if name in _DROPOUT:
+        return len(node.args) < 3 or bool(node.args[2])
+    if name in RECURRENT:
+        return drops_out(node)
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _makes_tensors(node: Any) -> bool:
+    """Whether a node is more than arithmetic of sizes."""
+    return not isinstance(node.meta.get("val"), NUMBERS)

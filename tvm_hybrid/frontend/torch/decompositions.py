@@ -1,0 +1,282 @@
+"""How operators are taken apart before they are imported: torch's table, changed.
+
+    aten.cdist(x, y)  ->  aten.sub, aten.mul, aten.sum.dim_IntList, aten.sqrt
+    aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, momentum, eps)
+        ->  aten.var.correction, aten.mean.dim, ..., and the new statistics
+
+Left whole are activations and attention of float16. Taken apart are operators that have no
+converter, and what TVM's converters take for something else, in terms of operators that have one.
+A function that returns NotImplemented leaves its operator as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._decomp import decomposition_table
+from torch.backends import cuda
+
+from .functions import with_whole_activations
+from .images import inexact_resizes
+from .scattering import scattering
+from .windows import windows
+
+aten = torch.ops.aten
+
+# torch has these, too, but leaves them out of its default table.
+_OF_TORCH = (
+    aten._native_batch_norm_legit_functional.default,
+    aten.addmv.default,
+    aten.ldexp.Tensor,
+    aten.tril_indices.default,
+    aten.triu_indices.default,
+)
+
+
+def with_decompositions(table: Any) -> Any:
+    """A table of decompositions such that the importer knows what is left.
+
+    Parameters
+    ----------
+    table : dict or torch.export.decomp_utils.CustomDecompTable
+        torch's; it is changed, and returned.
+    """
+    table = with_half_attention(with_whole_activations(table))
+    table.update({operator: decomposition_table[operator] for operator in _OF_TORCH})
+    table.update({**_PLAIN, **scattering(), **windows(), **inexact_resizes()})
+    return table
+
+
+def _min_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return x.amin(dim, keepdim), x.argmin(dim, keepdim)
+
+
+def _any(x: Any) -> Any:
+    return aten.any.dims(x if x.dtype == torch.bool else x != 0, list(range(x.dim())))
+
+
+def _kth_value(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    if not x.dim():
+        return x.clone(), torch.zeros((), dtype=torch.int64)
+    both = [each.narrow(dim, k - 1, 1) for each in torch.sort(x, dim)]
+    values, places = both if keepdim else [each.squeeze(dim) for each in both]
+    return values, places
+
+
+def _stable_sort(
+    x: Any, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> tuple[Any, Any]:
+    values, places = torch.sort(x, dim, descending)
+    return values, places
+
+
+def _search_number(lines: Any, number: float, **options: Any) -> Any:
+    kind = torch.float32 if isinstance(number, float) else lines.dtype
+    return torch.searchsorted(lines, torch.full((), number, dtype=kind), **options)
+
+
+def _bucketize_number(number: float, boundaries: Any, **options: Any) -> Any:
+    return _search_number(boundaries, number, **options)
+
+
+def _distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
+    return _norm(one.unsqueeze(-2) - other.unsqueeze(-3), p)
+
+
+def _pair_distances(x: Any, p: float = 2.0) -> Any:
+    if not isinstance(x.shape[0], int):
+        return NotImplemented
+    one, other = torch.triu_indices(x.shape[0], x.shape[0], 1)
+    return _norm(x.index_select(0, one) - x.index_select(0, other), p)
+
+
+def _norm(difference: Any, p: float) -> Any:
+    """The norm along the last axis."""
+    size = difference.abs()
+    if p == 0:
+        return (size != 0).to(size.dtype).sum(-1)
+    if p == 1:
+        return size.sum(-1)
+    if p == 2:
+        return (size * size).sum(-1).sqrt()
+    return size.amax(-1) if math.isinf(p) else size.pow(p).sum(-1).pow(1 / p)
+
+
+def _rrelu(
+    x: Any,
+    noise: Any,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Any:
+    return NotImplemented if training else F.leaky_relu(x, (lower + upper) / 2)
+
+
+def _rrelu_and_noise(x: Any, noise: Any, *args: Any, **options: Any) -> Any:
+    found = _rrelu(x, noise, *args, **options)
+    return found if found is NotImplemented else (found, noise)
+
+
+def _repeat(x: Any, repeats: Sequence[Any]) -> Any:
+    if all(isinstance(count, int) for count in repeats):
+        return NotImplemented
+    sizes = [1] * (len(repeats) - x.dim()) + list(x.shape)
+    apart = [part for size in sizes for part in (1, size)]
+    wide = [part for pair in zip(repeats, sizes, strict=True) for part in pair]
+    whole = [count * size for count, size in zip(repeats, sizes, strict=True)]
+    return x.reshape(apart).expand(wide).reshape(whole)
+
+
+def _group_norm(
+    x: Any, weight: Any, bias: Any, batch: Any, channels: Any, *sizes: Any
+) -> tuple[Any, ...]:
+    if weight is not None and bias is not None:
+        return NotImplemented
+    weight = x.new_ones(channels) if weight is None else weight
+    bias = x.new_zeros(channels) if bias is None else bias
+    found: tuple[Any, ...] = aten.native_group_norm(x, weight, bias, batch, channels, *sizes)
+    return found
+
+
+def _variance_and_mean(
+    x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    axes = dim or list(range(x.dim()))
+    return x.var(axes, correction=correction, keepdim=keepdim), x.mean(axes, keepdim)
+
+
+def _embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Any, None, None, None]:
+    """The sum, mean (mode 1) or maximum (mode 2) of the rows of each bag; 0 of an empty one.
+
+    The other results serve torch's backward pass alone: a program that reads one is refused.
+    """
+    rows = weight.index_select(0, indices)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    count = offsets.shape[0] - include_last_offset
+    numbers = torch.arange(indices.shape[0], dtype=offsets.dtype)
+    bags = torch.searchsorted(offsets.narrow(0, 0, count), numbers, right=True) - 1
+    taken = torch.ones_like(indices) if padding_idx < 0 else (indices != padding_idx).to(indices)
+    sizes = offsets.new_zeros(count).scatter_add(0, bags, taken.to(offsets.dtype))
+    kept, filled = taken.unsqueeze(-1) != 0, sizes.unsqueeze(-1) != 0
+    result = weight.new_zeros(count, weight.shape[1])
+    if mode == 2:
+        rows = torch.where(kept, rows, -math.inf)
+        lines = bags.unsqueeze(-1).expand(rows.shape)
+        largest = result.scatter_reduce(0, lines, rows, "amax", include_self=False)
+        result = torch.where(filled, largest, 0.0)
+    else:
+        result = result.index_add(0, bags, torch.where(kept, rows, 0.0))
+        if mode == 1:
+            result = result / sizes.clamp(min=1).unsqueeze(-1)
+    return result, None, None, None
+
+
+def _add_products(x: Any, one: Any, other: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return x * beta + torch.bmm(one, other).sum(0) * alpha
+
+
+def _trilinear(
+    one: Any,
+    two: Any,
+    three: Any,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Any:
+    parts = []
+    for part, axes in ((one, expand1), (two, expand2), (three, expand3)):
+        for axis in sorted(axes):
+            part = part.unsqueeze(axis)
+        parts.append(part)
+    return functools.reduce(torch.mul, parts).sum(list(sumdim))
+
+
+def _turned(operator: Any) -> Any:
+    """An operator of a tensor and a number for one of a number and a tensor."""
+
+    def decomposed(number: Any, x: Any) -> Any:
+        return operator(x, number)
+
+    return decomposed
+
+
+def _remainder_of_number(number: Any, x: Any) -> Any:
+    kind = torch.result_type(number, x)
+    return torch.remainder(torch.full_like(x, number, dtype=kind), x.to(kind))
+
+
+_PLAIN = {
+    aten.min.dim: _min_dim,
+    aten.any.default: _any,
+    aten.kthvalue.default: _kth_value,
+    aten.sort.stable: _stable_sort,
+    aten.searchsorted.Scalar: _search_number,
+    aten.bucketize.Scalar: _bucketize_number,
+    aten._cdist_forward.default: _distances,
+    aten._pdist_forward.default: _pair_distances,
+    aten.rrelu_with_noise.default: _rrelu,
+    aten.rrelu_with_noise_functional.default: _rrelu_and_noise,
+    aten.repeat.default: _repeat,
+    aten.native_group_norm.default: _group_norm,
+    aten.var_mean.correction: _variance_and_mean,
+    aten._embedding_bag.default: _embedding_bag,
+    aten._embedding_bag_forward_only.default: _embedding_bag,
+    aten.addbmm.default: _add_products,
+    aten._trilinear.default: _trilinear,
+    aten.bitwise_and.Scalar_Tensor: _turned(aten.bitwise_and.Scalar),
+    aten.bitwise_or.Scalar_Tensor: _turned(aten.bitwise_or.Scalar),
+    aten.bitwise_xor.Scalar_Tensor: _turned(aten.bitwise_xor.Scalar),
+    aten.remainder.Scalar_Tensor: _remainder_of_number,
+}
+
+
+def with_half_attention(table: Any) -> Any:
+    """Attention of float16 in the operators of float16 that it is made of.
+
+        aten._scaled_dot_product_flash_attention_for_cpu(q: float16, k: float16, v: float16)
+            ->  aten.bmm, aten.add, aten._softmax, aten.bmm, all of float16
+
+    torch decomposes it so for float32, and for other types between casts to float32 and back, which
+    no pass could tell from those of a user. Programs with products of float16 are computed in
+    float32 (`relay_passes.bfloat16.widening`), so that nothing is lost.
+
+    A table of decompositions in which attention of float16 stays float16.
+
+    Parameters
+    ----------
+    table : dict or torch.export.decomp_utils.CustomDecompTable
+        torch's; it is changed, and returned. While it decomposes an attention of float16, torch's
+        switch for reductions in narrow types is set, in all threads.
+    """
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    decompose = table[operator]
+
+    def decomposed(query: Any, *args: Any, **options: Any) -> Any:
+        before = cuda.fp16_bf16_reduction_math_sdp_allowed()
+        cuda.allow_fp16_bf16_reduction_math_sdp(before or query.dtype == torch.float16)
+        try:
+            return decompose(query, *args, **options)
+        finally:
+            cuda.allow_fp16_bf16_reduction_math_sdp(before)
+
+    table[operator] = decomposed
+    return table

@@ -1,0 +1,194 @@
+"""Functions of one operand and of none, where TVM's converters compute something else than PyTorch.
+
+operator              TVM's converter, or its kernel         here
+expm1, log1p          exp(x) - 1, log(x + 1): 0 for small x  corrected
+elu(x, a, s, t)       s and t are not read                   (exp(t * x) - 1) * a * s, or s * x
+sign(NaN), of bool    NaN; fails in LLVM                     0; x
+full(-inf), of NaN    fails                                  a number that is broadcast
+arange(5, 0, -2)      an element too many                    a constant
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import torch
+from torch import fx
+from tvm import relax
+
+from .promotion import constant_of, type_name
+
+# Operators that TVM's converters import: of each, tests compare several forms with eager mode.
+#
+# An operator that is not here and has no converter of ours is refused by name: some of TVM's
+# converters compute something else than PyTorch, and some read only some of the arguments. Whoever
+# adds a name adds cases of all forms that the operator has (`tests/tvm_hybrid/pytorch/aten`).
+TRUSTED = frozenset(
+    [
+        *("_adaptive_avg_pool3d.default", "_native_batch_norm_legit.no_stats"),
+        *("_to_copy.default", "abs.default", "acos.default", "acosh.default", "alias.default"),
+        *("argmax.default", "argmin.default", "as_strided.default", "asin.default"),
+        *("asinh.default", "atan.default", "atan2.default", "atanh.default"),
+        *("bitwise_and.Scalar", "bitwise_and.Tensor", "bitwise_not.default"),
+        *("bitwise_or.Scalar", "bitwise_or.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Tensor"),
+        *("ceil.default", "clone.default", "cond"),
+        *("constant_pad_nd.default", "copy.default", "cos.default", "cosh.default"),
+        *("cumprod.default", "cumsum.default", "diagonal.default", "div.Scalar", "div.Tensor"),
+        *("embedding.default", "empty.memory_format", "eq.Scalar", "eq.Tensor", "exp.default"),
+        *("expand.default", "flip.default", "floor.default", "fmod.Scalar", "fmod.Tensor"),
+        *("gather.default", "ge.Scalar", "ge.Tensor", "gt.Scalar", "gt.Tensor"),
+        *("hamming_window.default", "hamming_window.periodic", "hamming_window.periodic_alpha"),
+        *("hamming_window.periodic_alpha_beta", "hardtanh.default", "index.Tensor"),
+        "index_select.default",
+        *("isinf.default", "isnan.default", "le.Scalar", "le.Tensor", "leaky_relu.default"),
+        *("log.default", "log10.default", "log2.default", "logical_and.default"),
+        *("logical_not.default", "logical_or.default", "logical_xor.default", "lt.Scalar"),
+        *("lt.Tensor", "masked_select.default", "max_pool2d_with_indices.default"),
+        *("max_pool3d_with_indices.default", "maximum.default", "minimum.default"),
+        *("native_dropout.default", "neg.default", "permute.default", "prod.default"),
+        *("reciprocal.default", "relu.default", "repeat.default", "round.decimals"),
+        *("round.default", "rsqrt.default", "scalar_tensor.default"),
+        *("select.int", "sigmoid.default", "sin.default", "sinh.default"),
+        *("slice_scatter.default", "sort.default", "split_with_sizes.default", "sqrt.default"),
+        *("squeeze.dims", "sub.Scalar", "sub.Tensor", "tan.default", "tanh.default"),
+        *("topk.default", "trunc.default", "unsqueeze.default", "view.default", "where.self"),
+    ]
+)
+"""Their names, such as "sub.Tensor"."""
+
+
+Value = Any  # relax.Expr, a tensor
+
+
+def expm1(node: Any, importer: Any) -> Value:
+    """`aten.expm1`: (exp(x) - 1) * x / log(exp(x)), as Kahan has it; errors of exp cancel."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    one = _number(x, 1)
+    exp = emit(relax.op.exp(x))
+    less = emit(relax.op.subtract(exp, one))
+    corrected = emit(relax.op.divide(relax.op.multiply(less, x), relax.op.log(exp)))
+    # The logarithm of exp(x) is 0 for the least x, and infinite for the largest.
+    far = emit(relax.op.greater(relax.op.abs(x), _number(x, math.log(2))))
+    nothing = emit(relax.op.equal(exp, one))
+    return emit(relax.op.where(nothing, x, emit(relax.op.where(far, less, corrected))))
+
+
+def log1p(node: Any, importer: Any) -> Value:
+    """`aten.log1p`: log(1 + x) * x / ((1 + x) - 1), as Kahan has it; the sum's error cancels."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    one = _number(x, 1)
+    more = emit(relax.op.add(x, one))
+    logarithm = emit(relax.op.log(more))
+    kept = relax.op.subtract(more, one)
+    corrected = emit(relax.op.divide(relax.op.multiply(logarithm, x), kept))
+    far = emit(relax.op.greater(relax.op.abs(x), one))
+    nothing = emit(relax.op.equal(more, one))
+    return emit(relax.op.where(nothing, x, emit(relax.op.where(far, logarithm, corrected))))
+
+
+def elu(node: Any, importer: Any) -> Value:
+    """`aten.elu`: x, alpha, scale, input_scale."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    given: tuple[float, ...] = node.args[1:]
+    alpha, scale, inner = (*given, 1.0, 1.0, 1.0)[:3]
+    if scale == inner == 1:
+        return importer.create_convert_map()["elu.default"](node)
+    less = relax.op.subtract(relax.op.exp(relax.op.multiply(x, _number(x, inner))), _number(x, 1))
+    below = emit(relax.op.multiply(less, _number(x, alpha * scale)))
+    above = emit(relax.op.multiply(x, _number(x, scale)))
+    return emit(relax.op.where(relax.op.greater(x, _number(x, 0)), above, below))
+
+
+def sign(node: Any, importer: Any) -> Value:
+    """`aten.sign`."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    dtype = str(x.ty.dtype)
+    if dtype == "bool":
+        return x
+    zero = _number(x, 0)
+    positive, negative = (
+        emit(relax.op.astype(compare(x, zero), dtype))
+        for compare in (relax.op.greater, relax.op.less)
+    )
+    return emit(relax.op.subtract(positive, negative))
+
+
+def full(node: Any, importer: Any) -> Value:
+    """`aten.full` and `aten.full_like`."""
+    value = node.args[1]
+    if not isinstance(value, float) or math.isfinite(value):
+        return importer.create_convert_map()[node.target.__name__](node)
+    made = node.meta["val"]
+    sizes = relax.ShapeExpr([importer.sizes.of(size) for size in made.shape])
+    number = relax.const(value, type_name(made.dtype))
+    return importer.block_builder.emit(relax.op.broadcast_to(number, sizes))
+
+
+def arange(node: Any, importer: Any) -> Value:
+    """`aten.arange.start_step`; of whole numbers that go up, it stays an operator."""
+    start, end, step = (*node.args, 1)[:3]
+    counts_up = isinstance(step, int) and step > 0 and not isinstance(start, float)
+    if counts_up or any(isinstance(each, fx.Node) for each in (start, end, step)):
+        return importer.create_convert_map()["arange.start_step"](node)
+    return constant_of(torch.arange(start, end, step, dtype=node.meta["val"].dtype))
+
+
+def _number(x: Value, value: float) -> Value:
+    return relax.const(value, str(x.ty.dtype))
+
+
+FUNCTIONS = {
+    "expm1.default": expm1,
+    "log1p.default": log1p,
+    "elu.default": elu,
+    "sign.default": sign,
+    "arange.start_step": arange,
+    "full.default": full,
+    "full_like.default": full,
+}
+
+
+# Activations that torch's decompositions would take apart.
+#
+#     aten.silu(x)          ->    R.nn.silu(x)
+#     aten.hardswish(x)     ->    R.divide(R.multiply(x, R.clip(R.add(x, 3), 0, 6)), 6)
+#     aten.hardsigmoid(x)   ->    R.divide(R.clip(R.add(x, 3), 0, 6), 6)
+#
+# Torch's tables put casts around their parts: once these stand there, nobody can tell them from
+# casts that a model's author wrote, which round. The operators themselves round as others of their
+# type do. In float16, whose products overflow, the formulas stay float32 between such casts.
+
+
+Table = TypeVar("Table", bound=Any)
+_WHOLE = ("silu", "hardswish", "hardsigmoid")
+
+
+def with_whole_activations(table: Table) -> Table:
+    """Decompositions without those of these activations; changes the table."""
+    for name in _WHOLE:
+        table.pop(getattr(torch.ops.aten, name).default, None)
+    return table
+
+
+def hardswish(node: Any, importer: Any) -> Any:
+    """`aten.hardswish.default`."""
+    return _computed(node, importer, True)
+
+
+def hardsigmoid(node: Any, importer: Any) -> Any:
+    """`aten.hardsigmoid.default`."""
+    return _computed(node, importer, False)
+
+
+def _computed(node: Any, importer: Any, swish: bool) -> Any:
+    emit, given = importer.block_builder.emit, importer.env[node.args[0]]
+    half = str(given.ty.dtype) == "float16"
+    x = emit(relax.op.astype(given, "float32")) if half else given
+    kind = str(x.ty.dtype)
+    value = emit(relax.op.add(x, relax.const(3.0, kind)))
+    value = emit(relax.op.clip(value, relax.prim_value(0.0), relax.prim_value(6.0)))
+    if swish:
+        value = emit(relax.op.multiply(x, value))
+    value = emit(relax.op.divide(value, relax.const(6.0, kind)))
+    return emit(relax.op.astype(value, "float16")) if half else value

@@ -1,0 +1,199 @@
+"""Resized images, and images sampled at places.
+
+    upsample_nearest2d(x, size)   ->  R.image.resize2d(x, size, "nearest_neighbor", asymmetric)
+    upsample_bilinear2d(x, size)  ->  R.image.resize2d(x, size, "linear", half_pixel)
+    _upsample_bilinear2d_aa(x, size)
+        ->  R.matmul(R.matmul(rows, x), columns)   rows: [height after, height before], constants
+    grid_sampler_2d(x, grid)      ->  R.image.grid_sample(x, R.permute_dims(grid, [0, 3, 1, 2]))
+
+TVM's own converters round to other pixels where a factor is not whole, leave out antialiasing,
+and take a grid of [N, H, W, 2] for one of [N, 2, H, W].
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._decomp.decompositions import upsample_compute_output_size
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from tvm import relax
+
+from microkernels.base.errors import UnsupportedOperatorError
+
+from .promotion import constant_of
+
+METHODS = {"nearest": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
+
+
+def is_exact(sizes: Sequence[Any], factors: Sequence[float] | None) -> bool:
+    """Whether pixels lie where sizes say, and not where factors of which a part is lost say.
+
+    Parameters
+    ----------
+    sizes : sequence
+        Height and width before and after.
+    factors : sequence of float or None
+        Those of height and width, if they were given.
+    """
+    if factors is None:
+        return True
+    wanted = [
+        before * (int(factor) if float(factor).is_integer() else factor)
+        for before, factor in zip(sizes[:2], factors, strict=True)
+    ]
+    return all(
+        statically_known_true(size == after) for size, after in zip(wanted, sizes[2:], strict=True)
+    )
+
+
+def resize(node: Any, importer: Any) -> Any:
+    """`tvm_hybrid.resize2d`: image, height, width, mode, whether corners are aligned."""
+    x, *size, mode, corners = importer.retrieve_args(node)
+    return _resized(importer, x, size, mode, corners)
+
+
+def nearest(node: Any, importer: Any) -> Any:
+    """`aten.upsample_nearest2d.vec`: image, size, factors."""
+    size = [importer.sizes.of(each) for each in node.meta["val"].shape[2:]]
+    return _resized(importer, importer.env[node.args[0]], size, "nearest", False)
+
+
+def bilinear(node: Any, importer: Any) -> Any:
+    """`aten.upsample_bilinear2d.vec`: image, size, whether corners are aligned, factors."""
+    size = [importer.sizes.of(each) for each in node.meta["val"].shape[2:]]
+    return _resized(importer, importer.env[node.args[0]], size, "bilinear", node.args[2])
+
+
+def inexact_resizes() -> dict[Any, Callable[..., Any]]:
+    """Decompositions into gathers of resizes by factors of which sizes lose a part."""
+    aten = torch.ops.aten
+    operators = (aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec)
+    return {operator: functools.partial(_by_gathers, operator) for operator in operators}
+
+
+def _by_gathers(operator: Any, x: Any, size: Any, *options: Any) -> Any:
+    """NotImplemented for a resize that the importer takes whole."""
+    *corners, factors = options
+    after = upsample_compute_output_size(x.shape, size, factors)
+    if any(corners) or is_exact((*x.shape[2:], *after), factors):
+        return NotImplemented
+    return decomposition_table[operator](x, size, *options)
+
+
+def antialiased(node: Any, importer: Any) -> Any:
+    """`aten._upsample_bilinear2d_aa` and `_bicubic2d_aa`: image, size, corners, two factors.
+
+    Both axes are resized one after the other, each by a matrix: torch resizes the identity to it.
+    """
+    x, size, corners, *factors = (*node.args, None, None)[:5]
+    name, before = node.target.__name__, node.args[0].meta["val"].shape
+    if not all(isinstance(extent, int) for extent in (*before[2:], *size)):
+        raise UnsupportedOperatorError(
+            f"operator {name} (node {node.name!r}) of a dynamic size; antialiasing needs "
+            "static ones"
+        )
+    matrices = []
+    for extent, count, factor in zip(before[2:], size, factors, strict=True):
+        identity = torch.eye(extent)[None, None]
+        matrices.append(node.target(identity, [count, extent], corners, factor, None)[0, 0])
+    emit, value = importer.block_builder.emit, importer.env[x]
+    dtype = str(value.ty.dtype)
+    if dtype != "float32":
+        value = emit(relax.op.astype(value, "float32"))
+    rows, columns = constant_of(matrices[0]), constant_of(matrices[1].T)
+    value = emit(relax.op.matmul(emit(relax.op.matmul(rows, value)), columns))
+    return value if dtype == "float32" else emit(relax.op.astype(value, dtype))
+
+
+def sampled(node: Any, importer: Any) -> Any:
+    """`aten.grid_sampler_2d`: image, grid, way to sample, padding, whether corners are aligned."""
+    image, grid, method, padding, corners = node.args
+    emit, x = importer.block_builder.emit, importer.env[image]
+    dtype = str(x.ty.dtype)
+    places = emit(relax.op.permute_dims(importer.env[grid], [0, 3, 1, 2]))
+    if dtype in ("float16", "bfloat16"):
+        x, places = (emit(relax.op.astype(each, "float32")) for each in (x, places))
+    value = emit(
+        relax.op.image.grid_sample(
+            x,
+            places,
+            method=("bilinear", "nearest", "bicubic")[method],
+            layout="NCHW",
+            padding_mode=("zeros", "border", "reflection")[padding],
+            align_corners=corners,
+        )
+    )
+    return value if str(value.ty.dtype) == dtype else emit(relax.op.astype(value, dtype))
+
+
+def _resized(importer: Any, x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:
+    places = "asymmetric" if mode == "nearest" else "half_pixel"
+    return importer.block_builder.emit(
+        relax.op.image.resize2d(
+            x,
+            relax.ShapeExpr(list(size)),
+            layout="NCHW",
+            method=METHODS[mode],
+            coordinate_transformation_mode="align_corners" if corners else places,
+            rounding_method="floor" if mode == "nearest" else "",
+            cubic_alpha=-0.75,
+        )
+    )
+
+
+_POOLS = {2: (relax.op.nn.avg_pool2d, "NCHW"), 3: (relax.op.nn.avg_pool3d, "NCDHW")}
+
+
+def average(node: Any, importer: Any) -> Any:
+    """Averages of windows with a divisor of their own, which TVM's converter does not read.
+
+    avg_pool2d(x, [3, 3], [2, 2], divisor_override=5)
+        ->  R.multiply(R.nn.avg_pool2d(x, (3, 3), (2, 2)), R.const(9 / 5, "float32"))
+
+    `aten.avg_pool2d.default` and `aten.avg_pool3d.default`.
+    """
+    name = node.target.__name__
+    divisor = node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
+    if divisor is None:
+        return importer.create_convert_map()[name](node)
+    x, kernel, stride, padding, ceil_mode = (*node.args[:5], *[None] * 5)[:5]
+    before, after = node.args[0].meta["val"].shape, node.meta["val"].shape
+    rank = int(name.removeprefix("avg_pool")[0])
+    kernel, padding = _each(kernel, rank), _each(padding or 0, rank)
+    stride = _each(stride or kernel, rank)
+    if ceil_mode and not all(isinstance(size, int) for size in (*before, *after)):
+        raise UnsupportedOperatorError(
+            f"operator {name} (node {node.name!r}) of a dynamic size with ceil_mode and a divisor; "
+            "leave one of them out"
+        )
+    # Windows that are whole, of which all elements count: their mean is a part of their sum.
+    ends = list(padding)
+    if ceil_mode:
+        for axis, (size, count) in enumerate(zip(before[-rank:], after[-rank:], strict=True)):
+            reach = (count - 1) * stride[axis] + kernel[axis]
+            ends[axis] = max(reach - size - padding[axis], 0)
+    emit = importer.block_builder.emit
+    value = importer.env[x]
+    around = [0, 0] * (len(before) - rank)
+    for start, end in zip(padding, ends, strict=True):
+        around += [start, end]
+    value = emit(relax.op.nn.pad(value, around, "constant", 0))
+    pool, layout = _POOLS[rank]
+    if len(before) == rank + 1:
+        value = emit(relax.op.expand_dims(value, 0))
+    value = emit(pool(value, kernel, stride, layout=layout))
+    if len(before) == rank + 1:
+        value = emit(relax.op.squeeze(value, [0]))
+    factor = relax.const(math.prod(kernel) / divisor, str(value.ty.dtype))
+    return emit(relax.op.multiply(value, factor))
+
+
+def _each(given: Any, rank: int) -> list[int]:
+    """Numbers for all axes, of which one may stand for all."""
+    numbers = list(given) if isinstance(given, (list, tuple)) else [given]
+    return numbers * rank if len(numbers) == 1 else numbers

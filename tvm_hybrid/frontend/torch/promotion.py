@@ -1,0 +1,146 @@
+"""Operands of different element types, in the common one that PyTorch computes in.
+
+    mul(x: int64, 0.5)  ->  R.multiply(R.astype(x, "float32"), R.const(0.5, "float32"))
+    add(x, y, alpha=2)  ->  R.add(x, R.multiply(y, R.const(2, "float32")))
+
+TVM's converters take a number for one of the tensor's type, and leave out `alpha`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import tvm
+from tvm import relax
+
+from microkernels.base.errors import UnsupportedOperatorError
+
+_FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1"),
+    *("log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt"),
+    *("tan", "tanh"),
+)
+# Their operands have the type of the result.
+_ARITHMETIC = (
+    *(f"{name}.default" for name in _FUNCTIONS),
+    *(f"{name}.{form}" for name in ("add", "sub", "rsub", "mul") for form in ("Tensor", "Scalar")),
+    *("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode"),
+    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "atan2.default"),
+    *("maximum.default", "minimum.default", "fmod.Tensor", "fmod.Scalar"),
+    *("remainder.Tensor", "remainder.Scalar", "where.self", "cat.default", "stack.default"),
+    *(f"bitwise_{name}.{form}" for name in ("and", "or", "xor") for form in ("Tensor", "Scalar")),
+    *("clamp.default", "clamp.Tensor", "mean.dim", "mean.default", "cumsum.default"),
+    *("cumprod.default", "sum.dim_IntList", "sum.default", "prod.default", "prod.dim_int"),
+)
+# Their operands have the type that they have in common; the result is bool.
+_COMPARISONS = tuple(
+    f"{name}.{form}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for form in ("Tensor", "Scalar")
+)
+PROMOTED = (*_ARITHMETIC, *_COMPARISONS)
+
+Converter = Callable[[Any], Any]
+
+
+def promoting(importer: Any, name: str, convert: Converter) -> Converter:
+    """A converter whose tensors are cast first.
+
+    Parameters
+    ----------
+    importer : tvm.relax.frontend.torch.exported_program_translator.ExportedProgramImporter
+        Whose `env` holds the values.
+    name : str
+        One of PROMOTED.
+    convert : callable
+        Makes a node's value of operands of one type.
+    """
+
+    def promoted(node: Any) -> Any:
+        common = type_name(_common_type(name, node))
+        emit = importer.block_builder.emit
+        before: dict[Any, Any] = {}
+        for number, each in enumerate(node.all_input_nodes):
+            value = importer.env[each]
+            told = each.meta.get("val")
+            if isinstance(told, (torch.SymInt, torch.SymFloat)):
+                before[each] = value
+                importer.env[each] = importer.sizes.tensor(told, emit, common)
+            is_condition = name == "where.self" and number == 0
+            if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
+                before[each] = value
+                if str(value.ty.dtype) != common:
+                    importer.env[each] = emit(relax.op.astype(value, common))
+        try:
+            if node.kwargs.get("alpha", 1) != 1:
+                return emit(_with_factor(name, node, importer.env, common))
+            return convert(node)
+        finally:
+            importer.env.update(before)
+
+    return promoted
+
+
+def _with_factor(name: str, node: Any, env: Any, dtype: str) -> relax.Expr:
+    """A sum or a difference whose second operand has a factor."""
+    left, right = (
+        env[each] if hasattr(each, "meta") else relax.const(each, dtype) for each in node.args[:2]
+    )
+    scaled = relax.op.multiply(right, relax.const(node.kwargs["alpha"], dtype))
+    return (relax.op.subtract if name.startswith("sub") else relax.op.add)(left, scaled)
+
+
+def _common_type(name: str, node: Any) -> Any:
+    if name not in _COMPARISONS:
+        return node.meta["val"].dtype
+    one, other = (each.meta["val"] if hasattr(each, "meta") else each for each in node.args[:2])
+    return torch.result_type(_example(one), _example(other))
+
+
+def _example(value: Any) -> Any:
+    """What a value's part in a common type depends on."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty([1] * value.dim(), dtype=value.dtype)
+    return 0 if isinstance(value, torch.SymInt) else value
+
+
+# Tensors of PyTorch as constants of Relax, copied: who changes a tensor does not change programs.
+#
+# Copies have the alignment that kernels expect.
+
+
+_TYPES = {
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+
+
+def type_name(dtype: Any) -> str:
+    """TVM's name of an element type.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        There is none.
+    """
+    if dtype not in _TYPES:
+        raise UnsupportedOperatorError(f"tensors of type {dtype} are not supported")
+    return _TYPES[dtype]
+
+
+def constant_of(tensor: Any) -> relax.Expr:
+    """A tensor's values now, whatever its strides, as a constant."""
+    memory = tvm.runtime.empty(tuple(tensor.shape), type_name(tensor.dtype))
+    if tensor.numel():
+        torch.from_dlpack(memory).copy_(tensor.detach())
+    return relax.const(memory)

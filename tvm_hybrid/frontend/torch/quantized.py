@@ -1,0 +1,200 @@
+"""Operators of graphs that pt2e has quantised, as the low-precision passes recognise them.
+
+    quantize_per_tensor(x, scale, zero, low, high, int8)   ->  R.quantize(x, scale, zero)
+    dequantize_per_channel(q, scales, zeros, axis, ...)    ->  R.dequantize(q, scales, zeros, axis)
+
+A narrower range than that of the type, such as -127 to 127, becomes limits behind R.quantize.
+Quotients are divided, where torch multiplies by the reciprocal: ties may round otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from microkernels.base.arrays import RANGES
+from microkernels.base.errors import UnsupportedOperatorError
+from relay_passes.ir.dynamic_quantize import emit_dynamic_range
+from relay_passes.ir.rewrite import Emit
+
+from .promotion import type_name
+from .token_ranges import PER_TOKEN
+
+# Dynamic quantisation of pt2e: the range of a tensor is found when the program runs.
+#
+#     s, z = choose_qparams(x, 0, 255, eps, uint8)   ->  s, z of relay_passes.ir.dynamic_quantize
+#     s, z = choose_qparams_symmetric(x, ...)        ->  s = max(max(abs(x)) / 127.5, eps), z known
+#     q = quantize_per_tensor(x, s, z, ...)          ->  R.quantize(x, s, z, out_dtype="uint8")
+#
+# No scale is smaller than `eps`. With zero points that are found, int8 from -128 to 127 is the same
+# as uint8 with all integers less 128, and so are its products: programs hold the unsigned ones, for
+# which there are kernels that find the range themselves.
+
+
+# Integers of these types and limits are the unsigned ones, plus a number.
+_OFFSETS = {("uint8", 0, 255): 0, ("int8", -128, 127): -128}
+
+
+@dataclass
+class ChosenRange:
+    """What `choose_qparams` chose.
+
+    Attributes
+    ----------
+    scale, zero_point : relax.Expr
+        float32 [], and [] of the type that programs hold.
+    offset : int
+        What is added to the integers that programs hold: 0 or, to unsigned ones, -128.
+    quantised : dict of torch.fx.Node to relax.Var
+        The unsigned tensors, by the nodes that make the ones with the offset.
+    """
+
+    scale: relax.Expr
+    zero_point: relax.Expr
+    offset: int
+    quantised: dict[Any, relax.Var] = field(default_factory=dict)
+
+
+def choose_qparams(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
+    """`choose_qparams`: x, low, high, eps, type -> float64 [1] and int64 [1]."""
+    x, low, high, eps, torch_type = importer.retrieve_args(node)
+    dtype = type_name(torch_type)
+    if (dtype, low, high) not in _OFFSETS or str(x.ty.dtype) != "float32":
+        raise UnsupportedOperatorError(
+            f"operator choose_qparams (node {node.name!r}): {x.ty.dtype} as {dtype} from {low} to "
+            f"{high} is not supported; quantise float32 as all of uint8 or int8"
+        )
+    found = emit_dynamic_range(importer.block_builder, x, eps)
+    return _chosen(node, importer, ChosenRange(*found, _OFFSETS[dtype, low, high]))
+
+
+def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
+    """`choose_qparams_symmetric`: the same with zero point 0, or of unsigned integers 128."""
+    x, low, high, eps, torch_type = importer.retrieve_args(node)
+    dtype, emit = type_name(torch_type), importer.block_builder.emit
+    if dtype not in RANGES or str(x.ty.dtype) != "float32":
+        raise UnsupportedOperatorError(
+            f"operator choose_qparams_symmetric (node {node.name!r}): {x.ty.dtype} as {dtype} is "
+            "not supported; quantise float32 as uint8 or int8"
+        )
+    largest = emit(relax.op.max(emit(relax.op.abs(x))))
+    step = emit(relax.op.divide(largest, relax.const((high - low) / 2, "float32")))
+    scale = emit(relax.op.maximum(step, relax.const(eps, "float32")))
+    zero_point = relax.const(128 if dtype == "uint8" else 0, dtype)
+    return _chosen(node, importer, ChosenRange(scale, zero_point, 0))
+
+
+def _chosen(node: Any, importer: Any, chosen: ChosenRange) -> tuple[relax.Expr, relax.Expr]:
+    """Notes a range; gives its numbers as torch has them."""
+    emit = importer.block_builder.emit
+    importer.ranges[node] = chosen
+    scale = emit(relax.op.reshape(relax.op.astype(chosen.scale, "float64"), (1,)))
+    zero = emit(relax.op.reshape(relax.op.astype(chosen.zero_point, "int64"), (1,)))
+    return scale, emit(relax.op.add(zero, relax.const(chosen.offset, "int64")))
+
+
+def quantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
+    """`quantize_per_tensor` by a chosen range, None if its scale is another."""
+    chosen = _range_of(node, importer)
+    if chosen is None:
+        return None
+    emit = importer.block_builder.emit
+    x = importer.env[node.args[0]]
+    dtype = str(chosen.zero_point.ty.dtype)
+    q = emit(relax.op.quantize(x, chosen.scale, chosen.zero_point, axis=-1, out_dtype=dtype))
+    if not chosen.offset:
+        low, high = node.args[3:5]
+        return q if low == -high else limited(emit, q, low, high)
+    chosen.quantised[node] = q
+    wide = relax.op.add(relax.op.astype(q, "int16"), relax.const(chosen.offset, "int16"))
+    return emit(relax.op.astype(wide, "int8"))
+
+
+def dequantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
+    """`dequantize_per_tensor` of what was quantised by a chosen range, None if it was not."""
+    chosen = _range_of(node, importer)
+    source = node.args[0]
+    if chosen is None or (chosen.offset and source not in chosen.quantised):
+        return None
+    q = chosen.quantised.get(source, importer.env[source])
+    value = relax.op.dequantize(q, chosen.scale, chosen.zero_point, -1, "float32")
+    return importer.block_builder.emit(value)
+
+
+def limited(emit: Emit, q: relax.Expr, low: int, high: int) -> relax.Expr:
+    """Integers within limits, which may be narrower than those of their type."""
+    dtype = str(q.ty.dtype)
+    limits = np.iinfo(dtype)
+    if low > limits.min:
+        q = emit(relax.op.maximum(q, relax.const(low, dtype)))
+    if high < limits.max:
+        q = emit(relax.op.minimum(q, relax.const(high, dtype)))
+    return q
+
+
+def _range_of(node: Any, importer: Any) -> ChosenRange | None:
+    """The range whose scale and zero point a node has, and whose type and limits."""
+    picks: list[tuple[Any, ...]] = [getattr(each, "args", ()) for each in node.args[1:3]]
+    if [pick[1:] for pick in picks] != [(0,), (1,)] or picks[0][0] is not picks[1][0]:
+        return None
+    chosen_by = picks[0][0]
+    if chosen_by not in importer.ranges:
+        return None
+    same = node.args[3:6] == (*chosen_by.args[1:3], chosen_by.args[4])
+    return importer.ranges[chosen_by] if same else None
+
+
+def quantize(node: Any, importer: Any) -> relax.Expr:
+    """`quantize_per_tensor` or `quantize_per_channel`: x, scale, zero, (axis,) low, high, type."""
+    by_range = quantize_by_range(node, importer)
+    if by_range is not None:
+        return by_range
+    x, scale, zero, *rest = importer.retrieve_args(node)
+    axis, (low, high, torch_type) = (-1, rest) if len(rest) == 3 else (rest[0], rest[1:])
+    dtype = type_name(torch_type)
+    emit = importer.block_builder.emit
+    parameters = _parameter(importer, scale, "float32"), _parameter(importer, zero, dtype)
+    value = emit(relax.op.quantize(x, *parameters, axis=axis, out_dtype=dtype))
+    return limited(emit, value, low, high)
+
+
+def dequantize(node: Any, importer: Any) -> relax.Expr:
+    """`dequantize_per_tensor` or `dequantize_per_channel`: as of `quantize`."""
+    by_range = dequantize_by_range(node, importer)
+    wanted = type_name(node.meta["val"].dtype)
+    if by_range is not None and wanted == "float32":
+        return by_range
+    q, scale, zero, *rest = importer.retrieve_args(node)
+    axis = rest[0] if len(rest) == 4 else -1
+    narrow = str(q.ty.dtype)
+    zeros = relax.const(0, narrow) if zero is None else _parameter(importer, zero, narrow)
+    emit = importer.block_builder.emit
+    wide = emit(
+        relax.op.dequantize(q, _parameter(importer, scale, "float32"), zeros, axis, "float32")
+    )
+    return wide if wanted == "float32" else emit(relax.op.astype(wide, wanted))
+
+
+def _parameter(importer: Any, value: Any, dtype: str) -> relax.Expr:
+    """A scale or zero point: a constant of rank 0 or 1 wherever it is known."""
+    if isinstance(value, GenericConst):
+        array = value.value.numpy()
+        return relax.const(array.astype(dtype).reshape(() if array.size == 1 else (-1,)))
+    if isinstance(value, (int, float)):
+        return relax.const(value, dtype)
+    return importer.block_builder.emit(relax.op.astype(value, dtype))
+
+
+QUANTIZED = {
+    "choose_qparams.tensor": choose_qparams,
+    "choose_qparams_symmetric.tensor": choose_symmetric,
+    **PER_TOKEN,
+    **{f"quantize_per_tensor.{form}": quantize for form in ("default", "tensor")},
+    **{f"dequantize_per_tensor.{form}": dequantize for form in ("default", "tensor")},
+    "quantize_per_channel.default": quantize,
+    "dequantize_per_channel.default": dequantize,
+}

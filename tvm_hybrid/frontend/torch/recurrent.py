@@ -1,0 +1,208 @@
+"""LSTM, GRU and RNN of torch: each layer a product of all inputs, and one operator of all steps.
+
+    lstm(x: [steps, batch, input], (h, c), weights and biases, ...)
+        ->  for each layer: R.matmul(x, W^T of both directions) + bias, and `recurrent_layer`
+
+Torch's decompositions write all steps out: a product and a dozen other kernels for each. They still
+do so for programs with layers that are not `is_whole`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import fx
+from tvm import relax
+
+from relay_passes.ir.constants import array_of, constant_of
+from tir_schedules.recurrent.problem import STATES
+
+from ..onnx.ops.recurrent import recurrent_layer
+
+Table = TypeVar("Table", bound=Any)
+Array = np.ndarray[Any, Any]
+aten = torch.ops.aten
+
+_NARROW = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of layer: torch's gates in ONNX's order, and ONNX's functions."""
+
+    cell: str
+    gates: tuple[int, ...]
+    activations: tuple[str, ...]
+
+
+_KINDS = {
+    aten.lstm.input: _Kind("lstm", (0, 3, 1, 2), ("Sigmoid", "Tanh", "Tanh")),
+    aten.gru.input: _Kind("gru_linear", (1, 0, 2), ("Sigmoid", "Tanh")),
+    aten.rnn_tanh.input: _Kind("rnn", (0,), ("Tanh",)),
+    aten.rnn_relu.input: _Kind("rnn", (0,), ("Relu",)),
+}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a node, as torch names them."""
+
+    input: Any
+    hx: Any
+    params: Any
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool
+
+
+def with_whole_layers(table: Table, graph: Any, constants: Collection[Any]) -> Table:
+    """Decompositions without those of recurrent layers, if all of a graph's are `is_whole`.
+
+    Parameters
+    ----------
+    table : dict or torch.export.decomp_utils.CustomDecompTable
+        It is changed, and returned.
+    graph : torch.fx.GraphModule
+        The program; layers in branches have no constants.
+    constants : collection of torch.fx.Node
+        Its placeholders of known values.
+    """
+    graphs = [each for each in graph.modules() if isinstance(each, fx.GraphModule)]
+    layers = [node for each in graphs for node in each.graph.nodes if node.target in _KINDS]
+    if all(is_whole(node, constants) for node in layers):
+        for operator in _KINDS:
+            table.pop(operator, None)
+    return table
+
+
+def is_whole(node: Any, constants: Collection[Any]) -> bool:
+    """Whether layers have known weights and no projections.
+
+    One that drops values at random is then refused: torch's decomposition forgets to.
+    """
+    call = _Call(*node.args)
+    count = call.num_layers * _directions(call) * _weights(call)
+    known = all(each in constants for each in call.params)
+    return known and len(call.params) == count
+
+
+def drops_out(node: Any) -> bool:
+    """Whether layers drop values at random."""
+    call = _Call(*node.args)
+    return bool(call.train and call.dropout)
+
+
+def _directions(call: _Call) -> int:
+    return 2 if call.bidirectional else 1
+
+
+def _weights(call: _Call) -> int:
+    """Weights and biases of a layer in one direction."""
+    return 4 if call.has_biases else 2
+
+
+def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
+    """The output of the last layer, and the final states of all layers if anybody reads them."""
+    call, emit = _Call(*node.args), importer.block_builder.emit
+    x = importer.env[call.input]
+    dtype = str(x.ty.dtype)
+    wide = "float32" if dtype in _NARROW else dtype
+    x = _cast(emit, x, wide)
+    if call.batch_first:
+        x = emit(relax.op.permute_dims(x, [1, 0, 2]))
+    states = call.hx if kind.cell == "lstm" else [call.hx]
+    given = [] if all(map(_is_zero, states)) else [importer.env[each] for each in states]
+    given = [_cast(emit, each, wide) for each in given]
+    weights = [array_of(importer.env[each].value).astype(wide) for each in call.params]
+    finals = any(user.args[1] != 0 for user in node.users)
+    directions, count = _directions(call), _weights(call)
+    ends: list[list[Any]] = [[] for _ in range(STATES[kind.cell])]
+    for layer in range(call.num_layers):
+        sides = range(layer * directions, (layer + 1) * directions)
+        own = [weights[side * count : (side + 1) * count] for side in sides]
+        first = [
+            emit(relax.op.strided_slice(each, [0], [sides.start], [sides.stop])) for each in given
+        ]
+        x, *found = _layer(importer.block_builder, x, own, first, kind, finals)
+        for end, each in zip(ends, found, strict=False):
+            end.append(each)
+    if call.batch_first:
+        x = emit(relax.op.permute_dims(x, [1, 0, 2]))
+    joined = [emit(relax.op.concat(end, axis=0)) for end in ends if end]
+    results = [_cast(emit, each, dtype) for each in (x, *joined)]
+    return results + [None] * (1 + len(ends) - len(results))
+
+
+def _layer(
+    builder: relax.BlockBuilder,
+    x: Any,
+    weights: list[list[Array]],
+    states: list[Any],
+    kind: _Kind,
+    finals: bool,
+) -> list[Any]:
+    """All steps of one layer, both directions side by side; the final states if `finals`."""
+    emit, directions = builder.emit, len(weights)
+    steps, batch, size = x.ty.shape.values
+    of_inputs, of_states, *biases = (
+        [_in_order(side[number], kind.gates) for side in weights]
+        for number in range(len(weights[0]))
+    )
+    hidden = of_states[0].shape[-1]
+    inputs = [None, constant_of(np.stack(of_states)), *states]
+    names = ["hidden", "memory"][: len(states)]
+    product = emit(relax.op.reshape(x, [steps * batch, size]))
+    product = emit(relax.op.matmul(product, constant_of(_transposed(of_inputs))))
+    if biases:
+        own, recurrent = (np.stack(each) for each in biases)
+        if kind.cell == "gru_linear":  # it is multiplied by the reset gate
+            inputs.append(constant_of(np.ascontiguousarray(recurrent[:, 2 * hidden :])))
+            names.append("bias")
+            recurrent[:, 2 * hidden :] = 0
+        product = emit(relax.op.add(product, constant_of((own + recurrent).ravel())))
+    inputs[0] = emit(relax.op.reshape(product, [steps, batch, of_states[0].shape[0] * directions]))
+    made = recurrent_layer(
+        builder,
+        inputs,
+        cell=kind.cell,
+        direction="bidirectional" if directions == 2 else "forward",
+        activations=kind.activations,
+        given=tuple(names),
+        finals=finals,
+    )
+    y, *ends = map(emit, made.fields if finals else [made])
+    y = emit(relax.op.permute_dims(y, [0, 2, 1, 3])) if directions == 2 else y
+    return [emit(relax.op.reshape(y, [steps, batch, directions * hidden])), *ends]
+
+
+def _in_order(weight: Array, gates: tuple[int, ...]) -> Array:
+    """A weight or bias with its gates in another order."""
+    return np.concatenate([np.split(weight, len(gates))[gate] for gate in gates])
+
+
+def _transposed(weights: list[Array]) -> Array:
+    return np.ascontiguousarray(np.concatenate(weights).T)
+
+
+def _cast(emit: Callable[[Any], Any], value: Any, dtype: str) -> Any:
+    return value if str(value.ty.dtype) == dtype else emit(relax.op.astype(value, dtype))
+
+
+def _is_zero(node: Any) -> bool:
+    """Whether a state is what torch makes if none is given."""
+    return node.target is aten.full.default and node.args[1] == 0
+
+
+RECURRENT = {
+    str(operator).removeprefix("aten."): functools.partial(_layers, kind=kind)
+    for operator, kind in _KINDS.items()
+}
+"""By the operators' names."""

@@ -1,0 +1,207 @@
+"""What Linux says of CPUs: their cores, sockets, memory nodes and shared caches."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_CPUS = "sys/devices/system/cpu"
+_NODES = "sys/devices/system/node"
+_STATUS = "proc/self/status"
+
+# Taken at import: other code may narrow the calling thread's affinity later.
+ALLOWED_CPUS = frozenset(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One logical CPU that is online.
+
+    Attributes
+    ----------
+    number : int
+        As Linux counts.
+    core : int
+        The first CPU of those on the same core.
+    socket : int
+        Linux's number of the package.
+    node : int
+        The memory node that is next to it.
+    cluster : int
+        The first CPU of those that share its last-level cache.
+    """
+
+    number: int
+    core: int
+    socket: int
+    node: int
+    cluster: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The CPUs and memory nodes of a machine, and those that this process may use.
+
+    Attributes
+    ----------
+    cpus : tuple of Cpu
+        Those that are online, rising.
+    allowed : frozenset of int
+        The CPUs that this process may run on.
+    memory_nodes : tuple of int
+        The nodes with memory that this process may use, rising.
+    """
+
+    cpus: tuple[Cpu, ...]
+    allowed: frozenset[int]
+    memory_nodes: tuple[int, ...]
+
+    @functools.cached_property
+    def usable(self) -> tuple[Cpu, ...]:
+        """CPUs that are online and allowed: first one of each core, then the second of each.
+
+        Neighbours in socket, node and cache come after each other.
+        """
+        mine = [cpu for cpu in self.cpus if cpu.number in self.allowed]
+        return cores_first(sorted(mine, key=lambda c: (c.socket, c.node, c.cluster, c.number)))
+
+    def groups(self, of: Callable[[Cpu], int]) -> dict[int, tuple[int, ...]]:
+        """The usable CPUs by socket, node or whatever `of` tells of each."""
+        found: dict[int, list[int]] = {}
+        for cpu in sorted(self.usable, key=lambda cpu: cpu.number):
+            found.setdefault(of(cpu), []).append(cpu.number)
+        return {name: tuple(found[name]) for name in sorted(found)}
+
+
+def cores_first(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
+    """One CPU of each core, then the second of each, and so on; in their order otherwise."""
+    seen: Counter[int] = Counter()
+    ranked: list[tuple[int, Cpu]] = []
+    for cpu in cpus:
+        ranked.append((seen[cpu.core], cpu))
+        seen[cpu.core] += 1
+    return tuple(cpu for _, cpu in sorted(ranked, key=lambda item: item[0]))
+
+
+def cores_of(cpus: Iterable[Cpu]) -> int:
+    """How many cores are behind some CPUs."""
+    return len({cpu.core for cpu in cpus})
+
+
+@functools.cache
+def host_topology() -> Topology:
+    """This machine's, as it was when first asked."""
+    return read_topology(Path("/"), ALLOWED_CPUS)
+
+
+def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
+    """What the folders `sys` and `proc` of a machine tell.
+
+    What they do not tell, as in some containers, is taken to be one socket and one node, and a core
+    for each CPU.
+
+    Parameters
+    ----------
+    root : Path
+        The folder that has them.
+    allowed : iterable of int
+        The CPUs that the process may run on.
+    """
+    allowed = frozenset(allowed)
+    online = _listed(root / _CPUS / "online") or tuple(sorted(allowed))
+    nodes = {
+        int(path.name.removeprefix("node")): _listed(path / "cpulist")
+        for path in (root / _NODES).glob("node[0-9]*")
+    }
+    node_of = {cpu: node for node, cpus in nodes.items() for cpu in cpus}
+    with_memory = _listed(root / _NODES / "has_memory") or tuple(sorted(nodes)) or (0,)
+    permitted = _permitted(root / _STATUS)
+    return Topology(
+        tuple(_cpu(root / _CPUS / f"cpu{number}", number, node_of) for number in sorted(online)),
+        allowed,
+        tuple(node for node in with_memory if permitted is None or node in permitted),
+    )
+
+
+def _cpu(folder: Path, number: int, node_of: dict[int, int]) -> Cpu:
+    socket = _number(folder / "topology/physical_package_id")
+    last = max((folder / "cache").glob("index*"), default=folder)  # they are listed by level
+    siblings = _listed(folder / "topology/thread_siblings_list")
+    return Cpu(
+        number,
+        core=min(siblings or (number,)),
+        socket=socket,
+        node=node_of.get(number, 0),
+        cluster=min(_listed(last / "shared_cpu_list") or (number,)),
+    )
+
+
+def _permitted(status: Path) -> tuple[int, ...] | None:
+    """The nodes whose memory a cpuset leaves; None if Linux does not tell."""
+    key = "Mems_allowed_list:"
+    for line in _text(status).splitlines():
+        if line.startswith(key):
+            return parse_cpus(line.removeprefix(key))
+    return None
+
+
+def _listed(path: Path) -> tuple[int, ...]:
+    try:
+        return parse_cpus(_text(path))
+    except ValueError:
+        return ()
+
+
+def _number(path: Path) -> int:
+    """What a file says; 0 if it says nothing, or -1 as where there is no such number."""
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+_MOST = 1 << 16  # more numbers than CPUs of Linux: what comes after it is a slip
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """The numbers of a list, in its order.
+
+    Raises
+    ------
+    ValueError
+        If it is no such list.
+    """
+    found: list[int] = []
+    for part in text.strip().split(",") if text.strip() else ():
+        first, dash, last = part.strip().partition("-")
+        low, high = _number_list(first), _number_list(last if dash else first)
+        if high < low:
+            raise ValueError(f"{part!r} counts down")
+        found += range(low, high + 1)
+    return tuple(found)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """The shortest list of these numbers, rising."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _number_list(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) >= _MOST:
+        raise ValueError(f"{text!r} is no number of a CPU")
+    return int(text)

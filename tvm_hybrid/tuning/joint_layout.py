@@ -1,0 +1,485 @@
+"""The joint stage: layouts of activations and weights are chosen together with loops.
+
+    for every labelling that the walk proposes:             ALT, arXiv 2210.12415: joint stage
+        regions of the model in these layouts               those not seen yet get a few trials
+        kernels of the model in these layouts               each timed once, conversions too
+        sum of calls * microseconds                         the labelling's cost
+    the best against the cheapest cut, the whole model, in turns
+    then the layouts are frozen, and only loops are searched        loop-only stage
+
+How a weight is stored, its panels, vectors and their order, is part of every region's
+configuration, so it is chosen with the blocks by whatever searches those. What is left to choose
+for activations is which axis of a tensor comes last, and with it which kernels there can be: pools,
+reductions, concatenations and such in either layout, convolutions of one tap as pixels times
+weights or as weights times planes. Conversions are kernels of their own, or become part of the
+kernels around them; either way they are in the sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tvm import IRModule
+
+from relay_passes.collect_regions import count_regions, layout_problems
+from relay_passes.layout.minimum_cut import FIRST, LAST
+from relay_passes.layout.search_space import ChooseLabels, Labels, LayoutChoice, LayoutProblem
+from relay_passes.lower_module import lower_module
+from relay_passes.pipeline_options import PipelineOptions
+from tir_schedules.core.region import Region
+
+from ..records.choice_record import LayoutRecord
+from ..records.record_lookup import RecordLookup
+from ..records.record_store import RecordStore
+from .measuring.kernel_clock import Clock, total_us
+from .measuring.model_race import Race, program_kernels
+from .measuring.sampling import is_faster
+
+logger = logging.getLogger("tvm_hybrid")
+
+TRIES = 24
+ROUNDS = 8
+SHARE = 0.4
+"""Of a run's trials and time, at most, for the joint stage: 8,000 of 20,000 trials in the paper."""
+
+Loops = Callable[[Sequence[tuple[Region, int]], int, float], Mapping[str, int]]
+"""(regions and how often each runs, trials of each, seconds for all) -> a region's key ->
+measurements made; writes records."""
+
+RunRace = Callable[[IRModule, PipelineOptions, PipelineOptions], Race]
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """How much the joint stage may do.
+
+    Attributes
+    ----------
+    tries : int
+        Labellings, the cheapest cut included.
+    rounds : int
+        Configurations of each region, the default and those known included.
+    trials : int or None
+        Measurements of configurations at most.
+    time_limit : float or None
+        Seconds at most; what has begun is finished.
+    seed : int
+        Of the walk.
+    resume : bool
+        Whether layouts that the store holds are taken as they are.
+    """
+
+    tries: int = TRIES
+    rounds: int = ROUNDS
+    trials: int | None = None
+    time_limit: float | None = None
+    seed: int = 0
+    resume: bool = True
+
+
+@dataclass(frozen=True)
+class JointResult:
+    """What the joint stage found.
+
+    Attributes
+    ----------
+    choices : int
+        Operators whose layout was searched for.
+    changed : tuple of str
+        Operators that run in another layout than by the cheapest cut; empty if that is the best.
+    default_us, best_us : float
+        The sum of all kernels by the cheapest cut, and with the labels that were best.
+    steps : tuple of Step
+        Everything that was tried.
+    times_us, default_times_us : tuple of float
+        The whole model with both, sampled in turns; empty if there was nothing to compare.
+    chosen : bool
+        Whether the labels are used: the model was faster with them, and significantly.
+    measured : dict
+        Key of a region -> measurements of its configurations.
+    source : str
+        Where the labels come from if they were known: "FILE:LINE".
+    """
+
+    choices: int
+    changed: tuple[str, ...] = ()
+    default_us: float = 0.0
+    best_us: float = 0.0
+    steps: tuple[Step, ...] = ()
+    times_us: tuple[float, ...] = ()
+    default_times_us: tuple[float, ...] = ()
+    chosen: bool = False
+    measured: Mapping[str, int] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def speedup(self) -> float | None:
+        """The whole model: the cheapest cut's time over this one's; None without a comparison."""
+        pairs = list(zip(self.default_times_us, self.times_us, strict=True))
+        return statistics.median(other / mine for other, mine in pairs) if pairs else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that was found."""
+        return {**asdict(self), "speedup": self.speedup}
+
+    def __str__(self) -> str:
+        if self.source:
+            return f"layouts: known, {self.source}"
+        if not self.choices:
+            return "layouts: there is no choice"
+        text = (
+            f"layouts: {len(self.steps)} tried for {self.choices} operators with a choice, "
+            f"{self.default_us:.1f} us -> {self.best_us:.1f} us"
+        )
+        if not self.changed:
+            return f"{text}; the fewest bytes are the best"
+        state = "used" if self.chosen else "not significantly faster, not used"
+        speedup = "" if self.speedup is None else f", the model {self.speedup:.3f}x as fast"
+        return f"{text}{speedup}; {len(self.changed)} changed, {state}"
+
+
+class JointStage:
+    """The joint stage of one model.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As imported.
+    options : PipelineOptions
+        How it is compiled; `lookup` and `layouts` are replaced.
+    store : RecordStore
+        Where configurations come from, and where layouts are written.
+    loops : callable
+        Measures configurations of regions.
+    clock : Clock
+        Times kernels.
+    race : callable
+        Compares two whole programs.
+    """
+
+    def __init__(
+        self,
+        mod: IRModule,
+        options: PipelineOptions,
+        store: RecordStore,
+        loops: Loops,
+        clock: Clock,
+        race: RunRace,
+    ) -> None:
+        self.mod, self.store, self.loops = mod, store, loops
+        self.options = replace(options, layouts=None, strict=False, dump_ir=None)
+        self.clock, self.race = clock, race
+        self.measured: dict[str, int] = {}
+
+    def run(self, plan: JointPlan) -> JointResult:
+        """Searches, and writes the layouts if they are better for certain."""
+        problems = list({each.key: each for each in self._problems()}.values())
+        choices = sum(operator.leads for each in problems for operator in each.operators)
+        if not choices:
+            return JointResult(choices)
+        files = self.store.files
+        known = [LayoutRecord.find(files, each.key, self.options) for each in problems]
+        if plan.resume and any(known):
+            places = [place for _, place in filter(None, known)]
+            return JointResult(choices, source=", ".join(places))
+        end = math.inf if plan.time_limit is None else time.monotonic() + plan.time_limit
+
+        def cost(labelling: Labelling) -> float:
+            return self.cost(labelling, plan, max(0.0, end - time.monotonic()))
+
+        found = walk(problems, cost, plan.tries, plan.seed, lambda: time.monotonic() >= end)
+        result = JointResult(
+            choices=choices,
+            default_us=found.default_us,
+            best_us=found.best_us,
+            steps=found.steps,
+            measured=dict(self.measured),
+        )
+        if not found.is_default:
+            result = self._compared(problems, found, result)
+        if not result.chosen:
+            self._take_back(problems, known)
+        logger.info("%s", result)
+        return result
+
+    @property
+    def trials(self) -> int:
+        """Measurements of configurations so far."""
+        return sum(self.measured.values())
+
+    def cost(self, labelling: Labelling, plan: JointPlan, seconds: float = math.inf) -> float:
+        """Microseconds of all kernels in these layouts, with the best configurations known after
+        regions that are new have had their trials.
+
+        No labelling gets more than half of the trials and of the seconds that are left; regions for
+        which there are none have their default configurations.
+        """
+        options = replace(self.options, layouts=chooser(labelling, "the joint stage"))
+        counted = count_regions(self.mod, options)
+        fresh = [(region, count) for region, count in counted if region.key not in self.measured]
+        left = math.inf if plan.trials is None else plan.trials - self.trials
+        rounds = int(min(plan.rounds, left / 2 / len(fresh))) if fresh else 0
+        if rounds > 0 and seconds > 0:
+            made = self.loops(fresh, rounds, seconds / 2)
+            self.measured |= {region.key: made.get(region.key, 0) for region, _ in fresh}
+        lowered = lower_module(self.mod, replace(options, lookup=RecordLookup(self.store)))
+        return total_us(self.clock, program_kernels(lowered))
+
+    def _problems(self) -> list[LayoutProblem]:
+        return layout_problems(self.mod, self.options)
+
+    def _compared(
+        self, problems: Sequence[LayoutProblem], found: WalkResult, result: JointResult
+    ) -> JointResult:
+        """The best labelling against the cheapest cut."""
+        options = replace(self.options, lookup=RecordLookup(self.store))
+        chosen = replace(options, layouts=chooser(found.best, "the joint stage"))
+        times, default_times, same = self.race(self.mod, chosen, options)
+        if not same:
+            logger.warning("a model computes something else in other layouts; they are not used")
+        changed = {each.key: each.differences(found.best[each.key]) for each in problems}
+        faster = same and is_faster(times, default_times)
+        if faster:
+            for key, names in changed.items():
+                if names:
+                    self._append(key, found.best[key], times, default_times)
+        return replace(
+            result,
+            changed=tuple(name for names in changed.values() for name in names),
+            times_us=tuple(times),
+            default_times_us=tuple(default_times),
+            chosen=faster,
+        )
+
+    def _take_back(self, problems: Sequence[LayoutProblem], known: Sequence[object]) -> None:
+        """Writes the cheapest cut over what was not found to be better again."""
+        for problem, record in zip(problems, known, strict=True):
+            if record is not None:
+                self._append(problem.key, problem.default, [], [])
+
+    def _append(
+        self, key: str, labels: Mapping[str, int], times: list[float], default_times: list[float]
+    ) -> None:
+        """Writes the labels of a block."""
+        names = LayoutRecord.names_of(labels)
+        fields = {"graph": key, "labels": names, "trials": self.trials}
+        self.store.append(LayoutRecord.made(self.options, times, default_times, **fields))
+
+
+def chooser(labelling: Labelling, source: str) -> ChooseLabels:
+    """What gives every block that a labelling knows its labels."""
+
+    def choose(problem: LayoutProblem) -> LayoutChoice | None:
+        labels = labelling.get(problem.key)
+        return None if labels is None else LayoutChoice(labels, source)
+
+    return choose
+
+
+# The walk of the joint stage: which layouts of a model are tried next.
+#
+# ALT (arXiv 2210.12415) has two actors take turns: one proposes a layout, the other searches
+# loops for it for some rounds, and the best time that was found is the layout's reward. So it is
+# here, with a seeded annealing walk (Kirkpatrick, Gelatt and Vecchi, 1983) in place of the layout
+# actor's network, which a few dozen proposals could not train. A state is what operators that lead
+# are asked to run in; those in between follow by the cheapest cut
+# (`relay_passes.layout.search_space`). A move changes the layout of one such operator, or of
+# several connected ones: a layout may pay only if neighbours have it too.
+
+
+Labelling = Mapping[str, Labels]
+"""Key of a block -> its labels."""
+
+Cost = Callable[[Labelling], float]
+"""Microseconds of the whole model in these layouts; infinite if it cannot be measured."""
+
+HOTTEST = 0.05  # a walk begins by accepting what takes that much longer, one time in e
+_Leader = tuple[str, str]  # key of the block, name of the operator
+_State = dict[_Leader, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One labelling that was tried.
+
+    Attributes
+    ----------
+    changed : tuple of str
+        Operators that run in another layout than by the cheapest cut.
+    us : float
+        Microseconds of the whole model; infinite if it cannot be measured.
+    """
+
+    changed: tuple[str, ...]
+    us: float
+
+
+@dataclass(frozen=True)
+class WalkResult:
+    """What a walk found.
+
+    Attributes
+    ----------
+    best : Labelling
+        The labels of all blocks with which the model is fastest.
+    best_us, default_us : float
+        Its time, and that of the cheapest cut.
+    steps : tuple of Step
+        Everything that was tried, the cheapest cut first.
+    """
+
+    best: Labelling
+    best_us: float
+    default_us: float
+    steps: tuple[Step, ...]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing is better than the cheapest cut."""
+        return self.best_us >= self.default_us
+
+
+def walk(
+    problems: Sequence[LayoutProblem],
+    cost: Cost,
+    tries: int,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> WalkResult:
+    """Tries labellings of a model, the better ones' relatives more often.
+
+    Parameters
+    ----------
+    problems : sequence of LayoutProblem
+        The blocks that have a choice, with different keys.
+    cost : callable
+        Measures a labelling; asked about each at most once.
+    tries : int
+        Labellings to try, the cheapest cut included.
+    seed : int
+        Equal seeds and equal costs make equal walks.
+    stop : callable
+        Asked between tries whether it is enough.
+    """
+    return _Walk(problems, cost, random.Random(seed)).run(tries, stop)
+
+
+class _Walk:
+    def __init__(
+        self, problems: Sequence[LayoutProblem], cost: Cost, generator: random.Random
+    ) -> None:
+        self.problems = {problem.key: problem for problem in problems}
+        self.cost, self.generator = cost, generator
+        self.around: dict[_Leader, list[_Leader]] = {
+            (key, each.name): [(key, name) for name in each.neighbours]
+            for key, problem in self.problems.items()
+            for each in problem.operators
+            if each.leads
+        }
+        self.default = {key: problem.default for key, problem in self.problems.items()}
+        self.known: dict[tuple[int, ...], float] = {}
+        self.steps: list[Step] = []
+        self.best: Labelling = self.default
+
+    def run(self, tries: int, stop: Callable[[], bool]) -> WalkResult:
+        default_us = best_us = current_us = self.measure(self.default)
+        current: _State = {}
+        proposals = self.beginnings()
+        beginning = True
+        while len(self.steps) < tries and self.around and math.isfinite(default_us) and not stop():
+            state = next(proposals, None) if beginning else self.move(current)
+            if state is None:
+                if not beginning:
+                    break
+                beginning = False
+                continue
+            labelling = self.labelling(state)
+            if labelling is None or self.signature(labelling) in self.known:
+                continue
+            microseconds = self.measure(labelling)
+            if microseconds < best_us:
+                self.best, best_us = labelling, microseconds
+            warmth = HOTTEST * (1 - len(self.steps) / tries)
+            if microseconds <= current_us or self.generator.random() < math.exp(
+                (current_us - microseconds) / (max(warmth, 1e-6) * current_us)
+            ):
+                current, current_us = state, microseconds
+        return WalkResult(self.best, best_us, default_us, tuple(self.steps))
+
+    def measure(self, labelling: Labelling) -> float:
+        microseconds = self.cost(labelling)
+        self.known[self.signature(labelling)] = microseconds
+        changed = tuple(
+            name
+            for key, problem in self.problems.items()
+            for name in problem.differences(labelling[key])
+        )
+        self.steps.append(Step(changed, microseconds))
+        return microseconds
+
+    def signature(self, labelling: Labelling) -> tuple[int, ...]:
+        return tuple(
+            labelling[key][each.name]
+            for key, problem in self.problems.items()
+            for each in problem.operators
+        )
+
+    def labelling(self, state: _State) -> Labelling | None:
+        """The labels of all blocks where some operators have theirs; None if that cannot be."""
+        found: dict[str, Labels] = {}
+        for key, problem in self.problems.items():
+            wanted = {name: label for (block, name), label in state.items() if block == key}
+            labels = problem.cheapest(wanted) if wanted else problem.default
+            if labels is None:
+                return None
+            found[key] = labels
+        return found
+
+    def beginnings(self) -> Iterator[_State]:
+        """Everything that can be channels first, everything last, then each in its other layout.
+
+        Those next to the ends of a model come first: there is where reorders are.
+        """
+        for label in (FIRST, LAST):
+            yield dict.fromkeys(self.around, label)
+        ends = [one for one in self.around if len(self.around[one]) < 2]
+        rest = [one for one in self.around if len(self.around[one]) >= 2]
+        self.generator.shuffle(rest)
+        for one in (*reversed(ends), *rest[: len(rest) // 4]):
+            yield {one: self.other_label(one, {})}
+
+    def move(self, state: _State) -> _State | None:
+        """A state next to this one that was not tried; None if there seems to be none."""
+        leaders = list(self.around)
+        for _ in range(64):
+            group = self.group(self.generator.choice(leaders))
+            moved = {**state, group[0]: self.other_label(group[0], state)}
+            moved.update(dict.fromkeys(group, moved[group[0]]))
+            labelling = self.labelling(moved)
+            if labelling is not None and self.signature(labelling) not in self.known:
+                return moved
+        return None
+
+    def group(self, start: _Leader) -> list[_Leader]:
+        """One operator, or with each further one half as often, connected ones."""
+        group = [start]
+        while self.generator.random() < 0.5:
+            border = sorted({other for one in group for other in self.around[one]} - set(group))
+            if not border:
+                break
+            group.append(self.generator.choice(border))
+        return group
+
+    def other_label(self, leader: _Leader, state: _State) -> int:
+        """The label that an operator does not have in a state."""
+        key, name = leader
+        labelling = self.labelling(state)
+        now = (labelling or self.default)[key][name]
+        return FIRST if now == LAST else LAST

@@ -1,0 +1,364 @@
+"""FeatureTable: all features of some configurations of one region, found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from microkernels.machines.machine import Machine
+from tir_schedules.core.config import Config
+from tir_schedules.core.loop_nest import KINDS, Loop, LoopNest
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+
+from ...records.config_space import ConfigSpace
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """One row for each configuration.
+
+    Attributes
+    ----------
+    own : Features
+        What means something within this workload only: knobs and loops.
+    shared : Features
+        What carries to other workloads; the same columns for all of them.
+    cycles : numpy.ndarray or None
+        The template's own estimates, if it makes them.
+    """
+
+    own: Features
+    shared: Features
+    cycles: np.ndarray | None
+
+    @staticmethod
+    def of(region: Region, machine: Machine, space: ConfigSpace) -> FeatureTable:
+        """The features of a whole space; they are kept as long as the space is."""
+        known = _tables.setdefault(space, {})
+        key = (region.key, machine)
+        if key not in known:
+            arrays, cycles, shared = _relations(region, machine, space.configs)
+            own = side_by_side([config_features(space), loop_features(arrays)])
+            known[key] = FeatureTable(own, shared, cycles)
+        return known[key]
+
+    @property
+    def all(self) -> Features:
+        """Everything that tells configurations of this workload apart."""
+        return side_by_side([self.own, self.shared]).varying()
+
+
+# A simulation searches one space again and again.
+_tables: WeakKeyDictionary[ConfigSpace, dict[tuple[str, Machine], FeatureTable]] = (
+    WeakKeyDictionary()
+)
+
+
+def shared_features(
+    region: Region, machine: Machine, default: Config, configs: Sequence[Config]
+) -> tuple[Features, np.ndarray | None]:
+    """The features that carry to other workloads and the estimated cycles, of each of `configs`."""
+    _, cycles, features = _relations(region, machine, (default, *configs))
+    return Features(features.names, features.values[1:]), None if cycles is None else cycles[1:]
+
+
+def _relations(
+    region: Region, machine: Machine, configs: Sequence[Config]
+) -> tuple[NestArrays, np.ndarray | None, Features]:
+    template = template_for(region.op)
+    nests = [tuple(template.nests(region, config)) for config in configs]
+    arrays = NestArrays.of(nests) if all(nests) else NestArrays.unknown(len(configs))
+    estimates = [template.estimate(region, config, machine) for config in configs]
+    cycles = None if None in estimates else np.array(estimates, np.float64)
+    return arrays, cycles, relation_features(arrays, cycles, machine)
+
+
+def config_features(space: ConfigSpace) -> Features:
+    """The knobs of a configuration as numbers: what tells the configurations of one workload apart.
+
+        rows=6, kernel="f32_a"   ->   log2(6 + 1), 1, 0
+
+    Knobs mean something only within one space: a model of these does not carry to another workload.
+
+    A column for every knob of numbers, one for each value of a knob with words.
+    """
+    names: list[str] = []
+    columns: list[np.ndarray] = []
+    for number, (knob, values) in enumerate(zip(space.knobs, space.values, strict=True)):
+        points = space.points[:, number]
+        if all(isinstance(value, (int, float)) for value in values):
+            names.append(knob)
+            columns.append(signed_log2(np.array(values, np.float64))[points])
+            continue
+        for place, value in enumerate(values):
+            names.append(f"{knob}={_text(value)}")
+            columns.append((points == place).astype(np.float64))
+    if not columns:
+        return Features((), np.zeros((len(space), 0), np.float32))
+    return Features(tuple(names), np.stack(columns, axis=1).astype(np.float32))
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def loop_features(arrays: NestArrays) -> Features:
+    """The context of every loop: the paper's loop context features, read off the nests.
+
+    For each loop its length, its depth from the inside, the products of lengths outside and inside,
+    its kind, and for each buffer the bytes that it touches and how often each of them is used.
+
+    Columns of every loop, those that are alike for all configurations left out.
+    """
+    configurations = len(arrays.extents)
+    inside = arrays.inside
+    # Bytes that innermost iterations would touch if none of them found what another one did.
+    lane = arrays.touched[:, :, -1:, :] / arrays.extents[:, :, -1:, None]
+    reuse = inside[..., None] * lane / np.maximum(arrays.touched, 1.0)
+    columns = {
+        "length": arrays.extents,
+        "outside": arrays.runs,
+        "inside": inside,
+        **{f"{kind}?": (arrays.kinds == number) for number, kind in enumerate(KINDS)},
+        **{f"touched {buffer}": arrays.touched[..., buffer] for buffer in range(BUFFERS)},
+        **{f"reuse {buffer}": reuse[..., buffer] for buffer in range(BUFFERS)},
+    }
+    names = tuple(
+        f"{loop or place}: {column}"
+        for column in columns
+        for place, loop in enumerate(arrays.names)
+    )
+    values = [
+        signed_log2(np.asarray(column, np.float64)).reshape(configurations, -1)
+        for column in columns.values()
+    ]
+    return Features(names, np.concatenate(values, axis=1).astype(np.float32)).varying()
+
+
+CURVE = tuple(float(1 << bits) for bits in range(10, 25, 2))
+_BUFFER_NAMES = "ABC"
+_REGISTERS = 32.0
+
+
+def relation_features(arrays: NestArrays, cycles: np.ndarray | None, machine: Machine) -> Features:
+    """What carries from one workload to another: how many bytes move how far for an operation.
+
+        curve       bytes of every buffer that pass into a memory of 1 KB, 4 KB, ... 16 MB, for an
+                    operation, and iterations around what fits into it: the paper's touched bytes
+                    against reuse and iterations, sampled at powers of two
+        caches      the same at the machine's L1, L2 and L3, and how full they are
+        tile        shape of the register tile, loads for a multiply-add, length of its loop
+        waste       padded lanes, idle threads
+        cycles      the template's own estimate
+
+    All are logarithms to base 2 but for shares. Every feature also comes as the difference to that
+    of the default configuration, which says the same of a large workload and of a small one.
+
+    The same columns for every workload; the default configuration is the first row.
+
+    Parameters
+    ----------
+    arrays : NestArrays
+        The loop nests.
+    cycles : numpy.ndarray or None
+        The template's estimates, one for each configuration; None if it makes none.
+    """
+    columns = _of_nests(arrays, machine)
+    nothing = np.zeros(len(arrays.extents))
+    estimated = nothing if cycles is None else np.log2(np.maximum(cycles, 1.0))
+    total = np.log2(np.maximum(arrays.operations.sum(axis=1), 1.0))
+    columns["operations a cycle"] = nothing if cycles is None else total - estimated
+    own = np.stack(list(columns.values()), axis=1)
+    names = tuple(columns)
+    return Features(
+        (*names, *(f"{name} / default" for name in names)),
+        np.concatenate([own, own - own[:1]], axis=1).astype(np.float32),
+    )
+
+
+def _of_nests(arrays: NestArrays, machine: Machine) -> dict[str, np.ndarray]:
+    operations = np.maximum(arrays.operations.sum(axis=1), 1.0)
+    weight = arrays.operations / operations[:, None]
+    columns: dict[str, np.ndarray] = {}
+    for size in CURVE:
+        traffic, runs, _ = _at(arrays, size)
+        for buffer, name in enumerate(_BUFFER_NAMES):
+            columns[f"{name} into {_bytes(size)}"] = _log(traffic[:, buffer] / operations)
+        columns[f"runs in {_bytes(size)}"] = _log((runs * weight).sum(axis=1))
+    levels = {"L1": machine.l1_bytes, "L2": machine.l2_bytes, "L3": machine.l3_bytes}
+    for level, bytes_of in levels.items():
+        traffic, _, fill = _at(arrays, float(bytes_of))
+        for buffer, name in enumerate(_BUFFER_NAMES):
+            columns[f"{name} into {level}"] = _log(traffic[:, buffer] / operations)
+        columns[f"all into {level}"] = _log(traffic.sum(axis=1) / operations)
+        columns[f"fill of {level}"] = (fill * weight).sum(axis=1)
+    rows, vectors = arrays.extents[:, :, -3], arrays.extents[:, :, -2]
+    steps, lanes = arrays.extents[:, :, -4], arrays.extents[:, :, -1]
+    tile = {
+        "rows": np.log2(rows),
+        "vectors": np.log2(vectors),
+        "lanes": np.log2(lanes),
+        "accumulators": rows * vectors / _REGISTERS,
+        "loads a product": (rows + vectors) / (rows * vectors),
+        "steps": np.log2(steps),
+        "whole rows": rows / np.ceil(rows),
+        "whole vectors": vectors / np.ceil(vectors),
+        "useful": arrays.useful,
+        "balance": arrays.balance,
+        "threads": np.log2(arrays.threads),
+    }
+    for name, values in tile.items():
+        columns[name] = (values * weight).sum(axis=1)
+    columns["intensity"] = _log(operations / np.maximum(arrays.touched[:, :, 0].sum((1, 2)), 1.0))
+    return columns
+
+
+def _at(arrays: NestArrays, size: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a memory of `size` bytes sees, of the outermost loops whose bytes fit into it.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        Bytes that pass into it [configurations, buffers]; runs of those loops, and the part of the
+        memory that they fill [configurations, nests].
+    """
+    fits = arrays.touched.sum(axis=3) <= size
+    fits[:, :, -1] = True
+    # A task of a thread has a memory of its own.
+    fits &= arrays.kinds != KINDS.index("parallel")
+    fits[:, :, -1] = True
+    level = fits.argmax(axis=2)[..., None]
+    runs = np.take_along_axis(arrays.runs, level, axis=2)
+    touched = np.take_along_axis(arrays.touched, level[..., None], axis=2)[:, :, 0]
+    has = arrays.operations[..., None] > 0
+    traffic = (runs * touched * has).sum(axis=1)
+    return traffic, runs[..., 0], np.minimum(touched.sum(axis=2) / size, 1.0)
+
+
+def _log(values: np.ndarray) -> np.ndarray:
+    return np.log2(np.maximum(values, 2.0**-30))
+
+
+def _bytes(size: float) -> str:
+    return f"{int(size) >> 10} KB" if size < 1 << 20 else f"{int(size) >> 20} MB"
+
+
+BUFFERS = 3
+
+
+@dataclass(frozen=True)
+class NestArrays:
+    """[configurations, nests, loops] and what follows; missing loops are outermost, and run once.
+
+    Attributes
+    ----------
+    extents : numpy.ndarray
+        Iterations of every loop.
+    touched : numpy.ndarray
+        [..., buffers]: bytes, as of `Loop.touched`.
+    kinds : numpy.ndarray
+        Number of the loop's kind in KINDS.
+    operations, useful, balance : numpy.ndarray
+        [configurations, nests], as of `LoopNest`; a missing nest has no operations.
+    names : tuple of str
+        Of the loops of the configuration with the most, nest by nest, as "nest.name".
+    """
+
+    extents: np.ndarray
+    touched: np.ndarray
+    kinds: np.ndarray
+    operations: np.ndarray
+    useful: np.ndarray
+    balance: np.ndarray
+    names: tuple[str, ...]
+
+    @staticmethod
+    def unknown(configurations: int) -> NestArrays:
+        """Nests of which nothing is known: all alike."""
+        loop = Loop("", 1.0, "serial", (0.0, 0.0, 0.0))
+        return NestArrays.of([[LoopNest((loop,) * 4, 0.0)]] * configurations)
+
+    @staticmethod
+    def of(nests: Sequence[Sequence[LoopNest]]) -> NestArrays:
+        """The nests of every configuration, at least one each."""
+        count = max(len(each) for each in nests)
+        depth = max(len(nest.loops) for each in nests for nest in each)
+        shape = (len(nests), count, depth)
+        extents = np.ones(shape)
+        touched = np.zeros((*shape, BUFFERS))
+        kinds = np.full(shape, KINDS.index("serial"))
+        operations, useful, balance = np.zeros(shape[:2]), np.ones(shape[:2]), np.ones(shape[:2])
+        for i, each in enumerate(nests):
+            for j, nest in enumerate(each):
+                first = depth - len(nest.loops)
+                extents[i, j, first:] = [loop.extent for loop in nest.loops]
+                touched[i, j, first:] = [loop.touched for loop in nest.loops]
+                touched[i, j, :first] = nest.loops[0].touched
+                kinds[i, j, first:] = [KINDS.index(loop.kind) for loop in nest.loops]
+                operations[i, j] = nest.operations
+                useful[i, j], balance[i, j] = nest.useful, nest.balance
+        longest = max(nests, key=lambda each: (len(each), sum(len(n.loops) for n in each)))
+        names = [""] * (count * depth)
+        for j, nest in enumerate(longest):
+            for place, loop in enumerate(reversed(nest.loops), 1):
+                names[(j + 1) * depth - place] = f"{j}.{loop.name}"
+        return NestArrays(extents, touched, kinds, operations, useful, balance, tuple(names))
+
+    @property
+    def runs(self) -> np.ndarray:
+        """How often every loop is begun, by all threads together: the product of those outside."""
+        outside = np.cumprod(self.extents, axis=2)
+        return np.concatenate([np.ones_like(outside[:, :, :1]), outside[:, :, :-1]], axis=2)
+
+    @property
+    def inside(self) -> np.ndarray:
+        """Innermost iterations of one run of every loop."""
+        return np.cumprod(self.extents[:, :, ::-1], axis=2)[:, :, ::-1]
+
+    @property
+    def threads(self) -> np.ndarray:
+        """[configurations, nests]: iterations of parallel loops."""
+        return np.where(self.kinds == KINDS.index("parallel"), self.extents, 1.0).prod(axis=2)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A matrix with names.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the columns.
+    values : numpy.ndarray
+        [configurations, columns], float32.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray
+
+    def varying(self) -> Features:
+        """Without the columns in which all rows are alike."""
+        if not len(self.values):
+            return self
+        keep = np.flatnonzero((self.values != self.values[0]).any(axis=0))
+        return Features(tuple(self.names[i] for i in keep), self.values[:, keep])
+
+
+def side_by_side(parts: Sequence[Features]) -> Features:
+    """The columns of several, for the same configurations."""
+    names = tuple(name for part in parts for name in part.names)
+    return Features(names, np.concatenate([part.values for part in parts], axis=1))
+
+
+def signed_log2(values: np.ndarray) -> np.ndarray:
+    """sign(x) log2(|x| + 1), as the paper scales what spans orders of magnitude.
+
+    >>> signed_log2(np.array([0.0, 1.0, -3.0])).tolist()
+    [0.0, 1.0, -2.0]
+    """
+    return np.sign(values) * np.log2(np.abs(values) + 1)
