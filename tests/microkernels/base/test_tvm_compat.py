@@ -7,17 +7,13 @@ import os
 import socket
 import sys
 import types
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tvm
 import tvm_ffi
-from onnx import TensorProto, helper
 from tvm import ir, relax, te, tirx
 from tvm.s_tir import Schedule, dlight
 from tvm.s_tir import meta_schedule as ms
@@ -26,7 +22,7 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 from tvm.target import codegen
 
 from microkernels.base.tvm_compat import context_functions, metaschedule_database, runtime, vm_file
-from microkernels.base.tvm_compat.onnx_importer import OnnxImporter, node_inputs, operators_of_tvm
+from microkernels.base.tvm_compat import relax as relax_compat
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp
 from tvm_hybrid.errors import CompileError
 from tvm_hybrid.library.export import write_code
@@ -181,65 +177,14 @@ def test_operators_that_become_programs_say_so() -> None:
     assert list(made.values()) == [True, True, False, False]
 
 
-class Recording(OnnxImporter):
-    """Doubles every result, and keeps what it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__({"x": (0, 3)})
-        self.asked: list[tuple[str, str, int, int]] = []
-
-    def constants(self) -> dict[str, relax.Expr]:
-        return {"w": relax.const(np.ones(3, np.float32))}
-
-    def convert(
-        self, node: str, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
-    ) -> relax.Expr:
-        self.asked.append((node, op_type, len(inputs), opset))
-        if op_type == "Nonesuch":
-            raise KeyError(op_type)
-        value = self.convert_by_tvm(op_type, inputs, attrs, opset)
-        return self.bb.normalize(relax.op.add(value, value))
-
-
-def graph(op_type: str) -> onnx.GraphProto:
-    """y[0, 3] = op(x[0, 3], w[3]); w comes from elsewhere."""
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (0, 3)) for n in "xy")
-    node = helper.make_node(op_type, ["x", "w"], ["y"], name="some_node")
-    return helper.make_graph([node], "graph", [x], [y])
-
-
-def test_the_importer_asks_a_subclass_for_weights_and_values() -> None:
-    importer = Recording()
-    main = importer.from_onnx(graph("Mul"), 13)["main"]
-    assert importer.asked == [("some_node", "Mul", 2, 13)]
-    assert [int(extent) for extent in main.params[0].ty.shape] == [0, 3]
-    assert len(main.params) == 1 and "R.add" in main.script()
-
-
-@pytest.mark.filterwarnings("error")
-def test_inputs_are_renamed_without_a_warning() -> None:
-    proto = graph("Mul")
-    proto.input[0].name = proto.node[0].input[0] = "1.x"
-    importer = OnnxImporter({"1.x": (2, 3)})
-    importer.constants = Recording().constants  # type: ignore[method-assign]
-    (x,) = importer.from_onnx(proto, 13)["main"].params
-    assert x.name == "input_1_x"
-
-
-def test_after_an_error_the_importer_can_be_closed(capfd: pytest.CaptureFixture[str]) -> None:
-    importer = Recording()
-    with pytest.raises(KeyError, match="Nonesuch"):
-        importer.from_onnx(graph("Nonesuch"), 13)
-    importer.close()
-    del importer
+def test_after_an_error_a_builder_can_be_closed(capfd: pytest.CaptureFixture[str]) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([3], "float32"))
+    with pytest.raises(KeyError), builder.function("main", [x]), builder.dataflow():
+        raise KeyError("Nonesuch")
+    relax_compat.end_block(builder)
+    del builder
     assert capfd.readouterr().err == ""
-
-
-def test_the_importer_names_its_operators_and_takes_absent_inputs() -> None:
-    assert {"Conv", "MatMul", "Softmax"} <= operators_of_tvm()
-    assert "Nonesuch" not in operators_of_tvm()
-    given = node_inputs(["data"])
-    assert given[0] == "data" and given[5] is None
 
 
 @pytest.mark.parametrize("answer", [None, 0x1234])

@@ -228,7 +228,7 @@ def _text(node: onnx.NodeProto) -> str:
 #     lv = R.reshape(metadata["bias"], R.shape([1, 64, 1, 1]))    ->    metadata["bias"] of that
 #     shape
 #
-# Likewise of dequantised constants, as dequantisations of other integers. TVM's importer writes one
+# Likewise of dequantised constants, as dequantisations of other integers. There is one
 # for the bias of every convolution. numpy does it at once; TVM's FoldConstant would compile and run
 # a kernel for each.
 

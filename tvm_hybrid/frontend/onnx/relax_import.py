@@ -1,4 +1,4 @@
-"""Hands a typed graph to TVM's ONNX importer and names the node that it refuses."""
+"""Emits Relax for a typed graph, node by node, and names the node that is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 from tvm.ir import GlobalVar
 
 from microkernels.base.errors import ModelError, UnsupportedOperatorError
-from microkernels.base.tvm_compat.onnx_importer import OnnxImporter, node_inputs
+from microkernels.base.tvm_compat.relax import end_block
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.rewrite import with_names
 
@@ -19,7 +19,7 @@ from ...explain.origins import numbers_in, variable_name
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
 from .data_sized.sizes import dims_of
-from .graph.expressions import Expr, literal, static_shape_of
+from .graph.expressions import NODE_NUMBER, OUTPUT_COUNT, Expr, literal, static_shape_of
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe
 from .loops import Loop, OwnSizes, repeat
@@ -31,71 +31,116 @@ from .reader.left_data import LARGE_BYTES
 Shapes = dict[str, list[Expr]]  # of inputs, by name
 
 
-class _RefusedError(BaseException):
-    """Carries a converter's error past the importer, which prints every Exception."""
+class NodeInputs(list[Any]):
+    """A node's inputs as converters read them; those that are left out at the end are None."""
 
-    def __init__(self, name: str, error: Exception) -> None:
-        super().__init__(name)
-        self.name = name
-        self.error = error
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, int) and item >= len(self):
+            return None
+        return super().__getitem__(item)
 
 
-class _Importer(OnnxImporter):
-    """TVM's importer with our converters, and with types that are checked."""
+class _Importer:
+    """Walks over a typed graph once; every node becomes Relax expressions of checked types."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        nodes: dict[str, onnx.NodeProto],
-        library: relax.BlockBuilder,
-        shapes: Shapes,
-    ) -> None:
-        names = [item.name for item in graph.inputs]
-        super().__init__({name: shapes.get(name, _input_shape(graph, name)) for name in names})
-        self._graph = graph
-        self._sources = nodes
-        self._library = library
+    def __init__(self, graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> None:
+        self.bb = relax.BlockBuilder()
         self.made: list[Made] = []
+        self._graph = graph
+        self._library = library
+        self._shapes = shapes
+        self._values: dict[str, relax.Expr] = {}
 
-    def constants(self) -> dict[str, relax.Expr]:
+    def function(self) -> IRModule:
+        """The module of the graph's function `main`."""
+        graph, values = self._graph, self._values
+        self._add_constants()
+        inputs = [item.name for item in graph.inputs if item.name not in values]
+        names: set[str] = set()
+        params: list[relax.Var] = []
+        for name in inputs:
+            shape = self._shapes.get(name, _input_shape(graph, name))
+            kind = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name)))
+            params.append(relax.Var(_plain(name, names), relax.TensorType(list(shape), kind)))
+            values[name] = params[-1]
+        with self.bb.function("main", params=params):
+            with self.bb.dataflow():
+                for number, node in enumerate(graph.nodes):
+                    self._add(number, node)
+                results = [values[name] for name in graph.outputs]
+                result = self.bb.emit_output(
+                    results[0] if len(results) == 1 else relax.Tuple(results)
+                )
+            self.bb.emit_func_output(result)
+        mod = self.bb.get()
+        mod["main"] = mod["main"].with_attrs({"num_input": len(params)})
+        return mod
+
+    def _add_constants(self) -> None:
         # An array needs no way through a TensorProto and back.
-        found: dict[str, relax.Expr] = {}
         for name, array in self._graph.constants.items():
-            found[name] = value = literal(array)
+            self._values[name] = value = literal(array)
             if array.nbytes >= LARGE_BYTES:  # one copy is enough
                 self._graph.constants[name] = array_of(value.value, array.dtype)
-        return found
 
-    def convert(
-        self, node: str, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
-    ) -> relax.Expr:
+    def _add(self, number: int, node: onnx.NodeProto) -> None:
+        """Converts a node and keeps its results by their names.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If the converter refuses this form of the operator.
+        """
+        names = list(node.input)
+        while names and not names[-1]:
+            names.pop()
+        inputs = NodeInputs(self._values[name] if name else None for name in names)
+        outputs = list(node.output)
+        while len(outputs) > 1 and not outputs[-1]:
+            outputs.pop()
+        attrs: dict[str, Any] = {
+            item.name: helper.get_attribute_value(item) for item in node.attribute
+        }
+        attrs |= {NODE_NUMBER: number, OUTPUT_COUNT: len(outputs)}
         try:
-            if self._graph.check_indices:
-                source = self._sources[node]
-                inputs = node_inputs(with_checked_indices(self.bb, source, inputs, attrs))
-            half = half_to_widen(op_type, inputs)
-            if half is not None:
-                inputs = node_inputs(widen(self.bb, inputs, half))
-            result = self._convert(op_type, inputs, attrs, opset)
-            if half is not None:
-                result = self._rounded(result, half)
-            self._check_types(self._sources[node], result)
-            return self._named(self._sources[node], result)
-        except Exception as error:
-            raise _RefusedError(node, error) from error
+            result = self._converted(node, inputs, attrs)
+        except (UnsupportedOperatorError, RelatedSizesError):
+            raise  # of a node in a loop's body, or found for the whole import
+        except Exception as error:  # Python and C++ errors of any kind
+            given = ", ".join(f"{name!r} {self._graph.shape(name)}" for name in node.input if name)
+            raise UnsupportedOperatorError(
+                f"{describe(node)}: the importer refuses this form of it (inputs {given}): "
+                f"{_first_line(error)}"
+            ) from error
+        fields = list(result) if isinstance(result, relax.Tuple) else [result]
+        if len(outputs) > len(fields):
+            raise ModelError(f"{describe(node)} has {len(outputs)} outputs and makes {len(fields)}")
+        self._values.update(zip(outputs, fields, strict=False))
 
-    def _convert(
-        self, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
+    def _converted(
+        self, node: onnx.NodeProto, inputs: NodeInputs, attrs: dict[str, Any]
     ) -> relax.Expr:
+        if self._graph.check_indices:
+            inputs = NodeInputs(with_checked_indices(self.bb, node, inputs, attrs))
+        half = half_to_widen(node.op_type, inputs)
+        if half is not None:
+            inputs = NodeInputs(widen(self.bb, inputs, half))
+        result = self._convert(node.op_type, inputs, attrs)
+        if half is not None:
+            result = self._rounded(result, half)
+        self._check_types(node, result)
+        result = self._named(node, result)
+        if isinstance(result, relax.Tuple) or not isinstance(result.ty, relax.TupleType):
+            return result
+        count = len(result.ty.fields)
+        return relax.Tuple([self.bb.emit(relax.TupleGetItem(result, i)) for i in range(count)])
+
+    def _convert(self, op_type: str, inputs: NodeInputs, attrs: dict[str, Any]) -> relax.Expr:
         if op_type == "Repeat":
             return self._repeat(inputs, attrs)
-        inputs = node_inputs(prepared(self.bb, op_type, inputs, attrs))
-        own = CONVERTERS[op_type](self.bb, inputs, attrs) if op_type in CONVERTERS else None
-        is_right = op_type in OPEN_OPERATORS
-        is_right = is_right or (own is not None and op_type in DATA_SIZED_CONVERTERS)
-        if own is None:
-            own = self.convert_by_tvm(op_type, inputs, attrs, opset)
-        result = self.bb.normalize(own)
+        inputs = NodeInputs(prepared(self.bb, op_type, inputs, attrs))
+        result = self.bb.normalize(CONVERTERS[op_type](self.bb, inputs, attrs))
+        is_right = op_type in OPEN_OPERATORS or op_type in DATA_SIZED_CONVERTERS
         check_result(self.bb, inputs, result, is_right)
         return result
 
@@ -170,7 +215,7 @@ def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> IRModule:
     UnsupportedOperatorError
         An operator has no converter, or its converter refuses a node.
     ModelError
-        The importer fails in another way.
+        A node makes fewer results than it has outputs.
     """
     sizes = sizes or OpenSizes()
     while True:
@@ -216,44 +261,26 @@ def _import(graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> IRModu
             raise UnsupportedOperatorError(
                 f"{describe(node)}: {why_unsupported(node, graph.opset)}"
             )
-    nodes = {f"{index}": node for index, node in enumerate(graph.nodes)}
-    proto = onnx.GraphProto(name=graph.name or "main")
-    for item in graph.inputs:
-        proto.input.append(helper.make_value_info(item.name, graph.types[item.name]))
-    for name in graph.outputs:
-        proto.output.append(onnx.ValueInfoProto(name=name))
-    for key, node in nodes.items():
-        copy = proto.node.add()
-        copy.CopyFrom(node)
-        copy.name = key
-        _trim(copy)
-    importer = _Importer(graph, nodes, library, shapes)
+    importer = _Importer(graph, library, shapes)
     try:
-        mod = importer.from_onnx(proto, graph.opset)
-        mod["main"] = name_variables(mod["main"], importer.made)
-        return mod
-    except _RefusedError as refusal:
-        importer.close()
-        # Of a node in a loop's body, or what is found for the whole import.
-        if isinstance(refusal.error, UnsupportedOperatorError | RelatedSizesError):
-            raise refusal.error from refusal
-        node = nodes[refusal.name]
-        given = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: the importer refuses this form of it (inputs {given}): "
-            f"{_first_line(refusal.error)}"
-        ) from refusal.error
-    except Exception as error:  # Python and C++ errors of any kind
-        importer.close()
-        raise ModelError(f"TVM's importer fails: {_first_line(error)}") from error
+        mod = importer.function()
+    except (ModelError, RelatedSizesError):
+        end_block(importer.bb)
+        raise
+    mod["main"] = name_variables(mod["main"], importer.made)
+    return mod
 
 
-def _trim(node: onnx.NodeProto) -> None:
-    """Drops absent trailing inputs and outputs, which converters would count."""
-    while node.input and not node.input[-1]:
-        node.input.pop()
-    while len(node.output) > 1 and not node.output[-1]:
-        node.output.pop()
+def _plain(name: str, taken: set[str]) -> str:
+    """A name for a variable that no other one has, without dots."""
+    plain = name.replace(".", "_") or "empty_"
+    plain = plain if plain[0].isalpha() or plain[0] == "_" else f"input_{plain}"
+    found, number = plain, 0
+    while found in taken:
+        number += 1
+        found = f"{plain}_{number}"
+    taken.add(found)
+    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -96,6 +96,19 @@ def conv3d_transpose(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Expr: ...
+def group_norm(
+    data: Expr,
+    gamma: Expr,
+    beta: Expr,
+    num_groups: int,
+    channel_axis: int,
+    axes: int | Sequence[int],
+    epsilon: float = 1e-05,
+    center: bool = True,
+    scale: bool = True,
+) -> Expr: ...
+def leakyrelu(data: Expr, alpha: float = 0.01) -> Expr: ...
+def prelu(data: Expr, alpha: Expr, axis: int = 1) -> Expr: ...
 def batch_norm(
     data: Expr,
     gamma: Expr,
@@ -103,6 +116,7 @@ def batch_norm(
     moving_mean: Expr,
     moving_var: Expr,
     axis: int,
+    epsilon: float = 1e-05,
     *,
     training: bool = ...,
 ) -> Expr: ...

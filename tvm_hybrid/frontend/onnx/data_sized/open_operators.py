@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ..graph.expressions import Expr, constant, given
+from ..graph.expressions import OUTPUT_COUNT, Expr, constant, given
 from .choice import BROADCASTING, PRODUCTS, align, check_product, joined
 from .requests import check, check_equal
 from .sizes import dims_of, index, is_open, is_unknown, same_size, simplified
@@ -214,7 +214,7 @@ def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     if sizes is not None:
         check_equal(builder, size, index(int(sum(sizes))), misfit)
         return
-    count = attrs["tvm_custom"]["num_outputs"]
+    count = attrs[OUTPUT_COUNT]
     if "num_outputs" in attrs:  # the last part may be smaller
         part = tirx.floordiv(size + index(count - 1), index(count))
         check(builder, size >= part * index(count - 1), misfit)

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, te, tirx
 
-from ..graph.expressions import Converter, constant, given, literal
+from ..graph.expressions import Converter, constant, given, known_dims, literal
 from .choice import broadcast, common_size
 from .requests import check_equal, requested_sizes, reshaped_sizes
 from .sizes import dims_of, index, is_open, product, reshaped_to
@@ -27,16 +27,17 @@ def _size(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
 
 def _reshape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, shape = inputs
-    if not is_open(data) and constant(shape) is not None:
-        return None
+    wanted = constant(shape)
+    if not is_open(data) and wanted is not None:
+        literally = attrs.get("allowzero", 0) and not wanted.all()
+        sizes = wanted.tolist()
+        return relax.op.reshape(data, relax.ShapeExpr(sizes) if literally else sizes)
     sizes = reshaped_sizes(builder, dims_of(data), shape, not attrs.get("allowzero", 0))
     check_equal(builder, product(sizes), product(dims_of(data)))
     return reshaped_to(builder, data, sizes)
 
 
 def _flatten(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    if not is_open(inputs[0]):
-        return None
     dims = dims_of(inputs[0])
     axis = attrs.get("axis", 1)
     axis = axis + len(dims) if axis < 0 else axis
@@ -47,8 +48,6 @@ def _unsqueeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     axes = _axes(inputs, attrs)
     if axes is None:
         raise ValueError("axes must be constant")
-    if not is_open(inputs[0]):
-        return None
     rank = len(dims_of(inputs[0])) + len(axes)
     return relax.op.expand_dims(inputs[0], sorted(axis % rank for axis in axes))
 
@@ -57,9 +56,14 @@ def _squeeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     opened, axes = is_open(inputs[0]), _axes(inputs, attrs)
     if axes is None and (opened or given(inputs, 1) is not None):
         raise ValueError("axes must be given and constant")
-    if axes is None or not opened:
-        return None
+    if axes is None:
+        return relax.op.squeeze(inputs[0])
     dims = dims_of(inputs[0])
+    if not opened:
+        cut = [int(dims[axis]) for axis in axes if int(dims[axis]) != 1]
+        if cut:
+            raise ValueError(f"an axis of {cut[0]} elements cannot be left out")
+        return relax.op.squeeze(inputs[0], [int(axis) for axis in axes])
     dropped = {axis % len(dims) for axis in axes}
     for axis in dropped:
         check_equal(builder, dims[axis], index(1))
@@ -75,8 +79,10 @@ def _axes(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[int] | None:
 
 def _expand(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, shape = inputs
-    if not is_open(data) and constant(shape) is not None:
-        return None
+    wanted = constant(shape)
+    if not is_open(data) and wanted is not None:
+        full = np.broadcast_shapes(known_dims(data), tuple(wanted))
+        return relax.op.broadcast_to(data, relax.ShapeExpr(full))
     dims, asked = dims_of(data), requested_sizes(builder, shape)
     rank = max(len(dims), len(asked))
     rows = [[index(1)] * (rank - len(each)) + each for each in (dims, asked)]
@@ -87,8 +93,6 @@ def _expand(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 def _constant_of_shape(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
-    if constant(inputs[0]) is not None:
-        return None
     value = numpy_helper.to_array(attrs["value"]) if "value" in attrs else np.zeros(1, np.float32)
     sizes = requested_sizes(builder, inputs[0])
     return broadcast(builder, literal(value.reshape(())), sizes)
@@ -96,8 +100,9 @@ def _constant_of_shape(
 
 def _tile(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, repeats = inputs
-    if not is_open(data) and constant(repeats) is not None:
-        return None
+    known = constant(repeats)
+    if not is_open(data) and known is not None:
+        return relax.op.tile(data, known.tolist())
     dims, counts = dims_of(data), requested_sizes(builder, repeats)
     sizes = [size * count for size, count in zip(dims, counts, strict=True)]
 

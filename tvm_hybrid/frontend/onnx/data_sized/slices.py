@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..graph.expressions import (
     Expr,
     cast,
     constant,
+    dtype_of,
     given,
     known_dims,
     literal,
@@ -249,14 +249,32 @@ def _slice_at(
     return relax.op.reshape(builder.normalize(part), relax.ShapeExpr(sizes))
 
 
+def from_the_front(builder: relax.BlockBuilder, data: Expr, indices: Expr, first: int) -> Expr:
+    """Places none of which is negative; their last axis stands for axes of `data` from `first`."""
+    dtype = dtype_of(indices)
+    if dtype.startswith("uint"):
+        return indices
+    shape = builder.normalize(relax.op.shape_of(data))
+    sizes = builder.normalize(relax.op.shape_to_tensor(shape))
+    sizes = builder.normalize(
+        relax.op.strided_slice(sizes, axes=[0], begin=[first], end=[first + dims_of(indices)[-1]])
+    )
+    if dtype != "int64":
+        sizes = builder.normalize(relax.op.astype(sizes, dtype))
+    negative = builder.normalize(relax.op.less(indices, literal(np.array(0, dtype))))
+    turned = builder.normalize(relax.op.add(indices, sizes))
+    return builder.normalize(relax.op.where(negative, turned, indices))
+
+
 def _gather_elements(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
     data, indices = inputs
-    known = not is_open(data) and not is_open(indices)
-    if known and (constant(indices) is not None or not math.prod(known_dims(data))):
-        return None
-    axis = attrs.get("axis", 0) % len(dims_of(data))
+    axis, places = attrs.get("axis", 0) % len(dims_of(data)), constant(indices)
+    if not is_open(data) and places is not None:
+        size = known_dims(data)[axis]
+        fixed = np.where(places < 0, places + size, places).astype(np.int64)
+        return relax.op.gather_elements(data, literal(fixed), axis)
     check_choice(builder, dims_of(data), dims_of(indices))
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
@@ -272,12 +290,12 @@ def _gather_elements(
 
 def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, indices = inputs
-    if not is_open(data) and not is_open(indices):
-        return None
     before, places = dims_of(data), dims_of(indices)
     batch, depth = attrs.get("batch_dims", 0), places[-1]
     if not isinstance(depth, tirx.IntImm):
         raise ValueError("the number of indices for each place depends on data")
+    if not is_open(data) and not is_open(indices):
+        return relax.op.gather_nd(data, from_the_front(builder, data, indices, batch), batch)
     first, last = len(places) - 1, batch + int(depth)
     shape = [*places[:-1], *before[last:]]
     check_choice(builder, before[batch:last], places[:-1])

@@ -14,7 +14,8 @@ from microkernels.vector.expressions import reinterpret
 from relay_passes.ir.constants import tensor_of
 
 Expr: TypeAlias = Any  # a Relax expression
-# Returns None where TVM's own converter is to be used.
+# Facts of a node beside its attributes, which no attribute's name is.
+NODE_NUMBER, OUTPUT_COUNT = ":number", ":outputs"
 Converter = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], Any]
 
 

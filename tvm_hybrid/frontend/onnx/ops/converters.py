@@ -1,16 +1,13 @@
-"""Our own converters to Relax, for operators that TVM's importer converts wrongly or clumsily.
+"""All converters from ONNX operators to Relax, and why an operator has none.
 
-operator        TVM's converter                                      ours
-Gather          shape_of, take, ..., unchecked reads                 a slice or a clipped take
-Clip            isnan, where and two call_tir                        one clip
-Min/Max/Sum     broadcast_to, stack, reduce                          a chain of binary operators
-Gelu            ignores approximate=tanh before opset 20             as the attribute says
-Slice           input form only (opset 10)                           both forms, ends clipped
-Softplus        seven operators                                      nn.softplus
-SpaceToDepth    ignores mode=CRD                                     as the attribute says
+A converter takes a builder, the inputs as Relax expressions and the attributes, and returns the
+result, or a tuple of results. Families have files of their own; here are
 
-Those of whole families (attention, matrices, quantised operators and more) and those of operators
-that TVM leaves open for some values stand in files of their own.
+operator        Relax
+Gather          a slice where indices are consecutive, else a clipped take
+Clip            one clip, or a maximum and a minimum
+Min, Max, Sum   a chain of binary operators
+Slice           a strided slice; a take where it runs backwards
 """
 
 from __future__ import annotations
@@ -18,14 +15,11 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 from tvm import relax, tirx
-
-from microkernels.base.tvm_compat.onnx_importer import operators_of_tvm
 
 from ..data_sized import DATA_SIZED_CONVERTERS
 from ..data_sized.index_grids import index_grid
@@ -35,15 +29,26 @@ from ..data_sized.sorting import TOP_K_CONVERTERS
 from ..graph.expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 from ..graph.graph import CONTRIB_DOMAIN, OWN_DOMAIN, is_standard
 from ..graph.narrow_types import NARROW_CONVERTERS
+from .arithmetic import ARITHMETIC_CONVERTERS
+from .convolution import CONVOLUTION_CONVERTERS
 from .elementwise import BFLOAT16_CONVERTERS, HARDMAX_CONVERTERS, POW_CONVERTERS, VALUE_CONVERTERS
 from .matrix import ATTENTION_CONVERTERS, FOURIER_CONVERTERS, MATRIX_CONVERTERS
+from .normalization import NORMALIZATION_CONVERTERS
 from .pad import PAD_CONVERTERS
-from .pooling import MAX_ROI_POOL_CONVERTERS, POOLING_CONVERTERS
+from .pooling import MAX_ROI_POOL_CONVERTERS, PLAIN_POOL_CONVERTERS, POOLING_CONVERTERS
 from .quantized import QUANTIZED_CONVERTERS
 from .recurrent import RECURRENT_CONVERTERS
+from .reductions import REDUCTION_CONVERTERS
 from .resize import RESIZE_CONVERTERS
-from .sampling import AFFINE_GRID_CONVERTERS, DEFORM_CONVERTERS, ROI_ALIGN_CONVERTERS
+from .sampling import (
+    AFFINE_GRID_CONVERTERS,
+    DEFORM_CONVERTERS,
+    GRID_SAMPLE_CONVERTERS,
+    ROI_ALIGN_CONVERTERS,
+)
+from .scatter import SCATTER_CONVERTERS
 from .sequence import RANDOM_CONVERTERS, SEQUENCE_CONVERTERS, TF_IDF_CONVERTERS
+from .shape import SHAPE_CONVERTERS
 
 
 def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -91,7 +96,7 @@ def _clip(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
         given = inputs[position] if position < len(inputs) else None
         bound = attrs.get(name) if given is None else constant(given)
         if given is not None and bound is None:
-            return None
+            return _clip_to(builder, inputs)
         bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
     low, high = bounds
     if low is None and high is None:
@@ -103,6 +108,22 @@ def _clip(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
         value = builder.normalize(relax.op.maximum(value, literal(np.array(low, dtype))))
     if high is not None:
         value = builder.normalize(relax.op.minimum(value, literal(np.array(high, dtype))))
+    return value
+
+
+def _clip_to(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> Any:
+    """Bounds that are computed; one that is NaN bounds nothing."""
+    value, dtype = inputs[0], dtype_of(inputs[0])
+    for bound, operator, open_end in zip(
+        inputs[1:3], (relax.op.maximum, relax.op.minimum), (-np.inf, np.inf), strict=False
+    ):
+        if bound is None:
+            continue
+        if "float" in dtype:
+            free = literal(np.array(open_end, dtype))
+            missing = builder.normalize(relax.op.isnan(bound))
+            bound = builder.normalize(relax.op.where(missing, free, bound))
+        value = builder.normalize(operator(value, bound))
     return value
 
 
@@ -126,12 +147,11 @@ def _gelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
 
 
 def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    floats = ("float16", "float32", "float64")
-    return relax.op.nn.softplus(inputs[0]) if dtype_of(inputs[0]) in floats else None
+    return relax.op.nn.softplus(inputs[0])
 
 
 def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """As an operator, which may become a product: TVM's converter emits a kernel."""
+    """As an operator, which may become a product."""
     return relax.op.einsum(tuple(inputs), attrs["equation"].decode())
 
 
@@ -181,24 +201,32 @@ def _space_to_depth(
 
 CONVERTERS: dict[str, Converter] = {
     **AFFINE_GRID_CONVERTERS,
+    **ARITHMETIC_CONVERTERS,
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
+    **CONVOLUTION_CONVERTERS,
     **DEFORM_CONVERTERS,
     **FOURIER_CONVERTERS,
+    **GRID_SAMPLE_CONVERTERS,
     **MATRIX_CONVERTERS,
     **DATA_SIZED_CONVERTERS,
     **HARDMAX_CONVERTERS,
     **NARROW_CONVERTERS,
+    **NORMALIZATION_CONVERTERS,
     **PAD_CONVERTERS,
+    **PLAIN_POOL_CONVERTERS,
     **POOLING_CONVERTERS,
     **POW_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RANDOM_CONVERTERS,
     **RECURRENT_CONVERTERS,
+    **REDUCTION_CONVERTERS,
     **RESIZE_CONVERTERS,
     **MAX_ROI_POOL_CONVERTERS,
     **ROI_ALIGN_CONVERTERS,
+    **SCATTER_CONVERTERS,
     **SEQUENCE_CONVERTERS,
+    **SHAPE_CONVERTERS,
     **TF_IDF_CONVERTERS,
     **TOP_K_CONVERTERS,
     **VALUE_CONVERTERS,
@@ -218,8 +246,6 @@ CONVERTERS: dict[str, Converter] = {
 
 # TVM looks operators up by name and ignores the domain; these are of ONNX Runtime's.
 CONTRIB = frozenset({"MatMulInteger16"})
-# Rewrites replace these or refuse a form; what TVM's converters do not expect, they ignore.
-REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 # Operators that rewrites write and only our converters know.
 OWN = frozenset(
     {
@@ -230,18 +256,13 @@ OWN = frozenset(
 )
 
 
-@cache
-def _converters() -> frozenset[str]:
-    return operators_of_tvm() | CONVERTERS.keys()
-
-
 def has_converter(node: onnx.NodeProto) -> bool:
     """Whether there is a converter for the node's operator, of its domain."""
     if node.domain == OWN_DOMAIN:
         return node.op_type in OWN
     if not is_standard(node):
-        return node.domain == CONTRIB_DOMAIN and node.op_type in CONTRIB & _converters()
-    return node.op_type in _converters() - CONTRIB - REPLACED - OWN
+        return node.domain == CONTRIB_DOMAIN and node.op_type in CONTRIB
+    return node.op_type in CONVERTERS.keys() - CONTRIB - OWN
 
 
 def why_unsupported(node: onnx.NodeProto, opset: int) -> str:

@@ -21,16 +21,15 @@ from ..graph.expressions import (
     static_dims,
 )
 
-# Converters of operators that TVM's importer leaves open for some values.
+# Operators whose results for some values Relax's operators leave open.
 #
-# operator        TVM's converter                          ours
-# Cast            a dozen operators; 0 for infinities      one cast, `microkernels.vector.ieee`
-# BitCast         none                                    the same bits as another type
-# BitShift        undefined beyond the width               as the operator's text says
-# Mod             fmod=0 of floats: NaN for infinities,    the sign of the divisor, as in Python
-#                 the sign of the dividend for zeros
-# IsInf           ignores detect_positive and _negative    compares with one infinity or both
-# Sign            fails for unsigned integers              the smaller of each and 1
+# operator        here
+# Cast            one cast, `microkernels.vector.ieee`
+# BitCast         the same bits as another type
+# BitShift        as the operator's text says beyond the width, too
+# Mod             the sign of the divisor, as in Python
+# IsInf           compares with one infinity or both
+# Sign            of unsigned integers the smaller of each and 1
 
 
 def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -94,12 +93,13 @@ def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
 
 def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x = inputs[0]
-    dtype, dims = dtype_of(x), static_dims(x)
+    dtype = dtype_of(x)
     both = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
-    if all(both) or dims is None:
-        return relax.op.isinf(x) if all(both) else None
+    if all(both):
+        return relax.op.isinf(x)
     if not any(both):
-        return literal(np.zeros(dims, bool))
+        never = literal(np.array(False))
+        return relax.op.logical_and(builder.normalize(relax.op.isinf(x)), never)
     limit = np.inf if both[0] else -np.inf
     return relax.op.equal(x, literal(np.array(limit, dtype)))
 
@@ -107,7 +107,7 @@ def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 def _sign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     dtype = dtype_of(inputs[0])
     if not dtype.startswith("uint"):
-        return None
+        return relax.op.sign(inputs[0])
     return relax.op.minimum(inputs[0], literal(np.array(1, dtype)))
 
 
@@ -218,7 +218,7 @@ POW_CONVERTERS: dict[str, Converter] = {"Pow": _pow}
 #     Mean(x: float16, y: float16)
 #         ->  R.astype(R.add(R.astype(x, "float32"), R.astype(y, "float32")) / 2, "float16")
 #
-# TVM's converters refuse bfloat16 or accumulate in it: with its eight bits, a sum of equal terms
+# Relax's operators accumulate in bfloat16: with its eight bits, a sum of equal terms
 # stops growing after 256 of them. In float16 they are refused or summed too early if they are of
 # several steps; of what is one sum in Relax, relay_passes/bfloat16/widening.py takes care.
 
@@ -266,17 +266,18 @@ def widen(builder: relax.BlockBuilder, inputs: Sequence[Any], half: str) -> list
 
 def _matmul(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if dtype_of(inputs[0]) != BFLOAT16:
-        return None
+        return relax.op.matmul(*inputs)
     product = builder.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
     return relax.op.astype(product, BFLOAT16)
 
 
 def _gemm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Gemm without attributes, which its rewrite has applied."""
-    if dtype_of(inputs[0]) != BFLOAT16 or attrs.keys() & {"alpha", "beta", "transA", "transB"}:
-        return None
+    dtype, bias = dtype_of(inputs[0]), given(inputs, 2)
+    if dtype != BFLOAT16:
+        product = relax.op.matmul(inputs[0], inputs[1])
+        return product if bias is None else relax.op.add(builder.normalize(product), bias)
     total = builder.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
-    bias = given(inputs, 2)
     if bias is not None:
         total = builder.normalize(relax.op.add(total, cast(builder, bias, "float32")))
     return relax.op.astype(total, BFLOAT16)
@@ -287,7 +288,6 @@ BFLOAT16_CONVERTERS: dict[str, Converter] = {"Gemm": _gemm, "MatMul": _matmul}
 
 # Converts Hardmax, along an axis of any size.
 #
-# TVM's converter takes axes of known sizes only, and compares in int64.
 #
 #     Hardmax(x: [n, m], axis=1)    ->    argmax(x, 1): [n, 1] == arange(m), as x's type
 #

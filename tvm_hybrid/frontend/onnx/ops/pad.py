@@ -1,14 +1,12 @@
 """Converts Pad to operators that the layout pass can handle.
 
-    Pad(x, pads)                            ->    R.nn.pad(x, pads)
-    Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
-    Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
-    of an axis of open size, or by amounts
-    that follow from sizes                  ->    a table of places (data_sized/pads.py)
-    Pad(x, pads), pads of expressions of
-    sizes, or negative for open sizes       ->    a kernel (data_sized/pads.py)
-
-TVM's converter emits kernels of its own, which are opaque to every pass.
+Pad(x, pads)                            ->    R.nn.pad(x, pads)
+Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
+Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
+of an axis of open size, or by amounts
+that follow from sizes                  ->    a table of places (data_sized/pads.py)
+Pad(x, pads), pads of expressions of
+sizes, or negative for open sizes       ->    a kernel (data_sized/pads.py)
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ _MODES = ("reflect", "edge", "wrap")  # that take elements of the tensor
 def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dims = inputs[0], dims_of(inputs[0])
     if any(item is not None and constant(item) is None for item in inputs[2:]):
-        return None  # computed ones
+        raise ValueError("the value to pad with, or the axes, are computed at run time")
     amounts = _amounts(builder, inputs, attrs)
     if amounts is None:
-        return None
+        raise ValueError("the amounts to pad by are computed at run time")
     pads = _by_axis(amounts, inputs, len(dims))
     mode = attrs.get("mode", b"constant").decode()
     if mode == "constant":

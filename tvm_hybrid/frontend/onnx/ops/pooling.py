@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
@@ -35,7 +36,17 @@ from ..data_sized.sizes import (
     simplified,
     table,
 )
-from ..graph.expressions import Converter, Expr, cast, constant, dtype_of, given, is_nan
+from ..graph.expressions import (
+    Converter,
+    Expr,
+    cast,
+    constant,
+    dtype_of,
+    given,
+    is_nan,
+    literal,
+    rank_of,
+)
 
 
 def _max_pool_places(
@@ -395,3 +406,65 @@ def window_count(
     if isinstance(extent, int):
         return count - behind
     return count - tirx.Select(behind, tirx.const(1, "int64"), tirx.const(0, "int64"))
+
+
+_MAX_POOLS = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
+_MEAN_POOLS = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
+
+
+def _pool(pools: dict[int, Callable[..., Expr]], x: Expr, attrs: dict[str, Any]) -> Expr:
+    """A pool; rewrites have turned auto_pad into pads where they are known."""
+    kernel = attrs["kernel_shape"]
+    axes = len(kernel)
+    if axes not in pools:
+        raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
+    automatic = attrs.get("auto_pad", b"NOTSET").decode()
+    if automatic not in ("NOTSET", "VALID"):
+        raise ValueError(f"auto_pad={automatic} of sizes that are not known")
+    pads = attrs.get("pads") if automatic == "NOTSET" else None
+    return pools[axes](
+        x,
+        kernel,
+        attrs.get("strides") or [1] * axes,
+        pads or [0] * (2 * axes),
+        attrs.get("dilations") or [1] * axes,
+        bool(attrs.get("ceil_mode", 0)),
+        bool(attrs.get("count_include_pad", 0)),
+    )
+
+
+def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    return _pool(_MAX_POOLS, inputs[0], attrs)
+
+
+def _average_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    return _pool(_MEAN_POOLS, inputs[0], attrs)
+
+
+def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """The root of a sum of powers, which is the mean times the number of elements."""
+    p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
+    power, root, count = (
+        literal(np.array(each, dtype_of(x))) for each in (p, 1.0 / p, math.prod(kernel))
+    )
+    powers = builder.emit(relax.op.power(builder.normalize(relax.op.abs(x)), power))
+    mean = builder.normalize(_pool(_MEAN_POOLS, powers, {**attrs, "count_include_pad": 1}))
+    return relax.op.power(builder.normalize(relax.op.multiply(mean, count)), root)
+
+
+def _global_lp_pool(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    x, p = inputs[0], attrs.get("p", 2)
+    power, root = (literal(np.array(each, dtype_of(x))) for each in (p, 1.0 / p))
+    powers = builder.normalize(relax.op.power(builder.normalize(relax.op.abs(x)), power))
+    total = builder.normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))
+    return relax.op.power(total, root)
+
+
+PLAIN_POOL_CONVERTERS: dict[str, Converter] = {
+    "AveragePool": _average_pool,
+    "GlobalLpPool": _global_lp_pool,
+    "LpPool": _lp_pool,
+    "MaxPool": _max_pool,
+}

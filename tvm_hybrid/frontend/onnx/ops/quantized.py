@@ -185,11 +185,21 @@ def _axis(builder: relax.BlockBuilder, x: Expr, scale: Expr, attrs: dict[str, An
     return axis
 
 
+def _matmul_integer_16(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    """ONNX Runtime's product of int16 or uint16, in 32 bits."""
+    unsigned = all(dtype_of(each) == "uint16" for each in inputs)
+    wide = "uint32" if unsigned else "int32"
+    return relax.op.matmul(*(cast(builder, each, wide) for each in inputs))
+
+
 QUANTIZED_CONVERTERS: dict[str, Converter] = {
     "ConvInteger": _conv_integer,
     "DequantizeBlocks": _dequantize_blocks,
     "DequantizeLinear": _dequantize_linear,
     "DynamicQuantizeLinear": _dynamic_quantize_linear,
     "MatMulInteger": _matmul_integer,
+    "MatMulInteger16": _matmul_integer_16,
     "QuantizeLinear": _quantize_linear,
 }

@@ -28,7 +28,7 @@ from ..data_sized.sizes import (
     product,
     put,
 )
-from ..graph.expressions import Converter, Expr, constant, dtype_of, given, literal, rank_of
+from ..graph.expressions import Converter, Expr, dtype_of, given, literal, rank_of
 from .pooling import window_count
 
 # RoiAlign as ONNX defines it: bilinear samples of a region, their mean or the largest of them.
@@ -333,7 +333,7 @@ def _corners(
 DEFORM_CONVERTERS: dict[str, Converter] = {"DeformColumns": _columns}
 
 
-# Converts AffineGrid of open sizes; TVM's converter knows only numbers.
+# Relax's operator knows only numbers: a grid of open sizes is a kernel.
 #
 # of any number of images of known extents    ->    R.image.affine_grid
 # of extents that follow from other sizes     ->    a kernel with the formula of that operator
@@ -344,8 +344,6 @@ _WIDTH = 2.0 - 1e-7  # from the first corner to the last one, as TVM has it
 
 def _affine_grid(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     theta, size = inputs
-    if not is_open(theta) and constant(size) is not None:
-        return None
     batch, rows, columns = dims_of(theta)
     images, _, *extents = requested_sizes(builder, size)
     axes = len(extents)
@@ -396,3 +394,25 @@ def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
 
 
 AFFINE_GRID_CONVERTERS: dict[str, Converter] = {"AffineGrid": _affine_grid}
+
+
+def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
+    images, grid = inputs
+    axes = rank_of(images) - 2
+    methods = {b"linear": "bilinear", b"cubic": "bicubic", b"bicubic": "bicubic"}
+    method = methods.get(attrs.get("mode", b"linear"), attrs.get("mode", b"bilinear").decode())
+    if axes not in (2, 3) or (axes == 3 and method == "bicubic"):
+        raise ValueError(f"{axes} spatial axes with mode={method}")
+    order = [0, axes + 1, *range(1, axes + 1)]
+    return relax.op.image.grid_sample(
+        images,
+        builder.normalize(relax.op.permute_dims(grid, order)),
+        method=method,
+        layout="NCHW" if axes == 2 else "NCDHW",
+        padding_mode=attrs.get("padding_mode", b"zeros").decode(),
+        align_corners=bool(attrs.get("align_corners", 0)),
+    )
+
+
+GRID_SAMPLE_CONVERTERS: dict[str, Converter] = {"GridSample": _grid_sample}

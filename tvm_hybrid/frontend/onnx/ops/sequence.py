@@ -25,6 +25,7 @@ from relay_passes.lower.caches import ROW_UPDATE
 from ..data_sized.requests import check, check_equal
 from ..data_sized.sizes import dims_of
 from ..graph.expressions import (
+    NODE_NUMBER,
     Converter,
     Expr,
     cast,
@@ -276,7 +277,7 @@ def _random_numbers(
     shape = tuple(attrs.get("shape", ()))
     dtype = helper.tensor_dtype_to_np_dtype(attrs["dtype"])
     wide = "float64" if dtype == np.float64 else "float32"
-    number = int(attrs["tvm_custom"]["name"])
+    number = int(attrs[NODE_NUMBER])
     seeded = "seed" in attrs
     word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
     key = builder.emit(

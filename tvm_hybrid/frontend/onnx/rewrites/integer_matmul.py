@@ -133,8 +133,7 @@ def gemm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
 
     Gemm(a, W, c, alpha=2, beta=0.5, transB=1)    ->    Gemm(a, constant 2*W^T, constant c/2)
 
-    What is not constant is written out as Transpose and Mul. TVM's importer would write
-    permute_dims and multiply at run time for all of it.
+    What is not constant is written out as Transpose and Mul.
 
     Applies alpha to b, beta to c and the transposes; None if there is nothing to apply.
     """

@@ -148,7 +148,7 @@ def local_response_normalization(node: onnx.NodeProto, graph: Graph) -> list[onn
             raise UnsupportedOperatorError(
                 f"{describe(node)}: size={size} is even, which is for float32 alone; use an odd one"
             )
-        return None  # TVM's importer takes one channel too many for an even size
+        return None  # the converter would take one channel too many for an even size
     build = NodeBuilder(graph, node)
     padded = _pad_channels(build, build.add("Mul", x, x), shape, (size - 1) // 2, size // 2)
     slices = [_channels(build, padded, first, shape[1]) for first in range(size)]
@@ -255,7 +255,7 @@ def _normalize_contrib(
     if simplified:
         build.add("RMSNormalization", value, gamma, output=output, **common)
         return
-    if not beta:  # TVM's importer wants one
+    if not beta:
         dtype = helper.tensor_dtype_to_np_dtype(build.graph.elem_type(gamma) or 1)
         beta = build.constant(np.zeros(build.graph.shape(gamma) or (), dtype))
     build.add("LayerNormalization", value, gamma, beta, output=output, **common)

@@ -6,8 +6,8 @@
     ReduceL2(x: int32)                                     ->    Cast(ReduceL2(Cast(x)))
     GlobalMaxPool(x: [n, c])                               ->    x
 
-Without axes TVM's importer returns the input. That is right for sums, but not for operators that
-also compute something from each element. Its mean of int32 is an int64, a bool has no extremes,
+Without axes the converter returns the input. That is right for sums, but not for operators that
+also compute something from each element. Relax's mean of int32 is an int64, a bool has no extremes,
 and roots and logarithms are of floats.
 """
 
@@ -148,7 +148,7 @@ MASK_OF_BOOL = 10
 def dropout(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """Dropout that drops nothing, as of inference: the input, and a mask that keeps everything.
 
-    Training mode is refused: TVM's importer would take it for inference.
+    Training mode is refused.
 
     Writes the mask, if it is asked for; refuses what may drop anything.
     """

@@ -2,7 +2,7 @@
 
 Conv(x, W, auto_pad=SAME_UPPER, strides=[2, 2])    ->    Conv(x, W, pads=[0, 0, 1, 1], ...)
 
-TVM's importer pads in a kernel of its own. The amounts are those of the ONNX operators: the output
+The amounts are those of the ONNX operators: the output
 has ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
 
 MaxPool(x[n], auto_pad=SAME_UPPER, kernel_shape=[2], strides=[2])    ->    MaxPool(x, ceil_mode=1)
@@ -176,7 +176,7 @@ def conv_transpose(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] |
     ConvTranspose(x, W, output_shape=[10, 12], ...)    ->    ConvTranspose(x, W, pads=[1, 1, 0, 0],
     ...)
 
-    TVM's importer ignores the attribute. The amounts are those of the ONNX operator: if the result
+    The amounts are those of the ONNX operator: if the result
     is too large, it is cropped on both sides, an odd element at the beginning unless auto_pad is
     SAME_UPPER. If it is too small, it is padded at its end, as ONNX Runtime does.
 

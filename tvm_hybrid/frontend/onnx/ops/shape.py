@@ -1,0 +1,82 @@
+"""Operators that move elements without looking at them: transposes, splits, triangles, joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..data_sized.sizes import dims_of
+from ..graph.expressions import OUTPUT_COUNT, Converter, constant, dtype_of, given, literal, rank_of
+
+
+def _transpose(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    if not rank_of(inputs[0]):
+        return inputs[0]
+    order = attrs.get("perm")
+    return relax.op.permute_dims(inputs[0], None if order is None else list(order))
+
+
+def _concat(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    return relax.op.concat(list(inputs), axis=attrs["axis"])
+
+
+def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    sizes, position = attrs.get("split"), given(inputs, 1)
+    if position is not None:
+        known = constant(position)
+        if known is None:
+            raise ValueError("the sizes of the parts are computed at run time")
+        sizes = known.tolist()
+    axis = attrs.get("axis", 0)
+    if sizes is None:
+        return relax.op.split(inputs[0], attrs[OUTPUT_COUNT], axis)
+    return relax.op.split(inputs[0], [int(end) for end in np.cumsum(sizes)[:-1]], axis)
+
+
+def _depth_to_space(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    batch, channels, height, width = dims_of(inputs[0])
+    size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
+    if mode not in (b"DCR", b"CRD"):
+        raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
+    left = channels // (size * size)
+    if mode == b"DCR":
+        split, order = (batch, size, size, left, height, width), [0, 3, 4, 1, 5, 2]
+    else:
+        split, order = (batch, left, size, size, height, width), [0, 1, 4, 2, 5, 3]
+    apart = builder.normalize(relax.op.reshape(inputs[0], split))
+    moved = builder.normalize(relax.op.permute_dims(apart, order))
+    return relax.op.reshape(moved, (batch, left, height * size, width * size))
+
+
+def _trilu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, above = inputs[0], bool(attrs.get("upper", 1))
+    shift = given(inputs, 1)
+    diagonal = np.array(0) if shift is None else constant(shift)
+    if diagonal is not None:
+        return (relax.op.triu if above else relax.op.tril)(x, int(diagonal.item()))
+    *_, rows, columns = dims_of(x)
+    row, column = (
+        builder.normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns)
+    )
+    row = builder.normalize(relax.op.reshape(row, (rows, 1)))
+    column = builder.normalize(relax.op.reshape(column, (1, columns)))
+    distance = builder.normalize(relax.op.subtract(column, row))
+    shift = builder.normalize(relax.op.astype(shift, "int64"))
+    compare = relax.op.greater_equal if above else relax.op.less_equal
+    kept = builder.normalize(compare(distance, shift))
+    kept = builder.normalize(relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x))))
+    return relax.op.where(kept, x, literal(np.array(0, dtype_of(x))))
+
+
+SHAPE_CONVERTERS: dict[str, Converter] = {
+    "Concat": _concat,
+    "DepthToSpace": _depth_to_space,
+    "Split": _split,
+    "Transpose": _transpose,
+    "Trilu": _trilu,
+}
