@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.tvm_hybrid.small_models import run_python
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import OutputInfo, TensorInfo, import_onnx
 
@@ -181,3 +182,27 @@ def test_a_failure_leaves_the_importer_usable() -> None:
         with pytest.raises(ModelError, match="'d'"):
             import_onnx(make_model(bad, [f32("x", 1, 4, 2, 2)], [f32("y", 1, 1, 4, 4)]))
         assert import_onnx(linear()).outputs[0].shape == (2, 32)
+
+
+def test_inputs_are_named_without_dots_and_apart() -> None:
+    names = ["1.x", "a.b", "a_b"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in names]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    node = helper.make_node("Sum", names, ["y"])
+    graph = helper.make_graph([node], "names", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    params = import_onnx(model).mod["main"].params
+    assert [str(each.name) for each in params] == ["input_1_x", "a_b", "a_b_1"]
+
+
+def test_tvm_s_importer_is_not_needed(tmp_path: Path) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    graph = helper.make_graph([relu], "relu", [x], [y])
+    path = tmp_path / "relu.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    code = (
+        f"import sys, tvm_hybrid; tvm_hybrid.compile({str(path)!r});"
+        "sys.exit('tvm.relax.frontend.onnx' in sys.modules)"
+    )
+    assert run_python(code).returncode == 0
