@@ -20,7 +20,7 @@ from tvm_hybrid import tune
 from tvm_hybrid.cli import main
 from tvm_hybrid.cli.base.console import FittingConsole
 from tvm_hybrid.errors import CompileError
-from tvm_hybrid.frontend.onnx.ops.converters import why_unsupported
+from tvm_hybrid.frontend.onnx.operators import why_unsupported
 from tvm_hybrid.runtime.places import on_cpus
 from tvm_hybrid.tuning import Trial
 

@@ -16,14 +16,14 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.rewrite import with_names
 
 from ...explain.origins import numbers_in, variable_name
-from .data_sized import DATA_SIZED_CONVERTERS
-from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
+from . import ops  # noqa: F401  registers the converters
+from .data_sized.open_operators import check_result, prepared
 from .data_sized.sizes import dims_of
 from .graph.expressions import NODE_NUMBER, OUTPUT_COUNT, Expr, literal, static_shape_of
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe
-from .loops import Loop, OwnSizes, repeat
-from .ops.converters import CONVERTERS, has_converter, why_unsupported
+from .loops import Loop, OwnSizes, is_repeat, repeat
+from .operators import operator_of, why_unsupported
 from .ops.elementwise import half_to_widen, widen
 from .reader.check_model import with_checked_indices
 from .reader.left_data import LARGE_BYTES
@@ -125,7 +125,13 @@ class _Importer:
         half = half_to_widen(node.op_type, inputs)
         if half is not None:
             inputs = NodeInputs(widen(self.bb, inputs, half))
-        result = self._convert(node.op_type, inputs, attrs)
+        known = operator_of(node)
+        if known is None:
+            result = self._repeat(inputs, attrs)
+        else:
+            inputs = NodeInputs(prepared(self.bb, node.op_type, inputs, attrs))
+            result = self.bb.normalize(known.convert(self.bb, inputs, attrs))
+            check_result(self.bb, inputs, result, not known.static)
         if half is not None:
             result = self._rounded(result, half)
         self._check_types(node, result)
@@ -134,15 +140,6 @@ class _Importer:
             return result
         count = len(result.ty.fields)
         return relax.Tuple([self.bb.emit(relax.TupleGetItem(result, i)) for i in range(count)])
-
-    def _convert(self, op_type: str, inputs: NodeInputs, attrs: dict[str, Any]) -> relax.Expr:
-        if op_type == "Repeat":
-            return self._repeat(inputs, attrs)
-        inputs = NodeInputs(prepared(self.bb, op_type, inputs, attrs))
-        result = self.bb.normalize(CONVERTERS[op_type](self.bb, inputs, attrs))
-        is_right = op_type in OPEN_OPERATORS or op_type in DATA_SIZED_CONVERTERS
-        check_result(self.bb, inputs, result, is_right)
-        return result
 
     def _repeat(self, inputs: Sequence[Any], attrs: dict[str, Any]) -> relax.Expr:
         graph = self._graph.bodies[attrs["body"].decode()]
@@ -257,7 +254,7 @@ class _Renaming(relax.PyExprMutator):
 
 def _import(graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> IRModule:
     for node in graph.nodes:
-        if not has_converter(node):
+        if operator_of(node) is None and not is_repeat(node):
             raise UnsupportedOperatorError(
                 f"{describe(node)}: {why_unsupported(node, graph.opset)}"
             )

@@ -14,8 +14,10 @@ from tvm import relax, te, tirx
 from microkernels.vector.expressions import reinterpret
 
 from ....runtime.tensors import numpy_dtype
-from ..graph.expressions import Converter, Expr, reshaped
+from ..graph.expressions import Expr, reshaped
 from ..graph.freeze_shapes import length_of, new_size
+from ..graph.graph import OWN_DOMAIN
+from ..operators import operator
 from .requests import check_equal, unite
 from .sizes import (
     INDEX,
@@ -32,6 +34,7 @@ from .sizes import (
 )
 
 
+@operator("Select", domain=OWN_DOMAIN)
 def _select(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     condition, then, other = inputs
     condition = reshaped(builder, condition, ())
@@ -66,9 +69,6 @@ def _chosen(builder: relax.BlockBuilder, condition: Expr, one: Expr, two: Expr) 
     return size_in(builder, count)
 
 
-CHOICE_CONVERTERS: dict[str, Converter] = {"Select": _select}
-
-
 # NonZero and Compress: which elements are there is known when the model runs.
 #
 #     flags = [0, 1, 1, 0]    ->    places = [1, 2, ?, ?], count = [2]    ->    [1, 2]
@@ -77,6 +77,7 @@ CHOICE_CONVERTERS: dict[str, Converter] = {"Select": _select}
 # it is cut to the count.
 
 
+@operator("NonZero")
 def _nonzero(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x = inputs[0]
     dims = dims_of(x)
@@ -96,6 +97,7 @@ def _nonzero(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     return builder.emit_te(coordinates, places, dims, primfunc_name_hint="coordinates")
 
 
+@operator("Compress")
 def _compress(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """A condition that is shorter than the axis ends where it ends."""
     data, condition = inputs
@@ -137,9 +139,6 @@ def _is_true(value: Expr) -> Expr:
         bits = f"uint{numpy_dtype(dtype).itemsize * 8}"
         value, dtype = reinterpret(bits, value) << tirx.const(1, bits), bits
     return value != tirx.const(0, dtype)
-
-
-SELECTION_CONVERTERS: dict[str, Converter] = {"Compress": _compress, "NonZero": _nonzero}
 
 
 # Broadcasting of operands whose sizes depend on data.

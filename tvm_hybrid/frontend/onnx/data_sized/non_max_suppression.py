@@ -18,7 +18,8 @@ from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import ramp, splat
 
-from ..graph.expressions import Converter, Expr, cast, constant, given, literal, reshaped
+from ..graph.expressions import Expr, cast, constant, given, literal, reshaped
+from ..operators import operator
 from .sizes import INDEX, cell, cut, dims_of, emit_kernel, index, put, size_in, table
 from .sorting import Heap, key_of, place_in, rising
 
@@ -28,6 +29,7 @@ Side: TypeAlias = tuple[Expr, Expr]
 """Where a box begins and ends along an axis."""
 
 
+@operator("NonMaxSuppression")
 def _non_max_suppression(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -168,6 +170,3 @@ def _product(left: Expr, right: Expr) -> Expr:
     """A product that is rounded to float32 before it is added: float64 holds it exactly."""
     wide = tirx.Cast("float64", left) * tirx.Cast("float64", right)
     return tirx.Cast("float32", wide)
-
-
-NON_MAX_SUPPRESSION_CONVERTERS: dict[str, Converter] = {"NonMaxSuppression": _non_max_suppression}

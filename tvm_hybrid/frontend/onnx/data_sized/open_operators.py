@@ -1,7 +1,4 @@
-"""Which operators are converted right where sizes depend on data, beside those of this room.
-
-Others are refused: many converters read sizes, and take a symbol for an unknown one.
-"""
+"""What the sizes of an operator's inputs and results have to be, where they depend on data."""
 
 from __future__ import annotations
 
@@ -15,72 +12,6 @@ from .choice import BROADCASTING, PRODUCTS, align, check_product, joined
 from .requests import check, check_equal
 from .sizes import dims_of, index, is_open, is_unknown, same_size, simplified
 from .slices import check_choice, check_extreme
-
-_ELEMENTWISE = frozenset(
-    {
-        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitCast", "BitwiseNot"),
-        *("Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Dropout", "Elu", "Erf", "Exp", "Floor"),
-        *(
-            "Gelu",
-            "HardSigmoid",
-            "HardSwish",
-            "Identity",
-            "IsInf",
-            "IsNaN",
-            "LeakyRelu",
-            "Log",
-            "Mish",
-        ),
-        *(
-            "Neg",
-            "Not",
-            "PRelu",
-            "Reciprocal",
-            "Relu",
-            "Round",
-            "Selu",
-            "Shrink",
-            "Sigmoid",
-            "Sign",
-            "Sin",
-        ),
-        *("Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
-    }
-)
-_REDUCTIONS = frozenset(
-    {
-        *("ArgMax", "ArgMin", "GroupNormalization", "Hardmax", "InstanceNormalization"),
-        *("LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization"),
-        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
-    }
-)
-_IMAGES = frozenset(
-    {
-        *("AffineGrid", "AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose"),
-        *("DeformColumns", "DepthToSpace"),
-        *("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "LRN", "LpPool"),
-        *("MaxPool", "MaxPoolPlaces", "MaxRoiPool", "MaxUnpool", "Resize", "RoiAlign"),
-        *("SpaceToDepth", "Upsample"),
-    }
-)
-_QUANTIZED = frozenset(
-    {
-        *("ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"),
-        "QuantizeLinear",
-    }
-)
-_OTHERS = frozenset(
-    {
-        *("CausalMask", "Concat", "CumProd", "CumSum", "DecodeFloat", "Det", "Einsum"),
-        *("EncodeFloat", "EyeLike", "FourierTable", "Frames"),
-        *("Gather", "Gemm", "MatMul", "Pad", "Recurrent", "ReverseSequence", "ScatterElements"),
-        "ScatterND",
-        *("Slice", "Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
-    }
-)
-
-OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _QUANTIZED | _OTHERS
 
 
 def prepared(

@@ -17,7 +17,8 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.ir.graph import op_name
 from relay_passes.lower.legalize_moves import PLACES
 
-from ..graph.expressions import Converter, Expr, constant, dtype_of, known_dims
+from ..graph.expressions import Expr, constant, dtype_of, known_dims
+from ..operators import operator
 from .elements import known_elements
 from .requests import check
 from .sizes import (
@@ -161,6 +162,7 @@ def known_parts(builder: relax.BlockBuilder, vector: Expr) -> list[Any]:
 LONGEST = 1 << 31  # a longer one would be taken for a mistake: memory has to hold it
 
 
+@operator("Range")
 def _range(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if all(constant(each) is not None for each in inputs):
         return None
@@ -231,6 +233,3 @@ def _length(builder: relax.BlockBuilder, vectors: Sequence[Expr], wide: str) -> 
 
     (found,) = emit_kernel(builder, "range_length", vectors, [([2], INDEX)], body)
     return sizes_in(builder, found)[0]
-
-
-RANGE_CONVERTERS: dict[str, Converter] = {"Range": _range}

@@ -9,22 +9,26 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, te, tirx
 
-from ..graph.expressions import Converter, constant, given, known_dims, literal
+from ..graph.expressions import constant, given, known_dims, literal
+from ..operators import operator
 from .choice import broadcast, common_size
 from .requests import check_equal, requested_sizes, reshaped_sizes
 from .sizes import dims_of, index, is_open, product, reshaped_to
 
 
+@operator("Shape")
 def _shape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     sizes = dims_of(inputs[0])[attrs.get("start", 0) : attrs.get("end")]
     return relax.op.shape_to_tensor(relax.ShapeExpr(sizes))
 
 
+@operator("Size")
 def _size(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     total = relax.ShapeExpr([product(dims_of(inputs[0]))])
     return relax.op.reshape(builder.normalize(relax.op.shape_to_tensor(total)), ())
 
 
+@operator("Reshape")
 def _reshape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, shape = inputs
     wanted = constant(shape)
@@ -37,6 +41,7 @@ def _reshape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     return reshaped_to(builder, data, sizes)
 
 
+@operator("Flatten")
 def _flatten(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     dims = dims_of(inputs[0])
     axis = attrs.get("axis", 1)
@@ -44,6 +49,7 @@ def _flatten(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     return reshaped_to(builder, inputs[0], [product(dims[:axis]), product(dims[axis:])])
 
 
+@operator("Unsqueeze")
 def _unsqueeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     axes = _axes(inputs, attrs)
     if axes is None:
@@ -52,6 +58,7 @@ def _unsqueeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     return relax.op.expand_dims(inputs[0], sorted(axis % rank for axis in axes))
 
 
+@operator("Squeeze")
 def _squeeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     opened, axes = is_open(inputs[0]), _axes(inputs, attrs)
     if axes is None and (opened or given(inputs, 1) is not None):
@@ -77,6 +84,7 @@ def _axes(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[int] | None:
     return None if found is None else [int(axis) for axis in np.ravel(found)]
 
 
+@operator("Expand")
 def _expand(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, shape = inputs
     wanted = constant(shape)
@@ -90,6 +98,7 @@ def _expand(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return broadcast(builder, data, common)
 
 
+@operator("ConstantOfShape")
 def _constant_of_shape(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -98,6 +107,7 @@ def _constant_of_shape(
     return broadcast(builder, literal(value.reshape(())), sizes)
 
 
+@operator("Tile")
 def _tile(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, repeats = inputs
     known = constant(repeats)
@@ -119,16 +129,3 @@ def _tile(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
         )
 
     return builder.emit_te(compute, data, primfunc_name_hint="tile")
-
-
-SHAPE_CONVERTERS: dict[str, Converter] = {
-    "ConstantOfShape": _constant_of_shape,
-    "Expand": _expand,
-    "Flatten": _flatten,
-    "Reshape": _reshape,
-    "Shape": _shape,
-    "Size": _size,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
-    "Unsqueeze": _unsqueeze,
-}

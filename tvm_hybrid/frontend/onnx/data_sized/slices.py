@@ -10,7 +10,6 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ..graph.expressions import (
-    Converter,
     Expr,
     cast,
     constant,
@@ -21,6 +20,7 @@ from ..graph.expressions import (
     reshaped,
 )
 from ..graph.freeze_shapes import current_sizes
+from ..operators import operator
 from .elements import Elements, known_elements
 from .index_grids import index_grid
 from .requests import check
@@ -266,6 +266,7 @@ def from_the_front(builder: relax.BlockBuilder, data: Expr, indices: Expr, first
     return builder.normalize(relax.op.where(negative, turned, indices))
 
 
+@operator("GatherElements")
 def _gather_elements(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -288,6 +289,7 @@ def _gather_elements(
     return builder.emit_te(compute, data, indices, primfunc_name_hint="gather_elements")
 
 
+@operator("GatherND")
 def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, indices = inputs
     before, places = dims_of(data), dims_of(indices)
@@ -342,9 +344,3 @@ def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
         return data(*places)
     some = product(sizes) > 0
     return tirx.if_then_else(some, data(*places), tirx.const(0, str(data.dtype)))
-
-
-ACCESS_CONVERTERS: dict[str, Converter] = {
-    "GatherElements": _gather_elements,
-    "GatherND": _gather_nd,
-}

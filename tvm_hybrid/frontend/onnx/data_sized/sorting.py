@@ -13,7 +13,8 @@ from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import ramp, reinterpret
 
-from ..graph.expressions import Converter, Expr, is_nan, literal
+from ..graph.expressions import Expr, is_nan, literal
+from ..operators import operator
 from .requests import requested_sizes
 from .sizes import (
     INDEX,
@@ -239,6 +240,7 @@ FEW = 16
 ONE_OF = 24  # where a heap takes as long as a sort by digits, of 768 to 4,000 elements
 
 
+@operator("TopK")
 def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dims = inputs[0], dims_of(inputs[0])
     axis = attrs.get("axis", -1) % len(dims)
@@ -356,9 +358,6 @@ def _least(ranks: Expr, start: Expr) -> Expr:
     return I.call_llvm_pure_intrin(str(ranks.dtype), name, vectors[0])
 
 
-TOP_K_CONVERTERS: dict[str, Converter] = {"TopK": _top_k}
-
-
 # Unique: the different elements of a tensor, or the different slices along an axis.
 #
 # A kernel sorts the places of all slices, which puts equal ones side by side, the first of them in
@@ -366,6 +365,7 @@ TOP_K_CONVERTERS: dict[str, Converter] = {"TopK": _top_k}
 # of 0 and -0 the first one stays.
 
 
+@operator("Unique")
 def _unique(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, axis = inputs[0], attrs.get("axis")
     dims = dims_of(x)
@@ -470,6 +470,3 @@ def _by_first_place(firsts: Expr, inverse: Expr, counts: Expr) -> None:
             put(counts, old_counts[group[0]], found[0])
             put(found, found[0] + 1)
         put(inverse, number[group[0]], place)
-
-
-UNIQUE_CONVERTERS: dict[str, Converter] = {"Unique": _unique}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..graph.expressions import (
     literal,
     rank_of,
 )
+from ..operators import operator
 
 _UNARY: dict[str, Callable[[Expr], Expr]] = {
     "Abs": relax.op.abs,
@@ -64,14 +66,15 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
 }
 
 
-def _unary(operator: Callable[[Expr], Expr]) -> Converter:
-    return lambda builder, inputs, attrs: operator(inputs[0])
+def _unary(made: Callable[[Expr], Expr]) -> Converter:
+    return lambda builder, inputs, attrs: made(inputs[0])
 
 
-def _binary(operator: Callable[[Expr, Expr], Expr]) -> Converter:
-    return lambda builder, inputs, attrs: operator(inputs[0], inputs[1])
+def _binary(made: Callable[[Expr, Expr], Expr]) -> Converter:
+    return lambda builder, inputs, attrs: made(inputs[0], inputs[1])
 
 
+@operator("Div")
 def _divide(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     divisor = constant(inputs[1])
     if divisor is not None and divisor.dtype.kind in "iu" and not divisor.all():
@@ -79,18 +82,23 @@ def _divide(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return relax.op.divide(inputs[0], inputs[1])
 
 
+@operator("Where")
 def _where(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return relax.op.where(*inputs)
 
 
+@operator("Dropout", "Identity")
+@operator("OptionalGetElement", static=True)
 def _identity(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return inputs[0]
 
 
+@operator("Reciprocal")
 def _reciprocal(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return relax.op.divide(_one(inputs[0]), inputs[0])
 
 
+@operator("Softsign")
 def _softsign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x = inputs[0]
     below = builder.normalize(relax.op.add(builder.normalize(relax.op.abs(x)), _one(x)))
@@ -101,10 +109,12 @@ def _one(x: Expr) -> Expr:
     return literal(np.array(1, dtype_of(x)))
 
 
+@operator("LeakyRelu")
 def _leaky_relu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return relax.op.nn.leakyrelu(inputs[0], attrs.get("alpha", 0.01))
 
 
+@operator("PRelu")
 def _prelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """One slope for each element along an axis, or a choice between two products."""
     x, slope = inputs
@@ -120,16 +130,75 @@ def _prelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     return relax.op.where(builder.normalize(relax.op.less(x, zero)), steep, x)
 
 
-ARITHMETIC_CONVERTERS: dict[str, Converter] = {
-    **{name: _unary(operator) for name, operator in _UNARY.items()},
-    **{name: _binary(operator) for name, operator in _BINARY.items()},
-    "Div": _divide,
-    "Dropout": _identity,
-    "Identity": _identity,
-    "LeakyRelu": _leaky_relu,
-    "OptionalGetElement": _identity,
-    "PRelu": _prelu,
-    "Reciprocal": _reciprocal,
-    "Softsign": _softsign,
-    "Where": _where,
-}
+@operator("Clip")
+def _clip(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    dtype = dtype_of(inputs[0])
+    bounds = []
+    for position, name in ((1, "min"), (2, "max")):
+        given = inputs[position] if position < len(inputs) else None
+        bound = attrs.get(name) if given is None else constant(given)
+        if given is not None and bound is None:
+            return _clip_to(builder, inputs)
+        bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
+    low, high = bounds
+    if low is None and high is None:
+        return inputs[0]
+    if low is not None and high is not None and low <= high and "float" in dtype:
+        return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
+    value = inputs[0]
+    if low is not None:
+        value = builder.normalize(relax.op.maximum(value, literal(np.array(low, dtype))))
+    if high is not None:
+        value = builder.normalize(relax.op.minimum(value, literal(np.array(high, dtype))))
+    return value
+
+
+def _clip_to(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> Any:
+    """Bounds that are computed; one that is NaN bounds nothing."""
+    value, dtype = inputs[0], dtype_of(inputs[0])
+    for bound, limit, open_end in zip(
+        inputs[1:3], (relax.op.maximum, relax.op.minimum), (-np.inf, np.inf), strict=False
+    ):
+        if bound is None:
+            continue
+        if "float" in dtype:
+            free = literal(np.array(open_end, dtype))
+            missing = builder.normalize(relax.op.isnan(bound))
+            bound = builder.normalize(relax.op.where(missing, free, bound))
+        value = builder.normalize(limit(value, bound))
+    return value
+
+
+def _chain(made: Callable[[Expr, Expr], Expr]) -> Converter:
+    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        return functools.reduce(lambda a, b: builder.normalize(made(a, b)), inputs)
+
+    return convert
+
+
+@operator("Mean")
+def _mean(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    total = _chain(relax.op.add)(builder, inputs, attrs)
+    return relax.op.divide(total, literal(np.array(len(inputs), dtype_of(inputs[0]))))
+
+
+@operator("Gelu")
+def _gelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    form = attrs.get("approximate", b"none")
+    if form not in (b"none", b"tanh"):
+        raise ValueError(f"approximate={form!r} is neither none nor tanh")
+    return (relax.op.nn.gelu_tanh if form == b"tanh" else relax.op.nn.gelu)(inputs[0])
+
+
+@operator("Softplus")
+def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    return relax.op.nn.softplus(inputs[0])
+
+
+for _name, _one_operand in _UNARY.items():
+    operator(_name)(_unary(_one_operand))
+for _name, _two_operands in _BINARY.items():
+    operator(_name)(_binary(_two_operands))
+operator("Max")(_chain(relax.op.maximum))
+operator("Min")(_chain(relax.op.minimum))
+operator("Sum")(_chain(relax.op.add))

@@ -11,6 +11,7 @@ from typing import Any
 from tvm import relax
 
 from ..graph.expressions import Converter, Expr, given, known_dims, rank_of
+from ..operators import operator
 
 _AXES = {1: "W", 2: "HW", 3: "DHW"}
 _CONV = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -78,7 +79,5 @@ def _transposed_pads(weight: Expr, attrs: dict[str, Any], upper: bool) -> list[i
     return [*small, *large] if upper else [*large, *small]
 
 
-CONVOLUTION_CONVERTERS: dict[str, Converter] = {
-    "Conv": _convolution(_CONV, "OI", is_transposed=False),
-    "ConvTranspose": _convolution(_CONV_TRANSPOSE, "IO", is_transposed=True),
-}
+operator("Conv")(_convolution(_CONV, "OI", is_transposed=False))
+operator("ConvTranspose")(_convolution(_CONV_TRANSPOSE, "IO", is_transposed=True))

@@ -20,6 +20,9 @@ from ..graph.expressions import (
     literal,
     static_dims,
 )
+from ..graph.graph import OWN_DOMAIN
+from ..graph.narrow_types import decoding_table, encoding_table
+from ..operators import operator
 
 # Operators whose results for some values Relax's operators leave open.
 #
@@ -32,10 +35,12 @@ from ..graph.expressions import (
 # Sign            of unsigned integers the smaller of each and 1
 
 
+@operator("Cast")
 def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return relax.op.astype(inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"])))
 
 
+@operator("BitCast")
 def _bit_cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, target = inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
     if "bool" in (target, dtype_of(x)):  # whose bytes are 0 and 1
@@ -47,6 +52,7 @@ def _bit_cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[st
     return builder.emit_te(compute, x, primfunc_name_hint="bit_cast")
 
 
+@operator("BitShift")
 def _bit_shift(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """A shift by the width or more, or by less than 0, moves all bits out."""
     x, amount = inputs
@@ -71,6 +77,7 @@ def _bit_shift(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     return relax.op.where(out, number(0), shifted)
 
 
+@operator("Mod")
 def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, divisor = inputs
     dtype = dtype_of(x)
@@ -91,6 +98,7 @@ def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
     return relax.op.where(emit(relax.op.equal(rest, zero)), signed, moved)
 
 
+@operator("IsInf")
 def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x = inputs[0]
     dtype = dtype_of(x)
@@ -104,21 +112,12 @@ def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return relax.op.equal(x, literal(np.array(limit, dtype)))
 
 
+@operator("Sign")
 def _sign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     dtype = dtype_of(inputs[0])
     if not dtype.startswith("uint"):
         return relax.op.sign(inputs[0])
     return relax.op.minimum(inputs[0], literal(np.array(1, dtype)))
-
-
-VALUE_CONVERTERS: dict[str, Converter] = {
-    "BitCast": _bit_cast,
-    "BitShift": _bit_shift,
-    "Cast": _cast,
-    "IsInf": _is_inf,
-    "Mod": _mod,
-    "Sign": _sign,
-}
 
 
 # From here on a base of 2 or more leaves 64 bits; others depend on whether the exponent is odd.
@@ -128,6 +127,7 @@ _EXACT_IN_FLOAT32 = ("int8", "int16", "uint8", "uint16", "float16", "bfloat16", 
 _LARGEST_EXACT = 2**24
 
 
+@operator("Pow")
 def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, exponent = inputs
     dtype = dtype_of(x)
@@ -204,9 +204,6 @@ def integer_power(builder: relax.BlockBuilder, x: Expr, exponent: Expr) -> Expr:
     inverse = emit(relax.op.where(unit, signed, number(0, dtype)))
     negative = emit(relax.op.less(exponent, number(0, kind)))
     return relax.op.where(negative, inverse, power)
-
-
-POW_CONVERTERS: dict[str, Converter] = {"Pow": _pow}
 
 
 # Operators in bfloat16 and float16 that sum: accumulated in float32 and rounded once.
@@ -294,6 +291,7 @@ BFLOAT16_CONVERTERS: dict[str, Converter] = {"Gemm": _gemm, "MatMul": _matmul}
 # Of equal elements the first one is chosen.
 
 
+@operator("Hardmax")
 def _hardmax(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dims = inputs[0], dims_of(inputs[0])
     axis = attrs.get("axis", -1) % len(dims)
@@ -305,4 +303,30 @@ def _hardmax(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     return relax.op.astype(builder.normalize(relax.op.equal(first, every)), dtype_of(x))
 
 
-HARDMAX_CONVERTERS: dict[str, Converter] = {"Hardmax": _hardmax}
+# Converters of the front end's own operators for floats of 4 or 8 bits, by tables.
+#
+# DecodeFloat(codes: u8)       ->    R.take(table: f32[256], codes)
+# EncodeFloat(values: f32)     ->    table: u8[65536] at the upper half of each value's bits
+
+
+@operator("DecodeFloat", domain=OWN_DOMAIN)
+def _decode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    index = builder.normalize(relax.op.astype(inputs[0], "int32"))
+    return relax.op.take(literal(decoding_table(attrs["elem_type"])), index, 0, mode="clip")
+
+
+@operator("EncodeFloat", domain=OWN_DOMAIN)
+def _encode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    mode = attrs["round_mode"].decode()
+    table = encoding_table(attrs["elem_type"], bool(attrs["saturate"]), mode)
+
+    def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
+        def element(*position: Expr) -> Expr:
+            bits = tirx.reinterpret("uint32", values[position])
+            upper, lower = bits >> tirx.const(16, "uint32"), bits & tirx.const(0xFFFF, "uint32")
+            rest = tirx.Select(lower != tirx.const(0, "uint32"), 1, 0)
+            return table[upper.astype("int32") | rest]
+
+        return te.compute(values.shape, element, name="encode")
+
+    return builder.emit_te(compute, inputs[0], literal(table), primfunc_name_hint="encode_float")

@@ -24,13 +24,16 @@ from tir_schedules.core.emission import opaque_block
 from ..data_sized.elements import known_elements
 from ..data_sized.requests import check, check_equal, requested_sizes
 from ..data_sized.sizes import INDEX, dims_of, index, plain, plain_dims, size_in
-from ..graph.expressions import Converter, Expr, cast, dtype_of, literal
+from ..graph.expressions import Expr, cast, dtype_of, literal
+from ..graph.graph import OWN_DOMAIN
+from ..operators import operator
 from .pooling import window_count
 
 WRITTEN = (2, 3, 4)
 """Rows of matrices that have code of their own where sizes are open."""
 
 
+@operator("Det")
 def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dtype = inputs[0], dtype_of(inputs[0])
     *batch, rows, columns = plain_dims(x)
@@ -123,15 +126,13 @@ def _matrices(
         I.buffer_store(out, found[0], [n])
 
 
+@operator("EyeLike")
 def _eye_like(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     dtype = dtype_of(inputs[0])
     if "dtype" in attrs:
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
     rows, columns = dims_of(inputs[0])
     return relax.op.eye(rows, columns, attrs.get("k", 0), dtype)
-
-
-MATRIX_CONVERTERS: dict[str, Converter] = {"Det": _det, "EyeLike": _eye_like}
 
 
 # The front end's own operators for Fourier transforms of dynamic sizes.
@@ -148,6 +149,7 @@ MATRIX_CONVERTERS: dict[str, Converter] = {"Det": _det, "EyeLike": _eye_like}
 MAX_TABLE_BYTES = 1 << 28
 
 
+@operator("Frames", domain=OWN_DOMAIN)
 def _frames(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
     x, length, step = inputs[0], attrs["length"], attrs["step"]
     batch, samples, parts = plain_dims(x)
@@ -171,6 +173,7 @@ def _frames(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return relax.op.reshape(frames, (batch, count, length, parts))
 
 
+@operator("FourierTable", domain=OWN_DOMAIN)
 def _table(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
     """Entries are computed in float64 for each power of the root, and rounded once."""
     parts, made_parts, dtype = attrs["parts"], attrs["made_parts"], attrs["dtype"].decode()
@@ -217,9 +220,6 @@ def _table(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     return builder.emit_te(table, powers, read, made, primfunc_name_hint="fourier_table")
 
 
-FOURIER_CONVERTERS: dict[str, Converter] = {"FourierTable": _table, "Frames": _frames}
-
-
 # Converters of the front end's own operators for attention.
 #
 # operator                               Relax
@@ -234,6 +234,7 @@ FOURIER_CONVERTERS: dict[str, Converter] = {"FourierTable": _table, "Frames": _f
 # TVM 0.27 cannot lower R.full of infinities.
 
 
+@operator("CausalMask", domain=OWN_DOMAIN)
 def _causal_mask(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
     sizes = known_elements(builder, inputs[0])
     if sizes is None:
@@ -255,6 +256,7 @@ def _causal_mask(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict
     return relax.op.concat([builder.normalize(each) for each in (mask, zeros)], 0)
 
 
+@operator("UpdateCache", domain=OWN_DOMAIN)
 def _update_cache(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
@@ -281,7 +283,7 @@ def _update_cache(
     return builder.emit_te(compute, new, before, *past, **named)
 
 
-ATTENTION_CONVERTERS: dict[str, Converter] = {
-    "CausalMask": _causal_mask,
-    "UpdateCache": _update_cache,
-}
+@operator("Einsum")
+def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """As an operator, which may become a product."""
+    return relax.op.einsum(tuple(inputs), attrs["equation"].decode())

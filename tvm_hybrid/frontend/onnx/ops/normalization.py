@@ -10,7 +10,6 @@ from tvm import relax
 
 from ..data_sized.sizes import dims_of
 from ..graph.expressions import (
-    Converter,
     Expr,
     cast,
     dtype_of,
@@ -21,10 +20,12 @@ from ..graph.expressions import (
     reshaped,
     static_dims,
 )
+from ..operators import operator
 
 _EPSILON = 1e-5
 
 
+@operator("BatchNormalization")
 def _batch_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """With the statistics that are given, in float32 where float16 meets it."""
     dtypes = {dtype_of(each) for each in inputs}
@@ -38,6 +39,7 @@ def _batch_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[
     return cast(builder, normal, dtype_of(inputs[0]))
 
 
+@operator("InstanceNormalization")
 def _instance_norm(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -62,6 +64,7 @@ def _scaled(builder: relax.BlockBuilder, value: Expr, scale: Expr, shift: Expr, 
     return relax.op.add(builder.normalize(relax.op.multiply(value, factor)), summand)
 
 
+@operator("GroupNormalization")
 def _group_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Factors are one for each group until opset 20, and one for each channel since."""
     x, scale, shift = inputs
@@ -91,6 +94,7 @@ def _for_channels(builder: relax.BlockBuilder, value: Expr, groups: int, each: i
     return builder.normalize(relax.op.reshape(spread, [groups * each]))
 
 
+@operator("LayerNormalization")
 def _layer_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Over the axes that the scale has; statistics as further outputs were rewritten."""
     x, scale = inputs[:2]
@@ -102,6 +106,7 @@ def _layer_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[
     return relax.op.nn.layer_norm(x, scale, shift, axes, attrs.get("epsilon", _EPSILON))
 
 
+@operator("RMSNormalization")
 def _rms_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, scale = inputs[:2]
     rank, dtype = rank_of(x), dtype_of(x)
@@ -112,6 +117,7 @@ def _rms_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[st
     return cast(builder, builder.normalize(normal), dtype)
 
 
+@operator("LRN")
 def _local_response(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -141,13 +147,3 @@ def _local_response(
         relax.op.add(builder.normalize(relax.op.multiply(mean, alpha)), bias)
     )
     return relax.op.divide(x, builder.normalize(relax.op.power(spread, beta)))
-
-
-NORMALIZATION_CONVERTERS: dict[str, Converter] = {
-    "BatchNormalization": _batch_norm,
-    "GroupNormalization": _group_norm,
-    "InstanceNormalization": _instance_norm,
-    "LRN": _local_response,
-    "LayerNormalization": _layer_norm,
-    "RMSNormalization": _rms_norm,
-}

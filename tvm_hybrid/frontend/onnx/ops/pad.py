@@ -20,11 +20,13 @@ from tvm import relax, tirx
 from ..data_sized.elements import known_elements
 from ..data_sized.pads import open_pad, pad_by_table
 from ..data_sized.sizes import dims_of
-from ..graph.expressions import Converter, Expr, constant, given, literal
+from ..graph.expressions import Expr, constant, given, literal
+from ..operators import operator
 
 _MODES = ("reflect", "edge", "wrap")  # that take elements of the tensor
 
 
+@operator("Pad")
 def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dims = inputs[0], dims_of(inputs[0])
     if any(item is not None and constant(item) is None for item in inputs[2:]):
@@ -119,6 +121,3 @@ def _places(mode: str, extent: int, before: int, after: int) -> np.ndarray:
     period = max(2 * (kept - 1), 1)  # there and back
     inside = place % period
     return first + np.minimum(inside, period - inside)
-
-
-PAD_CONVERTERS: dict[str, Converter] = {"Pad": _pad}

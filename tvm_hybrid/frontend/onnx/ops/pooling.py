@@ -37,7 +37,6 @@ from ..data_sized.sizes import (
     table,
 )
 from ..graph.expressions import (
-    Converter,
     Expr,
     cast,
     constant,
@@ -47,8 +46,11 @@ from ..graph.expressions import (
     literal,
     rank_of,
 )
+from ..graph.graph import OWN_DOMAIN
+from ..operators import operator
 
 
+@operator("MaxPoolPlaces", domain=OWN_DOMAIN)
 def _max_pool_places(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -163,6 +165,7 @@ def _least(dtype: str) -> Expr:
     return tirx.const(-math.inf, dtype) if is_float else tirx.min_value(dtype)
 
 
+@operator("MaxUnpool")
 def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """The places count in the image that pooling came from, which `output_shape` may extend."""
     x, places, dims = inputs[0], inputs[1], plain_dims(inputs[0])
@@ -225,6 +228,7 @@ def _difference(one: int | Expr, other: int | Expr) -> int | Expr:
     return left if isinstance(left, int) else plain([simplified(left)])[0]
 
 
+@operator("Col2Im")
 def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dtype, block = inputs[0], dtype_of(inputs[0]), constant(inputs[2])
     if block is None:
@@ -272,13 +276,6 @@ def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return cast(builder, summed, dtype)
 
 
-POOLING_CONVERTERS: dict[str, Converter] = {
-    "Col2Im": _col2im,
-    "MaxPoolPlaces": _max_pool_places,
-    "MaxUnpool": _max_unpool,
-}
-
-
 # MaxRoiPool: the largest element of each bin of a region.
 #
 # TVM's operator compares every element of an image with every bin. This kernel reads what lies in a
@@ -322,6 +319,7 @@ class _Bins:
         return start, te.max(self.ends[number] - start, index(0))
 
 
+@operator("MaxRoiPool")
 def _max_roi_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, regions = inputs
     dtype, (height, width) = dtype_of(x), attrs["pooled_shape"]
@@ -381,9 +379,6 @@ def _rounded(number: Expr) -> Expr:
     )
 
 
-MAX_ROI_POOL_CONVERTERS: dict[str, Converter] = {"MaxRoiPool": _max_roi_pool}
-
-
 def window_count(
     extent: Any, pads: tuple[int, int], kernel: int, stride: int, dilation: int, ceil: bool = False
 ) -> Any:
@@ -433,14 +428,17 @@ def _pool(pools: dict[int, Callable[..., Expr]], x: Expr, attrs: dict[str, Any])
     )
 
 
+@operator("MaxPool")
 def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return _pool(_MAX_POOLS, inputs[0], attrs)
 
 
+@operator("AveragePool")
 def _average_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return _pool(_MEAN_POOLS, inputs[0], attrs)
 
 
+@operator("LpPool")
 def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """The root of a sum of powers, which is the mean times the number of elements."""
     p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
@@ -452,6 +450,7 @@ def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     return relax.op.power(builder.normalize(relax.op.multiply(mean, count)), root)
 
 
+@operator("GlobalLpPool")
 def _global_lp_pool(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -460,11 +459,3 @@ def _global_lp_pool(
     powers = builder.normalize(relax.op.power(builder.normalize(relax.op.abs(x)), power))
     total = builder.normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))
     return relax.op.power(total, root)
-
-
-PLAIN_POOL_CONVERTERS: dict[str, Converter] = {
-    "AveragePool": _average_pool,
-    "GlobalLpPool": _global_lp_pool,
-    "LpPool": _lp_pool,
-    "MaxPool": _max_pool,
-}

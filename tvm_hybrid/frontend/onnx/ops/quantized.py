@@ -28,7 +28,6 @@ from relay_passes.ir.quantization import centred
 from ..data_sized.requests import check_equal
 from ..data_sized.sizes import dims_of, index, is_open
 from ..graph.expressions import (
-    Converter,
     Expr,
     cast,
     constant,
@@ -39,8 +38,11 @@ from ..graph.expressions import (
     rank_of,
     reshaped,
 )
+from ..graph.graph import CONTRIB_DOMAIN, OWN_DOMAIN
+from ..operators import operator
 
 
+@operator("MatMulInteger")
 def _matmul_integer(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
@@ -53,6 +55,7 @@ def _matmul_integer(
     return relax.op.matmul(a, b, out_dtype="int32")
 
 
+@operator("ConvInteger")
 def _conv_integer(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
@@ -83,6 +86,7 @@ _CONVOLUTIONS: dict[int, Callable[..., Expr]] = {
 }
 
 
+@operator("QuantizeLinear")
 def _quantize_linear(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
@@ -101,6 +105,7 @@ def _quantize_linear(
     return relax.op.quantize(x, scale, zero_point, axis=axis, out_dtype=dtype)
 
 
+@operator("DequantizeLinear")
 def _dequantize_linear(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
@@ -117,12 +122,14 @@ def _dequantize_linear(
     return cast(builder, wide, dtype)
 
 
+@operator("DynamicQuantizeLinear")
 def _dynamic_quantize_linear(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
     return relax.Tuple(list(emit_dynamic_quantize(builder, inputs[0])))
 
 
+@operator("DequantizeBlocks", domain=OWN_DOMAIN, static=True)
 def _dequantize_blocks(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
@@ -185,6 +192,7 @@ def _axis(builder: relax.BlockBuilder, x: Expr, scale: Expr, attrs: dict[str, An
     return axis
 
 
+@operator("MatMulInteger16", domain=CONTRIB_DOMAIN, static=True)
 def _matmul_integer_16(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -192,14 +200,3 @@ def _matmul_integer_16(
     unsigned = all(dtype_of(each) == "uint16" for each in inputs)
     wide = "uint32" if unsigned else "int32"
     return relax.op.matmul(*(cast(builder, each, wide) for each in inputs))
-
-
-QUANTIZED_CONVERTERS: dict[str, Converter] = {
-    "ConvInteger": _conv_integer,
-    "DequantizeBlocks": _dequantize_blocks,
-    "DequantizeLinear": _dequantize_linear,
-    "DynamicQuantizeLinear": _dynamic_quantize_linear,
-    "MatMulInteger": _matmul_integer,
-    "MatMulInteger16": _matmul_integer_16,
-    "QuantizeLinear": _quantize_linear,
-}

@@ -21,9 +21,11 @@ from tir_schedules.recurrent.recurrent import plain_function
 
 from ..data_sized.requests import check_equal
 from ..data_sized.sizes import dims_of, index, same_size
-from ..graph.expressions import Converter
+from ..graph.graph import OWN_DOMAIN
+from ..operators import operator
 
 
+@operator("Recurrent", domain=OWN_DOMAIN)
 def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return recurrent_layer(
         builder,
@@ -135,6 +137,3 @@ def _along_steps(
         relax.op.strided_slice(made, [0], [first], [last], assume_inbound=True)
     )
     return builder.normalize(relax.op.reshape(rows, shape)) if drop else rows
-
-
-RECURRENT_CONVERTERS: dict[str, Converter] = {"Recurrent": _recurrent}

@@ -18,6 +18,7 @@ from ..graph.expressions import (
     literal,
     rank_of,
 )
+from ..operators import operator
 
 Reduce = Callable[[Expr, "list[int] | None", bool], Expr]
 
@@ -63,12 +64,12 @@ def _reduction(name: str) -> Converter:
     return convert
 
 
-def _extreme(operator: Callable[[Expr, int, bool], Expr]) -> Converter:
+def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
     def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
         x = inputs[0]
         axis, kept = attrs.get("axis", 0) % rank_of(x), bool(attrs.get("keepdims", 1))
         if not attrs.get("select_last_index", 0):
-            return operator(x, axis, kept)
+            return place_of(x, axis, kept)
         # The last of equal elements is the first from the other end.
         size = dims_of(x)[axis]
         if isinstance(size, tirx.IntImm):
@@ -77,7 +78,7 @@ def _extreme(operator: Callable[[Expr, int, bool], Expr]) -> Converter:
             shape = relax.op.shape_to_tensor(relax.ShapeExpr([size - index(1)]))
             last = builder.normalize(relax.op.reshape(builder.normalize(shape), ()))
         turned = builder.normalize(relax.op.flip(x, axis=axis))
-        place = builder.normalize(operator(turned, axis, kept))
+        place = builder.normalize(place_of(turned, axis, kept))
         return relax.op.subtract(last, place)
 
     return convert
@@ -90,15 +91,16 @@ def _over_images(reduce: Reduce) -> Converter:
     return convert
 
 
-def _softmax(operator: Callable[[Expr, int], Expr]) -> Converter:
+def _softmax(made: Callable[[Expr, int], Expr]) -> Converter:
     """Of one axis; those of opsets before 13 were rewritten."""
 
     def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        return operator(inputs[0], attrs.get("axis", -1))
+        return made(inputs[0], attrs.get("axis", -1))
 
     return convert
 
 
+@operator("MeanVarianceNormalization")
 def _mean_variance(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -116,13 +118,11 @@ def _mean_variance(
     return relax.op.divide(centred, builder.normalize(relax.op.sqrt(variance)))
 
 
-REDUCTION_CONVERTERS: dict[str, Converter] = {
-    **{name: _reduction(name) for name in _REDUCTIONS},
-    "ArgMax": _extreme(relax.op.argmax),
-    "ArgMin": _extreme(relax.op.argmin),
-    "GlobalAveragePool": _over_images(relax.op.mean),
-    "GlobalMaxPool": _over_images(relax.op.max),
-    "LogSoftmax": _softmax(relax.op.nn.log_softmax),
-    "MeanVarianceNormalization": _mean_variance,
-    "Softmax": _softmax(relax.op.nn.softmax),
-}
+for _name in _REDUCTIONS:
+    operator(_name)(_reduction(_name))
+operator("ArgMax")(_extreme(relax.op.argmax))
+operator("ArgMin")(_extreme(relax.op.argmin))
+operator("GlobalAveragePool")(_over_images(relax.op.mean))
+operator("GlobalMaxPool")(_over_images(relax.op.max))
+operator("LogSoftmax")(_softmax(relax.op.nn.log_softmax))
+operator("Softmax")(_softmax(relax.op.nn.softmax))

@@ -17,7 +17,8 @@ from tvm import relax
 
 from ..data_sized.resize import open_resize
 from ..data_sized.sizes import is_open
-from ..graph.expressions import Converter, Expr, constant, dtype_of, given, known_dims, literal
+from ..graph.expressions import Expr, constant, dtype_of, given, known_dims, literal
+from ..operators import operator
 from .resize_taps import Resizing, Taps, apply_taps, axis_taps, is_apart, rounded, widened
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
@@ -25,6 +26,7 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
 
 
+@operator("Resize")
 def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if len(inputs) == 2:  # opset 10, which knows one transformation
         how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
@@ -54,6 +56,7 @@ def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return _emit(builder, inputs[0], how, dims, full, _regions(region, attrs, len(dims)))
 
 
+@operator("Upsample")
 def _upsample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     how = _attributes(attrs, coordinates="asymmetric", rounding="floor")
     x, scales = inputs[0], attrs.get("scales")
@@ -218,6 +221,3 @@ def _extrapolated(x: Expr, how: Resizing, taps: list[Taps]) -> Expr:
         return x
     outside = literal(np.array(how.extrapolation, dtype_of(x)))
     return relax.op.where(literal(inside), x, outside)
-
-
-RESIZE_CONVERTERS: dict[str, Converter] = {"Resize": _resize, "Upsample": _upsample}

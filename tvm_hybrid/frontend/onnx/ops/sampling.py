@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,9 @@ from ..data_sized.sizes import (
     product,
     put,
 )
-from ..graph.expressions import Converter, Expr, dtype_of, given, literal, rank_of
+from ..graph.expressions import Expr, dtype_of, given, literal, rank_of
+from ..graph.graph import OWN_DOMAIN
+from ..operators import operator
 from .pooling import window_count
 
 # RoiAlign as ONNX defines it: bilinear samples of a region, their mean or the largest of them.
@@ -114,6 +116,7 @@ class _Side:
         return [(low, self.weights[0]), (te.min(low + 1, self.extent - 1), self.weights[1])]
 
 
+@operator("RoiAlign")
 def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, regions, batch = inputs
     dtype = dtype_of(x)
@@ -190,9 +193,6 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     return relax.op.permute_dims(y, [0, 3, 1, 2])
 
 
-ROI_ALIGN_CONVERTERS: dict[str, Converter] = {"RoiAlign": _roi_align}
-
-
 # DeformColumns: the front end's own operator for what a deformable convolution multiplies.
 #
 #     DeformColumns(x: [N, C, H, W], offset, mask)    ->    [N, group, OH * OW, C / group * KH * KW]
@@ -206,6 +206,7 @@ _FAR = -2  # an element whose next one is outside, too
 _OUTSIDE = -1.0  # in place of a weight
 
 
+@operator("DeformColumns", domain=OWN_DOMAIN)
 def _columns(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
     x, offset, mask = inputs[0], inputs[1], given(inputs, 2)
     (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
@@ -238,7 +239,7 @@ def _columns(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
                 pixel, share = pixels[image, place[own], first + within], weight[own]
                 zero = tirx.const(0, dtype)
                 parts.append(tirx.Select(share >= zero, share * pixel, zero))
-            value = functools.reduce(operator.add, parts)
+            value = functools.reduce(add, parts)
             return value * masks[0][own] if masks else value
 
         shape = (batch, groups, *outputs, taps, per_group // unit, unit)
@@ -301,7 +302,7 @@ def _corners(
                     places.append(at)
                     inside += [at >= 0, at < tirx.Cast("int32", extent)]
                 if part:
-                    weight = functools.reduce(operator.mul, weights)
+                    weight = functools.reduce(mul, weights)
                     return tirx.Select(tirx.all(*inside), weight, tirx.const(_OUTSIDE, dtype))
                 flat = functools.reduce(
                     lambda flat, axis: flat * tirx.Cast("int32", extents[axis]) + places[axis],
@@ -330,9 +331,6 @@ def _corners(
     return [builder.emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
 
 
-DEFORM_CONVERTERS: dict[str, Converter] = {"DeformColumns": _columns}
-
-
 # Relax's operator knows only numbers: a grid of open sizes is a kernel.
 #
 # of any number of images of known extents    ->    R.image.affine_grid
@@ -342,6 +340,7 @@ DEFORM_CONVERTERS: dict[str, Converter] = {"DeformColumns": _columns}
 _WIDTH = 2.0 - 1e-7  # from the first corner to the last one, as TVM has it
 
 
+@operator("AffineGrid")
 def _affine_grid(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     theta, size = inputs
     batch, rows, columns = dims_of(theta)
@@ -393,9 +392,7 @@ def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
     return start.astype(dtype) + at.astype(dtype) * step.astype(dtype)
 
 
-AFFINE_GRID_CONVERTERS: dict[str, Converter] = {"AffineGrid": _affine_grid}
-
-
+@operator("GridSample")
 def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
     images, grid = inputs
@@ -413,6 +410,3 @@ def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict
         padding_mode=attrs.get("padding_mode", b"zeros").decode(),
         align_corners=bool(attrs.get("align_corners", 0)),
     )
-
-
-GRID_SAMPLE_CONVERTERS: dict[str, Converter] = {"GridSample": _grid_sample}

@@ -36,6 +36,8 @@ from ..graph.expressions import (
     literal,
     rank_of,
 )
+from ..graph.graph import OWN_DOMAIN
+from ..operators import operator
 
 # Types whose sums and products round too often.
 _NARROW = ("float16", "bfloat16")
@@ -65,6 +67,7 @@ def _scan(operator: Callable[..., Expr]) -> Converter:
     return convert
 
 
+@operator("ReverseSequence")
 def _reverse_sequence(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -95,6 +98,7 @@ def _reverse_sequence(
     return builder.emit_te(compute, x, lengths, primfunc_name_hint="reverse_sequence")
 
 
+@operator("TensorScatter")
 def _tensor_scatter(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -138,12 +142,8 @@ def _tensor_scatter(
     return builder.emit_te(compute, past, update, starts, **named)
 
 
-SEQUENCE_CONVERTERS: dict[str, Converter] = {
-    "CumProd": _scan(relax.op.cumprod),
-    "CumSum": _scan(relax.op.cumsum),
-    "ReverseSequence": _reverse_sequence,
-    "TensorScatter": _tensor_scatter,
-}
+operator("CumProd")(_scan(relax.op.cumprod))
+operator("CumSum")(_scan(relax.op.cumsum))
 
 
 # TfIdfVectorizer of integers: how often each n-gram of a pool occurs in each row.
@@ -177,6 +177,7 @@ class _Pool:
     weights: np.ndarray
 
 
+@operator("TfIdfVectorizer", static=True)
 def _tf_idf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if "pool_int64s" not in attrs:
         raise ValueError("n-grams of strings are not supported")
@@ -263,14 +264,12 @@ def _pool(attrs: dict[str, Any]) -> _Pool:
     return _Pool(grams, lengths, columns, of_column)
 
 
-TF_IDF_CONVERTERS: dict[str, Converter] = {"TfIdfVectorizer": _tf_idf}
-
-
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
+@operator("RandomNumbers", domain=OWN_DOMAIN, static=True)
 def _random_numbers(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -379,6 +378,3 @@ def _normal(words: Sequence[Expr], dtype: str) -> Expr:
         length = (words[0].astype("int64").astype(dtype) + one) * tirx.const(2.0**-32, dtype)
     radius = tirx.sqrt(tirx.const(-2, dtype) * tirx.log(length))
     return radius * tirx.cos(turn * tirx.const(2 * math.pi, dtype))
-
-
-RANDOM_CONVERTERS: dict[str, Converter] = {"RandomNumbers": _random_numbers}

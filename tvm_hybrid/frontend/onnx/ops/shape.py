@@ -9,9 +9,11 @@ import numpy as np
 from tvm import relax
 
 from ..data_sized.sizes import dims_of
-from ..graph.expressions import OUTPUT_COUNT, Converter, constant, dtype_of, given, literal, rank_of
+from ..graph.expressions import OUTPUT_COUNT, constant, dtype_of, given, literal, rank_of
+from ..operators import operator
 
 
+@operator("Transpose")
 def _transpose(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if not rank_of(inputs[0]):
         return inputs[0]
@@ -19,10 +21,12 @@ def _transpose(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     return relax.op.permute_dims(inputs[0], None if order is None else list(order))
 
 
+@operator("Concat")
 def _concat(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     return relax.op.concat(list(inputs), axis=attrs["axis"])
 
 
+@operator("Split")
 def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     sizes, position = attrs.get("split"), given(inputs, 1)
     if position is not None:
@@ -36,6 +40,7 @@ def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     return relax.op.split(inputs[0], [int(end) for end in np.cumsum(sizes)[:-1]], axis)
 
 
+@operator("DepthToSpace")
 def _depth_to_space(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
@@ -53,6 +58,7 @@ def _depth_to_space(
     return relax.op.reshape(moved, (batch, left, height * size, width * size))
 
 
+@operator("Trilu")
 def _trilu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, above = inputs[0], bool(attrs.get("upper", 1))
     shift = given(inputs, 1)
@@ -73,10 +79,16 @@ def _trilu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     return relax.op.where(kept, x, literal(np.array(0, dtype_of(x))))
 
 
-SHAPE_CONVERTERS: dict[str, Converter] = {
-    "Concat": _concat,
-    "DepthToSpace": _depth_to_space,
-    "Split": _split,
-    "Transpose": _transpose,
-    "Trilu": _trilu,
-}
+@operator("SpaceToDepth")
+def _space_to_depth(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    batch, channels, height, width = dims_of(inputs[0])
+    size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
+    if mode not in (b"DCR", b"CRD"):
+        raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
+    blocks = (batch, channels, height // size, size, width // size, size)
+    split = builder.normalize(relax.op.reshape(inputs[0], blocks))
+    order = [0, 3, 5, 1, 2, 4] if mode == b"DCR" else [0, 1, 3, 5, 2, 4]
+    moved = builder.normalize(relax.op.permute_dims(split, order))
+    return relax.op.reshape(moved, (batch, channels * size * size, height // size, width // size))

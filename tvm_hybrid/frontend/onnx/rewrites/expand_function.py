@@ -15,8 +15,9 @@ from onnx import helper
 
 from microkernels.base.errors import UnsupportedOperatorError
 
+from .. import ops  # noqa: F401  registers the converters
 from ..graph.graph import Graph, describe, inline, is_standard
-from ..ops.converters import has_converter
+from ..operators import operator_of
 from .registry import fallback
 
 logger = logging.getLogger("tvm_hybrid")
@@ -25,7 +26,7 @@ logger = logging.getLogger("tvm_hybrid")
 @fallback
 def expand_missing(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """Expands an operator that has no converter."""
-    return None if has_converter(node) else expand_function(node, graph)
+    return None if operator_of(node) else expand_function(node, graph)
 
 
 def expand_function(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
