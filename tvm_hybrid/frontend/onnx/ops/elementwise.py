@@ -11,7 +11,6 @@ from tvm import relax, te, tirx
 
 from ..data_sized.sizes import dims_of
 from ..graph.expressions import (
-    Converter,
     Expr,
     cast,
     constant,
@@ -261,6 +260,7 @@ def widen(builder: relax.BlockBuilder, inputs: Sequence[Any], half: str) -> list
     ]
 
 
+@operator("MatMul")
 def _matmul(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if dtype_of(inputs[0]) != BFLOAT16:
         return relax.op.matmul(*inputs)
@@ -268,6 +268,7 @@ def _matmul(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return relax.op.astype(product, BFLOAT16)
 
 
+@operator("Gemm")
 def _gemm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Gemm without attributes, which its rewrite has applied."""
     dtype, bias = dtype_of(inputs[0]), given(inputs, 2)
@@ -278,9 +279,6 @@ def _gemm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
     if bias is not None:
         total = builder.normalize(relax.op.add(total, cast(builder, bias, "float32")))
     return relax.op.astype(total, BFLOAT16)
-
-
-BFLOAT16_CONVERTERS: dict[str, Converter] = {"Gemm": _gemm, "MatMul": _matmul}
 
 
 # Converts Hardmax, along an axis of any size.
