@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
@@ -41,6 +42,8 @@ from .accumulators import (
     shared_axis,
     tiles_of,
 )
+from .dynamic.windows import window_loops as slid_loops
+from .dynamic.windows import windows_of
 from .elementwise import conditions_as_selects, lanes_for
 from .expressions import calls_of, int64, loads_of, same, variables_of
 from .loops import (
@@ -78,6 +81,9 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     threads = threads_sharing([nest], machine) if parallel else 1
     lanes = lanes_for(nest, machine)
     stripped = without_padding(nest)
+    slid = windows_of(nest) if stripped is None and lanes > 1 else None
+    if slid is not None:
+        return slid_loops(slid, replace(machine, threads=threads)), "generic_pool"
     inside, bounds = stripped if stripped is not None else (nest, {})
     window = window_of(collapsed(inside, bounds), bounds) if lanes > 1 else None
     if window is not None:

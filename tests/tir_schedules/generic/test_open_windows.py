@@ -1,26 +1,34 @@
-"""Windows that slide along rows of open size."""
+"""Windows that slide along rows, of open and of known size."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+from hypothesis import given
+from hypothesis import strategies as st
 from tvm import relax, te, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
+from tests.examples import examples
 from tests.guard import guarded
 from tests.relay_passes.graphs import compiled
 from tests.stand_ins import running
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
+from tests.tir_schedules.generic.test_pool import EPSILON, POOLS, geometries, pooled
+from tests.tir_schedules.run_generic import ISAS, random_array, run_guarded
 from tir_schedules.generic.dynamic.elements import open_nests
 from tir_schedules.generic.dynamic.windows import windows_of
+from tir_schedules.generic.inline import merge_nests
+from tir_schedules.generic.read_program import read_program
 from tir_schedules.generic.schedule import schedule_generic
 
 op = relax.op
@@ -239,3 +247,59 @@ def test_what_all_windows_share(
     y = te.compute((HEIGHT, WIDTH), largest)
     (nest,) = open_nests(te.create_prim_func([x, y])).nests
     assert (windows_of(nest) is not None) == are_windows
+
+
+@examples(20)
+@given(
+    geometries(),
+    st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(7, 20), st.integers(9, 40)),
+    st.sampled_from(["max", "avg include", "avg exclude"]),
+    st.sampled_from(ISAS),
+    st.booleans(),
+)
+def test_any_window_along_rows_of_known_size(
+    geometry: dict[str, Any], shape: tuple[int, ...], kind: str, isa: str, at_end: bool
+) -> None:
+    name, count_padding = kind[:3], kind.endswith("include")
+    if name == "avg":
+        geometry = {**geometry, "dilation": (1, 1)}
+    x = random_array(shape, "float32")
+
+    def build(x: relax.Expr) -> relax.Expr:
+        return POOLS[name](x, *geometry.values(), count_include_pad=count_padding)
+
+    result, _, _ = run_guarded(build, [x], isa=isa, at_end=at_end)
+    wanted = pooled(x.transpose(0, 2, 3, 1), name, **geometry, count_padding=count_padding)
+    # A mean of n numbers below 6 in magnitude: n roundings of the sum, three of the division.
+    terms = 0 if name == "max" else geometry["size"][0] * geometry["size"][1] + 3
+    np.testing.assert_allclose(
+        result, wanted.transpose(0, 3, 1, 2), rtol=0, atol=terms * 6 * EPSILON
+    )
+
+
+@pytest.mark.parametrize("width", [3, 8, 15, 16, 17, 40])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_of_known_size(threads: int, width: int) -> None:
+    """Every day, between unmapped pages: rows shorter than a vector, and rests of longer ones."""
+    x = random_array((2, 3, 19, width), "float32")
+    pool = MAXIMA["3 by 3"]
+    result, name, _ = run_guarded(pool.body, [x], threads, "avx512", at_end=width % 2 == 0)
+    assert name == "generic_pool"
+    np.testing.assert_array_equal(result, pool.reference(x, -np.inf))
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "expected"),
+    [
+        (_largest((3, 3), (1, 1), (1, 1)), (1, 4, 14, 14), True),  # padded
+        (_largest((3, 3), (2, 2)), (1, 4, 15, 15), True),  # overlapping, some columns apart
+        (_largest((2, 2), (2, 2)), (1, 4, 14, 14), False),
+        (_largest((3, 3)), (1, 4, 16, 16), False),
+        (lambda x: op.nn.max_pool1d(x, (3,), (1,), (1,)), (1, 4, 64), False),  # a single row
+    ],
+)
+def test_rows_of_known_size_only_where_that_pays(
+    body: Callable[[relax.Expr], relax.Expr], shape: tuple[int, ...], expected: bool
+) -> None:
+    program = merge_nests(read_program(function_of(body, shape)))
+    assert [windows_of(nest) is not None for nest in program.nests if nest.reduce] == [expected]

@@ -1,4 +1,4 @@
-"""Reductions over windows that slide along rows of open size, one axis after the other.
+"""Reductions over windows that slide along rows, one axis after the other.
 
     for i, j, k, l in grid(n, m, 3, 3):
         y[i, j] = max(y[i, j], 0 < 2*j + l <= w ? x[2*i + k, 2*j + l - 1] : lowest)
@@ -28,6 +28,7 @@ from ..elementwise import lanes_for
 from ..expressions import (
     call_name,
     calls_of,
+    const_int,
     int64,
     loads_of,
     map_loads,
@@ -112,7 +113,7 @@ def windows_of(nest: Nest) -> Windows | None:
     if len(nest.stores) != 1 or nest.lets or not nest.spatial or not nest.reduce:
         return None
     store = nest.stores[0]
-    if type(store.value) not in COMBINE or store.init is None or nest.spatial[-1].end is None:
+    if type(store.value) not in COMBINE or store.init is None:
         return None
     parts = _parts(store)
     if parts is None or any(load.source.same_as(store.buffer) for load in loads_of(parts[0])):
@@ -120,8 +121,17 @@ def windows_of(nest: Nest) -> Windows | None:
     for taps in reversed(nest.reduce):
         found = None if taps.end is not None else _along(nest, taps, *parts)
         if found is not None:
-            return found
+            return found if found.along.end is not None or _pays(found) else None
     return None
+
+
+def _pays(windows: Windows) -> bool:
+    """Whether rows of known length take less time this way than in accumulators (`reduction`).
+
+    Those need a padded copy of the image, or shuffle an element once for each window that has it.
+    """
+    overlap = 1 < windows.step < windows.taps.extent
+    return bool(windows.others) and (bool(windows.inside) or overlap)
 
 
 def _parts(store: Store) -> tuple[Expr, list[Expr]] | None:
@@ -176,7 +186,7 @@ def _are_close(step: int, apart: int) -> bool:
     return 0 < min(step, apart) == 1 and max(step, apart) <= MOST_APART
 
 
-# Writes reductions over windows that slide along rows of open size, one axis after the other.
+# Writes reductions over windows that slide along rows, one axis after the other.
 #
 #     for i, j, k, l in grid(n, m, 3, 3):
 #         y[i, j] = max(y[i, j], 0 < 2*j + l <= w ? x[2*i + k, 2*j + l - 1] : lowest)
@@ -193,7 +203,7 @@ def _are_close(step: int, apart: int) -> bool:
 ROWS = 8
 """Rows of results at a time: what one step stores is in the cache when the next one reads it."""
 
-MOST_ROWS = 8
+MOST_ROWS = 9
 """Rows of a window that are written out."""
 
 MOST_PIECES = 8
@@ -240,7 +250,7 @@ class _Writer:
         start = tirx.BufferStore(self.kept, self.start, [at])
         filled = tirx.For(at, int64(0), self.kept.shape[0], ForKind.SERIAL, start)
         own = [tirx.AllocBuffer(self.kept), tirx.AllocBuffer(self.totals), filled]
-        steps = [self._rows(), self._combined(), self._finished()]
+        steps = [self._rows(), self._combined(), *self._finished()]
         last = axes[-1] if axes else Axis.new(1, "row")
         groups = tirx.floordiv(last.stated + int64(ROWS - 1), int64(ROWS))
         group = Axis(tirx.Var("group", "int64"), last.extent, groups)
@@ -377,8 +387,8 @@ class _Writer:
         count = tirx.floordiv(self.results, int64(lanes))
         return tirx.For(vector, int64(0), count, ForKind.SERIAL, sequence(body))
 
-    def _finished(self) -> tirx.Stmt:
-        """Stores the results, and what is computed of them."""
+    def _finished(self) -> list[tirx.Stmt]:
+        """Stores the results, and what is computed of them: a step for each piece of a row."""
         nest, row, own = self.windows.nest, self.windows.along, self.windows.store
 
         def total(load: TensorLoad) -> Expr:
@@ -392,34 +402,55 @@ class _Writer:
         stores = tuple(replace(each, value=map_loads(each.value, total)) for each in stored)
         plain = replace(nest, reduce=(), stores=stores, epilogue=()).tidied()
 
-        def finish(nest: Nest) -> Callable[[Expr], tirx.Stmt]:
-            return lambda at: store_statement(nest, nest.stores, {row.var: at})
+        def finish(first: Expr, width: int, nest: Nest) -> tirx.Stmt:
+            return vectorized(
+                width, lambda lane: store_statement(nest, nest.stores, {row.var: first + lane})
+            )
 
         cut = pieces(plain, row.var, row.stated, set(), MOST_PIECES)
-        return sequence([self._along(piece, finish(piece.nest)) for piece in cut])
+        return [self._in_vectors(piece, partial(finish, nest=piece.nest)) for piece in cut]
 
     def _along(self, piece: Piece, at: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-        """What is done at one place, for all places of a piece."""
+        """Does something once at each place of a piece."""
 
         def some(first: Expr, width: int) -> tirx.Stmt:
             return vectorized(width, lambda lane: at(first + lane))
 
-        return self._in_vectors(piece, some)
-
-    def _in_vectors(self, piece: Piece, some: Callable[[Expr, int], tirx.Stmt]) -> tirx.Stmt:
-        """Loops over a piece: in vectors, and one by one what is left."""
-        lanes = int64(self.lanes)
-        size = piece.nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
+        lanes, size = int64(self.lanes), _size_of(piece)
         whole = tirx.floordiv(size, lanes)
         vector, rest = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
         wide = some(piece.first + vector * lanes, self.lanes)
         single = some(piece.first + whole * lanes + rest, 1)
-        return sequence(
-            [
-                tirx.For(vector, int64(0), whole, ForKind.SERIAL, wide),
-                tirx.For(rest, int64(0), size - whole * lanes, ForKind.SERIAL, single),
-            ]
-        )
+        return sequence([_over(vector, whole, wide), _over(rest, size - whole * lanes, single)])
+
+    def _in_vectors(self, piece: Piece, some: Callable[[Expr, int], tirx.Stmt]) -> tirx.Stmt:
+        """Does something, which may happen twice, at each place of a piece.
+
+        The last vector ends with the piece. Places of a piece that is shorter than a vector are
+        done in a smaller vector if the size is known, else one by one.
+        """
+        size = _size_of(piece)
+        known = const_int(size)
+        width = self.lanes
+        while known is not None and width > max(known, 1):
+            width //= 2
+        vector, single = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
+        last = piece.first + size - int64(width)
+        first = tirx.Min(piece.first + vector * int64(width), last)
+        count = tirx.floordiv(size + int64(width - 1), int64(width))
+        wide = _over(vector, count, some(first, width))
+        if known is not None:
+            return wide
+        one_by_one = _over(single, size, some(piece.first + single, 1))
+        return tirx.IfThenElse(size >= int64(width), wide, one_by_one)
+
+
+def _size_of(piece: Piece) -> Expr:
+    return piece.nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
+
+
+def _over(var: tirx.Var, count: Expr, body: tirx.Stmt) -> tirx.Stmt:
+    return tirx.For(var, int64(0), count, ForKind.SERIAL, body)
 
 
 def shared_points(
