@@ -11,7 +11,7 @@ After
     lv = R.permute_dims(x, [0, 2, 3, 1])
     lv1 = R.nn.relu(R.add(R.matmul(lv, const_w0), const_b'))    # upper taps: [1, 5, 5, 2 * 3]
     lv2 = R.nn.relu(R.add(R.matmul(lv, const_w1), const_b'))    # lower ones
-    lv3 = R.concat((R.reshape(lv1, [1, 5, 30]), R.reshape(lv2, [1, 5, 30])), axis=-1)
+    lv3 = R.concat((R.reshape(lv1, [1, 5, 1, 30]), R.reshape(lv2, [1, 5, 1, 30])), axis=-2)
     lv4 = R.reshape(lv3, [1, 10, 10, 3])
     gv = R.permute_dims(lv4, [0, 3, 1, 2])
 
@@ -191,14 +191,19 @@ class Interleaved:
         batch, counts = self._batch, self._counts
         parts = list(self.parts)
         row = self.phases * self.channels
+        # Phases of known extents have an axis: by it a reader of the result knows them. Of open
+        # extents, rows side by side are joined by a simpler kernel.
+        own = () if is_open(counts) else (1,)
         for axis in reversed(range(len(factors))):
-            size = self.pieces[axis]
+            size, at_axis = self.pieces[axis], -1 if axis == len(factors) - 1 else -1 - len(own)
             joined = [
-                block.emit(relax.op.concat(parts[at : at + size], axis=-1)) if size > 1 else part
+                block.emit(relax.op.concat(parts[at : at + size], axis=at_axis))
+                if size > 1
+                else part
                 for at, part in list(enumerate(parts))[::size]
             ]
             row *= counts[axis] * size
-            shape = (batch, *counts[:axis], row)
+            shape = (batch, *counts[:axis], *own, row)
             parts = [block.emit(_reshaped(part, shape)) for part in joined]
         extents = [count * factor for count, factor in zip(counts, factors, strict=True)]
         return _reshaped(parts[0], (batch, *extents, self.channels))

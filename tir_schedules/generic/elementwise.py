@@ -61,8 +61,8 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
     statements: list[tirx.Stmt] = []
     names = []
     rows: list[_Rows] = []
-    for part in split_at_conditions(nest):
-        part = collapsed(split_at_periods(part))
+    for part in _plain_parts(nest):
+        part = collapsed(part)
         threads = threads_sharing([part], machine) if parallel else 1
         loads, stores = access_strides(part)
         tile = transpose_axes(part, loads, stores, machine)
@@ -79,6 +79,15 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
         elif mixed is not None:
             statements.append(interleaving_loops(part, mixed, machine, threads))
     return sequence([*statements, *_row_loops(rows, machine)]), max(names)
+
+
+def _plain_parts(nest: Nest) -> list[Nest]:
+    """The nest cut where conditions change, along axes of its periods, too."""
+    parts = []
+    for part in split_at_conditions(nest):
+        split = split_at_periods(part)
+        parts += [part] if split is part else split_at_conditions(split)
+    return parts
 
 
 def lanes_for(nest: Nest, machine: Machine) -> int:

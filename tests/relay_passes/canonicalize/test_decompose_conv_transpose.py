@@ -61,8 +61,8 @@ def test_windows_that_do_not_overlap_are_a_product() -> None:
         lines = [emit(op.matmul(rows, columns(weight, tap))) for tap in range(2)]
         lines = [emit(op.add(y, two)) for y in lines]
         lines = [emit(op.nn.relu(y)) for y in lines]
-        lines = [emit(op.reshape(y, (1, 5, 6 * 6))) for y in lines]
-        y = op.reshape(op.reshape(op.concat(lines, -1), (1, 10 * 6 * 6)), (1, 10, 12, 3))
+        lines = [emit(op.reshape(y, (1, 5, 1, 6 * 6))) for y in lines]
+        y = op.reshape(op.reshape(op.concat(lines, -2), (1, 1, 10 * 6 * 6)), (1, 10, 12, 3))
         return op.permute_dims(y, [0, 3, 1, 2])
 
     assert_structural_equal(rewritten(before), module(body, ((1, 8, 5, 6), F)))
@@ -132,8 +132,10 @@ def test_phases_apart_have_no_taps_in_vain() -> None:
             for r in range(2)
             for c in range(2)
         ]
-        lines = [op.reshape(op.concat(parts[at : at + 2], -1), (1, 5, 6 * 2 * 32)) for at in (0, 2)]
-        y = op.reshape(op.reshape(op.concat(lines, -1), (1, 10 * 12 * 32)), (1, 10, 12, 32))
+        lines = [
+            op.reshape(op.concat(parts[at : at + 2], -1), (1, 5, 1, 6 * 2 * 32)) for at in (0, 2)
+        ]
+        y = op.reshape(op.reshape(op.concat(lines, -2), (1, 1, 10 * 12 * 32)), (1, 10, 12, 32))
         return op.permute_dims(y, [0, 3, 1, 2])
 
     x = np.random.default_rng(0).standard_normal((1, 8, 5, 6)).astype(F)

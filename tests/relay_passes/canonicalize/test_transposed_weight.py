@@ -41,8 +41,8 @@ def test_a_product_by_the_weight_as_a_matrix() -> None:
         two = emit(op.reshape(rows, (6,)))
         lines = [emit(op.add(y, two)) for y in lines]
         lines = [emit(op.nn.relu(y)) for y in lines]
-        lines = [emit(op.reshape(y, (1, 5, 6 * 6))) for y in lines]
-        y = op.reshape(op.concat(lines, -1), (1, 10 * 6 * 6))
+        lines = [emit(op.reshape(y, (1, 5, 1, 6 * 6))) for y in lines]
+        y = op.reshape(op.concat(lines, -2), (1, 1, 10 * 6 * 6))
         return op.reshape(y, (1, 10, 12, 3))
 
     last = ((1, 5, 6, 8), F)

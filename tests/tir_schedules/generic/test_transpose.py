@@ -7,9 +7,10 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 
 from tests.examples import examples
@@ -152,3 +153,22 @@ def test_whole_registers_are_shuffled() -> None:
     _, _, func = run_guarded(lambda x: op.permute_dims(x, [1, 0]), [x], isa="avx512")
     text = assembly(func, "avx512")
     assert "zmm" in text and ("vunpcklps" in text or "vperm" in text or "vshuf" in text)
+
+
+@pytest.mark.parametrize("channels", [16, 40])
+@pytest.mark.parametrize("phases", [2, 3])
+def test_rows_in_turns_are_transposed(phases: int, channels: int) -> None:
+    """Which tensor a row comes from is known for each phase, once rows are split by phases."""
+    parts = [random_array((5, 18, channels), "float32", seed) for seed in range(phases)]
+
+    def build(*rows: relax.Expr) -> relax.Expr:
+        own = [op.reshape(each, (5, 1, 18 * channels)) for each in rows]
+        whole = op.reshape(op.concat(own, 1), (5 * phases, 18, channels))
+        return op.permute_dims(whole, [2, 0, 1])
+
+    result, name, func = run_guarded(build, parts)
+    wanted = np.stack(parts, 1).reshape(5 * phases, 18, channels).transpose(2, 0, 1)
+    np.testing.assert_array_equal(result, wanted)
+    choices: list[tirx.Select] = []
+    tvm_ffi.structural_walk(func.body, (tirx.Select, choices.append))
+    assert name == "generic_transpose" and not choices
