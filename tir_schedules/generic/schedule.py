@@ -38,7 +38,7 @@ from .inline import merge_nests
 from .loops import flattened, parameter_views, store_statement, with_statements
 from .nest import Axis, Nest, NotHandledError, names_in_memory
 from .read_program import read_program
-from .transpose import Tile, tile_of, turned
+from .transpose import RUN, Tile, tile_of, turned
 from .vector_math import lower_math
 from .whole_copy import whole_copy
 
@@ -71,10 +71,13 @@ def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     stored, read, apart = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
     body = _blocks(nest, stored, read)
-    tile = _tile(nest, stored, read, apart, machine)
-    if tile is not None:
-        wide = tirx.all(stored.stated >= int64(tile.width), read.stated >= int64(tile.height))
-        body = tirx.IfThenElse(wide, _tiles(nest, tile), body)
+    for number, tile in enumerate(_tiles_of(nest, stored, read, apart, machine)):
+        fits = [
+            # Of two large tiles in a row, the last would mostly repeat the first.
+            axis.stated >= int64(size if number == 0 or axis.end is None else 2 * size)
+            for axis, size in ((stored, tile.width), (read, tile.height))
+        ]
+        body = tirx.IfThenElse(tirx.all(*fits), _over_tiles(nest, tile), body)
     statements.append(over_axes(others, body, machine))
     return with_statements(func, statements), "generic_transpose"
 
@@ -96,33 +99,51 @@ def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
     raise NotHandledError(f"{nest.name} reads along the axis that it stores along")
 
 
-def _tile(
+def _tiles_of(
     nest: Nest, stored: Axis, read: Axis, apart: list[TensorLoad], machine: Machine
-) -> Tile | None:
-    """The tile to transpose in registers, or None if elements are no plain ones."""
+) -> list[Tile]:
+    """The tiles to transpose in registers, smallest first; none if elements are no plain ones."""
     reads = nest.reads()
     if machine.isa.vector_bits < 32 * BLOCK or any(loads_of(load.indices[0]) for load in reads):
-        return None
+        return []
     if calls_of(nest.stores[0].value, "if_then_else"):
-        return None
+        return []
     loads = list[TensorLoad]()
     for load in apart:
         if not any(same(load, other) for other in loads):
             loads.append(load)
-    return tile_of(stored, read, loads, BLOCK) if len(loads) <= 2 else None
+    if len(loads) > 2:
+        return []
+    # Tiles of whole cache lines, and for shorter axes those of half a line.
+    sizes = dict.fromkeys((BLOCK, machine.isa.vector_bits // 32))
+    found = [tile_of(stored, read, loads, size) for size in sizes]
+    tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
+    return list(tiles.values())
 
 
-def _tiles(nest: Nest, tile: Tile) -> tirx.Stmt:
+def _over_tiles(nest: Nest, tile: Tile) -> tirx.Stmt:
     """Tiles of two axes; what the last shares with the one before, both write alike."""
-    steps, starts = list[tuple[tirx.Var, Expr]](), dict[tirx.Var, Expr]()
+    steps, starts = dict[Axis, tuple[tirx.Var, Expr]](), dict[tirx.Var, Expr]()
     for axis, size in ((tile.read, tile.height), (tile.written, tile.width)):
         step = tirx.Var(f"{axis.var.name}_tile", "int64")
-        steps.append((step, tirx.floordiv(axis.stated + int64(size - 1), int64(size))))
+        steps[axis] = step, tirx.floordiv(axis.stated + int64(size - 1), int64(size))
         starts[axis.var] = tirx.Min(step * int64(size), axis.stated - int64(size))
     body = turned(nest, tile, starts)
-    for step, count in reversed(steps):
-        body = tirx.For(step, int64(0), count, ForKind.SERIAL, body)
-    return body
+    run = tile.run_axis(nest)
+    if run is None:
+        return _over(_over(body, *steps[tile.written]), *steps[tile.read])
+    step, count = steps.pop(run)
+    outer, inner = tirx.Var("runs", "int64"), tirx.Var("run", "int64")
+    first = outer * int64(RUN)
+    body = substitute(body, {step: first + inner})
+    body = _over(body, inner, tirx.Min(int64(RUN), count - first))
+    for other in steps.values():
+        body = _over(body, *other)
+    return _over(body, outer, tirx.floordiv(count + int64(RUN - 1), int64(RUN)))
+
+
+def _over(body: tirx.Stmt, var: tirx.Var, count: Expr) -> tirx.Stmt:
+    return tirx.For(var, int64(0), count, ForKind.SERIAL, body)
 
 
 def _blocks(nest: Nest, stored: Axis, read: Axis) -> tirx.Stmt:

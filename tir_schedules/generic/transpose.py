@@ -50,6 +50,16 @@ LEAST_WORDS = 4
 """Words of 32 bits that a tile must have along both axes to be worth its shuffles."""
 
 
+RUN = 4
+"""Tiles of a run."""
+
+RUNS = (RUN, 5, 6, 7, 8, 3, 2)
+"""The same, the best number first, for an axis whose number of tiles is a multiple."""
+
+MOST_BYTES_APART = 512
+"""From row to row of results that are close together."""
+
+
 @dataclass(frozen=True)
 class Tile:
     """The axes that a nest writes along and reads along, and the loads that need turning.
@@ -72,6 +82,23 @@ class Tile:
     bits: int
     width: int
     height: int
+
+    def run_axis(self, nest: Nest) -> Axis | None:
+        """The axis along which a run of tiles is done before the next one along the other axis.
+
+        Either results lie farther apart across a tile than what is read, and a run writes a few
+        neighbouring lines of each row; or they are close together, and a run reads such lines, for
+        which hardware prefetches. None if neither does: then a run would visit too many pages.
+        """
+        analyzer = nest.analyzer()
+        load, store = self.transposed[0], nest.stores[0]
+        near = strides_of(load.indices[0], [self.written.var], analyzer)[self.written.var]
+        far = strides_of(store.indices[0], [self.read.var], analyzer)[self.read.var]
+        if near is not None and (far is None or near < far):
+            return self.written
+        many = self.written.extent >= 4 * self.width
+        close = far is not None and far * self.bits <= 8 * MOST_BYTES_APART
+        return self.read if many and close else None
 
 
 def transpose_axes(
@@ -136,7 +163,14 @@ def transpose_loops(nest: Nest, tile: Tile, machine: Machine, threads: int) -> t
     rows, row = covering(read.extent, tile.height, "rows")
     columns, column = covering(written.extent, tile.width, "columns")
     body = turned(nest, tile, {read.var: row, written.var: column})
-    return nested((*others, rows, columns), body, machine, threads)
+    along = tile.run_axis(nest)
+    if along is None:
+        return nested((*others, rows, columns), body, machine, threads)
+    run, other = (rows, columns) if along is read else (columns, rows)
+    size = next((size for size in RUNS if run.extent % size == 0), 1)
+    outer, inner = Axis.new(run.extent // size), Axis.new(size, "run")
+    body = substitute(body, {run.var: outer.var * int64(size) + inner.var})
+    return nested((*others, outer, other, inner), body, machine, threads)
 
 
 def covering(extent: int, size: int, name: str) -> tuple[Axis, Expr]:

@@ -12,7 +12,9 @@ from tvm import relax, tirx
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
+from tests.guard import guarded
 from tests.relay_passes.graphs import compiled
+from tests.stand_ins import running
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.schedule import open_transposes
@@ -67,6 +69,25 @@ def test_known_channels_of_open_images(channels: int) -> None:
     for n, m in ((1, 7), (2, 19)):
         x = np.random.default_rng(0).standard_normal((n, channels, m, m)).astype(np.float32)
         np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), x.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("last", [False, True])
+def test_tiles_of_two_sizes_in_runs(last: bool, threads: int) -> None:
+    """Lines of cache where an axis has two of them, else half lines; four tiles follow each other
+    along the one axis, then along the other."""
+    shape, order = ((N, M, M, 72), (0, 3, 1, 2)) if last else ((N, 72, M, M), (0, 2, 3, 1))
+    mod = lowered(lambda x: op.permute_dims(x, order), shape)
+    mod = schedule_leftovers(Machine("znver4", isa_named("avx512"), threads), [])(mod)
+    assert mod["transpose"].script().count("for run in ") == 2
+    run = running.compiled(mod["transpose"].with_attr("global_symbol", "kernel"), "avx512")
+    for m in (1, 7, 8, 15, 17, 31, 32, 33, 70, 81):
+        x = np.arange(2 * 72 * m * m, dtype=np.float32)
+        x = x.reshape([{N: 2, M: m}.get(extent, extent) for extent in shape])
+        wanted = x.transpose(order)
+        result = guarded(np.full(wanted.shape, np.nan, np.float32))
+        run["kernel"](guarded(x), result)
+        np.testing.assert_array_equal(result, wanted)
 
 
 def test_no_tiles_without_wide_vectors() -> None:

@@ -172,3 +172,24 @@ def test_rows_in_turns_are_transposed(phases: int, channels: int) -> None:
     choices: list[tirx.Select] = []
     tvm_ffi.structural_walk(func.body, (tirx.Select, choices.append))
     assert name == "generic_transpose" and not choices
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "runs"),
+    [
+        ((64, 131), (1, 0), 1),  # results are close together: 9 tiles have no run of 4, but of 3
+        ((131, 64), (1, 0), 1),  # what is read is closer than the results
+        ((2, 64, 8, 16), (0, 2, 3, 1), 1),
+        ((400, 300), (1, 0), 1),
+        ((300, 400), (1, 0), 0),  # either are far apart
+        ((32, 400), (1, 0), 0),  # two tiles of what is read at once
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_of_tiles(
+    threads: int, shape: tuple[int, ...], axes: tuple[int, ...], runs: int
+) -> None:
+    x = random_array(shape, "float32")
+    result, name, func = run_guarded(lambda x: op.permute_dims(x, axes), [x], threads, "avx512")
+    assert name == "generic_transpose" and func.script().count("run in ") == runs
+    np.testing.assert_array_equal(result, x.transpose(axes))
