@@ -44,6 +44,9 @@ from .whole_copy import whole_copy
 
 BLOCK = 8
 
+MANY = 256
+"""Elements of a long axis."""
+
 
 def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
     """Elements of open sizes that are stored across the order in which they are read, in blocks.
@@ -54,7 +57,8 @@ def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
                 eight vectors of x, transposed in registers (`transpose`), are eight vectors of y
             else: for blocks of 8 by 8 elements: for j: for i: y[i, j] = x[j, i]
 
-    So each cache line is read, and written, while it is in L1.
+    So each cache line is read, and written, while it is in L1. With vectors of 16 elements, tiles
+    are of 16 by 16 where they cut both axes well.
 
     Loops in blocks for a function that stores each element once.
 
@@ -71,13 +75,10 @@ def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     stored, read, apart = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
     body = _blocks(nest, stored, read)
-    for number, tile in enumerate(_tiles_of(nest, stored, read, apart, machine)):
-        fits = [
-            # Of two large tiles in a row, the last would mostly repeat the first.
-            axis.stated >= int64(size if number == 0 or axis.end is None else 2 * size)
-            for axis, size in ((stored, tile.width), (read, tile.height))
-        ]
-        body = tirx.IfThenElse(tirx.all(*fits), _over_tiles(nest, tile), body)
+    asked: Callable[[Expr, Expr], Expr] = _has_room
+    for tile in _tiles_of(nest, stored, read, apart, machine):
+        body = _where(tile, asked, _over_tiles(nest, tile), body)
+        asked = _is_cut_well
     statements.append(over_axes(others, body, machine))
     return with_statements(func, statements), "generic_transpose"
 
@@ -119,6 +120,24 @@ def _tiles_of(
     found = [tile_of(stored, read, loads, size) for size in sizes]
     tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
     return list(tiles.values())
+
+
+def _where(
+    tile: Tile, holds: Callable[[Expr, Expr], Expr], body: tirx.Stmt, otherwise: tirx.Stmt
+) -> tirx.Stmt:
+    """One of two bodies, by the extents of the axes of a tile and its sizes along them."""
+    axes = (tile.written, tile.width), (tile.read, tile.height)
+    asked = [holds(axis.stated, int64(size)) for axis, size in axes]
+    return tirx.IfThenElse(tirx.all(*asked), body, otherwise)
+
+
+def _has_room(axis: Expr, size: Expr) -> Expr:
+    return axis >= size
+
+
+def _is_cut_well(axis: Expr, size: Expr) -> Expr:
+    """Whether tiles along an axis are aligned, or so many that one more does not matter."""
+    return tirx.any(tirx.EQ(tirx.floormod(axis, size), int64(0)), axis >= int64(MANY))
 
 
 def _over_tiles(nest: Nest, tile: Tile) -> tirx.Stmt:

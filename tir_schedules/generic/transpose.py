@@ -56,6 +56,8 @@ RUN = 4
 RUNS = (RUN, 5, 6, 7, 8, 3, 2)
 """The same, the best number first, for an axis whose number of tiles is a multiple."""
 
+LINE_BYTES = 64
+
 MOST_BYTES_APART = 512
 """From row to row of results that are close together."""
 
@@ -88,8 +90,11 @@ class Tile:
 
         Either results lie farther apart across a tile than what is read, and a run writes a few
         neighbouring lines of each row; or they are close together, and a run reads such lines, for
-        which hardware prefetches. None if neither does: then a run would visit too many pages.
+        which hardware prefetches. None if neither does: then a run would visit too many pages. Nor
+        do runs pay where a tile has parts of lines.
         """
+        if min(self.width, self.height) * self.bits < 8 * LINE_BYTES:
+            return None
         analyzer = nest.analyzer()
         load, store = self.transposed[0], nest.stores[0]
         near = strides_of(load.indices[0], [self.written.var], analyzer)[self.written.var]

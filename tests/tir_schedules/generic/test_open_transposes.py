@@ -17,7 +17,7 @@ from tests.relay_passes.graphs import compiled
 from tests.stand_ins import running
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.schedule import open_transposes
+from tir_schedules.generic.schedule import open_transposes, schedule_generic
 
 op = relax.op
 N, M = (tirx.Var(name, "int64") for name in "nm")
@@ -71,22 +71,36 @@ def test_known_channels_of_open_images(channels: int) -> None:
         np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), x.transpose(0, 2, 3, 1))
 
 
+LINES: dict[str, tuple[tuple[tirx.Var | int, ...], tuple[int, ...], list[tuple[int, ...]]]] = {
+    "to channels last": (
+        (N, 80, M, M),
+        (0, 2, 3, 1),
+        [(2, 80, m, m) for m in (1, 7, 8, 15, 16, 17, 31, 48, 81)],
+    ),
+    "from channels last": (
+        (N, M, M, 80),
+        (0, 3, 1, 2),
+        [(2, m, m, 80) for m in (1, 7, 8, 15, 16, 17, 31, 48, 81)],
+    ),
+    "both axes open": ((N, M), (1, 0), [(16, 16), (16, 80), (80, 17), (259, 300), (16, 257)]),
+}
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("last", [False, True])
-def test_tiles_of_two_sizes_in_runs(last: bool, threads: int) -> None:
-    """Lines of cache where an axis has two of them, else half lines; four tiles follow each other
-    along the one axis, then along the other."""
-    shape, order = ((N, M, M, 72), (0, 3, 1, 2)) if last else ((N, 72, M, M), (0, 2, 3, 1))
-    mod = lowered(lambda x: op.permute_dims(x, order), shape)
-    mod = schedule_leftovers(Machine("znver4", isa_named("avx512"), threads), [])(mod)
-    assert mod["transpose"].script().count("for run in ") == 2
-    run = running.compiled(mod["transpose"].with_attr("global_symbol", "kernel"), "avx512")
-    for m in (1, 7, 8, 15, 17, 31, 32, 33, 70, 81):
-        x = np.arange(2 * 72 * m * m, dtype=np.float32)
-        x = x.reshape([{N: 2, M: m}.get(extent, extent) for extent in shape])
+@pytest.mark.parametrize("name", LINES)
+def test_tiles_of_whole_lines(name: str, threads: int) -> None:
+    """Where they cut an axis well; else tiles of half lines. Four follow each other along the axis
+    of channels, or of pixels."""
+    shape, order, all_sizes = LINES[name]
+    function = function_of(lambda x: op.permute_dims(x, order), shape)
+    written, _ = schedule_generic(function, Machine("znver4", isa_named("avx512"), threads))
+    assert written.script().count("for run in ") == (len(shape) == 4)
+    kernel = running.compiled(written.with_attr("global_symbol", "kernel"), "avx512")["kernel"]
+    for sizes in all_sizes:
+        x = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
         wanted = x.transpose(order)
         result = guarded(np.full(wanted.shape, np.nan, np.float32))
-        run["kernel"](guarded(x), result)
+        kernel(guarded(x), result)
         np.testing.assert_array_equal(result, wanted)
 
 
