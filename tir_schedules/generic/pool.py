@@ -31,7 +31,7 @@ from tvm.tirx.expr import BinaryOpExpr
 
 from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, cast, like, reinterpret
+from microkernels.vector.expressions import Expr, cast, element_of, like, reinterpret
 
 from .accumulators import tiles_of
 from .expressions import int64, loads_of, map_loads, ramp_at, shuffle, substitute
@@ -180,6 +180,15 @@ def narrowed(value: Expr, store: Store) -> Expr:
     if dtype == "bfloat16" and not isinstance(store.value, tirx.Add | tirx.Mul):
         return bfloat16.exactly(value)
     return cast(dtype, value)
+
+
+def by_inverse(total: Expr, number: Expr) -> Expr:
+    """A sum of floats times the inverse of the number of elements, in the type of the sum."""
+    dtype = element_of(total)
+    if isinstance(number, tirx.FloatImm):
+        return total * tirx.const(float(np.float32(1) / np.float32(number.value)), dtype)
+    count = number.value if isinstance(number, tirx.Cast) else number
+    return total * (like(1.0, total) / cast(dtype, count))
 
 
 class Step:
@@ -340,11 +349,7 @@ class Step:
             dtype = str(division.ty.dtype)
             if not is_own(division.a) or loads_of(number) or not self.dtype.startswith("float"):
                 return division
-            if isinstance(number, tirx.FloatImm):
-                inverse = float(np.float32(1) / np.float32(number.value))
-                return cast(dtype, total * tirx.const(inverse, self.dtype))
-            count = number.value if isinstance(number, tirx.Cast) else number
-            return cast(dtype, total * (like(1.0, total) / cast(self.dtype, count)))
+            return cast(dtype, by_inverse(total, number))
 
         found, result = [], narrowed(total, own)
         for store in stores:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
@@ -42,7 +43,7 @@ from ..loops import sequence, store_statement, vectorized
 from ..nest import Axis, Nest, Store
 from ..padded_windows import conjunction, is_neutral
 from ..pieces import Piece, pieces
-from ..pool import accumulated, narrowed, widened
+from ..pool import accumulated, by_inverse, narrowed, widened
 from ..strided_reads import COMBINE, NOTHING_STAGED, stage
 from ..vector_math import lower_math
 
@@ -407,7 +408,23 @@ class _Writer:
                 width, lambda lane: store_statement(nest, nest.stores, {row.var: first + lane})
             )
 
-        cut = pieces(plain, row.var, row.stated, set(), MOST_PIECES)
+        def inverted(division: tirx.Div) -> Expr:
+            """A mean of as many elements for all places of a piece."""
+            own, number = division.a, division.b
+            is_sum = isinstance(own, TensorLoad) and own.source.same_as(self.totals)
+            used = row.var in variables_of(number) or loads_of(number)
+            is_float = str(division.ty.dtype).startswith("float")
+            return by_inverse(own, number) if is_sum and is_float and not used else division
+
+        cut = [
+            replace(
+                piece,
+                nest=piece.nest.with_values(
+                    lambda value: tvm_ffi.structural_map(value, (tirx.Div, inverted))
+                ),
+            )
+            for piece in pieces(plain, row.var, row.stated, set(), MOST_PIECES)
+        ]
         return [self._in_vectors(piece, partial(finish, nest=piece.nest)) for piece in cut]
 
     def _along(self, piece: Piece, at: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -435,12 +452,12 @@ class _Writer:
         while known is not None and width > max(known, 1):
             width //= 2
         vector, single = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
-        last = piece.first + size - int64(width)
-        first = tirx.Min(piece.first + vector * int64(width), last)
-        count = tirx.floordiv(size + int64(width - 1), int64(width))
-        wide = _over(vector, count, some(first, width))
+        last = some(piece.first + size - int64(width), width)
+        whole, rest = tirx.floordiv(size, int64(width)), tirx.floormod(size, int64(width))
+        wide = _over(vector, whole, some(piece.first + vector * int64(width), width))
         if known is not None:
-            return wide
+            return sequence([wide, last] if known % width else [wide])
+        wide = sequence([wide, tirx.IfThenElse(rest > int64(0), last, None)])
         one_by_one = _over(single, size, some(piece.first + single, 1))
         return tirx.IfThenElse(size >= int64(width), wide, one_by_one)
 
