@@ -88,7 +88,7 @@ class Function:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "exp": Function(vector_math.exp, np.exp, (Bound(1.51, 1.84),)),
+    "exp": Function(vector_math.exp, np.exp, (Bound(0.91, 1.2),), 2.0**-125),
     "log": Function(vector_math.log, np.log, (Bound(0.86, 0.87),)),
     "erf": Function(vector_math.erf, special.erf, (Bound(6.3, 8.2),)),
     "tanh": Function(vector_math.tanh, np.tanh, (Bound(5.6, 6.1),)),
@@ -107,7 +107,7 @@ FUNCTIONS: dict[str, Function] = {
         3e-38,
     ),
     "hardswish": Function(vector_math.hardswish, _hardswish, (Bound(2.5, 2.5),)),
-    "softplus": Function(vector_math.softplus, _softplus, (Bound(2.4, 3),)),
+    "softplus": Function(vector_math.softplus, _softplus, (Bound(2.4, 3),), 2.0**-125),
     "rsqrt": Function(vector_math.rsqrt, lambda x: 1 / np.sqrt(x), (Bound(1.5, 1.5),)),
     "sin": Function(trigonometry.sin, np.sin, (Bound(1.6, 1.6),)),
     "cos": Function(trigonometry.cos, np.cos, (Bound(1.6, 1.6),)),

@@ -147,7 +147,8 @@ def _each(function: Callable[[float], float], x: Array) -> Array:
 
 
 def _exp() -> Fit:
-    x = _nodes(-1e-5, math.log(2) + 1e-5)
+    end = math.log(2) / 2 + 1e-5
+    x = _nodes(-end, end)
     found = [1.0, 1.0, *fit_polynomial(x, np.exp(x) - 1 - x, np.exp(-x), range(2, 7))]
     error = np.abs(polynomial(found, x) * np.exp(-x) - 1)
     return Fit({"EXP": tuple(found)}, float(error.max() / UNIT))
