@@ -373,8 +373,15 @@ def test_names_threads_and_counts() -> None:
     assert template.flops(small) == 5 * 128
 
 
-@pytest.mark.parametrize(("n", "rows"), [(384, 6), (768, 4), (1024, 2), (4096, 2)])
-def test_rows_that_share_a_cache_set_are_few(n: int, rows: int) -> None:
-    region = region_for("layer_norm", (64, n))
-    config = template_for("layer_norm").default_config(region, machine_for("avx512"))
+@pytest.mark.parametrize(
+    ("op", "n", "rows"),
+    [
+        *(("layer_norm", n, rows) for n, rows in [(384, 6), (768, 4), (1024, 2), (4096, 2)]),
+        *(("rms_norm", n, rows) for n, rows in [(384, 6), (768, 4), (1024, 1), (4096, 1)]),
+        *(("softmax", n, rows) for n, rows in [(256, 4), (768, 2), (1024, 1), (4096, 1)]),
+    ],
+)
+def test_rows_that_share_a_cache_set_are_few(op: str, n: int, rows: int) -> None:
+    region = region_for(op, (64, n))
+    config = template_for(op).default_config(region, machine_for("avx512"))
     assert config.rows == rows

@@ -115,6 +115,13 @@ def test_any_length_of_rows(isa: str, op: str) -> None:
         check_lengths(region, OpenKernel(region, isa), (0, 1, 2, 9, 64, 77))
 
 
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
+def test_rows_a_multiple_of_4_kilobytes_apart(op: str) -> None:
+    """They come one after the other: 15 and 3 rows are several blocks, and single ones."""
+    region = rows(op, WIDTH)
+    check_lengths(region, OpenKernel(region, highest_native(ISAS)), (1023, 1024, 2048))
+
+
 def test_any_length_on_threads() -> None:
     isa = highest_native(ISAS)
     for region in (rows("softmax", WIDTH), rows("softmax", WIDTH, shape=(4, 3, WIDTH))):
