@@ -139,6 +139,11 @@ class Machine:
         return self.description.at("reorder_entries")
 
     @property
+    def far_access_bits(self) -> int:
+        """Width of the loads and stores that are the fastest beyond L2; vectors may have less."""
+        return int(self.description.at("far_access_bits"))
+
+    @property
     def library_cycles(self) -> float:
         """Cycles of a function of the mathematical library for one number."""
         return self.description.at("library_cycles")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -201,6 +202,60 @@ def test_rows_read_in_steps_are_vectors(step: int, isa: str) -> None:
                 result = guarded(np.full((3, row), np.nan, np.float32), at_end)
                 run(tensor_of(guarded(array, at_end)), tensor_of(result))
                 np.testing.assert_array_equal(result, array[:, ::step] + np.float32(1))
+
+
+def _vectors(function: tirx.PrimFunc) -> set[int]:
+    """Lanes of a function's vectors."""
+    loops = [each for each in walk(function.body) if isinstance(each, tirx.For)]
+    return {int(each.extent) for each in loops if each.kind == ForKind.VECTORIZED}
+
+
+_ZERO = tirx.const(0, "float32")
+_FAR = Machine("znver4", isa_named("avx512")).with_numbers(l2_bytes=4096)  # 1024 float32
+FAR: dict[str, tuple[Callable[[tirx.Expr], tirx.Expr], set[int]]] = {
+    "minus": (lambda x: _ZERO - x, {4}),
+    "absolute": (lambda x: tirx.abs(x), {4}),
+    "two operations": (lambda x: tirx.Max(x, _ZERO) + 1, {4}),
+    "three": (lambda x: tirx.Max(x, _ZERO) * 2 + 1, set()),
+    "another width": (lambda x: x.astype("float16"), set()),
+    "a copy": (lambda x: x, set()),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_results_beyond_l2_are_narrow_vectors(name: str) -> None:
+    element, lanes = FAR[name]
+    x = te.placeholder((N,), "float32", name="x")
+    function = te.create_prim_func([x, te.compute((N,), lambda i: element(x[i]))])
+    scheduled, _ = schedule_generic(function, _FAR)
+    assert _vectors(scheduled) == lanes
+    if name != "minus":
+        return
+    run = tvm.compile(scheduled, "llvm")
+    for size in (0, 1, 5, 1023, 1024, 1025, 1027):
+        array = np.random.default_rng(size).random(size).astype(np.float32)
+        for at_end in (True, False):
+            result = guarded(np.full(size, np.nan, np.float32), at_end)
+            run(tensor_of(guarded(array, at_end)), tensor_of(result))
+            np.testing.assert_array_equal(result, -array)
+
+
+@pytest.mark.parametrize(
+    ("size", "threads", "lanes"),
+    [(1023, 1, 16), (1024, 1, 4), (1027, 1, 4), (1 << 17, 2, 16), (1 << 20, 2, 4)],
+)
+def test_known_results_beyond_l2_are_narrow_vectors(size: int, threads: int, lanes: int) -> None:
+    x = te.placeholder((size,), "float32", name="x")
+    function = te.create_prim_func([x, te.compute((size,), lambda i: _ZERO - x[i])])
+    machine = replace(_FAR, threads=threads)
+    if threads > 1:
+        machine = machine.with_numbers(l2_bytes=1 << 20)  # of each
+    scheduled, _ = schedule_generic(function, machine)
+    assert max(_vectors(scheduled)) == lanes
+    array = np.random.default_rng(0).random(size).astype(np.float32)
+    result = guarded(np.full(size, np.nan, np.float32), True)
+    tvm.compile(scheduled, "llvm")(tensor_of(guarded(array, True)), tensor_of(result))
+    np.testing.assert_array_equal(result, -array)
 
 
 def test_rows_that_are_also_read_otherwise_are_loops_over_elements() -> None:

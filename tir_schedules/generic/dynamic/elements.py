@@ -23,7 +23,7 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from ..elementwise import lanes_for
+from ..elementwise import far_lanes, lanes_for
 from ..expressions import (
     calls_of,
     const_int,
@@ -154,9 +154,38 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         if loads and lanes > 1:
             return _strided_row(nest, axis, loads, lanes)
     body = _over(nest, number + 1, most, machine)
+    if not shared and len(nest.spatial) == 1:
+        return _near_or_far(nest, axis, body, machine)
     if not shared:
         return loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
     return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
+
+
+def _near_or_far(nest: Nest, axis: Axis, body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
+    """A loop over all elements; in vectors for memory beyond L2 (`far_lanes`) from its size on."""
+    near = loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
+    steps = [
+        None if loads_of(load.indices[0]) else step_along(nest, load.indices[0], axis)
+        for load in nest.reads()
+    ]
+    written = {step_along(nest, store.indices[0], axis) for store in nest.stores}
+    lanes, least = far_lanes(nest, steps, machine)
+    if not lanes or written != {1}:
+        return near
+    vector = open_axis("vector", tirx.floordiv(axis.stated, int64(lanes)))
+    rest = open_axis("rest", axis.stated - vector.stated * int64(lanes))
+    first, last = vector.var * int64(lanes), vector.stated * int64(lanes)
+    vectors = vectorized(
+        lanes, lambda lane: store_statement(nest, nest.stores, {axis.var: first + lane})
+    )
+    single = store_statement(nest, nest.stores, {axis.var: last + rest.var})
+    far = sequence(
+        [
+            tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, vectors),
+            tirx.For(rest.var, int64(0), rest.stated, ForKind.SERIAL, single),
+        ]
+    )
+    return tirx.IfThenElse(axis.stated >= int64(least), far, near)
 
 
 def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
