@@ -158,7 +158,7 @@ def phases(
             decompose_conv_transpose(),
             conv1d_channels_last(),
             integer_mean(),
-            propagate_layout(options.layouts, decisions),
+            propagate_layout(options.layouts, decisions, planes=not bf16),
             fold_channel_shuffle(),
             pointwise_conv(),
             sink_concat(),

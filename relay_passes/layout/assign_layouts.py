@@ -26,6 +26,8 @@ class LayoutPlan:
     ----------
     graph : DataflowGraph
         The block, in A-normal form.
+    planes : bool
+        As of `Forms`.
 
     Attributes
     ----------
@@ -39,9 +41,9 @@ class LayoutPlan:
         Their labels; at first those that make the bytes of all reorders together least.
     """
 
-    def __init__(self, graph: DataflowGraph) -> None:
+    def __init__(self, graph: DataflowGraph, planes: bool = True) -> None:
         self.graph = graph
-        self.forms = Forms(graph)
+        self.forms = Forms(graph, planes)
         self.roles = [role_of(self.forms, i) for i in range(len(graph.bindings))]
         self._readers: dict[relax.Var, list[int]] = {}
         self._borders: dict[relax.Var, set[int]] = {}

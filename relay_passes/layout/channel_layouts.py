@@ -191,10 +191,13 @@ class Forms:
     ----------
     graph : DataflowGraph
         The block.
+    planes : bool
+        Whether convolutions of one tap may run channels first without being asked.
     """
 
-    def __init__(self, graph: DataflowGraph) -> None:
+    def __init__(self, graph: DataflowGraph, planes: bool = True) -> None:
         self.graph = graph
+        self.planes = planes
         self._forms: dict[relax.Var, Form] = {}
         axes = channel_axes(graph)
         for binding in graph.bindings:

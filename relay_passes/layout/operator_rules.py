@@ -4,13 +4,14 @@
     R.softmax(x, axis=1)                    R.softmax(x', axis=3)
     R.add(x, const_b)  # [1, C, 1, 1]       R.add(x', const_b')  # [C]
 
-Convolutions run channels last; those of one tap channels first too, if that is asked for. An
-operator that is not listed runs as imported: among them transposed convolutions, which
-`decompose_conv_transpose` has replaced, and flattening.
+Convolutions run channels last. Those of one tap run channels first, too, where that saves the
+reorders of both x and the result. An operator that is not listed runs as imported: among them
+transposed convolutions, which `decompose_conv_transpose` has replaced, and flattening.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tvm import relax
@@ -37,6 +38,9 @@ from relay_passes.ir.traits import (
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST
 
+# A product with channels first fills vectors with the pixels of an image. With few of them, vectors
+# are not full, and reorders are cheap; such convolutions run so if that is asked for.
+LEAST_PIXELS = 256
 _FLOATS = ("float32", "bfloat16")  # kernels take a weight of these that is no constant
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
 
@@ -286,7 +290,13 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 
     first, last = (tuple(map(kernel.index, letters(label)[1])) for label in LABELS)
     operands = (Operand(call.args[0]), Operand(call.args[1], How.TRANSPOSED, (first, last)))
-    return Role(operands, build, (LAST,), (FIRST,) if runs_on_planes(call) else ())
+    if not runs_on_planes(call):
+        return Role(operands, build, (LAST,))
+    pixels = math.prod(x.shape[2:] if x.axis == 1 else x.shape[1:-1])
+    if not forms.planes or pixels < LEAST_PIXELS:
+        return Role(operands, build, (LAST,), (FIRST,))
+    packed = max(x.bytes, result.bytes) + 1
+    return Role(operands, build, bytes=(packed, 0))
 
 
 def _regrouped(forms: Forms, position: int) -> Role | None:

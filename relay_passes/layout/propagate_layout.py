@@ -14,7 +14,8 @@ After
     lv3 = R.nn.max_pool2d(lv2, layout="NHWC")
     gv = R.permute_dims(lv3, [0, 3, 1, 2])
 
-Convolutions run channels last. Inputs, outputs and operators that `layout.operator_rules` does not
+Convolutions run channels last; those of one tap channels first where x and the result are stored
+so, in f32. Inputs, outputs and operators that `layout.operator_rules` does not
 know stay as imported. Everything else runs in either layout. A minimum cut (`layout.minimum_cut`)
 gives the labels with the fewest reordered bytes; it is exact, as arXiv 2210.12415, section 5, is
 for chains. A reorder of a tensor with one channel or one pixel is a reshape and costs nothing.
@@ -54,7 +55,9 @@ logger = logging.getLogger("tvm_hybrid")
 
 
 def propagate_layout(
-    choose: ChooseLabels | None = None, decisions: DecisionLog | None = None
+    choose: ChooseLabels | None = None,
+    decisions: DecisionLog | None = None,
+    planes: bool = True,
 ) -> ir.transform.Pass:
     """The pass; it needs A-normal form.
 
@@ -65,11 +68,14 @@ def propagate_layout(
         itself, takes the cheapest cut.
     decisions : list or None
         Receives a note for every block whose labels `choose` has given.
+    planes : bool
+        Whether f32 convolutions of one tap may run channels first, between tensors that are stored
+        so; not where products are rounded to bfloat16, on tiles.
     """
 
     def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         """The block in its layouts; None if no operator changes."""
-        plan = LayoutPlan(graph)
+        plan = LayoutPlan(graph, planes)
         problem = None if choose is None else LayoutProblem(plan)
         if choose is not None and problem is not None and problem.operators:
             _follow(problem, choose, decisions)

@@ -20,10 +20,11 @@ from tvm.tirx.buffer import BufferType
 
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import INTO_ENTRY, MAIN, RELEASE_ENTRY, SHAPES_ENTRY, WEIGHTS_ENTRY
-from relay_passes.ir.graph import AnyBinding
-from relay_passes.ir.rewrite import is_relax, map_functions, with_values
+from relay_passes.ir.graph import AnyBinding, is_call
+from relay_passes.ir.rewrite import is_relax, map_functions
 from relay_passes.ir.told_sizes import ToldSizes
 
+from .legalize_shapes import VIEW
 from .lower_regions import IN_PLACE, UNALIGNED
 
 INTO_OUTPUTS = "tvm_hybrid.into_outputs"
@@ -48,7 +49,8 @@ def into_entry() -> ir.transform.Pass:
             return (R.shape([n, 8]),)
 
     It takes those outputs that a kernel writes whose sizes inputs tell: their shapes, or a few
-    integers in them (`told_sizes`). Where `main` finds such a size, `main_into` checks that of the
+    integers in them (`told_sizes`). A result in another shape is written where the output lies.
+    Where `main` finds such a size, `main_into` checks that of the
     output. `main_shapes` tells the shapes of just these outputs. The caller sees to it that no
     tensor overlaps another, but where a kernel may write a result over an argument (`IN_PLACE`)
     that is an input, and that nothing else reads. The attribute `INTO_OUTPUTS` has for each output:
@@ -81,26 +83,42 @@ def into_entry() -> ir.transform.Pass:
 def _into(main: relax.Function, written: list[Written]) -> relax.Function:
     """The function with a parameter for each of these outputs."""
     taken: dict[relax.Var, dict[int, relax.Var]] = {}
-    given = []
+    given, outputs, views = [], dict[relax.Var, relax.Var](), dict[relax.Var, relax.Expr]()
     for each in written:
         given.append(relax.Var(f"out{each.number}", each.ty))
-        taken.setdefault(each.var, {})[each.result] = given[-1]
+        place = given[-1]
+        if each.view is not None:
+            outputs[each.view] = given[-1]
+            ty = types_of(each.var)[each.result]
+            place = relax.DataflowVar(f"place{each.number}", ty)
+            views[place] = relax.op.reshape(given[-1], ty.shape)
+        taken.setdefault(each.var, {})[each.result] = place
     builder = relax.BlockBuilder()
 
-    def in_place(binding: relax.VarBinding) -> relax.Expr | None:
+    def changed(binding: relax.Binding) -> list[relax.Binding]:
+        if binding.var in outputs:
+            return [relax.VarBinding(binding.var, outputs[binding.var])]
         if binding.var not in taken:
-            return None
+            return [binding]
         call, outs = binding.value, taken[binding.var]
         types, arguments = types_of(call), list(call.args[1].fields)
         places = [len(arguments) + number if number in outs else -1 for number in range(len(types))]
-        all_arguments = relax.Tuple([*arguments, *(outs[number] for number in sorted(outs))])
+        results = [outs[number] for number in sorted(outs)]
+        all_arguments = relax.Tuple([*arguments, *results])
         new = relax.op.call_tir_inplace(call.args[0], all_arguments, places, types)
-        return builder.normalize(new)
+        shaped = [
+            relax.VarBinding(each, builder.normalize(views[each]))
+            for each in results
+            if each in views
+        ]
+        return [*shaped, relax.VarBinding(binding.var, builder.normalize(new))]
 
-    changed = with_values(main, in_place)
-    return relax.Function(
-        [*main.params, *given], changed.body, main.ret_ty, main.is_pure, main.attrs
-    )
+    blocks = [
+        type(block)([new for binding in block.bindings for new in changed(binding)])
+        for block in main.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, main.body.body)
+    return relax.Function([*main.params, *given], body, main.ret_ty, main.is_pure, main.attrs)
 
 
 def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
@@ -109,6 +127,8 @@ def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
     (call,) = (each.value for each in bindings if each.var.same_as(written.var))
     attrs, arguments = mod[call.args[0]].attrs or {}, call.args[1].fields
     shared = -1
+    if written.view is not None:
+        return [written.number, shared, int(UNALIGNED in attrs), 0]
     for argument, result in attrs.get(IN_PLACE, ()):
         if int(result) == written.result:
             place = arguments[int(argument)]
@@ -293,16 +313,19 @@ class Written:
         The call's result.
     result : int
         Which of the call's results it is.
+    view : relax.Var or None
+        The output, if it is that result in another shape.
     """
 
     number: int
     var: relax.Var
     result: int
+    view: relax.Var | None = None
 
     @property
     def ty(self) -> relax.TensorType:
         """The output's type."""
-        return types_of(self.var)[self.result]
+        return types_of(self.var)[self.result] if self.view is None else types_of(self.view)[0]
 
 
 def types_of(value: relax.Expr) -> list[relax.TensorType]:
@@ -330,7 +353,12 @@ def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
         and {*tir_vars_in_type(written.ty)} <= shapes | {*definable_tir_vars_in_type(written.ty)}
     ]
     places = [(each.var, each.result) for each in found]
-    once = [each for each, place in zip(found, places, strict=True) if places.count(place) == 1]
+    plain = [place for each, place in zip(found, places, strict=True) if each.view is None]
+    once = [
+        each
+        for each, place in zip(found, places, strict=True)
+        if (places if each.view is not None else plain).count(place) == 1
+    ]
     # A kernel takes its results behind one another, those that are given before those that are not.
     taken = {(each.var, each.result) for each in once}
     return [
@@ -353,15 +381,23 @@ def _written(
     mod: IRModule, value: relax.Expr, values: dict[relax.Var, relax.Expr], number: int
 ) -> Written | None:
     """The call that a value is a result of; None for anything else."""
-    result = 0
+    result, view = 0, None
     while isinstance(value, relax.Var) and value in values:
         made = values[value]
         if isinstance(made, relax.TupleGetItem):
             value, result = made.tuple_value, made.index
             continue
         if isinstance(made, relax.Call):
-            is_kernel = made.op == CALL_TIR and not has_reshape_pattern(mod[made.args[0]])
-            return Written(number, value, result) if is_kernel else None
+            if is_call(made, "relax.reshape") and view is None:
+                value, view = made.args[0], value
+                continue
+            if made.op != CALL_TIR:
+                return None
+            kernel = mod[made.args[0]]
+            if VIEW in (kernel.attrs or {}) and view is None:
+                value, view = made.args[1].fields[0], value
+                continue
+            return None if has_reshape_pattern(kernel) else Written(number, value, result, view)
         value = made
     return None
 

@@ -293,7 +293,7 @@ def rewrite_reshapes() -> ir.transform.Pass:
 
     TVM asks of every kernel whether it is a reshape. The question ends with an error, not with no,
     where a product of sizes is not known to be divisible by a sum. Those kernels are hidden from
-    TVM.
+    TVM. An output is no view in TVM; the kernel that copies it gets the attribute `VIEW`.
 
     The pass.
     """
@@ -305,17 +305,32 @@ def rewrite_reshapes() -> ir.transform.Pass:
             for name, function in mod.functions_items()
             if isinstance(function, tirx.PrimFunc) and _is_dynamic(function) and _fails(function)
         }
-        if not hidden:
-            return relax.transform.RewriteDataflowReshape()(mod)
         shown = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
         for name, function in hidden.items():
             shown[name] = function.with_body(tirx.Evaluate(tirx.const(0, "int32")))
         found = relax.transform.RewriteDataflowReshape()(shown)
         for name, function in hidden.items():
             found[name] = function
+        for name in _copied_outputs(mod):
+            if name not in hidden and relax.analysis.has_reshape_pattern(mod[name]):
+                found[name] = mod[name].with_attr(VIEW, True)
         return found
 
     return run
+
+
+def _copied_outputs(mod: IRModule) -> set[ir.GlobalVar]:
+    """The kernels of one argument whose results are outputs."""
+    return {
+        binding.value.args[0]
+        for function in mod.functions.values()
+        if isinstance(function, relax.Function)
+        for block in function.body.blocks
+        for binding in block.bindings
+        if not isinstance(binding.var, relax.DataflowVar)
+        and is_call(binding.value, "relax.call_tir")
+        and len(binding.value.args[1].fields) == 1
+    }
 
 
 def _is_dynamic(function: tirx.PrimFunc) -> bool:

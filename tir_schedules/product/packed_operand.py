@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -86,6 +86,8 @@ class PackedOperand:
         Where it lies among others; None: in a buffer of its own.
     number : Expr or int
         Its place there.
+    by_panel : bool
+        Whether there is room for one panel, which `pack_panel` packs right before it is read.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class PackedOperand:
         panels: Sequence[Group],
         shelf: Shelf | None = None,
         number: Expr | int = 0,
+        by_panel: bool = False,
     ) -> None:
         self.source, self.kernel, self.panels = source, kernel, panels
+        self.by_panel = by_panel
         self.dtype = source.dtype
         self.lanes, self.kr = kernel.lanes, kernel.kr
         self.layout = Panels(kernel, source.k, source.n, widths_of(panels))
@@ -105,7 +109,8 @@ class PackedOperand:
         self.element = element_of_packed(kernel)
         self.base: Expr | int = 0 if shelf is None else number * self.layout.size
         if shelf is None:
-            shelf = Shelf.allocate(1, self.layout)
+            held = replace(self.layout, widths=(max(self.layout.widths),))
+            shelf = Shelf.allocate(1, held if by_panel else self.layout)
         self.buffer = shelf.buffer
         self.sums: Expr | None = None
 
@@ -120,7 +125,7 @@ class PackedOperand:
         self, panel: Expr | int, width: Expr | int, step: Expr | int, j: Expr | int
     ) -> Expr | int:
         """Where one vector of a panel begins."""
-        start = self.layout.start(panel, width, step, j)
+        start = self.layout.start(0 if self.by_panel else panel, width, step, j)
         return start if isinstance(self.base, int) else self.base + start
 
     def column_sums(self) -> None:
@@ -152,16 +157,19 @@ class PackedOperand:
 
     def pack(self) -> None:
         """Emits the loops that pack it."""
+        with opaque_block("pack"):
+            for_groups(self.panels, self._pack_panel)
+
+    def pack_panel(self, panel: Expr | int, width: int) -> None:
+        """Emits the loops that pack one panel, if there is room for one alone."""
+        with opaque_block("pack"):
+            self._pack_panel(panel, width)
+
+    def _pack_panel(self, panel: Expr | int, width: int) -> None:
         # Turning pairs or quadruples of rows pays for whole words of K only.
         ways = {"columns": self._copy, "steps": self._turn}
-        with opaque_block("pack"):
-            way = ways.get(self.source.contiguous, self._gather)
-
-            def panel(start: Expr | int, width: int) -> None:
-                way(start, width)
-                self._pad(start, width)
-
-            for_groups(self.panels, panel)
+        ways.get(self.source.contiguous, self._gather)(panel, width)
+        self._pad(panel, width)
 
     @property
     def pieces(self) -> int:

@@ -469,3 +469,30 @@ def test_forms() -> None:
     assert imported_last.between(FIRST, LAST) == (0, 2, 3, 1)
     assert not Form((1, 8, 1, 1), F, 1).moves
     assert Form((3, 8), F).orders == ((0, 1), (0, 1))
+
+
+LARGE = ((1, 8, 16, 16), F)
+
+
+def one_tap(x: relax.Expr, channels: int = 4) -> relax.Expr:
+    bound = bind(x)
+    return bind(op.nn.conv2d(bound, kernel(channels, int(bound.ty.shape.values[1]), 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("body", "x", "moved"),
+    [
+        (lambda x: one_tap(x), LARGE, 0),
+        (lambda x: op.nn.relu(one_tap(x, 16)), LARGE, 0),
+        (lambda x: one_tap(x), X, 2),  # few pixels
+        (lambda x: one_tap(conv(x)), LARGE, 2),  # x is channels last
+        (lambda x: conv(one_tap(x)), LARGE, 2),  # the result is
+    ],
+    ids=["alone", "relu", "few pixels", "behind", "before"],
+)
+def test_one_tap_runs_channels_first_between_tensors_that_are(
+    body: Body, x: tuple[tuple[int, ...], str], moved: int
+) -> None:
+    mod = module(body, x)
+    assert len(reorders(propagate_layout()(mod))) == moved
+    assert len(reorders(propagate_layout(planes=False)(mod))) == 2

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-from tvm import IRModule, relax, te, tirx
+import tvm
+from tvm import IRModule, relax, te, tirx, topi
 from tvm.ir import assert_structural_equal
 from tvm.script import relax as R
 
+from relay_passes.ir.graph import is_call
 from relay_passes.lower.entries import INTO_ENTRY, INTO_OUTPUTS, SHAPES_ENTRY, into_entry
+from relay_passes.lower.legalize_shapes import rewrite_reshapes
 from relay_passes.lower.lower_regions import IN_PLACE, UNALIGNED
 
 Body = Callable[[relax.BlockBuilder, relax.Var], relax.Expr]
@@ -172,3 +176,56 @@ def test_sizes_that_integers_tell_are_those_of_the_outputs() -> None:
     (size, columns) = mod[SHAPES_ENTRY].body.body.fields[0].values
     assert size.same_as(telling[-1].ty.values[0])
     assert int(columns) == 4
+
+
+def in_another_shape(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    made = builder.emit(builder.call_te(next_of, x))
+    n, columns = x.ty.shape.values
+    return builder.call_te(topi.reshape, made, (n, 1, columns))
+
+
+def test_an_output_that_is_a_result_in_another_shape_is_written_by_its_kernel() -> None:
+    mod = into_entry()(rewrite_reshapes()(module(in_another_shape)))
+    into = mod[INTO_ENTRY]
+    assert [list(param.ty.shape)[1:] for param in into.params] == [[4], [1, 4]]
+    values = [binding.value for block in into.body.blocks for binding in block.bindings]
+    place, call, result = values
+    assert is_call(place, "relax.reshape")
+    assert place.args[0].same_as(into.params[1])
+    assert is_call(call, "relax.call_tir_inplace")
+    assert list(map(int, call.attrs.inplace_indices)) == [1]
+    assert result.same_as(into.params[1])
+    built = tvm.compile(mod, tvm.target.Target({"kind": "llvm"}))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    out = tvm.runtime.tensor(np.zeros((3, 1, 4), np.float32))
+    relax.VirtualMachine(built, tvm.cpu())[INTO_ENTRY](tvm.runtime.tensor(x), out)
+    np.testing.assert_array_equal(out.numpy(), (x + 1).reshape(3, 1, 4))
+
+
+def test_an_output_in_another_shape_shares_no_input() -> None:
+    mod = rewrite_reshapes()(module(in_another_shape))
+    kernel = next(gvar for gvar in mod.get_global_vars() if gvar.name_hint.startswith("next"))
+    mod[kernel] = mod[kernel].with_attr(IN_PLACE, [[0, 0]]).with_attr(UNALIGNED, True)
+    first, *_ = into_entry()(mod)[INTO_ENTRY].attrs[INTO_OUTPUTS]
+    assert list(map(int, first)) == [0, -1, 1, 0]
+
+
+def test_of_a_result_and_its_view_only_the_result_is_given() -> None:
+    def body(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        made = builder.emit(builder.call_te(next_of, x))
+        n, columns = x.ty.shape.values
+        return relax.Tuple(
+            [made, builder.emit(builder.call_te(topi.reshape, made, (n, 1, columns)))]
+        )
+
+    into = into_entry()(rewrite_reshapes()(module(body)))[INTO_ENTRY]
+    assert [int(number) for number, *_ in into.attrs[INTO_OUTPUTS]] == [0]
+
+
+def test_views_among_several_outputs_are_written_by_their_kernels() -> None:
+    def body(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return relax.Tuple([x, builder.emit(in_another_shape(builder, x))])
+
+    into = into_entry()(rewrite_reshapes()(module(body)))[INTO_ENTRY]
+    assert [int(number) for number, *_ in into.attrs[INTO_OUTPUTS]] == [1]
+    assert list(into.params[1].ty.shape)[1:] == [1, 4]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from microkernels.registry import microkernel_named
 from tests.examples import examples
 from tests.tir_schedules.run_region import (
     ISAS,
@@ -21,6 +23,7 @@ from tests.tir_schedules.run_region import (
     run,
 )
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.product.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
 
 Shape = tuple[int, ...]
@@ -163,3 +166,53 @@ def test_illegal_configs_and_regions_are_refused() -> None:
         BATCH_MATMUL.build(region, config, isa_named("avx512"))
     columns_not_last = batch_region((2, 3, 4), (2, 4, 5), out_axes=(0, 2, 1))
     assert "columns" in str(BATCH_MATMUL.reject(columns_not_last, isa_named("avx512")))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shares", [1, 3])
+def test_b_is_packed_panel_by_panel(isa: str, shares: int) -> None:
+    """Columns end within a vector, a panel and a share; rows within a tile."""
+    lanes = machine_for(isa).isa.f32_lanes
+    for m, n, k in [(17, 5 * lanes + 1, 9), (6, 3 * lanes, 1), (1, lanes - 1 or 1, 4)]:
+        for b, axes in [((2, k, n), None), ((2, n, k), (0, 2, 1))]:
+            region = batch_region((2, m, k), b, b_axes=axes)
+            config = BATCH_MATMUL.default_config(region, machine_for(isa)).to_dict()
+            kernel = microkernel_named(config["kernel"])
+            for vectors in {1, min(2, kernel.vectors)}:
+                config |= {"vectors": vectors, "m_block": m, "column_shares": shares}
+                for at_end in (False, True):
+                    check(region, isa, config=BatchMatmulConfig(**config), at_end=at_end)
+
+
+def test_b_is_packed_panel_by_panel_where_it_would_leave_the_cache() -> None:
+    large = batch_region((64, 32), (1, 32, 12544))
+    zen4 = Machine("znver4", isa_named("avx512"))
+    config = BATCH_MATMUL.default_config(large, zen4)
+    assert (config.column_shares, config.vectors, config.m_block) == (1, 1, 64)
+    assert BATCH_MATMUL.default_config(large, Machine("sapphirerapids", zen4.isa)).vectors == 2
+    shared = BATCH_MATMUL.default_config(large, Machine("znver4", zen4.isa, 2))
+    assert shared.parallel and shared.column_shares == 2
+    for other in [
+        batch_region((64, 32), (1, 32, 784)),  # stays near
+        batch_region((4096, 64), (1, 64, 12544)),  # A does not
+        batch_region((64, 32), (1, 12544, 32), b_axes=(0, 2, 1)),  # not measured
+    ]:
+        assert not BATCH_MATMUL.default_config(other, zen4).column_shares
+
+
+def test_illegal_shares_of_columns_are_refused() -> None:
+    region = batch_region((2, 30, 40), (2, 40, 50))
+    isa = isa_named("avx512")
+    config = BatchMatmulConfig(
+        kernel="avx512_f32_6x64", rows=6, vectors=4, m_block=8, k_block=8, column_shares=2
+    ).to_dict()
+    for changed in ({"row_shares": 2}, {"packs_first": True}):
+        with pytest.raises(ConfigError, match="rows are not shared"):
+            BATCH_MATMUL.check(region, BatchMatmulConfig(**{**config, **changed}), isa)
+    rows = SymbolicSize.of("rows")
+    opened = batch_region((2, 30, 40), (2, 40, 50)).replace(
+        inputs=(Tensor((2, rows, 40), "float32"), Tensor((2, 40, 50), "float32")),
+        output=Tensor((2, rows, 50), "float32"),
+    )
+    with pytest.raises(ConfigError, match="rows or K of open size"):
+        BATCH_MATMUL.check(opened, BatchMatmulConfig(**config), isa)

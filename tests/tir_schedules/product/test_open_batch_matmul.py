@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (
@@ -247,3 +248,33 @@ def test_integers_that_lie_anywhere(isa: str) -> None:
     for values in SIZES:
         check(kernel, values)
         check(both, values)
+
+
+PANELS = {
+    "a weight": product((17, 9), (BATCH, 9, KEYS), (BATCH, 17, KEYS)),
+    "pairs": product(
+        (17, 9), (BATCH, 9, KEYS), (BATCH, 17, KEYS), types=("float32", "float32", "float32"),
+        rounded="bfloat16",
+    ),
+    "added": product(
+        (BATCH, 3, 8),
+        (BATCH, 8, KEYS),
+        (BATCH, 3, KEYS),
+        (Step("add", (0, 1)), Step("relu", (2,))),
+        Tensor((3, 1), "float32"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("form", PANELS)
+def test_b_is_packed_panel_by_panel(form: str, threads: int) -> None:
+    """Columns that end within a vector and a panel; as many threads share the panels."""
+    isa = highest_native(BF16_ISAS if form == "pairs" else ISAS)
+    machine = machine_for(isa, threads).with_numbers(fork_us=0)
+    config = template_for("batch_matmul").default_config(PANELS[form], machine)
+    for vectors in {1, config.vectors}:
+        changed = structs.replace(config, column_shares=1, vectors=vectors)
+        kernel = OpenKernel(PANELS[form], isa, threads, changed)
+        for values in [*SIZES, sizes_of(0, 0, 0), sizes_of(2, 0, 0), sizes_of(2, 1, 131)]:
+            check(kernel, values)

@@ -6,6 +6,11 @@
             for each register tile: code for its height, chosen by a branch; then one epilogue
 
 Batches fewer than threads have their rows shared.
+
+    for each batch, or each share of the panels of one             where B is packed by panel
+        for each panel
+            pack it
+            for each register tile: as above
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Expr, bind, materialise, ramp
 from tir_schedules.core.blocking import tail_heights
 from tir_schedules.core.emission import (
+    ceil_div,
     choose,
     for_blocks,
     for_tiles,
@@ -50,7 +56,7 @@ from ..activations import Activations
 from ..batch_operands import BatchProblem
 from ..tile_stores import rest
 from ..zero_points import Start, ZeroPoints, named_inputs
-from .operand import OpenActivations, OpenOperand
+from .operand import OpenActivations, OpenOperand, OpenPanel
 
 
 def at_run_time(config: TileConfig, alone: int, threads: int) -> str:
@@ -62,9 +68,17 @@ def at_run_time(config: TileConfig, alone: int, threads: int) -> str:
 
 
 def build_open(
-    region: Region, config: TileConfig, isa: Isa, threads: int, alone: int
+    region: Region,
+    config: TileConfig,
+    isa: Isa,
+    threads: int,
+    alone: int,
+    by_panel: bool = False,
 ) -> tirx.PrimFunc:
-    """The kernel, on so many threads; one thread runs products of so few operations."""
+    """The kernel, on so many threads; one thread runs products of so few operations.
+
+    With `by_panel` each panel of B is packed right before all rows are multiplied by it.
+    """
     kernel = microkernel_named(config.kernel)
     problem = OpenBatchProblem(region)
     with kernel_function("batch_matmul") as builder:
@@ -83,7 +97,7 @@ def build_open(
         pairs = zip(operands, region.operands, seen.operands, strict=True)
         epilogue = Epilogue(seen, [flat_view(*each) for each in pairs], kernel.narrow)
         inputs = named_inputs(region, further) if is_integer(region) else {}
-        OpenBatchMatmul(region, problem, kernel, config, epilogue, inputs, *flat).emit(
+        OpenBatchMatmul(region, problem, kernel, config, epilogue, inputs, *flat, by_panel).emit(
             threads, alone
         )
     return builder.get()
@@ -109,6 +123,8 @@ class OpenBatchMatmul:
         Zero points that are parameters.
     a, b, c : buffer
         Flat.
+    by_panel : bool
+        Whether panels of B are packed one by one.
     """
 
     region: Region
@@ -120,6 +136,7 @@ class OpenBatchMatmul:
     a: Expr
     b: Expr
     c: Expr
+    by_panel: bool = False
 
     def emit(self, threads: int, alone: int) -> None:
         """All tasks."""
@@ -140,10 +157,11 @@ class OpenBatchMatmul:
             with I.serial(number) as place, opaque_block("task"):
                 task = bind(first + place)
                 batch = materialise(I.floordiv(task, shares))
-                self._task(batch, *share_of(self.m, I.floormod(task, shares), shares))
+                cut = ceil_div(self.vectors, self.config.vectors) if self.by_panel else self.m
+                self._task(batch, *share_of(cut, I.floormod(task, shares), shares))
 
-    def _task(self, batch: Expr, row: Expr, rows: Expr) -> None:
-        """Some rows of a batch."""
+    def _task(self, batch: Expr, first: Expr, count: Expr) -> None:
+        """Some rows of a batch, or some panels of its columns."""
         problem, kernel, config = self.problem, self.kernel, self.config
         index = unflatten(batch, problem.batch)
         self.a_base, b_base, self.c_base = (
@@ -152,10 +170,12 @@ class OpenBatchMatmul:
         self.first_row = materialise(batch * self.m)
         room = allocated(problem.k), allocated(problem.n)
         k = problem.k if not is_open((problem.k,)) else self.k
-        packed = OpenOperand(
+        operand = OpenPanel if self.by_panel else OpenOperand
+        packed = operand(
             kernel, problem.stored[1].dtype, config.vectors, k, self.n, self.vectors, room
         )
-        self._pack(packed, b_base)
+        if not self.by_panel:
+            self._pack(packed, b_base)
         height = min(config.rows, kernel.mr)
         activations = self._activations(max(config.m_block, height))
         start = None
@@ -188,10 +208,25 @@ class OpenBatchMatmul:
 
             for_tiles(size, tail_heights(height, width), tile, store)
 
+        wide = config.vectors
+        if isinstance(packed, OpenPanel):
+            step_of_k = extent(problem.b.row)
+            zero = tirx.const(0, "int32")
+            activations.begin(zero, self.m)
+
+            def whole_panel(vector: Expr, width: int) -> None:
+                packed.pack(self.b, lambda step, at: b_base + step * step_of_k + at, vector, width)
+                panel(zero, self.m, vector, width)
+
+            with I.serial(count) as number, opaque_block("panel"):
+                vector = materialise((first + number) * wide)
+                there = materialise(tirx.Min(self.vectors - vector, tirx.const(wide, "int32")))
+                choose(there, range(1, wide + 1), lambda width: whole_panel(vector, width))
+            return
+
         def block(begin: Expr, size: Expr) -> None:
-            at = materialise(row + begin)
+            at = materialise(first + begin)
             activations.begin(at, size)
-            wide = config.vectors
             with I.serial(I.floordiv(self.vectors, wide)) as number, opaque_block("panel"):
                 panel(at, size, materialise(number * wide), wide)
             if wide > 1:
@@ -203,7 +238,7 @@ class OpenBatchMatmul:
         most: Expr | int = config.m_block
         if isinstance(activations, OpenActivations):
             most = activations.rows_of_block
-        for_blocks(rows, most, block)
+        for_blocks(count, most, block)
 
     def _pack(self, packed: OpenOperand, base: Expr) -> None:
         strides = self.problem.b

@@ -305,6 +305,56 @@ class OpenOperand(PackedWords):
             self._add_up(vector, self.steps, lambda step: self._start(panel, width, step, j))
 
 
+class OpenPanel(OpenOperand):
+    """B [k, n], columns next to each other, of which one panel at a time is packed."""
+
+    def __init__(
+        self,
+        kernel: Microkernel,
+        dtype: str,
+        width: int,
+        k: Expr | int,
+        n: Expr | int,
+        vectors: Expr | int,
+        room: tuple[Expr | int, Expr | int],
+    ) -> None:
+        super().__init__(kernel, dtype, width, k, n, vectors, (room[0], width * kernel.lanes))
+
+    def _start(self, panel: Expr | int, width: Expr | int, step: Expr | int, j: Expr | int) -> Expr:
+        return as_expr(step * width + j) * self.group
+
+    def pack(self, source: Expr, element: Element, panel: Expr, width: int) -> None:
+        """Packs the panel that begins with a vector; `element` as of `copy`.
+
+        Behind the last column there are zeros.
+        """
+        lanes, kr = self.lanes, self.kr
+        steps, rest = _divided(self.k, kr)
+
+        def rows(step: Expr, valid: int, cut: Expr | int) -> None:
+            for j in range(width):
+                columns = Columns((panel + j) * lanes, lanes, cut if j == width - 1 else lanes)
+                parts = [
+                    self._words(source, element(step * kr + i, columns.start), columns)
+                    for i in range(valid)
+                ]
+                self._put(self._start(panel, width, step, j), merged(parts, kr))
+
+        def all_rows(cut: Expr | int) -> None:
+            if not isinstance(steps, int) or steps:
+                with I.serial(steps) as step, opaque_block("step"):
+                    rows(step, kr, cut)
+            if isinstance(rest, int) and rest:
+                rows(materialise(as_expr(steps)), rest, cut)
+
+        left = materialise(tirx.Min(self.n - (panel + (width - 1)) * lanes, lanes))
+        with opaque_block("pack"), I.If(left < lanes):
+            with I.Then():
+                all_rows(left)
+            with I.Else():
+                all_rows(lanes)
+
+
 def _divided(size: Expr | int, by: int) -> tuple[Expr | int, Expr | int]:
     """(quotient, remainder) of a size, each in a register."""
     if isinstance(size, int):
