@@ -225,6 +225,8 @@ def lesser(left: Expr, right: Expr) -> Expr:
 # TopK: always sorted, which an unsorted one may be; of equal elements the first.
 #
 #     ranks = integers in the order of x[row, :, column]    the least is the first
+#     some of many:  a limit, as many least ranks of blocks are not above it; the elements that are
+#                    not above it either, each put where as many are before it as there are less
 #     a few of many: a heap of the best so far, the last of them on top; whole blocks of elements
 #                    whose least rank is not below it are skipped
 #     else: a sort of all by digits
@@ -238,6 +240,9 @@ COLUMNS = 16  # whose elements are read together: one cache line
 BLOCK = 32  # elements that are skipped together
 FEW = 16
 ONE_OF = 24  # where a heap takes as long as a sort by digits, of 768 to 4,000 elements
+UNIT = 16  # elements of the smallest block for a limit
+MOST_BLOCKS, MOST_LEFT = 256, 512  # each is compared with all others
+MOST_CHOSEN = 100  # four fifths of the fewest blocks that many elements have
 
 
 @operator("TopK")
@@ -270,11 +275,28 @@ class _Rows:
         # Behind the ranks of a column are some that are never chosen.
         self._apart = self._extent + BLOCK
         self._ranks = I.sblock_alloc_buffer([self._columns * self._apart], self._dtype)
-        self._order = table(self._extent)
         self._last = cell(self._dtype)
 
     def emit(self) -> None:
+        """All rows and columns, with a limit where that is possible."""
+        limited = self._is_limited
+        if self._dtype != "int32" or holds(tirx.Not(limited)):
+            self._each_row(False)
+        elif holds(limited):
+            self._each_row(True)
+        else:
+            with I.If(limited):
+                with I.Then():
+                    self._each_row(True)
+                with I.Else():
+                    self._each_row(False)
+
+    def _each_row(self, limited: bool) -> None:
         """All rows and columns, some columns at a time."""
+        self._order = table(self._count if limited else self._extent)
+        if limited:  # here, or memory is asked for in each row
+            self._least = table(index(MOST_BLOCKS + UNIT), self._dtype)
+            self._keys = table(index(MOST_LEFT + 2 * UNIT))
         outer, _, inner = self._x.shape
         blocks = tirx.floordiv(inner + (self._columns - 1), self._columns)
         with I.serial(outer) as row, I.serial(blocks) as block:
@@ -288,13 +310,13 @@ class _Rows:
                 with I.serial(BLOCK) as place:
                     never = tirx.max_value(self._dtype)
                     put(self._ranks, never, base + self._extent + place)
-                self._choose(row, first + column, base)
+                self._choose(row, first + column, base, limited)
 
     def _rank(self, row: Expr, place: Expr, column: Expr) -> Expr:
         rank = rising(self._x[row, place, column])
         return rank ^ tirx.const(-1, rank.ty.dtype) if self._largest else rank
 
-    def _choose(self, row: Expr, column: Expr, base: Expr) -> None:
+    def _choose(self, row: Expr, column: Expr, base: Expr, limited: bool) -> None:
         """Stores the results of one column, whose ranks begin at `base`."""
         order = Order(self._order, lambda place: self._ranks[base + place])
 
@@ -305,13 +327,21 @@ class _Rows:
                 put(self._values, self._x[row, place, column], row, number, column)
 
         def by_heap() -> None:
-            self._fill_heap(order, base)
+            if not limited:
+                self._fill_heap(order, base)
+            else:
+                found = self._by_limit(order, base)
+                with I.If(tirx.Not(found)), I.Then():
+                    self._fill_heap(order, base)
             store(lambda entry: place_in(entry) if order.has_keys else entry)
 
         def by_digits() -> None:
             sort_by_digits(order, self._extent)
             store(lambda place: place)
 
+        if limited:
+            by_heap()
+            return
         few = tirx.any(self._count * ONE_OF <= self._extent, self._count <= FEW)
         if holds(few):
             by_heap()
@@ -323,6 +353,60 @@ class _Rows:
                     by_heap()
                 with I.Else():
                     by_digits()
+
+    @property
+    def _is_limited(self) -> Expr:
+        """Whether there are so many blocks that a few elements more than wanted are not above the
+        limit, if they lie anywhere."""
+        enough = self._count * (5 * UNIT) <= self._extent * 4
+        return tirx.all(self._count > FEW, self._count <= MOST_CHOSEN, enough)
+
+    def _by_limit(self, order: Order, base: Expr) -> Expr:
+        """Leaves the first elements in order; whether they are.
+
+        They are not if too many elements are not above the limit, as of sorted ones.
+        """
+        ranks, least, keys, left = self._ranks, self._least, self._keys, cell()
+        never = tirx.max_value(self._dtype)
+        units = tirx.floordiv(self._extent + (UNIT - 1), UNIT)
+        each = tirx.floordiv(units + (MOST_BLOCKS - 1), MOST_BLOCKS)
+        blocks = tirx.floordiv(units + each - 1, each)
+        limit, so_far = cell(self._dtype), cell(self._dtype)
+        with I.serial(blocks) as block:
+            put(so_far, never)
+            with I.serial(te.min(each, units - block * each)) as unit:
+                found = _least(ranks, base + (block * each + unit) * UNIT, UNIT)
+                put(so_far, te.min(so_far[0], found))
+            put(least, so_far[0], block)
+        with I.serial(UNIT) as place:
+            put(least, never, blocks + place)
+        put(limit, never)
+        with I.serial(blocks) as block:
+            put(so_far, least[block])
+            enough = _counted(least, blocks, so_far[0], "int32", tirx.LE) >= self._count
+            put(limit, te.min(limit[0], tirx.Select(enough, so_far[0], never)))
+        put(left, index(0))
+        with (
+            I.serial(units) as unit,
+            I.If(
+                tirx.all(left[0] <= MOST_LEFT, _least(ranks, base + unit * UNIT, UNIT) <= limit[0])
+            ),
+            I.Then(),
+            I.serial(UNIT) as number,
+        ):
+            # Without a branch, which would mispredict.
+            put(keys, order.entry(unit * UNIT + number), left[0])
+            below = ranks[base + unit * UNIT + number] <= limit[0]
+            put(left, left[0] + below.astype(INDEX))
+        with I.If(left[0] <= MOST_LEFT), I.Then():
+            with I.serial(UNIT) as place:
+                put(keys, tirx.max_value(INDEX), left[0] + place)
+            with I.serial(left[0]) as number:
+                place = cell()
+                put(place, _counted(keys, left[0], keys[number], INDEX, tirx.LT))
+                with I.If(place[0] < self._count), I.Then():
+                    put(self._order, keys[number], place[0])
+        return left[0] <= MOST_LEFT
 
     def _fill_heap(self, order: Order, base: Expr) -> None:
         """Leaves the first elements in order."""
@@ -348,14 +432,28 @@ class _Rows:
         heap.sort(count)
 
 
-def _least(ranks: Expr, start: Expr) -> Expr:
+def _least(ranks: Expr, start: Expr, count: int = BLOCK) -> Expr:
     """The least of a block, by vectors."""
     lanes = 256 // int(ranks.dtype.bits)
-    vectors = [ranks[ramp(start + first, lanes)] for first in range(0, BLOCK, lanes)]
+    vectors = [ranks[ramp(start + first, lanes)] for first in range(0, count, lanes)]
     while len(vectors) > 1:
         vectors = [te.min(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)]
     name = f"llvm.vector.reduce.smin.v{lanes}i{ranks.dtype.bits}"
     return I.call_llvm_pure_intrin(str(ranks.dtype), name, vectors[0])
+
+
+def _counted(
+    numbers: Expr, count: Expr, other: Expr, dtype: str, holds: Callable[[Expr, Expr], Expr]
+) -> Expr:
+    """How many of the first numbers have a relation to another one; `UNIT` more must be there."""
+    total = I.sblock_alloc_buffer([UNIT], dtype)
+    lanes, every = UNIT, ramp(0, UNIT)
+    I.buffer_store(total, tirx.Broadcast(tirx.const(0, dtype), lanes), [every])
+    with I.serial(tirx.floordiv(count + (lanes - 1), lanes)) as step:
+        found = holds(numbers[ramp(step * lanes, lanes)], tirx.Broadcast(other, lanes))
+        I.buffer_store(total, total[every] + found.astype(f"{dtype}x{lanes}"), [every])
+    name = f"llvm.vector.reduce.add.v{lanes}i{dtype.removeprefix('int')}"
+    return I.call_llvm_pure_intrin(dtype, name, total[every])
 
 
 # Unique: the different elements of a tensor, or the different slices along an axis.

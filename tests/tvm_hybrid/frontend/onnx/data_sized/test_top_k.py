@@ -159,3 +159,45 @@ def test_nothing(shape: tuple[int, int]) -> None:
     x = np.zeros(shape, np.float32)
     wanted = [np.zeros((shape[0], k), np.float32), np.zeros((shape[0], k), np.int64)]
     same(plain_top("float32", shape, k, 1, 1, True), [({"x": x}, wanted)])
+
+
+def limited_rows(kind: str, extent: int, dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(extent)
+    rows = rng.standard_normal((2, extent)) * 1000
+    if kind == "rising":
+        rows = np.sort(rows)
+    if kind == "falling":
+        rows = -np.sort(rows)
+    if kind == "ties":
+        rows = rng.integers(0, extent // 8, rows.shape)
+    if kind == "all alike":
+        rows[:] = 3
+    if kind == "least":
+        rows[:] = np.iinfo("int32").min
+    return rows.astype(dtype)
+
+
+KINDS = ("anywhere", "rising", "falling", "ties", "all alike", "least")
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(
+    ("extent", "k"), [(340, 17), (4000, 100), (4097, 100), (5000, 99), (4000, 101)]
+)
+def test_some_of_many(extent: int, k: int, largest: int) -> None:
+    """Blocks of one unit and of two, the last one not whole; those that take the limit and those
+    that do not, of known and of open sizes."""
+    for is_open in (False, True):
+        model = OnnxBuilder()
+        shape = ("n", "m") if is_open else (2, extent)
+        x = model.input("x", shape)
+        values, places = model.nodes("TopK", 2, x, model.constant([k]), largest=largest)
+        model.output(values, (shape[0], k))
+        model.output(places, (shape[0], k), np.int64)
+        session = session_of(model)
+        for kind in KINDS:
+            rows = limited_rows(kind, extent, "float32")
+            order = np.argsort(-rows if largest else rows, axis=1, kind="stable")[:, :k]
+            found, where = session.run(None, {"x": rows})
+            np.testing.assert_array_equal(where, order)
+            np.testing.assert_array_equal(found, np.take_along_axis(rows, order, 1))
