@@ -367,24 +367,24 @@ class _Rows:
         They are not if too many elements are not above the limit, as of sorted ones.
         """
         ranks, least, keys, left = self._ranks, self._least, self._keys, cell()
-        never = tirx.max_value(self._dtype)
+        most = tirx.max_value(self._dtype)
         units = tirx.floordiv(self._extent + (UNIT - 1), UNIT)
         each = tirx.floordiv(units + (MOST_BLOCKS - 1), MOST_BLOCKS)
         blocks = tirx.floordiv(units + each - 1, each)
         limit, so_far = cell(self._dtype), cell(self._dtype)
         with I.serial(blocks) as block:
-            put(so_far, never)
+            put(so_far, most)
             with I.serial(te.min(each, units - block * each)) as unit:
                 found = _least(ranks, base + (block * each + unit) * UNIT, UNIT)
                 put(so_far, te.min(so_far[0], found))
             put(least, so_far[0], block)
         with I.serial(UNIT) as place:
-            put(least, never, blocks + place)
-        put(limit, never)
+            put(least, most, blocks + place)
+        put(limit, most)
         with I.serial(blocks) as block:
             put(so_far, least[block])
             enough = _counted(least, blocks, so_far[0], "int32", tirx.LE) >= self._count
-            put(limit, te.min(limit[0], tirx.Select(enough, so_far[0], never)))
+            put(limit, te.min(limit[0], tirx.Select(enough, so_far[0], most)))
         put(left, index(0))
         with (
             I.serial(units) as unit,
