@@ -24,6 +24,8 @@ MODELS = (
     "resnet50",
     "squeezenet",
     "shufflenet",
+    "text_detection",
+    "text_recognition",
     "segformer",
     "mobilevit",
     "notes",
@@ -34,7 +36,7 @@ MODELS = (
     "pitch",
     "atoms",
 )
-SLOW = ("minilm", "t5_decoder", "resnet50", "segformer", "mobilevit", "notes")
+SLOW = ("minilm", "t5_decoder", "resnet50", "segformer", "mobilevit", "notes", "text_detection")
 
 
 def calls(model: Model) -> int:

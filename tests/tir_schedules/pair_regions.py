@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.tir_schedules.chain_regions import INPUT, ChainBuilder
@@ -9,6 +10,7 @@ from tests.tir_schedules.conv_regions import WEIGHTS
 from tests.tir_schedules.depthwise_regions import depthwise
 from tests.tir_schedules.integer_regions import matmul_region
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import SymbolicSize
 
 CLIP = (("maximum", 0.0), ("minimum", 6.0))
 
@@ -79,3 +81,34 @@ def pair(
     chain = ChainBuilder([first.inputs[0]])
     chain.add(second, chain.add(first, INPUT))
     return chain.region().replace(op="depthwise_pointwise")
+
+
+def opened(region: Region, axes: Sequence[int]) -> Region:
+    """The pair where some of batch, lines and columns are symbols; those of the result others."""
+    x, made = region.inputs[0], region.parts[0].output
+
+    def of(tensor: Tensor) -> Tensor:
+        """The tensor, of x or of the result."""
+        if tensor.shape[:-1] not in (x.shape[:-1], made.shape[:-1]):
+            return tensor
+        name = "x" if tensor.shape[:-1] == x.shape[:-1] else "y"
+        shape = tuple(
+            SymbolicSize.of(f"{name if axis else 'x'}{axis}") if axis in axes else size
+            for axis, size in enumerate(tensor.shape)
+        )
+        return Tensor(shape, tensor.dtype, tensor.constant)
+
+    def of_all(part: Region) -> Region:
+        return part.replace(
+            inputs=tuple(map(of, part.inputs)),
+            operands=tuple(map(of, part.operands)),
+            output=of(part.output),
+        )
+
+    return of_all(region).replace(parts=tuple(map(of_all, region.parts)))
+
+
+def symbols(region: Region) -> Mapping[str, int]:
+    """The values of all symbols for a pair of known sizes."""
+    found = {f"y{axis}": size for axis, size in enumerate(region.parts[0].output.shape)}
+    return found | {f"x{axis}": size for axis, size in enumerate(region.inputs[0].shape)}

@@ -6,7 +6,8 @@
 Threads share the bands. The first part writes all pixels and channels of a band to a buffer of the
 task, from which the matmul reads its rows. So the tensor between the two, often the largest of a
 block of MobileNet, never leaves L2. With integers and bfloat16 the first part keeps its ring of
-staged rows from one band to the next. The number of images may be known at run time only.
+staged rows from one band to the next. The number of images and their extents may be dynamic: bands
+are then cut when the kernel runs.
 
 The parts are regions like those outside of a chain; the attribute "sources" says where their inputs
 and operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
@@ -27,7 +28,7 @@ from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, bind
+from microkernels.vector.expressions import Expr, bind, materialise
 from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.depthwise.config import dot_kernel
 from tir_schedules.convolution.depthwise.direct import DirectTiles
@@ -35,13 +36,22 @@ from tir_schedules.convolution.depthwise.nests import WHY_VECTORS, lines_nest
 from tir_schedules.convolution.depthwise.results import DepthwiseProblem, Results
 from tir_schedules.convolution.depthwise.staged import StagedTiles
 from tir_schedules.core.attributes import Source
-from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
+from tir_schedules.core.emission import (
+    ceil_div,
+    kernel_function,
+    opaque_block,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.extents import (
+    allocated,
+    as_expr,
     as_matrix,
     as_vector,
     extent,
     flat_rows,
     flat_view,
+    open_view,
     read_extents,
 )
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
@@ -51,8 +61,9 @@ from tir_schedules.core.template import Packing, Template, register_template, te
 from tir_schedules.cost.amx_cost import reasons
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product.dynamic.rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, product_of
-from tir_schedules.product.matmul_config import dimensions
+from tir_schedules.product.matmul_config import dimensions, plan_of
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.zero_points import named_inputs
 from tir_schedules.rows.normalize_view import reshaped
@@ -62,6 +73,7 @@ from .depthwise_pointwise_cost import (
     check,
     estimate_pair,
     pointwise_rows,
+    usual,
     variations,
 )
 from .packing import express, pack, packed_shape, packed_uses, sources_of, tensors_of, unpack
@@ -81,7 +93,7 @@ from .parts import (
 
 def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest]:
     """The loops of both parts in bands."""
-    region = region.sampled()
+    region, config = usual(region, config)
     problem = DepthwiseProblem.of(region.parts[0])
     lines = min(config.lines, problem.rows.outputs)
     bands = problem.batch * pieces(problem.rows.outputs, lines)
@@ -103,10 +115,11 @@ def products(
     region: Region, config: DepthwisePointwiseConfig, machine: Machine
 ) -> Iterator[Product]:
     """The matmul of a band."""
-    image = DepthwiseProblem.of(region.sampled().parts[0])
+    known, bands = usual(region, config)
+    image = DepthwiseProblem.of(known.parts[0])
     one = dataclasses.replace(machine, threads=1)
-    rows = pointwise_rows(region, config.lines)
-    copies = image.batch * math.ceil(image.rows.outputs / config.lines)
+    rows = pointwise_rows(known, bands.lines)
+    copies = image.batch * math.ceil(image.rows.outputs / bands.lines)
     product = product_of(rows, config.pointwise, one)
     yield dataclasses.replace(product, part=region.parts[1], copies=copies)
 
@@ -138,7 +151,13 @@ def _reject_inputs(region: Region) -> str | None:
 
 
 class _Pair:
-    """Both parts, around the kernel's parameters."""
+    """Both parts, around the kernel's parameters.
+
+    Attributes
+    ----------
+    lines, bands : int or Expr
+        Lines of a band, but for the last one of an image, and bands of an image.
+    """
 
     def __init__(
         self,
@@ -148,20 +167,48 @@ class _Pair:
         inputs: Sequence[Expr],
         output: Expr,
     ) -> None:
-        self.region, self.config, self.isa = region, config, isa
+        self.config, self.isa = config, isa
         self.problem, self.kernel = check(region, config, isa)
+        self.opened = self.problem.opens_image
+        if self.opened:  # the matmul's rows are then those of a matrix
+            region = region.replace(parts=(region.parts[0], open_view(region.parts[1])))
+        self.region = region
         self.given = [list(self._given(number, inputs)) for number in range(2)]
         m, n, _ = dimensions(region.parts[1])
         self.output = reshaped(output, region.output, (m, n))
+        self.lines: int | Expr = config.lines
+        self.bands: int | Expr = -(-self.problem.rows.outputs // config.lines)
+        if self.opened:
+            self.lines, self.bands = self._open_bands()
 
     @property
     def items(self) -> int | Expr:
         """Pieces of work, which threads share: bands of all images."""
-        return extent(self.problem.batch) * self._bands
+        return extent(self.problem.batch) * self.bands
 
-    @property
-    def _bands(self) -> int:
-        return -(-self.problem.rows.outputs // self.config.lines)
+    def _open_bands(self) -> tuple[Expr, Expr]:
+        """The numbers of `cut_lines`, for extents that the kernel reads off its arguments."""
+        config, one = self.config, as_expr(1)
+        outputs = as_expr(extent(self.problem.rows.outputs))
+        width = tirx.Max(as_expr(extent(self.problem.columns.outputs)), one)
+        images = tirx.Max(as_expr(extent(self.problem.batch)), one)
+        tiles = materialise(tirx.Max(ceil_div(outputs, config.lines), one))
+        most = materialise(tirx.Max(I.floordiv(as_expr(config.pixels), width * config.lines), one))
+        bands = ceil_div(tiles, most)
+        if config.threads > 1:
+            total = ceil_div(images * bands, config.threads) * config.threads
+            bands = tirx.Min(tiles, ceil_div(total, images))
+        lines = materialise(ceil_div(tiles, materialise(bands)) * config.lines)
+        return lines, materialise(ceil_div(outputs, lines))
+
+    def _band_rows(self) -> Expr:
+        """A buffer for the pixels of a band."""
+        made, config, columns = self.region.parts[0].output, self.config, self.problem.columns
+        pixels: int | Expr = config.lines * extent(columns.outputs)
+        if self.opened:
+            least = config.lines * allocated(columns.outputs)
+            pixels = tirx.Max(as_expr(config.pixels), as_expr(least))
+        return rows_between(made, pixels, row_pitch(made, self.kernel))
 
     def _given(self, number: int, inputs: Sequence[Expr]) -> Iterator[Expr | None]:
         """What a part reads, in the shape that it reads it in; None: the other's result."""
@@ -178,23 +225,28 @@ class _Pair:
 
     def share(self, first: Expr, last: Expr) -> None:
         """The bands from `first` to `last`, in the calling thread."""
-        problem, lines = self.problem, self.config.lines
-        width, outputs = problem.columns.outputs, problem.rows.outputs
-        made = self.region.parts[0].output
-        self.rows = rows_between(made, lines * width, row_pitch(made, self.kernel))
+        lines, width = self.lines, extent(self.problem.columns.outputs)
+        outputs = extent(self.problem.rows.outputs)
+        named = materialise if self.opened else bind
+        self.rows = self._band_rows()
         tiles = self._tiles()
         # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
         with tiles.prepared(), I.serial(last - first) as number:
             item = bind(first + number)
-            band, sample = I.floormod(item, self._bands), I.floordiv(item, self._bands)
-            line = bind(band * lines)
-            self.first = bind((sample * outputs + line) * width)
+            band, sample = I.floormod(item, self.bands), I.floordiv(item, self.bands)
+            if self.opened:
+                band, sample = materialise(band), materialise(sample)
+            line = named(band * lines)
+            self.first = named((sample * outputs + line) * width)
+            most = tirx.Min(as_expr(lines), outputs - line)
             with opaque_block("depthwise"):
                 height = self.config.depthwise.rows
-                most = tirx.Min(tirx.const(lines, "int32"), outputs - line)
                 begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(line, 0))
                 count = I.floordiv(most + (height - 1), height)
                 tiles.bands(sample, I.floordiv(line, height), count, begins)
+            if not isinstance(lines, int) or not isinstance(outputs, int):
+                self._product(materialise(most * width))
+                return
             rest = outputs % lines
             if not rest:
                 self._product(lines * width)
@@ -229,7 +281,7 @@ class _Pair:
         named = named_inputs(part, further)
         return StagedTiles(part, self.problem, config, kernel, x, w, named, results)
 
-    def _product(self, rows: int) -> None:
+    def _product(self, rows: int | Expr) -> None:
         """The matmul of the first `rows` rows of the band."""
         part, given, kernel = self.region.parts[1], self.given[1], self.kernel
         buffers = [buffer for buffer in given[1:] if buffer is not None]
@@ -237,11 +289,14 @@ class _Pair:
         epilogue = Epilogue(part, operands, kernel.narrow, self.first)
         source = (self.rows, lambda row: [row])
         target = (self.output, lambda row: [self.first + row])
+        config = self.config.pointwise
+        product = matmul_of_rows(part, config, kernel, constants, epilogue, source, target)
         with opaque_block("pointwise"):
+            if not isinstance(rows, int):
+                product.run_open(rows, plan_of(part, config).m_block)
+                return
             tiles = TileTask()
-            matmul_of_rows(
-                part, self.config.pointwise, kernel, constants, epilogue, source, target
-            ).run(rows, tiles)
+            product.run(rows, tiles)
             tiles.release()
 
 
@@ -315,13 +370,14 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with open sizes, or None."""
-        if DepthwiseProblem.of(region.parts[0]).opens_image:
-            return "bands of lines of images whose extents are not known"
         return None
 
     def at_run_time(self, region: Region, config: DepthwisePointwiseConfig) -> str:
         """What is decided at run time, for `explain`."""
-        return "how many images"
+        if not DepthwiseProblem.of(region.parts[0]).opens_image:
+            return "how many images"
+        bands = f"bands of {config.lines} lines, or of more with up to {config.pixels} pixels"
+        return f"{bands}; {tile_choices(plan_of(region.parts[1], config.pointwise))}"
 
 
 DEPTHWISE_POINTWISE = register_template(DepthwisePointwise())

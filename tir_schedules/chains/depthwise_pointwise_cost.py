@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec.structs import replace as replace_config
 from tvm import DataType
 
 from microkernels.base.errors import ConfigError
@@ -29,9 +29,9 @@ from microkernels.microkernel import Microkernel
 from tir_schedules.convolution.depthwise import config as depthwise_config
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
 from tir_schedules.convolution.depthwise.results import DepthwiseProblem
+from tir_schedules.convolution.geometry import SAMPLE_EXTENT, one_image
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import SymbolicSize
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import (
     DEPTHWISE_POINTWISE,
@@ -57,7 +57,9 @@ FOREIGN_ROWS = 2.5
 # panel of a weight that fits L1 is read from L2 again for each band (28x28x256 by 256, f32: bands
 # of one line 1031 us, of 14 lines 957).
 NARROW_SHARE, PANEL_SHARE = 0.42, 0.845
-OPEN_IMAGES = 8  # a number of images that a merge must be worth, besides a single one
+# Images, and their lines and columns, with which merges are estimated where these are dynamic.
+DYNAMIC_SIZES = ((1, SAMPLE_EXTENT), (8, SAMPLE_EXTENT), (1, 4 * SAMPLE_EXTENT))
+MOST_PIXELS = 1 << 20  # of a band
 BAND_CYCLES = 925  # loops around one band more: 7x7x1152 in bands of one line or seven
 
 
@@ -74,13 +76,14 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     Parameters
     ----------
     region : Region
-        Of kind "depthwise_pointwise". For an open number of images both ways are compared for one
-        and for eight, and the worse of them is the answer.
+        Of kind "depthwise_pointwise". Where sizes are dynamic, both ways are compared for several
+        (`DYNAMIC_SIZES`). If one of them is slower as one kernel by more than what merging has to
+        save, it is the answer; else the size that saves the most.
     machine : Machine
         Its threads share the work.
     """
     if region.is_open:
-        return _estimate_any_number(region, machine)
+        return _estimate_dynamic(region, machine)
     pair = _Pair(region, machine)
     sizes = band_sizes(pair.problem.rows.outputs)
     sizes = [n for n in sizes if n == 1 or n * pair.line_bytes <= machine.l2_bytes // 2]
@@ -106,19 +109,71 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     )
 
 
-def _estimate_any_number(region: Region, machine: Machine) -> PairEstimate:
-    """The bands of a single image, whose number is open."""
-    single = estimate_pair(_with_images(region, 1), machine)
-    pair = _Pair(_with_images(region, OPEN_IMAGES), machine)
-    several = replace(single, separate=pair.separate(), merged=pair.in_bands(single.config))
-    return min(single, several, key=lambda each: each.saved / each.separate.total)
+def _estimate_dynamic(region: Region, machine: Machine) -> PairEstimate:
+    """The answer for several sizes of images; the bands are those of any."""
+    if DepthwiseProblem.of(region.parts[0]).opens_image:
+        ways = [in_open_bands(region, machine, t) for t in sorted({1, machine.threads})]
+    else:
+        ways = [estimate_pair(with_images(region, 1, SAMPLE_EXTENT), machine).config]
+    return min((_for_sizes(region, machine, config) for config in ways), key=_time_share)
 
 
-def _with_images(region: Region, number: int) -> Region:
-    """The region for so many images."""
-    batch = region.parts[0].inputs[0].shape[0]
-    assert isinstance(batch, SymbolicSize)
-    return region.with_sizes(defaultdict(lambda: 1, {batch.symbols[0]: number}))
+def _for_sizes(region: Region, machine: Machine, config: DepthwisePointwiseConfig) -> PairEstimate:
+    """The size that decides whether some bands pay."""
+    found = []
+    for images, size in DYNAMIC_SIZES:
+        known = with_images(region, images, size)
+        pair = _Pair(known, machine)
+        cut = cut_lines(known, config) if config.pixels else config
+        lines = f"{cut.lines} line{'s' * (cut.lines > 1)}"
+        found.append(
+            PairEstimate(
+                separate=pair.separate(),
+                merged=pair.in_bands(cut),
+                how=f"in bands of {lines} {on_threads(config.threads)}",
+                least=DEPTHWISE_POINTWISE,
+                config=config,
+            )
+        )
+    worst, best = max(found, key=_time_share), min(found, key=_time_share)
+    return worst if _time_share(worst) > 1 + DEPTHWISE_POINTWISE.share else best
+
+
+def _time_share(estimate: PairEstimate) -> float:
+    return estimate.merged.total / estimate.separate.total
+
+
+def with_images(region: Region, images: int, size: int) -> Region:
+    """The pair with so many images, of so many lines and columns, where that is dynamic."""
+    first, second = region.parts
+    known = one_image(first, images, size)
+    rows = with_rows(second, math.prod(known.output.shape[:-1]))
+    return region.sampled().replace(parts=(known, rows), output=rows.output)
+
+
+def usual(
+    region: Region, config: DepthwisePointwiseConfig
+) -> tuple[Region, DepthwisePointwiseConfig]:
+    """The pair for samples of dynamic sizes, and the configuration with its bands there."""
+    if not DepthwiseProblem.of(region.parts[0]).opens_image:
+        return region.sampled(), config
+    known = with_images(region, 1, SAMPLE_EXTENT)
+    return known, cut_lines(known, config)
+
+
+def cut_lines(region: Region, config: DepthwisePointwiseConfig) -> DepthwisePointwiseConfig:
+    """The bands into which the kernel for any size of images cuts those of one size.
+
+    A band has as many tiles of lines as have at most `config.pixels` pixels, at least one. Threads
+    have equally many bands of all images, and bands equally many lines, as far as that is possible.
+    """
+    problem = DepthwiseProblem.of(region.parts[0])
+    tiles = math.ceil(problem.rows.outputs / config.lines)
+    most = max(1, config.pixels // (problem.columns.outputs * config.lines))
+    total = math.ceil(problem.batch * math.ceil(tiles / most) / config.threads) * config.threads
+    bands = min(tiles, math.ceil(total / problem.batch))
+    lines = min(problem.rows.outputs, math.ceil(tiles / bands) * config.lines)
+    return replace_config(config, lines=lines, pixels=0)
 
 
 class _Pair:
@@ -224,19 +279,23 @@ class DepthwisePointwiseConfig(Config, frozen=True, kw_only=True):
     Attributes
     ----------
     lines : int
-        Rows of the image whose pixels go through both parts together.
+        Rows of the image whose pixels go through both parts together; of an image of dynamic size,
+        the fewest of them.
     threads : int
         Threads that share the bands of so many lines.
     depthwise : DepthwiseConfig
         Of the first part, on one thread.
     pointwise : MatmulConfig
         Of the second part, for the pixels of a band, on one thread.
+    pixels : int
+        Of a band of more lines than the fewest, at most; 0 unless the image's size is dynamic.
     """
 
     lines: int
     threads: int
     depthwise: DepthwiseConfig
     pointwise: MatmulConfig
+    pixels: int = 0
 
     def of_parts(self, region: Region) -> list[Config]:
         """The configuration of every part."""
@@ -256,7 +315,10 @@ def check(
     first, second = region.parts
     problem = depthwise_config.check(first, config.depthwise, isa)
     kernel = check_matmul(second, config.pointwise, isa)
-    check_numbers(region, config, {"lines": problem.rows.outputs, "threads": 4096})
+    limits = {"lines": problem.rows.outputs, "threads": 4096}
+    if problem.opens_image:
+        limits["pixels"] = MOST_PIXELS
+    check_numbers(region, config, limits)
     if config.lines < problem.rows.outputs and config.lines % config.depthwise.rows:
         raise ConfigError(
             f"lines={config.lines} are no whole tiles of {config.depthwise.rows} rows, for "
@@ -279,15 +341,38 @@ def in_bands(
     problem = DepthwiseProblem.of(first)
     depthwise = depthwise_config.default_config(first, one, most_rows)
     kernel = dot_kernel(first, machine.isa)
-    if kernel is not None:  # the ring of staged rows then goes on from band to band
-        blocks = math.ceil(problem.channels / (kernel.lanes * kernel.kr))
-        depthwise = DepthwiseConfig.from_dict({**depthwise.to_dict(), "blocks": blocks})
+    if kernel is not None:
+        depthwise = replace_config(depthwise, blocks=_all_blocks(first, kernel))
     lines = min(problem.rows.outputs, math.ceil(lines / depthwise.rows) * depthwise.rows)
     pointwise = matmul.default_config(pointwise_rows(region, lines), one)
     bands = problem.batch * math.ceil(problem.rows.outputs / lines)
     return DepthwisePointwiseConfig(
         lines=lines, threads=min(threads, bands), depthwise=depthwise, pointwise=pointwise
     )
+
+
+def in_open_bands(region: Region, machine: Machine, threads: int) -> DepthwisePointwiseConfig:
+    """Bands that fill half of L2, of images whose size is dynamic."""
+    first, second = region.parts
+    one = dataclasses.replace(machine, threads=1)
+    depthwise = depthwise_config.default_config(first, one)
+    kernel = dot_kernel(first, machine.isa)
+    if kernel is not None:
+        depthwise = replace_config(depthwise, blocks=_all_blocks(first, kernel))
+    pixel_bytes = first.output.shape[-1] * DataType(first.output.dtype).itemsize
+    pixels = min(MOST_PIXELS, max(1, machine.l2_bytes // 2 // pixel_bytes))
+    return DepthwisePointwiseConfig(
+        lines=depthwise.rows,
+        threads=threads,
+        depthwise=depthwise,
+        pointwise=matmul.default_config(second, one),
+        pixels=pixels,
+    )
+
+
+def _all_blocks(part: Region, kernel: Microkernel) -> int:
+    """Blocks of channels of the first part: its ring then goes on from band to band."""
+    return math.ceil(part.output.shape[-1] / (kernel.lanes * kernel.kr))
 
 
 def pointwise_rows(region: Region, lines: int) -> Region:

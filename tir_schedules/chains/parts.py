@@ -74,7 +74,7 @@ def row_pitch(made: Tensor, reader: Microkernel | None) -> int:
     return uncrowded(reader.steps(n) * reader.kr, int(DataType(made.dtype).itemsize))
 
 
-def rows_between(made: Tensor, rows: int, pitch: int) -> Expr:
+def rows_between(made: Tensor, rows: int | Expr, pitch: int) -> Expr:
     """A buffer for so many rows of a result, in the calling thread; what pads them is 0."""
     kept = "uint16" if made.dtype == "bfloat16" else made.dtype  # see load_vector
     result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)

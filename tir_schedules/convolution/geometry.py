@@ -170,20 +170,25 @@ class ConvGeometry:
         return max(0, min(last, -(-(self.extents[axis] + before) // stride)) - low)
 
 
-def one_image(region: Region) -> Region:
+def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Region:
     """The region of a single image of a usual size, where sizes are symbolic.
 
     By it configurations are chosen, so that threads share the lines of an image.
+
+    Parameters
+    ----------
+    images, size : int
+        Images, and positions of x along an axis, if other numbers than the usual ones are wanted.
     """
     if not region.is_open:
         return region
     x, geometry = region.inputs[0], ConvGeometry.of(region)
     windows = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
     extents = tuple(
-        _usual_extent((taps - 1) * dilation + 1, stride) if is_open((size,)) else size
-        for size, taps, dilation, stride in windows
+        _usual_extent((taps - 1) * dilation + 1, stride, size) if is_open((known,)) else known
+        for known, taps, dilation, stride in windows
     )
-    first = 1 if is_open(x.shape[:1]) else x.shape[0]
+    first = images if is_open(x.shape[:1]) else x.shape[0]
     image = Tensor((first, *extents, x.shape[-1]), x.dtype)
     single = region.replace(inputs=(image, *region.inputs[1:]))
     output = (first, *ConvGeometry.of(single).outputs, region.output.shape[-1])
@@ -197,9 +202,9 @@ def one_image(region: Region) -> Region:
     return single.replace(operands=tuple(map(known, region.operands)), output=known(region.output))
 
 
-def _usual_extent(span: int, stride: int) -> int:
+def _usual_extent(span: int, stride: int, size: int) -> int:
     """Positions of x along an axis; of windows that are larger themselves, for so many results."""
-    return SAMPLE_EXTENT if span <= SAMPLE_EXTENT else (SAMPLE_EXTENT - 1) * stride + span
+    return size if span <= size else (size - 1) * stride + span
 
 
 def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -140,6 +140,16 @@ def test_any_number_of_images() -> None:
     assert "does not pay: in bands of" in reasons(apart)[0]
 
 
+def test_images_of_any_size() -> None:
+    """Every pair of lines and columns that are symbols."""
+    height, width = tirx.Var("height", "int64"), tirx.Var("width", "int64")
+    mod = module(lambda x: block(block(x)), ((1, height, width, 40), "float32"))
+    before = partition(MACHINE.isa, [])(mod)
+    after = merge_depthwise(TWO)(before)
+    assert kinds(after) == ["depthwise_pointwise"] * 2
+    assert all(reason.startswith("template depthwise_pointwise: in b") for reason in reasons(after))
+
+
 def test_a_residual_is_read_from_outside_once() -> None:
     def body(x: relax.Expr) -> relax.Expr:
         return emitted(op.add(op.matmul(depthwise(x), constant(240, 240)), x))

@@ -8,7 +8,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from tests.tir_schedules.pair_regions import pair
+from tests.tir_schedules.pair_regions import opened, pair
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
 from tir_schedules.core.region import Region
@@ -88,3 +88,22 @@ def test_less_cache_makes_merging_better() -> None:
     region = square(56, 144, 24)
     small = TWO.with_numbers(l2_bytes=256 << 10)
     assert of(region, small).separate.between > of(region, TWO).separate.between
+
+
+SKYLAKE = Machine("skylake-avx512", isa_named("avx512"))
+
+
+def test_images_of_any_size_pay_where_large_ones_do_and_small_ones_lose_nothing() -> None:
+    """Of 64 x 64 pixels nothing leaves L2; of 256 x 256 the result between the parts does."""
+    small, large = square(64, 16, 24), square(256, 16, 24)
+    assert not of(small, SKYLAKE).pays and of(large, SKYLAKE).pays
+    found = of(opened(large, (1, 2)), SKYLAKE)
+    assert found.pays and found.config.pixels * 16 * 4 == SKYLAKE.l2_bytes // 2
+    assert not of(opened(large, (1, 2)), ONE).pays
+
+
+def test_one_size_that_loses_is_the_answer() -> None:
+    """Six lines on eight threads, of any width."""
+    eight = dataclasses.replace(SKYLAKE, threads=8)
+    found = of(opened(pair((6, 64), 128, 128, padding=(1,) * 4), (0, 2)), eight)
+    assert found.saved < 0 and found.merged.compute > 1.1 * found.separate.compute

@@ -1,17 +1,22 @@
-"""Depthwise and pointwise convolutions of any number of images: one kernel, exactly the parts."""
+"""Depthwise and pointwise convolutions of any images: one kernel, exactly the parts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from microkernels.base.errors import ConfigError
 from tests.tir_schedules.chain_regions import small_integers, values
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
-from tests.tir_schedules.pair_regions import pair
+from tests.tir_schedules.open_regions import BATCH, OpenKernel, at_sizes
+from tests.tir_schedules.pair_regions import opened, pair, symbols
 from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machine_for
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
-from tir_schedules.chains.depthwise_pointwise_cost import in_bands
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.chains.depthwise_pointwise_cost import cut_lines, in_bands, in_open_bands
+from tir_schedules.core.region import Region
 
 ALL = (1, 1, 1, 1)
 CASES = [
@@ -52,19 +57,92 @@ def test_a_residual() -> None:
     check(pair((5, 4), 18, 18, padding=ALL, residual=True, batch=BATCH), ISAS[-1], 2)
 
 
-def test_images_of_any_extent_are_refused() -> None:
-    region = pair((6, 6), 16, 16, padding=ALL)
-    first, second = region.parts
-    x, *weights = first.inputs
-    shape = (1, LENGTH, 6, 16)
-    first = first.replace(
-        inputs=(Tensor(shape, x.dtype), *weights), output=Tensor(shape, first.output.dtype)
+def check_images(
+    axes: tuple[int, ...],
+    sizes: Sequence[tuple[int, int, int]],
+    isa: str,
+    dtype: str = "float32",
+    pixels: int = 14,
+    threads: int = 1,
+    lines: int | None = None,
+    **fields: Any,
+) -> None:
+    """Of images, lines and columns; where an axis is not dynamic, all sizes have the same there."""
+
+    def of(size: tuple[int, int, int]) -> Region:
+        return pair(size[1:], 33, 17, padding=ALL, dtype=dtype, batch=size[0], **fields)
+
+    region = opened(of((3, 7, 5)), axes)
+    machine = machine_for(isa, threads)
+    config = replace(in_open_bands(region, machine, threads), pixels=pixels)
+    if lines is not None:
+        tile = replace(config.depthwise, rows=lines)
+        config = replace(config, lines=lines, depthwise=tile)
+    kernel = OpenKernel(region, isa, threads, config)
+    integer = dtype in ("uint8", "int8")
+    for number, size in enumerate(sizes):
+        known = of(size)
+        assert at_sizes(region, symbols(known)).key == known.key
+        arrays = (values if integer else small_integers)(known)
+        result = kernel.run(symbols(known), arrays, at_end=bool(number % 2))
+        np.testing.assert_array_equal(result, DEPTHWISE_POINTWISE.reference(known, arrays))
+
+
+# Of one line and column, of bands that leave a lower one, of lines longer than a band, of none.
+SIZES = ((1, 1, 1), (2, 7, 5), (1, 3, 19), (1, 12, 2), (0, 7, 5))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("dtype", "isa"), CASES)
+def test_images_of_any_size_on_every_isa(dtype: str, isa: str) -> None:
+    check_images((0, 1, 2), SIZES, isa, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_images_of_any_size(dtype: str) -> None:
+    isa = ISAS[-1] if dtype == "float32" else INTEGER_ISAS[-1]
+    check_images((0, 1, 2), SIZES, isa, dtype, lines=2)
+
+
+def test_lines_or_columns_alone() -> None:
+    check_images((1,), ((3, 1, 5), (3, 8, 5), (3, 11, 5)), ISAS[-1], pixels=11)
+    check_images((2,), ((3, 7, 1), (3, 7, 6), (3, 7, 31)), ISAS[-1])
+    check_images((2,), ((3, 7, 1), (3, 7, 6), (3, 7, 31)), INTEGER_ISAS[-1], "uint8", pixels=1)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize(("dtype", "isa"), [("float32", ISAS[-1]), ("uint8", INTEGER_ISAS[-1])])
+def test_threads_share_bands_of_any_size(dtype: str, isa: str, threads: int) -> None:
+    check_images((0, 1, 2), SIZES, isa, dtype, threads=threads)
+
+
+def test_strides_and_a_residual_of_any_size() -> None:
+    sizes = ((1, 1, 1), (2, 8, 5), (1, 5, 17))
+    check_images((0, 1, 2), sizes, ISAS[-1], strides=(2, 1), residual=True)
+    check_images((0, 1, 2), sizes, BF16_ISAS[-1], "bfloat16", strides=(2, 2))
+
+
+def test_bands_are_as_the_estimate_cuts_them() -> None:
+    """Threads have equally many, unless there are too few lines; lines are whole tiles."""
+    region = pair((23, 10), 16, 16, padding=ALL, batch=3)
+    config = replace(in_open_bands(opened(region, (1,)), machine_for(ISAS[-1]), 1), lines=2)
+    for pixels, threads, lines in ((1, 1, 2), (60, 1, 6), (1000, 1, 23), (1000, 2, 12), (1, 50, 2)):
+        cut = cut_lines(region, replace(config, pixels=pixels, threads=threads))
+        assert (cut.lines, cut.pixels) == (lines, 0)
+
+
+def test_what_it_says_of_images_of_any_size() -> None:
+    region = opened(pair((6, 6), 16, 16, padding=ALL), (0, 1, 2))
+    machine = machine_for(ISAS[-1])
+    config = DEPTHWISE_POINTWISE.default_config(region, machine)
+    text = DEPTHWISE_POINTWISE.at_run_time(region, config)
+    assert text.startswith(
+        f"bands of 2 lines, or of more with up to {config.pixels} pixels; 1 to 2 rows: "
     )
-    second = second.replace(
-        inputs=(Tensor(shape, x.dtype), *second.inputs[1:]),
-        output=Tensor(shape, second.output.dtype),
-    )
-    region = region.replace(parts=(first, second), output=second.output)
-    region = region.replace(inputs=(first.inputs[0], *region.inputs[1:]))
-    reason = DEPTHWISE_POINTWISE.rejection(region, machine_for("avx2").isa)
-    assert reason == "bands of lines of images whose extents are not known"
+    first, second = DEPTHWISE_POINTWISE.nests(region, config)
+    assert first.operations == 64 * 64 * 16 * 9 and second.operations == 64 * 64 * 16 * 16
+    (product,) = DEPTHWISE_POINTWISE.products(region, config, machine)
+    assert product.plan.m * product.copies == 64 * 64
+    with pytest.raises(ConfigError):
+        DEPTHWISE_POINTWISE.check(region, replace(config, pixels=0), machine.isa)
