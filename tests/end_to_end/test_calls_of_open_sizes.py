@@ -26,6 +26,7 @@ MODELS = (
     "shufflenet",
     "text_detection",
     "text_recognition",
+    "salient_f16",
     "segformer",
     "mobilevit",
     "notes",
@@ -36,7 +37,16 @@ MODELS = (
     "pitch",
     "atoms",
 )
-SLOW = ("minilm", "t5_decoder", "resnet50", "segformer", "mobilevit", "notes", "text_detection")
+SLOW = (
+    "minilm",
+    "t5_decoder",
+    "resnet50",
+    "segformer",
+    "mobilevit",
+    "notes",
+    "text_detection",
+    "salient_f16",
+)
 
 
 def calls(model: Model) -> int:

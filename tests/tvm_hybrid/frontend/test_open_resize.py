@@ -205,13 +205,15 @@ def test_types_stay(dtype: type) -> None:
     np.testing.assert_allclose(found, known.run(None, feeds)[0], rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 5, 6), ("n", 2, "h", "w")])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_float16_is_resized_as_float32_is(mode: str) -> None:
+def test_float16_is_resized_as_float32_is(mode: str, shape: tuple[int | str, ...]) -> None:
     build = OnnxBuilder(19)
-    x = build.input("x", [1, 2, 5, 6], np.float16)
-    sizes = build.constant([1, 2, 10, 12], np.int64)
-    build.output(build.node("Resize", x, "", "", sizes, mode=mode), [1, 2, 10, 12], np.float16)
-    program = tvm_hybrid.compile(build.model(), num_threads=1)
+    x = build.input("x", shape, np.float16)
+    scales = build.constant([1, 1, 2, 2], np.float32)
+    how = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    build.output(build.node("Resize", x, "", scales, **how), None, np.float16)
+    program = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
     assert any("resize2d" in each.op for each in program.explain())
     image = np.random.default_rng(0).standard_normal((1, 2, 5, 6)).astype(np.float16)
     (found,) = program.run(image)

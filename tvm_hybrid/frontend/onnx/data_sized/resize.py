@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from ...resize_values import FLOATS_IN_RELAX
 from ..graph.expressions import Expr, cast, dtype_of, literal
 from ..ops.resize_taps import Resizing, apply_taps, axis_taps, is_apart, rounded, weighed, widened
 from .requests import check
@@ -71,13 +72,13 @@ def open_resize(
         if not (isinstance(axis.scale, float) and axis.scale > 0):
             # Nothing can be made of no elements.
             check(builder, tirx.any(axis.before > 0, tirx.EQ(axis.after, index(0))))
-    fast = _in_relax(how, axes, changed)
-    if fast is not None and dtype_of(x) == "float32":
-        size = relax.ShapeExpr([axis.after for axis in axes[2:]])
-        return relax.op.image.resize2d(x, size, layout="NCHW", **fast)
-    dtype = dtype_of(x)
+    fast, dtype = _in_relax(how, axes, changed), dtype_of(x)
     if changed and how.mode != "nearest":
         x = widened(builder, x)
+    if fast is not None and dtype in FLOATS_IN_RELAX:
+        size = relax.ShapeExpr([axis.after for axis in axes[2:]])
+        resized = builder.normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
+        return rounded(builder, resized, dtype)
     weighed_axes = {number: axes[number] for number in changed}
     if _sums_at_once(how, weighed_axes, dtype):
         x = _summed(builder, x, how, weighed_axes)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ...resize_values import FLOATS_IN_RELAX
 from ..data_sized.resize import open_resize
 from ..data_sized.sizes import is_open
-from ..graph.expressions import Expr, constant, dtype_of, given, known_dims, literal
+from ..graph.expressions import Converter, Expr, constant, dtype_of, given, known_dims, literal
 from ..operators import operator
 from .resize_taps import Resizing, Taps, apply_taps, axis_taps, is_apart, rounded, widened
 
@@ -155,7 +156,7 @@ def _emit(
     if not all(axis.is_choice for axis in taps):
         x = widened(builder, x)
     fast = _relax_form(how, dims, shape, scales, taps)
-    if fast is not None and dtype in ("float32", "float16", "bfloat16"):
+    if fast is not None and dtype in FLOATS_IN_RELAX:
         size = relax.ShapeExpr(list(shape[2:]))
         resized = builder.normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
         return rounded(builder, resized, dtype)
