@@ -114,9 +114,9 @@ class CompileOptions(CodeOptions):
         "fine": an operator of ours with the elementwise ones around it; "none": that operator
         alone. The lower levels are there to compare with.
     fast_math : {"off", "default", "on"}
-        Where 3x3 convolutions of f32 may use Winograd's algorithm, whose results round otherwise.
-        "default": where the largest error to expect is within 5e-5 of the results' root mean
-        square; "on": wherever it is faster; "off": nowhere.
+        Where 3x3 and one-dimensional convolutions of f32 may use Winograd's algorithm, whose
+        results round otherwise. "default": where the largest error to expect is within 5e-5 of the
+        results' root mean square; "on": wherever it is faster; "off": nowhere.
     records : path-like or sequence of path-like, optional
         Tuning records to apply, in this order: these files', or for None those that
         `TVM_HYBRID_RECORDS` names; then those that this package brings for the CPU. A region that

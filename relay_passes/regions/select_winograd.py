@@ -1,4 +1,4 @@
-"""Select Winograd: uses Winograd's algorithm for 3x3 convolutions of stride 1 that it makes faster.
+"""Select Winograd: uses Winograd's algorithm for convolutions of stride 1 that it makes faster.
 
 Before
 
@@ -44,6 +44,7 @@ from relay_passes.ir.functions import (
 )
 from relay_passes.ir.moving_operators import moved_weights, weight_bytes, weights_of
 from relay_passes.ir.rewrite import map_functions
+from tir_schedules.convolution.winograd.algorithm import Algorithm
 from tir_schedules.convolution.winograd.config import default_config, direct_cycles, winograd_cost
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.product_plan import is_integer
@@ -52,7 +53,7 @@ from tir_schedules.core.template import template_for
 
 TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3
 LEAST_GAIN = 0.9  # of the direct template's time: what the estimates cannot tell
-DIRECT, WINOGRAD = "conv2d", "conv2d_winograd"
+DIRECT, WINOGRAD = ("conv1d", "conv2d"), "conv2d_winograd"
 _UNKNOWN = (
     "Winograd needs a weight that is a constant, or one that "
     "partition_for_tvm_hybrid(transform_params=True) packs before any run"
@@ -90,12 +91,12 @@ def select_winograd(
         def chosen(function: relax.Function) -> relax.Function:
             region = region_of(function)
             moved = region.replace(op=WINOGRAD)
-            if region.op != DIRECT:
+            if region.op not in DIRECT:
                 return function
             if template_for(WINOGRAD).rejection(moved, machine.isa) is not None:
                 return function
             if function in unknown:
-                return function.with_attr(REASON, f"template {DIRECT}; {_UNKNOWN}")
+                return function.with_attr(REASON, f"template {region.op}; {_UNKNOWN}")
             choice = choose(region, machine, fast_math, cold)
             function = function.with_attr(REASON, choice.reason)
             if not choice.winograd:
@@ -118,10 +119,10 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
     """
     if is_integer(region):
         return _faster(region, machine, cold, "exact")
-    stays = f"template {DIRECT}; Winograd"
+    stays = f"template {region.op}; Winograd"
     if fast_math == "off":
         return Choice(False, f"{stays} is not allowed: fast_math is off")
-    error = expected_error(region.inputs[0].shape[-1])
+    error = expected_error(region.inputs[0].shape[-1], Algorithm.of(region).growth)
     if fast_math == "default" and error > TOLERANCE:
         return Choice(
             False,
@@ -138,7 +139,7 @@ def _faster(region: Region, machine: Machine, cold: bool, errors: str) -> Choice
     ours = winograd_cost(moved, default_config(moved, machine), machine, cold).total / per_ms
     theirs = direct_cycles(region, machine, cold) / per_ms
     if ours > LEAST_GAIN * theirs:
-        stays = f"template {DIRECT}; Winograd is estimated at"
+        stays = f"template {region.op}; Winograd is estimated at"
         return Choice(False, f"{stays} {ours:.3g} ms, direct at {theirs:.3g} ms")
     return Choice(
         True,

@@ -1,4 +1,4 @@
-"""Template "conv2d_winograd": 3x3 convolutions of stride 1.
+"""Template "conv2d_winograd": convolutions of stride 1, of 3x3 taps or of taps in a line.
 
-In: an image, a transformed weight. Out: a TIR function with a quarter of the products.
+In: an image or a signal, a transformed weight. Out: a TIR function with fewer products.
 """

@@ -36,6 +36,8 @@ from tir_schedules.cost.cost import Cost, flops_us
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.product.tile_config import check_tile, register_tiles
 
+from .algorithm import Algorithm
+from .problem import WinogradProblem
 from .transforms import Algorithm
 
 LINE = 16  # f32 values of a cache line
@@ -46,7 +48,7 @@ _FEWEST_TILES = 4  # the weights pass through once for every block
 class WinogradConfig(TileConfig, frozen=True, kw_only=True):
     """Numbers that make the template concrete.
 
-    `m_block` counts the tiles of 4x4 results that are transformed, multiplied and transformed back
+    `m_block` counts the tiles of results that are transformed, multiplied and transformed back
     before the next ones; it bounds what lies in L2. A block may have one tile more where blocks of
     that size would be more than there are tiles. Of images of open sizes it is a multiple of
     `rows`, and K is not cut.
@@ -192,14 +194,22 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
 #     56x56x64     560  558       28x28x128   535  534       14x14x256    670  671
 #     80x80x64    1141 1171       40x40x96    620  621       7x7x512     1676 1595
 #     48x48x3x32    31   30       32x32x16     17   19       10x10x64      26   27
+#
+# Of lines of taps, what is saved: the time of the direct template over Winograd's, estimated and
+# measured (Zen 4, kernels of avx512): 512x512 to 256, 5 taps 2.34 2.27; 7500x128, 3 taps, dilation
+# 16 1.74 1.96; 1500x384, 3 taps 1.90 1.79; 128x192, 5 taps 2.28 2.23; 2100x32 to 200, 7 taps 1.27
+# 1.46; 500x64, 2 taps 1.26 1.40; 64x64, 3 taps 1.51 1.50.
 
 
-# Of a vector of a tile, of x and of the results, measured from L2.
+# Of a vector of a tile of 3x3 kernels, of x and of the results, measured from L2; other tiles take
+# as much of it as they have of its products.
 TRANSFORM_CYCLES = {"float32": (110.0, 90.0), "int16": (45.0, 30.0)}
+TRANSFORM_PRODUCTS = {"float32": 36, "int16": 16}
 # Of 8-bit integers without VNNI, measured on an Emerald Rapids: the time of a product of words over
 # that of one of f32, and of the template "conv2d" by bytes over its estimate.
 WORDS, BY_BYTES = {"avx512": 1.0, "avx2": 0.55}, {"avx512": 1.5, "avx2": 1.1}
 TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
+LINE_TILE_CYCLES = 40.0  # the same of a line of results
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
 ALIKE = 2  # threads that read the same weight count as so many for memory, at most
@@ -218,7 +228,8 @@ def winograd_cost(
     """
     problem, lanes = WinogradProblem.of(region), microkernel_named(config.kernel).lanes
     channels, algorithm = problem.geometry.channels, problem.algorithm
-    of_input, of_output = TRANSFORM_CYCLES[algorithm.element]
+    part = algorithm.products / TRANSFORM_PRODUCTS[algorithm.element]
+    of_input, of_output = (part * cycles for cycles in TRANSFORM_CYCLES[algorithm.element])
     matrices = algorithm.products * algorithm.bytes  # bytes of an element in all of them
     sums = algorithm.products * SUM_BYTES
     blocks, each = config.blocks(problem)
@@ -237,7 +248,8 @@ def winograd_cost(
     of_inputs = math.ceil(c_vectors / members) * tiles
     if c_vectors < members:
         of_inputs = math.ceil(tiles / members) * c_vectors
-    transforms = of_inputs * of_input + tiles * (share * of_output + TILE_CYCLES)
+    of_tile = TILE_CYCLES if min(axis.taps for axis in algorithm.axes) > 1 else LINE_TILE_CYCLES
+    transforms = of_inputs * of_input + tiles * (share * of_output + of_tile)
     whole = matrices * channels * n_vectors * lanes
     weight = matrices * channels * share * lanes
     kept = tiles * (matrices * channels + sums * config.vectors * lanes)

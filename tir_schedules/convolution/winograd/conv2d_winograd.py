@@ -1,14 +1,15 @@
-"""Template "conv2d_winograd": 3x3 convolutions of stride 1 with fewer products.
+"""Template "conv2d_winograd": convolutions of stride 1 with fewer products.
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
-The weight is transformed ahead of the runs, in float64; it then takes four times its bytes. A block
-of tiles goes through three stages, and what lies between them stays in L2: the transform of x, 36
-products on the registered f32 microkernels, and the inverse transform with the epilogue in
-registers (Lavin and Gray, arXiv 1509.09308; with the points of transforms.py). Padding and
-incomplete tiles need no copy. Threads take blocks of their own or, where there are few tiles, share
-the output channels of each block, with a barrier between the stages. Images may be of any number
-and size.
+Kernels are 3x3, or a line of 2 to 7 taps with any dilation, whose tiles are a line of results
+(`line_transforms`). The weight is transformed ahead of the runs, in float64; a 3x3 weight then
+takes four times its bytes. A block of tiles goes through three stages, and what lies between them
+stays in L2: the transform of x, 36 products on the registered f32 microkernels, and the inverse
+transform with the epilogue in registers (Lavin and Gray, arXiv 1509.09308; with the points of
+transforms.py). Padding and incomplete tiles need no copy. Threads take blocks of their own or,
+where there are few tiles, share the output channels of each block, with a barrier between the
+stages. Images may be of any number and size.
 
 Results differ from those of "conv2d" by rounding: see
 `convolution.winograd.transforms.expected_error`.
@@ -53,8 +54,10 @@ from tir_schedules.core.template import Packing, register_template
 from tir_schedules.product.tile_config import RESULT_DTYPES
 from tir_schedules.product.zero_points import expressed_bytes
 
+from .algorithm import Algorithm, kernel_reason
 from .config import WinogradConfig, WinogradProblem, check, default_config, space
 from .output_transform import flat_epilogue
+from .problem import WinogradProblem
 from .program import (
     Block,
     Panel,
@@ -98,29 +101,33 @@ def pack(
 def unpack(
     region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The weight [3, 3, C, OC] as a Relax expression of its packed form, of floats but rounded."""
-    op, (_, _, channels, n) = relax.op, region.inputs[1].shape
+    """The weight [*kernel, C, OC] as a Relax expression of its packed form; floats are rounded."""
+    op, (*_, channels, n) = relax.op, region.inputs[1].shape
     algorithm, integers = Algorithm.of(region), is_integer(region)
-    inverse = relax.const(algorithm.g_inverse.astype(np.float32))
+    lines, columns = algorithm.axes
+    of_lines, of_columns = (
+        relax.const(axis.g_inverse.astype(np.float32)) for axis in algorithm.axes
+    )
     if integers:  # exact in f32: numbers of 12 bits, and halves
         expr = op.astype(words_of_bytes(expr, packed_elements(region, config)), "float32")
-    reach, matrix = algorithm.reach, _panels(region, config).unpack(expr)
-    half = op.matmul(inverse, op.reshape(matrix, (reach, reach * channels * n)))
-    whole = op.matmul(inverse, op.reshape(half, (TAPS, reach, channels * n)))
-    weight = op.reshape(whole, (TAPS, TAPS, channels, n))
+    matrix = _panels(region, config).unpack(expr)
+    half = op.matmul(of_lines, op.reshape(matrix, (lines.reach, columns.reach * channels * n)))
+    whole = op.matmul(of_columns, op.reshape(half, (lines.taps, columns.reach, channels * n)))
+    weight = op.reshape(whole, region.inputs[1].shape)
     return op.astype(weight, region.inputs[1].dtype) if integers else weight
 
 
 def express(
     region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The packed weight as a Relax expression of one [3, 3, C, OC]."""
-    op, (_, _, channels, n) = relax.op, region.inputs[1].shape
+    """The packed weight as a Relax expression of one [*kernel, C, OC]."""
+    op, (*_, channels, n) = relax.op, region.inputs[1].shape
     algorithm, integers = Algorithm.of(region), is_integer(region)
-    g, reach = relax.const(algorithm.g, "float64"), algorithm.reach
-    wide = op.reshape(op.astype(expr, "float64"), (TAPS, TAPS * channels * n))
-    half = op.reshape(op.matmul(g, wide), (reach, TAPS, channels * n))
-    whole = op.astype(op.matmul(g, half), "int32" if integers else "float32")
+    lines, columns = algorithm.axes
+    of_lines, of_columns = (relax.const(axis.g, "float64") for axis in algorithm.axes)
+    wide = op.reshape(op.astype(expr, "float64"), (lines.taps, columns.taps * channels * n))
+    half = op.reshape(op.matmul(of_lines, wide), (lines.reach, columns.taps, channels * n))
+    whole = op.astype(op.matmul(of_columns, half), "int32" if integers else "float32")
     matrix = op.reshape(whole, (algorithm.products * channels, n))
     packed = _panels(region, config).express(matrix)
     if not integers:
@@ -148,7 +155,7 @@ def _panels(region: Region, config: WinogradConfig) -> Panels:
 
 
 class Winograd(ConvTemplate[WinogradConfig]):
-    """A 3x3 convolution of stride 1 with fewer products."""
+    """A convolution of stride 1 with fewer products: of 3x3 taps, or of taps in a line."""
 
     name = "conv2d_winograd"
     config_type = WinogradConfig
@@ -210,10 +217,13 @@ class Winograd(ConvTemplate[WinogradConfig]):
         if not w.constant:
             return "the weight is not constant"
         geometry = ConvGeometry.of(region)
-        if geometry.kernel != (TAPS, TAPS):
-            return f"a kernel of {'x'.join(map(str, geometry.kernel))}, not 3x3"
-        if geometry.strides != (1, 1) or geometry.dilation != (1, 1):
-            return "strides or dilation"
+        if (reason := kernel_reason(region)) is not None:
+            return reason
+        if set(geometry.strides) != {1}:
+            return "strides"
+        line = math.prod(geometry.kernel) == max(geometry.kernel)
+        if set(geometry.dilation) != {1} and not line:
+            return "dilation"
         if geometry.groups != 1:
             return f"{geometry.groups} groups"
         if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:
@@ -223,10 +233,12 @@ class Winograd(ConvTemplate[WinogradConfig]):
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with open sizes, or None."""
         geometry = ConvGeometry.of(region)
-        for size, *margins in zip(geometry.extents, geometry.before, geometry.after, strict=True):
+        margins_of = zip(geometry.before, geometry.after, strict=True)
+        of_axes = zip(geometry.extents, geometry.kernel, geometry.dilation, margins_of, strict=True)
+        for size, taps, step, margins in of_axes:
             # Elsewhere an image without pixels has no results, and nothing is read.
-            if is_open((size,)) and sum(margins) >= TAPS:
-                return f"padding of {margins} around an extent that may be 0"
+            if is_open((size,)) and sum(margins) > (taps - 1) * step:
+                return f"padding of {list(margins)} around an extent that may be 0"
         return super().opens(region, isa)
 
     def at_run_time(self, region: Region, config: WinogradConfig) -> str:

@@ -99,7 +99,7 @@ class OutputTransform:
     def size(self) -> int:
         """Elements of an M, and of a tile of results behind it."""
         algorithm = self.problem.algorithm
-        return algorithm.products * self.pitches[0] + algorithm.tile**2 * self.lanes
+        return algorithm.products * self.pitches[0] + algorithm.results * self.lanes
 
     def emit(self, start: Expr, first: Expr, tiles: Expr, panel: Expr, width: Expr) -> None:
         """The tiles of a block, for `width` vectors of output channels from `panel` on.
@@ -115,32 +115,37 @@ class OutputTransform:
         """
         matrix, tile_pitch = self.pitches
         algorithm = self.problem.algorithm
-        size, reach, transform = algorithm.tile, algorithm.reach, algorithm.output_transform
+        lines, columns = algorithm.axes
+
+        def place(at: Expr, i: int, j: int) -> Expr:
+            return ramp(at + (i * columns.reach + j) * matrix, self.lanes)
+
         with I.serial(tiles) as tile, opaque_block("restore"):
             sample, row, column = self.problem.place(first + tile)
-            y, x = bind(row * size), bind(column * size)
+            y, x = (bind(self.problem.start(axis, at)) for axis, at in enumerate((row, column)))
             with I.serial(width) as vector, opaque_block("vector"):
                 at = materialise(start + tile * tile_pitch + vector * self.lanes)
                 halves = [
                     in_memory(
-                        transform(
-                            [
-                                bind(self.m[ramp(at + (i * reach + j) * matrix, self.lanes)])
-                                for i in range(reach)
-                            ]
+                        lines.output_transform(
+                            [bind(self.m[place(at, i, j)]) for i in range(lines.reach)]
                         )
                     )
-                    for j in range(reach)
+                    for j in range(columns.reach)
                 ]
                 results = [
                     in_memory(
-                        [algorithm.given(each) for each in transform([half[p] for half in halves])]
+                        [
+                            algorithm.given(each)
+                            for each in columns.output_transform([half[p] for half in halves])
+                        ]
                     )
-                    for p in range(size)
+                    for p in range(lines.tile)
                 ]
+                down, right = (self.problem.steps(axis) for axis in (0, 1))
 
                 def put(value: Expr, i: Expr | int, j: Expr | int) -> None:
-                    self._store(value, sample, y + i, x + j, panel + vector)
+                    self._store(value, sample, y + i * down, x + j * right, panel + vector)
 
                 self._put_all(results, start + algorithm.products * matrix, y, x, put)
 
@@ -153,31 +158,41 @@ class OutputTransform:
         put: Callable[[Expr, Expr | int, Expr | int], None],
     ) -> None:
         """The results that exist of a tile whose first pixel is (y, x)."""
-        outputs, tile = self.problem.geometry.outputs, self.problem.algorithm.tile
-        ends = list(zip((y, x), outputs, map(extent, outputs), strict=True))
+        outputs, axes = self.problem.geometry.outputs, self.problem.algorithm.axes
+        steps = self.problem.geometry.dilation
+        high, wide = (axis.tile for axis in axes)
+        ends = list(zip((y, x), outputs, map(extent, outputs), steps, axes, strict=True))
 
         def whole() -> None:
-            for i in range(tile):
-                for j in range(tile):
+            for i in range(high):
+                for j in range(wide):
                     put(results[i][j], i, j)
 
+        def left(pixel: Expr, end: Expr | int, step: int, tile: int) -> Expr:
+            """Results of a tile that exist; a tile of a last phase may have none."""
+            if step == 1:
+                return tirx.Min(end - pixel, tile)
+            return tirx.Max(tirx.Min(I.floordiv(end - pixel + (step - 1), step), tile), 0)
+
         def cut() -> None:
-            for i in range(tile):
-                for j in range(tile):
-                    place = ramp(rest + (i * tile + j) * self.lanes, self.lanes)
+            for i in range(high):
+                for j in range(wide):
+                    place = ramp(rest + (i * wide + j) * self.lanes, self.lanes)
                     I.buffer_store(self.m, results[i][j], [place])
-            rows, columns = (tirx.Min(end - pixel, tile) for pixel, _, end in ends)
+            rows, columns = (
+                left(pixel, end, step, axis.tile) for pixel, _, end, step, axis in ends
+            )
             with I.serial(rows) as y_in, I.serial(columns) as x_in, opaque_block("result"):
-                place = ramp(rest + (y_in * tile + x_in) * self.lanes, self.lanes)
+                place = ramp(rest + (y_in * wide + x_in) * self.lanes, self.lanes)
                 put(bind(self.m[place]), y_in, x_in)
 
         if self.epilogue.cost > LONG_EPILOGUE:
             cut()
             return
         inside = [
-            tirx.LE(pixel + tile, end)
-            for pixel, size, end in ends
-            if is_open((size,)) or size % tile
+            tirx.LE(pixel + ((axis.tile - 1) * step + 1), end)
+            for pixel, size, end, step, axis in ends
+            if axis.tile > 1 and (is_open((size,)) or size % (step * axis.tile))
         ]
         either(inside, whole, cut)
 
@@ -187,7 +202,8 @@ class OutputTransform:
         pixel = (sample * height + y) * width + x
 
         def store(columns: Columns) -> None:
-            store_vector(self.out, self.epilogue(value, pixel, columns), [sample, y, x], columns)
+            index = self.problem.index(sample, y, x)
+            store_vector(self.out, self.epilogue(value, pixel, columns), index, columns)
 
         store_columns(self.problem.geometry.out_channels, self.lanes, vector, True, store)
 
@@ -206,7 +222,7 @@ class InputTransform:
 
         V [products][tiles][C]    B^T d B of every tile and channel
 
-    Tiles overlap by two pixels. At the edges, what lies outside of x is replaced by 0 after a
+    Tiles overlap. At the edges, what lies outside of x is replaced by 0 after a
     load from the nearest pixel; nothing is copied.
 
     Where tiles come from and where they go to.
@@ -257,18 +273,20 @@ class InputTransform:
         of_tiles = part_of(tiles, 1 if by_channels else members, member)
         of_vectors = part_of(self.vectors, members if by_channels else 1, member)
         top, left = self.problem.geometry.before
-        size, reach = self.problem.algorithm.tile, self.problem.algorithm.reach
+        high, wide = (axis.reach for axis in self.problem.algorithm.axes)
         with I.serial(*of_tiles) as tile, opaque_block("transform"):
             sample, row, column = self.problem.place(first + tile)
-            y, x = bind(row * size - top), bind(column * size - left)
+            y = bind(self.problem.start(0, row) - top)
+            x = bind(self.problem.start(1, column) - left)
 
             def emit(edge: bool) -> None:
-                rows = [self._position(0, y, i, edge) for i in range(reach)]
-                columns = [self._position(1, x, j, edge) for j in range(reach)]
+                rows = [self._position(0, y, i, edge) for i in range(high)]
+                columns = [self._position(1, x, j, edge) for j in range(wide)]
 
                 def load(vector: Expr, i: int, j: int) -> Expr:
                     inside = all_of([*rows[i].conditions, *columns[j].conditions])
-                    return self._load([sample, rows[i].index, columns[j].index], vector, inside)
+                    index = self.problem.index(sample, rows[i].index, columns[j].index)
+                    return self._load(index, vector, inside)
 
                 with I.serial(*of_vectors) as vector, opaque_block("vector"):
                     self._vector(load, start + tile * self.pitches[1], vector)
@@ -278,20 +296,21 @@ class InputTransform:
 
     def _vector(self, load: Callable[[Expr, int, int], Expr], start: Expr, vector: Expr) -> None:
         """One vector of channels of one tile."""
-        transform, reach = self.problem.algorithm.input_transform, self.problem.algorithm.reach
+        high, wide = self.problem.algorithm.axes
         columns = [
-            in_memory(transform([bind(load(vector, i, j)) for i in range(reach)]))
-            for j in range(reach)
+            in_memory(high.input_transform([bind(load(vector, i, j)) for i in range(high.reach)]))
+            for j in range(wide.reach)
         ]
         at = materialise(start + vector * self.lanes)
-        for i in range(reach):
-            for j, value in enumerate(transform([column[i] for column in columns])):
-                place = at + (i * reach + j) * self.pitches[0]
+        for i in range(high.reach):
+            for j, value in enumerate(wide.input_transform([column[i] for column in columns])):
+                place = at + (i * wide.reach + j) * self.pitches[0]
                 I.buffer_store(self.v, value, [ramp(place, self.lanes)])
 
     def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
         """A position of a tile; at an edge it may lie outside."""
-        position, last = start + offset, extent(self.problem.geometry.extents[axis]) - 1
+        position = start + offset * self.problem.steps(axis)
+        last = extent(self.problem.geometry.extents[axis]) - 1
         if not edge:
             return _Position(position)
         conditions = self._inside(axis, start, offset)
@@ -301,19 +320,21 @@ class InputTransform:
 
     def _inside(self, axis: int, start: Expr, offset: int) -> list[Expr]:
         """What must hold for a position of a tile to lie in x; nothing if it always does."""
-        geometry = self.problem.geometry
-        size, tiles = geometry.extents[axis], (self.problem.rows, self.problem.columns)[axis]
+        if self.problem.algorithm.axes[axis].reach == 1 and not self.problem.padded(axis):
+            return []
+        geometry, behind = self.problem.geometry, self.problem.last_start(axis)
+        size, offset = geometry.extents[axis], offset * self.problem.steps(axis)
         lowest = offset - geometry.before[axis]
         conditions: list[Expr] = []
         if lowest < 0:
             conditions.append(tirx.GE(start, -offset))
-        if not isinstance(tiles, int) or lowest + self.problem.algorithm.tile * (tiles - 1) >= size:
+        if behind is None or lowest + behind >= size:
             conditions.append(tirx.LT(start, extent(size) - offset))
         return conditions
 
     def _all_inside(self, axis: int, start: Expr) -> list[Expr]:
         """The same for all positions of a tile along an axis."""
-        last_of = self.problem.algorithm.reach - 1
+        last_of = self.problem.algorithm.axes[axis].reach - 1
         first, last = (self._inside(axis, start, offset) for offset in (0, last_of))
         return [*first[: int(self.problem.geometry.before[axis] > 0)], *last[-1:]]
 

@@ -283,7 +283,7 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
         *inner,
     ]
     useful = geometry.out_channels / (n_vectors * kernel.lanes)
-    useful *= math.prod(geometry.outputs) * geometry.batch / (problem.algorithm.tile**2 * tiles)
+    useful *= math.prod(geometry.outputs) * geometry.batch / (problem.algorithm.results * tiles)
     balance = balance_of(count, teams) * balance_of(n_vectors, members)
     yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
 

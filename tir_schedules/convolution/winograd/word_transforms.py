@@ -27,12 +27,6 @@ G = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
 G_INVERSE = np.array([[1, 0, 0, 0], [0, 1, -1, 0], [0, 0, 0, 1]]) / 2  # G_INVERSE @ G = 1
 
 
-def transformed_weight(weight: np.ndarray) -> np.ndarray:
-    """G g G^T, int16 [4, 4, C, OC] of int8 [3, 3, C, OC]."""
-    found = np.tensordot(G, weight.astype(np.int64), (1, 0))
-    return np.tensordot(G, found, (1, 1)).swapaxes(0, 1).astype(np.int16)
-
-
 def input_transform(d: Sequence[Expr]) -> list[Expr]:
     """B^T d along one axis: four vectors of four."""
     return [bind(value) for value in (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])]
