@@ -2,14 +2,14 @@
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
-Kernels are 3x3, or a line of 2 to 7 taps with any dilation, whose tiles are a line of results
-(`line_transforms`). The weight is transformed ahead of the runs, in float64; a 3x3 weight then
-takes four times its bytes. A block of tiles goes through three stages, and what lies between them
-stays in L2: the transform of x, 36 products on the registered f32 microkernels, and the inverse
-transform with the epilogue in registers (Lavin and Gray, arXiv 1509.09308; with the points of
-transforms.py). Padding and incomplete tiles need no copy. Threads take blocks of their own or,
-where there are few tiles, share the output channels of each block, with a barrier between the
-stages. Images may be of any number and size.
+Kernels are 3x3, or a line of 2 to 7 taps, whose tiles are a line of results (`line_transforms`);
+their taps may be at any distance (dilation). The weight is transformed ahead of the runs, in
+float64; a 3x3 weight then takes four times its bytes. A block of tiles goes through three stages,
+and what lies between them stays in L2: the transform of x, 36 products on the registered f32
+microkernels, and the inverse transform with the epilogue in registers (Lavin and Gray, arXiv
+1509.09308; with the points of transforms.py). Padding and incomplete tiles need no copy. Threads
+take blocks of their own or, where there are few tiles, share the output channels of each block,
+with a barrier between the stages. Images may be of any number and size.
 
 Results differ from those of "conv2d" by rounding: see
 `convolution.winograd.transforms.expected_error`.
@@ -221,9 +221,6 @@ class Winograd(ConvTemplate[WinogradConfig]):
             return reason
         if set(geometry.strides) != {1}:
             return "strides"
-        line = math.prod(geometry.kernel) == max(geometry.kernel)
-        if set(geometry.dilation) != {1} and not line:
-            return "dilation"
         if geometry.groups != 1:
             return f"{geometry.groups} groups"
         if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:

@@ -67,6 +67,7 @@ def test_padding_batch_and_threads(isa: str) -> None:
     check(region_of((6, 5), 16, 48, (0, 0, 0, 0), **same), isa)
     check(region_of((6, 5), 16, 48, (2, 1, 0, 2), batch=2, **same), isa)
     check(region_of((8, 8), 16, 64, **same), isa, threads=2)
+    check(region_of((9, 8), 16, 48, (2, 3, 1, 3), dilation=(2, 3), **same), isa)
 
 
 @every_isa
