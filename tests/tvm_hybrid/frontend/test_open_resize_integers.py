@@ -39,7 +39,7 @@ def image(*shape: int, dtype: type = np.uint8) -> NDArray[Any]:
 
 
 def recomputed(x: NDArray[Any], how: Resizing, after: tuple[int, int]) -> NDArray[Any]:
-    """In the floats of `resize_values`, NumPy's one operation after the other."""
+    """In the floats of `resize_taps`, NumPy's one operation after the other."""
     value = x.astype(np.float32 if x.itemsize <= 2 else np.float64)
     for axis, outputs in zip((2, 3), after, strict=True):
         extent = x.shape[axis]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-
-import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from dataclasses import replace
 
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
@@ -15,9 +12,8 @@ from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
-from microkernels.vector.expressions import Expr, bind, materialise
 from tir_schedules.convolution.direct import cost as conv_cost
-from tir_schedules.convolution.geometry import ConvGeometry, one_image
+from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import (
     Group,
     balanced,
@@ -28,8 +24,6 @@ from tir_schedules.core.blocking import (
     thread_grids,
 )
 from tir_schedules.core.config import best_first
-from tir_schedules.core.emission import ceil_div
-from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import ProductPlan, TileConfig, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost, flops_us
@@ -38,7 +32,6 @@ from tir_schedules.product.tile_config import check_tile, register_tiles
 
 from .algorithm import Algorithm
 from .problem import WinogradProblem
-from .transforms import Algorithm
 
 LINE = 16  # f32 values of a cache line
 _MOST_TILES = 128  # of a block: V of 16 channels is as large as L2 then
@@ -325,68 +318,3 @@ def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[fl
     whole = algorithm.bytes * algorithm.products * channels * columns
     cold = whole > machine.l3_bytes // 4
     return winograd_cost(region, config, machine, cold).total, config.kernel, config.m_block
-
-
-@dataclass(frozen=True)
-class WinogradProblem:
-    """A region in tiles.
-
-    Attributes
-    ----------
-    geometry : ConvGeometry
-        Its shape.
-    rows, columns : int or Expr
-        Tiles along the height and the width of an image.
-    algorithm : Algorithm
-        How they are computed.
-    sample : Expr or None
-        The image that they are of, where the number of images is known at run time only.
-    """
-
-    geometry: ConvGeometry
-    rows: int | Expr
-    columns: int | Expr
-    algorithm: Algorithm
-    sample: Expr | None = None
-
-    @staticmethod
-    def of(region: Region) -> WinogradProblem:
-        """The tiles of a region; of a single image of a usual size, where sizes are open."""
-        geometry, algorithm = ConvGeometry.of(one_image(region)), Algorithm.of(region)
-        rows, columns = (math.ceil(extent / algorithm.tile) for extent in geometry.outputs)
-        return WinogradProblem(geometry, rows, columns, algorithm)
-
-    @staticmethod
-    def opened(region: Region) -> WinogradProblem:
-        """The tiles of all images of open sizes, counted when the kernel runs; emits that."""
-        geometry, algorithm = ConvGeometry.of(region), Algorithm.of(region)
-        rows, columns = (
-            materialise(ceil_div(extent(size), algorithm.tile)) for size in geometry.outputs
-        )
-        return WinogradProblem(geometry, rows, columns, algorithm)
-
-    @property
-    def tiles(self) -> int:
-        """Tiles of all samples, if they are known."""
-        assert isinstance(self.rows, int) and isinstance(self.columns, int)
-        return self.geometry.batch * self.rows * self.columns
-
-    @property
-    def opened_tiles(self) -> Expr:
-        """Emits the same where they are not."""
-        assert not isinstance(self.rows, int)
-        return materialise(self.rows * self.columns * extent(self.geometry.batch))
-
-    def place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
-        """Emits the sample, row and column of a tile."""
-        known = isinstance(self.columns, int) and isinstance(self.rows, int)
-        named = bind if known else materialise
-        tile = named(tile)
-        line = named(I.floordiv(tile, self.columns))
-        column = named(tile - line * self.columns)
-        if self.sample is not None:
-            return self.sample, line, column
-        if self.geometry.batch == 1:
-            return tirx.const(0, "int32"), line, column
-        sample = named(I.floordiv(line, self.rows))
-        return sample, named(line - sample * self.rows), column

@@ -55,20 +55,11 @@ from tir_schedules.product.tile_config import RESULT_DTYPES
 from tir_schedules.product.zero_points import expressed_bytes
 
 from .algorithm import Algorithm, kernel_reason
-from .config import WinogradConfig, WinogradProblem, check, default_config, space
+from .config import WinogradConfig, check, default_config, space
 from .output_transform import flat_epilogue
+from .panel_product import Panel, PanelProduct
 from .problem import WinogradProblem
-from .program import (
-    Block,
-    Panel,
-    PanelProduct,
-    WinogradProgram,
-    estimate,
-    for_size,
-    nests,
-    products,
-)
-from .transforms import TAPS, Algorithm
+from .program import Block, WinogradProgram, estimate, for_size, nests, products
 from .word_transforms import MOST_CHANNELS, words_of_bytes
 
 

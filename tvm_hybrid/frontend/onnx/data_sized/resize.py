@@ -22,9 +22,17 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ...resize_values import FLOATS_IN_RELAX
 from ..graph.expressions import Expr, cast, dtype_of, literal
-from ..ops.resize_taps import Resizing, apply_taps, axis_taps, is_apart, rounded, weighed, widened
+from ..ops.resize_taps import (
+    FLOATS_IN_RELAX,
+    Resizing,
+    apply_taps,
+    axis_taps,
+    is_apart,
+    rounded,
+    weighed,
+    widened,
+)
 from .requests import check
 from .resize_sizes import (
     REACH,

@@ -15,12 +15,20 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...resize_values import FLOATS_IN_RELAX
 from ..data_sized.resize import open_resize
 from ..data_sized.sizes import is_open
-from ..graph.expressions import Converter, Expr, constant, dtype_of, given, known_dims, literal
+from ..graph.expressions import Expr, constant, dtype_of, given, known_dims, literal
 from ..operators import operator
-from .resize_taps import Resizing, Taps, apply_taps, axis_taps, is_apart, rounded, widened
+from .resize_taps import (
+    FLOATS_IN_RELAX,
+    Resizing,
+    Taps,
+    apply_taps,
+    axis_taps,
+    is_apart,
+    rounded,
+    widened,
+)
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}

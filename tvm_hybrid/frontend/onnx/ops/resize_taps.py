@@ -202,6 +202,8 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 _COMPUTED_IN = dict.fromkeys(
     ("float16", "bfloat16", "float32", "int8", "uint8", "int16", "uint16"), "float32"
 )
+FLOATS_IN_RELAX = ("float32", "float16", "bfloat16")
+"""Types that R.image.resize2d is right for, once they are widened."""
 
 
 def widened(builder: relax.BlockBuilder, value: Expr) -> Expr:
