@@ -90,12 +90,19 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
         if each.view is not None:
             outputs[each.view] = given[-1]
             ty = types_of(each.var)[each.result]
-            place = relax.DataflowVar(f"place{each.number}", ty)
+            assert ty.shape is not None
+            # A view, and no copy, in a dataflow block only as a variable of its own.
+            inside = any(
+                isinstance(block, relax.DataflowBlock) and binding.var.same_as(each.var)
+                for block in main.body.blocks
+                for binding in block.bindings
+            )
+            place = (relax.DataflowVar if inside else relax.Var)(f"place{each.number}", ty)
             views[place] = relax.op.reshape(given[-1], ty.shape)
         taken.setdefault(each.var, {})[each.result] = place
     builder = relax.BlockBuilder()
 
-    def changed(binding: relax.Binding) -> list[relax.Binding]:
+    def changed(binding: AnyBinding) -> list[AnyBinding]:
         if binding.var in outputs:
             return [relax.VarBinding(binding.var, outputs[binding.var])]
         if binding.var not in taken:
@@ -389,13 +396,13 @@ def _written(
             continue
         if isinstance(made, relax.Call):
             if is_call(made, "relax.reshape") and view is None:
-                value, view = made.args[0], value
+                view, value = value, made.args[0]
                 continue
             if made.op != CALL_TIR:
                 return None
             kernel = mod[made.args[0]]
             if VIEW in (kernel.attrs or {}) and view is None:
-                value, view = made.args[1].fields[0], value
+                view, value = value, made.args[1].fields[0]
                 continue
             return None if has_reshape_pattern(kernel) else Written(number, value, result, view)
         value = made

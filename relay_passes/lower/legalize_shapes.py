@@ -21,6 +21,7 @@ After
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from tvm import IRModule, ir, relax, te, tirx, topi
 from tvm.ir.transform import PassContext, module_pass
@@ -34,7 +35,8 @@ from microkernels.base.tvm_compat.relax import (
     Legalize,
     legalize_by_tvm,
 )
-from relay_passes.ir.graph import DataflowGraph, is_call
+from relay_passes.ir.axes import moves, view_axes
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES
 
@@ -258,24 +260,41 @@ def plain_views() -> ir.transform.Pass:
     Before
 
         lv = R.squeeze(x, axis=[0])
+        lv1 = R.permute_dims(y, axes=[0, 2, 1, 3])      # [5, 1, 8, 64]
+        lv2 = R.reshape(lv1, R.shape([40, 64]))
 
     After
 
         lv = R.reshape(x, R.shape([2, 64]))
+        lv2 = R.reshape(y, R.shape([40, 64]))
+
+    A permutation that moves nothing is left out in front of a reshape: of the two TVM makes a
+    kernel, which copies.
 
     The pass; it needs A-normal form.
     """
     return value_pass("tvm_hybrid.plain_views", _reshape_plain)
 
 
-def _reshape_plain(_graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
+def _reshape_plain(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
     """A reshape in the place of another operator that keeps the order of elements."""
-    if not is_call(call, *RESHAPES) or is_call(call, "relax.reshape"):
-        return None
     shape = getattr(call.ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
+    if not is_call(call, *RESHAPES) or not isinstance(shape, relax.ShapeExpr):
         return None
-    return relax.op.reshape(call.args[0], shape)
+    source = graph.definition(call.args[0])
+    if _is_still(source):
+        return relax.op.reshape(source.args[0], shape)
+    return None if is_call(call, "relax.reshape") else relax.op.reshape(call.args[0], shape)
+
+
+def _is_still(expr: relax.Expr | None) -> TypeGuard[relax.Call]:
+    """Whether an expression is a permutation that moves no element."""
+    if not is_call(expr, "relax.permute_dims"):
+        return False
+    tensor, axes = region_tensor(expr.args[0]), view_axes(expr)
+    if tensor is None or axes is None:
+        return False
+    return not moves(tensor.shape, [axis for axis in axes if axis is not None])
 
 
 def rewrite_reshapes() -> ir.transform.Pass:
@@ -311,18 +330,21 @@ def rewrite_reshapes() -> ir.transform.Pass:
         found = relax.transform.RewriteDataflowReshape()(shown)
         for name, function in hidden.items():
             found[name] = function
-        for name in _copied_outputs(mod):
-            if name not in hidden and relax.analysis.has_reshape_pattern(mod[name]):
-                found[name] = mod[name].with_attr(VIEW, True)
+        copied = _copied_outputs(mod)
+        for name, kernel in mod.functions_items():
+            if name in hidden or str(name.name_hint) not in copied:
+                continue
+            if isinstance(kernel, tirx.PrimFunc) and relax.analysis.has_reshape_pattern(kernel):
+                found[name] = kernel.with_attr(VIEW, True)
         return found
 
     return run
 
 
-def _copied_outputs(mod: IRModule) -> set[ir.GlobalVar]:
+def _copied_outputs(mod: IRModule) -> set[str]:
     """The kernels of one argument whose results are outputs."""
     return {
-        binding.value.args[0]
+        str(binding.value.args[0].name_hint)
         for function in mod.functions.values()
         if isinstance(function, relax.Function)
         for block in function.body.blocks

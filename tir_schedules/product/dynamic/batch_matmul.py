@@ -89,15 +89,15 @@ def build_open(
         operands = operand_parameters(region)
         c = tensor_parameter("C", problem.stored[-1])
         read_extents()
-        flat = [
+        a, b, c = (
             flat_view(buffer, tensor, Tensor((math.prod(tensor.shape),), tensor.dtype))
             for buffer, tensor in zip((a, b, c), problem.stored, strict=True)
-        ]
+        )
         seen = flat_rows(region)
         pairs = zip(operands, region.operands, seen.operands, strict=True)
         epilogue = Epilogue(seen, [flat_view(*each) for each in pairs], kernel.narrow)
         inputs = named_inputs(region, further) if is_integer(region) else {}
-        OpenBatchMatmul(region, problem, kernel, config, epilogue, inputs, *flat, by_panel).emit(
+        OpenBatchMatmul(region, problem, kernel, config, epilogue, inputs, a, b, c, by_panel).emit(
             threads, alone
         )
     return builder.get()
