@@ -38,7 +38,7 @@ from tir_schedules.chains.cost import (
 )
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
 from tir_schedules.core.kernel_numbers import FormMemo
-from tir_schedules.core.region import Region, region_form
+from tir_schedules.core.region import Region, nameless_form, region_form
 from tir_schedules.core.template import has_template, template_for
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
@@ -231,11 +231,12 @@ def _regrouped(value: relax.Expr, var: relax.Var) -> relax.Expr | None:
 #     shorter     A+B, C, D                   4 parts, 6 calls
 #
 # Code for any number of rows is long. First all chains are as long as they pay. While they add too
-# much code, the chains are shortened whose calls cost the most code each. Kernels of static rows
+# much code, the chains are shortened whose calls cost the most code each, if that is more than half
+# of a part. Parts are alike whatever the symbols of their sizes are called. Kernels of static rows
 # are seldom alike, and shorter: their chains stay.
 
 
-MOST_GROWTH = 0.07
+MOST_GROWTH = 0.1125
 """How much longer the estimated code of all kernels may be."""
 
 # Lines of LLVM IR of kernels for any number of rows or images on AVX-512: MiniLM, MobileViT and
@@ -244,6 +245,8 @@ PART_LINES = 1250  # a product or a normalisation: 850 to 2300
 LINES = {"attention": 4500, "conv2d": 2000, "depthwise_conv2d": 1400, "depthwise_pointwise": 3500}
 KERNEL_LINES = 110  # checks of arguments
 OTHER_LINES = 200  # of an operator in no region
+MOST_LINES_A_CALL = PART_LINES // 2
+"""A chain stays that copies no more than half a part for each call that it saves."""
 
 
 @dataclass
@@ -303,7 +306,7 @@ class _Program:
     ) -> None:
         static = {at for ways in chains if not ways[-1].region.is_open for at in ways[-1].members}
         self.forms = {
-            at: region_form(region) for at, region in graph.regions.items() if at not in static
+            at: nameless_form(region) for at, region in graph.regions.items() if at not in static
         }
         self.lines = {form: lines_of(graph.regions[at]) for at, form in self.forms.items()}
         self.other_lines = OTHER_LINES * len(
@@ -315,7 +318,7 @@ class _Program:
         )
         groups: dict[tuple[str, ...], list[int]] = {}
         for number in dynamic:
-            forms = tuple(region_form(merge.region) for merge in chains[number])
+            forms = tuple(nameless_form(merge.region) for merge in chains[number])
             self.lines |= zip(forms, [lines_of(m.region) for m in chains[number]], strict=True)
             groups.setdefault(forms, []).append(number)
         self.groups = [
@@ -344,7 +347,11 @@ class _Program:
         """Makes chains shorter until they add little code."""
         most = self.code_with([(group, 0) for group in self.groups]) * (1 + MOST_GROWTH)
         while (now := self.code()) > most:  # without chains it is not
-            _take(max(self.shorter(), key=lambda changes: self.lines_a_call(changes, now)))
+            costs = [(self.lines_a_call(changes, now), changes) for changes in self.shorter()]
+            lines, changes = max(costs, key=lambda each: each[0])
+            if lines <= MOST_LINES_A_CALL:
+                return
+            _take(changes)
 
     def code_with(self, changes: _Changes) -> int:
         """Lines of all kernels if some groups have other lengths; they keep those they have."""

@@ -273,6 +273,25 @@ def region_form(region: Region) -> str:
     return _with_numbers(region, lambda number: type(number)(0)).to_json()
 
 
+def nameless_form(region: Region) -> str:
+    """`region_form` without names of symbols: equal for regions whose kernels are equal.
+
+    matmul [edges, 64] x [64, 64], matmul [atoms, 64] x [64, 64]  ->  matmul [n0, 64] x [64, 64]
+    """
+    names: dict[str, str] = {}
+
+    def renamed(size: int) -> int:
+        if not isinstance(size, SymbolicSize):
+            return size
+        for name in size.symbols:
+            names.setdefault(name, f"n{len(names)}")
+        return SymbolicSize(
+            {tuple(sorted(map(names.__getitem__, each))): n for each, n in size.terms.items()}
+        )
+
+    return region_form(region._resized(renamed))
+
+
 def traced(region: Region, others: list[Region]) -> tuple[Region, Trace]:
     """A region with placeholders for the numbers that regions of the same form have not all.
 

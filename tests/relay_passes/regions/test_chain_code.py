@@ -11,6 +11,7 @@ from relay_passes.regions.merge_chains import (
     COPIES,
     KERNEL_LINES,
     MOST_GROWTH,
+    MOST_LINES_A_CALL,
     OTHER_LINES,
     PART_LINES,
     lines_of,
@@ -19,6 +20,7 @@ from relay_passes.regions.merge_chains import (
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, Body, constant, module, regions
 from tests.relay_passes.regions.test_merge_chains import emitted, reasons
+from tir_schedules.core.region import nameless_form, region_form
 
 op = relax.op
 BATCH = tirx.Var("batch", "int64")
@@ -83,28 +85,49 @@ def test_a_chain_ends_before_it_copies_another_one() -> None:
 
 @pytest.mark.parametrize(("others", "chained"), [(2, False), (10, True)])
 def test_a_program_may_grow_by_a_share(others: int, chained: bool) -> None:
-    """One copy of a product, in a short program and in a long one."""
+    """One copy of a product for one call, in a short program and in a long one."""
 
     def body(x: relax.Expr) -> relax.Expr:
-        x = apart(widths(apart(widths(x, (32, 48))), (16,), 2))
-        x = apart(widths(x, (32, 64, 16), 4))
+        x = apart(widths(x, (16, 16)))
         for number in range(others):  # kernels of their own
             x = apart(widths(x, (96 + 16 * number,), 10 + number))
         return x
 
-    copied = PART_LINES - 2 * KERNEL_LINES  # three kernels in place of five
-    flips = {48, 16, *(96 + 16 * number for number in range(others))}
-    before = (others + 5) * (PART_LINES + KERNEL_LINES) + OTHER_LINES * len(flips)
-    assert (copied <= MOST_GROWTH * before) == chained
-    assert found(body)[0] == (["32-48", "32-64-16"] if chained else [])
+    flips = {16, *(96 + 16 * number for number in range(others))}
+    before = (others + 1) * (PART_LINES + KERNEL_LINES) + OTHER_LINES * len(flips)
+    assert PART_LINES > MOST_LINES_A_CALL
+    assert (MOST_GROWTH * before >= PART_LINES) == chained
+    assert found(body)[0] == (["16-16"] if chained else [])
 
 
-def test_a_part_that_two_chains_have_is_left_out_of_both() -> None:
+def test_few_copies_for_many_calls_stay_in_a_short_program() -> None:
+    """Rows of two symbols share the kernel of a product; each chain of three saves two calls."""
+
+    def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        chains = [(x, 48, 0), (x, 48, 5), (y, 80, 10), (y, 80, 15)]
+        return [widths(apart(z), (32, n), seed) for z, n, seed in chains]
+
+    inputs = (((BATCH, 16), "float32"), ((tirx.Var("others", "int64"), 16), "float32"))
+    before = partition(MACHINE.isa, [])(module(body, *inputs))
+    after = merge_chains(MACHINE)(before)
+    chains = [region for region in regions(after) if region.parts]
+    copied = PART_LINES - KERNEL_LINES  # two kernels in place of three, for four calls
+    assert copied <= 4 * MOST_LINES_A_CALL
+    assert copied > MOST_GROWTH * (3 * (PART_LINES + KERNEL_LINES) + 4 * OTHER_LINES)
+    assert len(chains) == 4
+    first = next(region for region in chains if region.output.shape[-1] == 48)
+    second = next(region for region in chains if region.output.shape[-1] == 80)
+    assert region_form(first.parts[0]) != region_form(second.parts[0])
+    assert nameless_form(first.parts[0]) == nameless_form(second.parts[0])
+
+
+def test_a_part_that_three_chains_have_is_left_out_of_all() -> None:
     """One chain less would free no code; the chain that copies nothing stays."""
 
     def body(x: relax.Expr) -> relax.Expr:
         x = apart(widths(apart(widths(x, (32, 48))), (16,), 2))
         x = apart(widths(apart(widths(x, (32, 64))), (16,), 4))
+        x = apart(widths(apart(widths(x, (32, 96))), (16,), 5))
         return widths(x, (80, 112), 6)
 
     assert found(body)[0] == ["80-112"]
