@@ -36,6 +36,7 @@ from .problem import WinogradProblem
 LINE = 16  # f32 values of a cache line
 _MOST_TILES = 128  # of a block: V of 16 channels is as large as L2 then
 _FEWEST_TILES = 4  # the weights pass through once for every block
+_LINE_SIZES = 6  # sizes of blocks that are tried for lines of results, of which costs differ little
 
 
 class WinogradConfig(TileConfig, frozen=True, kw_only=True):
@@ -124,7 +125,10 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
             n_vectors = math.ceil(geometry.out_channels / kernel.lanes)
             if opened:
                 sizes = set(range(kernel.mr, _MOST_TILES + 1, kernel.mr))
-            for size in sorted(sizes):
+            ordered = sorted(sizes)
+            if min(problem.geometry.kernel) == 1:
+                ordered = ordered[:: -max(1, len(ordered) // _LINE_SIZES)]
+            for size in ordered:
                 yield WinogradConfig(
                     kernel=kernel.name,
                     rows=min(kernel.mr, size),
