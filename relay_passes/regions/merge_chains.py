@@ -38,7 +38,7 @@ from tir_schedules.chains.cost import (
 )
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
 from tir_schedules.core.kernel_numbers import FormMemo
-from tir_schedules.core.region import Region, nameless_form, region_form
+from tir_schedules.core.region import Region, nameless_form
 from tir_schedules.core.template import has_template, template_for
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
