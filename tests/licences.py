@@ -29,7 +29,7 @@ OURS = {
     "tvm_hybrid/report/page/static/*": "the page of a report",
     "tvm_hybrid/runtime/thread_pool/pool.*": "the pool of threads, in C and as clang translates it",
     "tvm_hybrid/runtime/thread_pool/*.h": "its parts",
-    "tvm_hybrid/records/record_lookup/*.jsonl": "records of our own measurements",
+    "tvm_hybrid/records/shipped/*.jsonl": "records of our own measurements",
     "tvm_hybrid/tuning/recordings/*.jsonl.xz": "recordings of our own measurements",
     "microkernels/machines/measurements/tile_products.json": "our own measurements",
     "tools/mutants/mutations/*.json": "mutations of our own sources",

@@ -42,8 +42,9 @@ from .options import (
     setting_of,
     target_of,
 )
-from .runtime.places import Nodes, PoolSetting, nodes_for, place_weights
+from .runtime.places import PoolSetting
 from .runtime.topology import host_topology
+from .runtime.weights import Nodes, nodes_for, place_weights
 from .targets.cpu_features import required_features, warn_if_featureless
 from .targets.resolve import cpu_name
 

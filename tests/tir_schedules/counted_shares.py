@@ -302,6 +302,8 @@ def _value(expression: Any, names: Names) -> np.ndarray:
         if name in ("if_then_else", "likely"):
             parts = [_value(part, names) for part in expression.args]
             return parts[0] if name == "likely" else np.where(*parts)
+        if name == "call_extern" and "hidden" in str(expression.args[0]):  # from LLVM
+            return _value(expression.args[1], names)
         if name == "call_extern" and "arrive" in str(expression.args[0]):
             return _arrived(expression.args[1].args[0].indices[0], names)
     raise _UnknownError(str(expression))

@@ -166,8 +166,8 @@ def _threads() -> list[Fact]:
 
 def places(topology: Topology) -> list[Fact]:
     """What threads can be bound to, which CPUs that means, and where weights can lie."""
-    from ..runtime.places import refusal
     from ..runtime.topology import format_cpus
+    from ..runtime.weights import refusal
 
     def groups(of: Callable[[Cpu], int], name: str) -> str:
         found = topology.groups(of).items()

@@ -14,9 +14,9 @@ from microkernels.base.tvm_compat.runtime import holds_program
 
 from ..library.artifact import read_manifest
 from ..library.library_loader import CHOSEN_PREFIX, loader_name, pin_copies, with_own_weights
-from ..runtime.places import nodes_for, place_weights
 from ..runtime.threads import ThreadsLike, require_runnable, resolve_setting
 from ..runtime.topology import host_topology
+from ..runtime.weights import nodes_for, place_weights
 from .executable import Executable
 from .machine_code import open_code, report_fallback, require_program
 

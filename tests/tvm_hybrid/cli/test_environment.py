@@ -13,7 +13,7 @@ from microkernels.amx.permission import Permission
 from tests.tvm_hybrid.runtime.affinity.made_up import two_sockets
 from tests.tvm_hybrid.runtime.affinity.test_weights import Recorded
 from tvm_hybrid.cli.environment import OK, WARNING, examine, places
-from tvm_hybrid.runtime import places as weights
+from tvm_hybrid.runtime import weights
 
 LINES = [
     (Permission("absent"), "none on this CPU", OK),

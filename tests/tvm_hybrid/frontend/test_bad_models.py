@@ -291,7 +291,7 @@ _MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], type[ModelError], str]] 
     "string input": (string_input, ModelError, "'x' holds STRING"),
     "string weight": (string_weight, ModelError, "'names' holds STRING"),
     "output that is a sequence": (
-        lambda: one("SplitToSequence", "x"), ModelError, "'y' is a sequence",
+        lambda: one("SplitToSequence", "x"), ModelError, "SplitToSequence is not supported",
     ),
     "attribute for which there is no definition": (
         lambda: make_model(

@@ -12,9 +12,9 @@ from tvm import IRModule, relax
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp
 from tvm_hybrid.executable.executable import Executable
-from tvm_hybrid.runtime import places
-from tvm_hybrid.runtime.places import PAGE
+from tvm_hybrid.runtime import weights
 from tvm_hybrid.runtime.topology import ALLOWED_CPUS, Topology
+from tvm_hybrid.runtime.weights import PAGE
 
 from .made_up import machine
 from .test_weights import Recorded
@@ -67,7 +67,7 @@ def test_what_a_program_reads_is_placed_when_it_is_compiled(
     choice: str | None, two_nodes: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Recorded()
-    monkeypatch.setattr(places, "LinuxCalls", lambda: calls)
+    monkeypatch.setattr(weights, "LinuxCalls", lambda: calls)
     executable = tvm_hybrid.compile(products(), threads="socket:0", weights=choice)
     assert {each for _, _, each in calls.placed} == {(0,)}
     check(calls.placed, executable)
@@ -84,7 +84,7 @@ def test_what_a_library_reads_is_placed_when_it_is_loaded(
     compiled = tvm_hybrid.compile(products(), num_threads=1, fallback=fallback)
     path = compiled.export(tmp_path / "m.so")
     calls = Recorded()
-    monkeypatch.setattr(places, "LinuxCalls", lambda: calls)
+    monkeypatch.setattr(weights, "LinuxCalls", lambda: calls)
     found = []
     for choice, threads, nodes in (
         (None, "socket:0", (0,)),
@@ -111,7 +111,7 @@ def test_a_program_without_large_constants_has_none_to_place(
 ) -> None:
     caplog.set_level(logging.INFO, "tvm_hybrid")
     path = mlp().export(tmp_path / "m.so")
-    monkeypatch.setattr(places, "LinuxCalls", Recorded)
+    monkeypatch.setattr(weights, "LinuxCalls", Recorded)
     executable = tvm_hybrid.load(path, threads="socket:0")
     assert executable.weights() == []
     assert "0 bytes of weights are on memory nodes 0" in caplog.text

@@ -12,9 +12,9 @@ import pytest
 import tvm
 
 from tvm_hybrid.errors import TargetError
-from tvm_hybrid.runtime.places import PAGE, LinuxCalls, nodes_for, place_weights, refusal
 from tvm_hybrid.runtime.threads import resolve_setting
 from tvm_hybrid.runtime.topology import host_topology
+from tvm_hybrid.runtime.weights import PAGE, LinuxCalls, nodes_for, place_weights, refusal
 
 from .made_up import machine, two_sockets
 
