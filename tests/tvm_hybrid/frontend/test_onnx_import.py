@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.tvm_hybrid.small_models import run_python
 from tvm_hybrid.errors import ModelError
@@ -206,3 +206,21 @@ def test_tvm_s_importer_is_not_needed(tmp_path: Path) -> None:
         "sys.exit('tvm.relax.frontend.onnx' in sys.modules)"
     )
     assert run_python(code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "delta"), [(0.5, 300000.0, 0.7), (5, -400000, -2), (3, 3, 1)]
+)
+def test_a_long_range_of_constants_is_a_constant(start: float, limit: float, delta: float) -> None:
+    """It is too long to be folded before."""
+    dtype = np.float32 if isinstance(start, float) else np.int64
+    numbers = [np.array(each, dtype) for each in (start, limit, delta)]
+    initializers = [numpy_helper.from_array(each, f"i{i}") for i, each in enumerate(numbers)]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    y = helper.make_tensor_value_info("y", kind, ["n"])
+    node = helper.make_node("Range", ["i0", "i1", "i2"], ["y"])
+    graph = helper.make_graph([node], "range", [], [y], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    (result,) = run_imported(import_onnx(model), {})
+    first, last, step = (each.astype(np.float64) for each in numbers)
+    np.testing.assert_array_equal(result, np.arange(first, last, step).astype(dtype))

@@ -7,6 +7,7 @@ An amount below 0 crops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.ir.graph import op_name
 from relay_passes.lower.legalize_moves import PLACES
 
-from ..graph.expressions import Expr, constant, dtype_of, known_dims
+from ..graph.expressions import Expr, constant, dtype_of, known_dims, literal
 from ..operators import operator
 from .elements import known_elements
 from .requests import check
@@ -164,10 +165,13 @@ LONGEST = 1 << 31  # a longer one would be taken for a mistake: memory has to ho
 
 @operator("Range")
 def _range(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    if all(constant(each) is not None for each in inputs):
-        return None
     dtype = dtype_of(inputs[0])
     wide = "float64" if "float" in dtype else INDEX
+    known = [each for each in map(constant, inputs) if each is not None]
+    if len(known) == len(inputs):
+        start, limit, delta = (each.astype(wide).item() for each in known)
+        count = max(0, math.ceil((limit - start) / delta))
+        return literal((start + np.arange(count, dtype=wide) * delta).astype(known[0].dtype))
     vectors = [builder.normalize(relax.op.reshape(each, (1,))) for each in inputs]
     length = _known_length(builder, inputs)
     plain = None if length is None else _arange(builder, inputs, length, dtype)

@@ -23,16 +23,6 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..graph.expressions import Expr, cast, dtype_of, literal
-from ..ops.resize_taps import (
-    FLOATS_IN_RELAX,
-    Resizing,
-    apply_taps,
-    axis_taps,
-    is_apart,
-    rounded,
-    weighed,
-    widened,
-)
 from .requests import check
 from .resize_sizes import (
     REACH,
@@ -46,6 +36,16 @@ from .resize_sizes import (
     held,
     resized_axes,
     weight_of,
+)
+from .resize_taps import (
+    FLOATS_IN_RELAX,
+    Resizing,
+    apply_taps,
+    axis_taps,
+    is_apart,
+    rounded,
+    weighed,
+    widened,
 )
 from .sizes import dims_of, index, size_in
 
@@ -80,6 +80,8 @@ def open_resize(
         if not (isinstance(axis.scale, float) and axis.scale > 0):
             # Nothing can be made of no elements.
             check(builder, tirx.any(axis.before > 0, tirx.EQ(axis.after, index(0))))
+    if not changed:
+        return x
     fast, dtype = _in_relax(how, axes, changed), dtype_of(x)
     if changed and how.mode != "nearest":
         x = widened(builder, x)

@@ -18,9 +18,9 @@ from tvm import relax, te, tirx
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 
 from ..graph.expressions import Expr, cast, constant, given, known_dims
-from ..ops.resize_taps import TIE, Resizing
 from .pads import known_parts
 from .requests import check
+from .resize_taps import TIE, Resizing
 from .sizes import INDEX, dims_of, emit_kernel, index, put, same_size, simplified, sizes_in
 
 LARGEST_DENOMINATOR = 64

@@ -16,10 +16,7 @@ import numpy as np
 from tvm import relax
 
 from ..data_sized.resize import open_resize
-from ..data_sized.sizes import is_open
-from ..graph.expressions import Expr, constant, dtype_of, given, known_dims, literal
-from ..operators import operator
-from .resize_taps import (
+from ..data_sized.resize_taps import (
     FLOATS_IN_RELAX,
     Resizing,
     Taps,
@@ -29,6 +26,9 @@ from .resize_taps import (
     rounded,
     widened,
 )
+from ..data_sized.sizes import is_open
+from ..graph.expressions import Expr, constant, dtype_of, given, known_dims, literal
+from ..operators import operator
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
