@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import Pass
 
-from microkernels.base.errors import CompileError, TvmHybridError
+from microkernels.base.errors import CompileError, TvmHybridError, as_raised
 from microkernels.base.memory import without_full_collections
 from microkernels.base.tvm_compat.relax import (
     quick_arrays,
@@ -74,7 +74,9 @@ def _after(each: Pass, mod: IRModule) -> IRModule:
     """
     try:
         return each(mod)
-    except (TvmHybridError, MemoryError, OSError):
+    except TvmHybridError as error:
+        raise as_raised(error) from None
+    except (MemoryError, OSError):
         raise
     except Exception as error:  # Python and C++ errors of any kind
         raise compile_error(mod, each, error) from error

@@ -5,6 +5,7 @@ Each message says what was wrong, where, and what to do about it.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,9 @@ class Argument:
         return text if self.position is None else f"{text}[{self.position}]"
 
 
+_last = threading.local()  # the last error of a thread that is about an argument
+
+
 class TvmHybridError(Exception):
     """Base class: catch this to catch everything the plugin raises on purpose.
 
@@ -65,9 +69,18 @@ class TvmHybridError(Exception):
         super().__init__(*parts)
         named = (part.name for part in parts if isinstance(part, Argument))
         self.argument = argument or next(named, "")
+        if self.argument:
+            _last.error = self
 
     def __str__(self) -> str:
         return "".join(map(str, self.args))
+
+
+def as_raised(error: TvmHybridError) -> TvmHybridError:
+    """An error that came through TVM, which makes it anew of its text alone, as it was raised."""
+    last: TvmHybridError | None = getattr(_last, "error", None)
+    _last.error = None
+    return last if last is not None and str(last) == str(error) else error
 
 
 class UnsupportedTvmError(TvmHybridError, ImportError):
