@@ -45,9 +45,8 @@ def known(*sizes: int) -> relax.VirtualMachine:
 def test_one_program_has_the_results_of_known_sizes(threads: int) -> None:
     opened = compiled(network(BATCH, HEIGHT, WIDTH), threads)
     taken = {d.op.split(" ")[0] for d in opened.decisions if d.taken and d.kernel}
-    # On two threads the depthwise convolution is one kernel with the product behind it.
-    depthwise = "depthwise_conv2d" if threads == 1 else "depthwise_pointwise"
-    assert taken == {"conv2d", "conv2d_winograd", depthwise, "matmul", "concat"}
+    # The depthwise convolution is one kernel with the product behind it.
+    assert taken == {"conv2d", "conv2d_winograd", "depthwise_pointwise", "matmul", "concat"}
     run = relax.VirtualMachine(opened.executable, tvm.cpu())["main"]
     for sizes in ((1, 9, 40), (2, 4, 7), (1, 1, 1)):
         rng = np.random.default_rng(sum(sizes))
