@@ -418,10 +418,10 @@ def merge_depthwise(machine: Machine) -> ir.transform.Pass:
 
     The pass, for one machine: its threads and caches decide what pays.
     """
-    return merging_pass("tvm_hybrid.merge_depthwise", _Matcher_depthwise(machine))
+    return merging_pass("tvm_hybrid.merge_depthwise", _PairMatcher(machine))
 
 
-class _Matcher_depthwise:
+class _PairMatcher:
     """Finds the pairs of a block."""
 
     def __init__(self, machine: Machine) -> None:

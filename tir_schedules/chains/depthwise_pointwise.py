@@ -10,7 +10,7 @@ staged rows from one band to the next. The number of images and their extents ma
 are then cut when the kernel runs.
 
 The parts are regions like those outside of a chain; the attribute "sources" says where their inputs
-and operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
+and operands come from (packing.py). The kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 

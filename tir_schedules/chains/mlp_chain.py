@@ -11,7 +11,7 @@ after it. This is the coarse-grain fusion of Li et al., "oneDNN Graph Compiler" 
 section VI. A number of rows that is known at run time only is cut into blocks when the kernel runs.
 
 The parts are regions like those outside of a chain. The attribute "sources" says where their inputs
-and operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
+and operands come from (packing.py). The kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 

@@ -3,7 +3,7 @@
     C[m, n] = epilogue(sum over k of A[m, k] * W[k, n])
 
 All leading dimensions of A are folded into m. With the attributes "window" (taps) and "stride",
-rows are overlapping windows of A [N, L, C] and W is [taps, C, n]: see matmul_window.py. The weight
+rows are overlapping windows of A [N, L, C] and W is [taps, C, n]: see matmul_config.py. The weight
 is packed at compile time, panel by panel: [N/nr][K/kr][nr][kr], the columns of the last panel
 padded with zeros to whole vectors. One parallel region over a grid of threads; inside a thread:
 blocks of rows, panels of columns, blocks of K, register tiles.

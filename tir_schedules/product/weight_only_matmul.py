@@ -7,7 +7,7 @@ to [blocks, N]). Attributes: "bits" (the low bits of Wq that count), "block", an
 is one number for all. Wq may have more rows than A has columns: padding of the last block.
 
 With the attribute "rounded", "bfloat16", A and the weight may be rounded to that type. AMX tiles
-then multiply many rows: a block of a panel is expanded to bfloat16 in cache, see rounded_panels.py.
+then multiply many rows: a block of a panel is expanded to bfloat16 in cache (weight_only_tiles.py).
 
 With few rows the weight is decoded in registers, directly before the multiplication, and the sum of
 a block is scaled once. The limits are memory, and decoding one vector per step. With many rows

@@ -11,7 +11,7 @@ for each block of queries
 With AMX tiles a band has whole blocks of rows; the remaining rows are a band of their own, the
 last. Tiles are configured for full blocks, then for the remaining rows, then released.
 
-The operands of the next attention are prefetched into L2, see `next_rows.py`.
+The operands of the next attention are prefetched into L2, see `problem.py`.
 """
 
 from __future__ import annotations

@@ -152,9 +152,6 @@ def _outputs(
 ) -> list[OutputInfo]:
     """Names from the model, shapes and dtypes from the module that will run."""
     outputs, types = [], returned_types(mod["main"])
-    if len(types) != len(proto.graph.output):  # a tuple, of the only output
-        name = proto.graph.output[0].name
-        raise ModelError(f"graph output {name!r} is a sequence; only tensors are supported")
     for item, found in zip(proto.graph.output, types, strict=True):
         info = output_info(item.name, found, declared_dims(item.type), sizes.symbols)
         kind = graph.narrow.get(item.name)

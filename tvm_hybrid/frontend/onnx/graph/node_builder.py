@@ -15,7 +15,7 @@ from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from .graph import Graph, describe
 
 Extent = int | str
-"""A size: a number, or the name of a value int64[1] that holds it (node_extents.py)."""
+"""A size: a number, or the name of a value int64[1] that holds it."""
 
 SPLIT_BY_INPUT = 13
 SQUEEZE_BY_INPUT = 13

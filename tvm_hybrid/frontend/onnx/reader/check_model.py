@@ -177,7 +177,7 @@ def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     Resize, Upsample  a scale that is 0, negative or not finite; a negative size
     Split             a negative size
 
-    Sizes that are dynamic are checked when the program runs (data_sized/input_checks.py).
+    Sizes that are dynamic are checked when the program runs (data_sized/open_operators.py).
 
     Refuses a node by what is known of its inputs and attributes.
 

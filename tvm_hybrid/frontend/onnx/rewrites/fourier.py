@@ -6,7 +6,7 @@
 A table holds the powers of the root of unity, with the window and the factor of the inverse in it.
 A long transform of a static size is two products with small tables.
 Sums are computed in float32 at least. A table of a dynamic size is computed when the model runs
-(matrix_converters.py). The length of STFT's frames is static, unless one frame is a whole signal.
+(`ops/matrix.py`). The length of STFT's frames is static, unless one frame is a whole signal.
 """
 
 from __future__ import annotations

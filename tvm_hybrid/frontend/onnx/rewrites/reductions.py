@@ -268,7 +268,7 @@ def log_sum_exp(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | No
 # Multinomial(x)                 ->    for each number the first place where the sums of the
 #                                      probabilities exceed it
 #
-# The numbers come from sequence_converters.py. ONNX's own function for Bernoulli draws 1 with the
+# The numbers come from `ops/sequence.py`. ONNX's own function for Bernoulli draws 1 with the
 # probability 1 - p.
 
 

@@ -12,7 +12,7 @@ Where an extent is dynamic, windows of two elements lack one at most, at the end
 Conv(x[n], W, auto_pad=SAME_UPPER, strides=[3])    ->    Conv(Pad(x, ...), W, strides=[3])
 
 Of other windows the amounts follow from the extent, and a Pad adds them.
-Pools without auto_pad are as ceil_mode.py has them.
+Pools without auto_pad are as `ceil_mode` has them.
 """
 
 from __future__ import annotations
@@ -244,9 +244,7 @@ def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
                                          places = MaxPoolPlaces(x, ...)
 
     What computes the maxima stays the same, with all that is fused with it. The padding is that of
-    auto_pad.py.
-
-    As auto_pad.py has it; the places apart, if they are asked for.
+    `auto_pad`; the places are apart, if they are asked for.
     """
     if not any(node.output[1:]):
         return auto_pad(node, graph)
