@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from tvm_hybrid.frontend.onnx.graph.expressions import static_shape_of
+from tvm_hybrid.frontend.expressions import static_shape_of
 
 
 def test_a_shape_that_a_variable_holds_is_not_static() -> None:

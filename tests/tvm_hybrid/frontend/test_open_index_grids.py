@@ -14,6 +14,7 @@ from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.onnx.data_sized.index_grids import index_grid
+from tvm_hybrid.frontend.expressions import writing_to
 
 SIZES = [(1, 1), (2, 3), (3, 1), (1, 5), (2, 0)]
 
@@ -107,6 +108,6 @@ def test_positions_that_may_be_outside_of_the_table_are_looked_up() -> None:
 def test_nothing_is_known_of_indices_whose_shape_is_not() -> None:
     indices = relax.Var("indices", relax.TensorType(dtype="int64", ndim=2))
     builder = relax.BlockBuilder()
-    with builder.function("main", [indices]):
-        assert index_grid(builder, indices) is None
+    with writing_to(builder), builder.function("main", [indices]):
+        assert index_grid(indices) is None
         builder.emit_func_output(indices)

@@ -28,9 +28,9 @@ from tvm.relax.utils import copy_with_new_vars
 from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from tir_schedules.generic.expressions import substitute, variables_of
 
+from ..expressions import Expr, emit, literal, match_cast, reshaped, writing_to
 from .data_sized.elements import known_elements
 from .data_sized.sizes import INDEX, dims_of
-from .graph.expressions import Expr, literal, reshaped
 from .graph.freeze_shapes import new_size
 from .graph.graph import OWN_DOMAIN, Graph
 from .graph.node_builder import attributes_of
@@ -73,9 +73,7 @@ class Loop:
         return self.made[1 + self.states :]
 
 
-def repeat(
-    library: relax.BlockBuilder, builder: relax.BlockBuilder, loop: Loop, inputs: Sequence[Expr]
-) -> Expr:
+def repeat(library: relax.BlockBuilder, loop: Loop, inputs: Sequence[Expr]) -> Expr:
     """The states after the loop, and all rows, as a tuple if it is more than one.
 
     Parameters
@@ -86,22 +84,22 @@ def repeat(
         The limit or None, the condition, the states, the values from outside.
     """
     limit, condition, *values = inputs
-    high = literal(np.array(UNLIMITED, INDEX)) if limit is None else reshaped(builder, limit, ())
+    high = literal(np.array(UNLIMITED, INDEX)) if limit is None else reshaped(limit, ())
     call = relax.Call(
         _functions(library, loop),
-        [literal(np.array(0, INDEX)), high, reshaped(builder, condition, ()), *values],
+        [literal(np.array(0, INDEX)), high, reshaped(condition, ()), *values],
     )
-    results = _fields(builder, builder.emit(call))[1:]
+    results = _fields(emit(call))[1:]
     for index, row in enumerate(loop.rows):
         position = loop.states + index
-        size = loop.steps if loop.steps is not None else _length(builder, loop, high)
-        results[position] = builder.match_cast(results[position], _stacked(row, size))
+        size = loop.steps if loop.steps is not None else _length(loop, high)
+        results[position] = match_cast(results[position], _stacked(row, size))
     return relax.Tuple(results) if len(results) > 1 else results[0]
 
 
-def _length(builder: relax.BlockBuilder, loop: Loop, limit: Expr) -> Expr:
+def _length(loop: Loop, limit: Expr) -> Expr:
     """How many iterations there are, in terms of other sizes if these tell it."""
-    found = None if loop.ends_early else known_elements(builder, limit)
+    found = None if loop.ends_early else known_elements(limit)
     return new_size() if found is None else found.item()
 
 
@@ -116,53 +114,51 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
     empty = relax.Function.create_empty(_parameters([integer, integer, going, *values]), result)
     whole = library.add_func(copy_with_new_vars(empty), "loop")
 
-    def step(builder: relax.BlockBuilder, low: Expr, *values: Expr) -> relax.Tuple:
-        made = _fields(builder, builder.emit(relax.Call(body, [low, *values])))
+    def step(low: Expr, *values: Expr) -> relax.Tuple:
+        made = _fields(emit(relax.Call(body, [low, *values])))
         first = 1 + loop.states
-        rows = [builder.emit(relax.op.expand_dims(row, [0])) for row in made[first:]]
-        return relax.Tuple([reshaped(builder, made[0], ()), *made[1:first], *rows])
+        rows = [emit(relax.op.expand_dims(row, [0])) for row in made[first:]]
+        return relax.Tuple([reshaped(made[0], ()), *made[1:first], *rows])
 
-    def both(builder: relax.BlockBuilder, low: Expr, high: Expr, *values: Expr) -> relax.Tuple:
-        size = builder.emit(relax.op.subtract(high, low))
-        half = builder.emit(relax.op.floor_divide(size, literal(np.array(2, INDEX))))
-        middle = builder.emit(relax.op.add(low, half))
+    def both(low: Expr, high: Expr, *values: Expr) -> relax.Tuple:
+        size = emit(relax.op.subtract(high, low))
+        half = emit(relax.op.floor_divide(size, literal(np.array(2, INDEX))))
+        middle = emit(relax.op.add(low, half))
         going = literal(np.array(True))
-        before = _fields(builder, builder.emit(relax.Call(whole, [low, middle, going, *values])))
+        before = _fields(emit(relax.Call(whole, [low, middle, going, *values])))
         first = 1 + loop.states
         further = [middle, high, *before[:first], *values[loop.states :]]
-        after = _fields(builder, builder.emit(relax.Call(whole, further)))
+        after = _fields(emit(relax.Call(whole, further)))
         joined = []
         for index, row in enumerate(loop.rows):
             parts = [
-                builder.match_cast(made[first + index], _stacked(row, new_size()))
+                match_cast(made[first + index], _stacked(row, new_size()))
                 for made in (before, after)
             ]
-            joined.append(builder.emit(relax.op.concat(parts, 0)))
+            joined.append(emit(relax.op.concat(parts, 0)))
         return relax.Tuple([*after[:first], *joined])
 
-    def stop(builder: relax.BlockBuilder, going: Expr, *values: Expr) -> relax.Tuple:
-        nothing = [
-            builder.emit(relax.op.zeros([0, *_sizes(row)], str(row.dtype))) for row in loop.rows
-        ]
+    def stop(going: Expr, *values: Expr) -> relax.Tuple:
+        nothing = [emit(relax.op.zeros([0, *_sizes(row)], str(row.dtype))) for row in loop.rows]
         return relax.Tuple([going, *values[: loop.states], *nothing])
 
     once = _add(library, "loop_step", [integer, *values], step)
     halves = _add(library, "loop_both", ranged, both)
     end = _add(library, "loop_stop", [going, *values], stop)
 
-    def part(builder: relax.BlockBuilder, low: Expr, high: Expr, *values: Expr) -> Expr:
-        size = builder.emit(relax.op.subtract(high, low))
-        single = builder.emit(relax.op.less_equal(size, literal(np.array(1, INDEX))))
+    def part(low: Expr, high: Expr, *values: Expr) -> Expr:
+        size = emit(relax.op.subtract(high, low))
+        single = emit(relax.op.less_equal(size, literal(np.array(1, INDEX))))
         several = relax.Call(halves, [low, high, *values])
-        return builder.emit(relax.If(single, relax.Call(once, [low, *values]), several))
+        return emit(relax.If(single, relax.Call(once, [low, *values]), several))
 
     some = _add(library, "loop_part", ranged, part)
 
-    def run(builder: relax.BlockBuilder, low: Expr, high: Expr, going: Expr, *values: Expr) -> Expr:
-        left = builder.emit(relax.op.less(low, high))
-        runs = builder.emit(relax.op.logical_and(going, left))
+    def run(low: Expr, high: Expr, going: Expr, *values: Expr) -> Expr:
+        left = emit(relax.op.less(low, high))
+        runs = emit(relax.op.logical_and(going, left))
         ended = relax.Call(end, [going, *values])
-        return builder.emit(relax.If(runs, relax.Call(some, [low, high, *values]), ended))
+        return emit(relax.If(runs, relax.Call(some, [low, high, *values]), ended))
 
     library.update_func(whole, _function([integer, integer, going, *values], run))
     return whole
@@ -178,10 +174,10 @@ def _add(
 
 
 def _function(types: Sequence[relax.Type], write: Callable[..., Expr]) -> relax.Function:
-    """The function that `write` writes of a builder and the parameters."""
+    """The function that `write` writes of the parameters."""
     builder, parameters = relax.BlockBuilder(), _parameters(types)
-    with builder.function("function", parameters, private=True):
-        builder.emit_func_output(write(builder, *parameters))
+    with writing_to(builder), builder.function("function", parameters, private=True):
+        builder.emit_func_output(write(*parameters))
     return copy_with_new_vars(builder.get()["function"])
 
 
@@ -189,12 +185,12 @@ def _parameters(types: Sequence[relax.Type]) -> list[relax.Var]:
     return [relax.Var(f"p{index}", found) for index, found in enumerate(types)]
 
 
-def _fields(builder: relax.BlockBuilder, value: Expr) -> list[Expr]:
+def _fields(value: Expr) -> list[Expr]:
     """The fields of a tuple; a tensor is one by itself."""
     if not isinstance(value.ty, relax.TupleType):
         return [value]
     fields = range(len(value.ty.fields))
-    return [builder.emit(relax.TupleGetItem(value, index)) for index in fields]
+    return [emit(relax.TupleGetItem(value, index)) for index in fields]
 
 
 def _stacked(row: relax.TensorType, size: Expr | int) -> relax.TensorType:
@@ -335,8 +331,6 @@ class OwnSizes:
 
     Parameters
     ----------
-    builder : relax.BlockBuilder
-        Of the function that calls the loop.
     values : sequence of relax.Expr
         The states at the start, and the values from outside.
 
@@ -346,8 +340,7 @@ class OwnSizes:
         What the loop is called with.
     """
 
-    def __init__(self, builder: relax.BlockBuilder, values: Sequence[Any]) -> None:
-        self._builder = builder
+    def __init__(self, values: Sequence[Any]) -> None:
         sizes = [size for value in values for size in dims_of(value)]
         self._told = {size for size in sizes if isinstance(size, tirx.Var)}
         self._symbols: dict[str, tirx.Var] = {}  # by the size in words
@@ -381,4 +374,4 @@ class OwnSizes:
         """The value with these sizes; itself if they are its own."""
         if all(new.same_as(old) for new, old in zip(sizes, dims_of(value), strict=True)):
             return value
-        return self._builder.match_cast(value, relax.TensorType(sizes, value.ty.dtype))
+        return match_cast(value, relax.TensorType(sizes, value.ty.dtype))

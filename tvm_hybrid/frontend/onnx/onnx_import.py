@@ -27,9 +27,9 @@ from relay_passes.ir.traits import RESHAPES
 from ...explain.origins import ModelNode, ModelNodes
 from ...runtime.feeds import InputValue
 from ...runtime.tensors import OutputInfo, TensorInfo
+from ..expressions import constant, literal, static_dims
 from ..imported_model import ImportedModel, output_info, returned_types
 from .fold_into_dequantize import fold_into_dequantize
-from .graph.expressions import constant, literal, static_dims
 from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
 from .graph.graph import Graph, captured_names
 from .propagate import propagate

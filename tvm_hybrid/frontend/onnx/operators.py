@@ -1,7 +1,7 @@
 """Which function converts which ONNX operator, and why an operator has none.
 
-A converter takes a builder, the inputs as Relax expressions and the attributes, and returns the
-result, or a tuple of results. Sizes are numbers or symbols; one function is for both.
+A converter takes the inputs as Relax expressions and the attributes, and returns the result, or a
+tuple of results. Sizes are numbers or symbols; one function is for both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx
 
-from .graph.expressions import Converter
+from ..expressions import Converter
 from .graph.graph import is_standard
 
 
@@ -22,7 +22,7 @@ class Operator(NamedTuple):
     Attributes
     ----------
     convert : callable
-        (builder, inputs, attrs) -> Relax expression. A ValueError refuses a form of the operator.
+        (inputs, attrs) -> Relax expression. A ValueError refuses a form of the operator.
     static : bool
         Whether it is refused where a size is known at run time only.
     """

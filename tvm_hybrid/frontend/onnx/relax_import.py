@@ -16,10 +16,18 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.rewrite import with_names
 
 from ...explain.origins import numbers_in, variable_name
+from ..expressions import (
+    NODE_NUMBER,
+    OUTPUT_COUNT,
+    Expr,
+    Inputs,
+    literal,
+    static_shape_of,
+    writing_to,
+)
 from . import ops  # noqa: F401  registers the converters
 from .data_sized.open_operators import check_result, prepared
 from .data_sized.sizes import dims_of
-from .graph.expressions import NODE_NUMBER, OUTPUT_COUNT, Expr, literal, static_shape_of
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe
 from .loops import Loop, OwnSizes, is_repeat, repeat
@@ -29,15 +37,6 @@ from .reader.check_model import with_checked_indices
 from .reader.left_data import LARGE_BYTES
 
 Shapes = dict[str, list[Expr]]  # of inputs, by name
-
-
-class NodeInputs(list[Any]):
-    """A node's inputs as converters read them; those that are left out at the end are None."""
-
-    def __getitem__(self, item: Any) -> Any:
-        if isinstance(item, int) and item >= len(self):
-            return None
-        return super().__getitem__(item)
 
 
 class _Importer:
@@ -63,7 +62,7 @@ class _Importer:
             kind = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name)))
             params.append(relax.Var(_plain(name, names), relax.TensorType(list(shape), kind)))
             values[name] = params[-1]
-        with self.bb.function("main", params=params):
+        with writing_to(self.bb), self.bb.function("main", params=params):
             with self.bb.dataflow():
                 for number, node in enumerate(graph.nodes):
                     self._add(number, node)
@@ -94,7 +93,7 @@ class _Importer:
         names = list(node.input)
         while names and not names[-1]:
             names.pop()
-        inputs = NodeInputs(self._values[name] if name else None for name in names)
+        inputs = Inputs(self._values[name] if name else None for name in names)
         outputs = list(node.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
@@ -117,21 +116,19 @@ class _Importer:
             raise ModelError(f"{describe(node)} has {len(outputs)} outputs and makes {len(fields)}")
         self._values.update(zip(outputs, fields, strict=False))
 
-    def _converted(
-        self, node: onnx.NodeProto, inputs: NodeInputs, attrs: dict[str, Any]
-    ) -> relax.Expr:
+    def _converted(self, node: onnx.NodeProto, inputs: Inputs, attrs: dict[str, Any]) -> relax.Expr:
         if self._graph.check_indices:
-            inputs = NodeInputs(with_checked_indices(self.bb, node, inputs, attrs))
+            inputs = with_checked_indices(node, inputs, attrs)
         half = half_to_widen(node.op_type, inputs)
         if half is not None:
-            inputs = NodeInputs(widen(self.bb, inputs, half))
+            inputs = widen(inputs, half)
         known = operator_of(node)
         if known is None:
             result = self._repeat(inputs, attrs)
         else:
-            inputs = NodeInputs(prepared(self.bb, node.op_type, inputs, attrs))
-            result = self.bb.normalize(known.convert(self.bb, inputs, attrs))
-            check_result(self.bb, inputs, result, not known.static)
+            inputs = prepared(node.op_type, inputs, attrs)
+            result = self.bb.normalize(known.convert(inputs, attrs))
+            check_result(inputs, result, not known.static)
         if half is not None:
             result = self._rounded(result, half)
         self._check_types(node, result)
@@ -144,14 +141,14 @@ class _Importer:
     def _repeat(self, inputs: Sequence[Any], attrs: dict[str, Any]) -> relax.Expr:
         graph = self._graph.bodies[attrs["body"].decode()]
         # Of the sizes that the values have here, which may be open.
-        own = OwnSizes(self.bb, inputs[2:])
+        own = OwnSizes(inputs[2:])
         given = zip((item.name for item in graph.inputs[1:]), own.values, strict=True)
         shapes = {name: list(dims_of(value)) for name, value in given}
         body = _function(graph, self._library, shapes)
         steps = None if attrs["steps"] < 0 else attrs["steps"]
         private = body.without_attr("global_symbol")
         loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
-        return own.undone(repeat(self._library, self.bb, loop, [*inputs[:2], *own.values]))
+        return own.undone(repeat(self._library, loop, [*inputs[:2], *own.values]))
 
     def _rounded(self, value: relax.Expr, half: str) -> relax.Expr:
         """The (first) result in a type of 16 bits; statistics beside it stay as they are."""

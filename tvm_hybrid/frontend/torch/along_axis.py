@@ -18,7 +18,7 @@ from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder.utils import buffer_proxy
 
-from ..onnx.graph.expressions import Expr, is_nan, literal
+from ..expressions import Expr, emit, emit_te, is_nan, literal
 from .promotion import type_name
 
 _NARROW = ("float16", "bfloat16")
@@ -37,7 +37,7 @@ def amin(node: Any, importer: Any) -> Expr:
 def _extreme(node: Any, importer: Any, reduce: Callable[..., Expr]) -> Expr:
     x = importer.env[node.args[0]]
     axes, keep = _argument(node, 1, "dim", None), _argument(node, 2, "keepdim", False)
-    emit, dtype = importer.block_builder.emit, str(x.ty.dtype)
+    dtype = str(x.ty.dtype)
     if not node.args[0].meta["val"].dim():
         return x
     if dtype != "bool":
@@ -52,7 +52,7 @@ def product(node: Any, importer: Any) -> Expr:
     if not node.args[0].meta["val"].dim():
         return x
     axis, keep = node.args[1], _argument(node, 2, "keepdim", False)
-    return importer.block_builder.emit(relax.op.prod(x, axis, keepdims=keep))
+    return emit(relax.op.prod(x, axis, keepdims=keep))
 
 
 def _argument(node: Any, position: int, name: str, default: Any) -> Any:
@@ -76,12 +76,12 @@ def _running_extreme(
     node: Any, importer: Any, better: Callable[[Expr, Expr], Expr]
 ) -> tuple[Expr, Expr]:
     x, axis = importer.env[node.args[0]], node.args[1]
-    rank, builder = node.meta["val"][0].dim(), importer.block_builder
+    rank = node.meta["val"][0].dim()
     if not rank:
         return x, literal(np.zeros((), np.int64))
     axis %= rank
     kind = str(x.ty.dtype)
-    given = builder.emit(relax.op.astype(x, "int8")) if kind == "bool" else x
+    given = emit(relax.op.astype(x, "int8")) if kind == "bool" else x
     name = "running_extreme"
 
     def scan(x: te.Tensor) -> te.Tensor:
@@ -99,16 +99,16 @@ def _running_extreme(
     def latest(places: te.Tensor) -> te.Tensor:
         return topi.scanop(places, te.max, tirx.const(0, "int64"), name, axis=axis)
 
-    best = builder.emit_te(scan, given, primfunc_name_hint=name)
-    places = builder.emit_te(seen, given, best, primfunc_name_hint="extreme_places")
-    places = builder.emit_te(latest, places, primfunc_name_hint=name)
-    return builder.emit(relax.op.astype(best, kind)) if kind == "bool" else best, places
+    best = emit_te(scan, given, primfunc_name_hint=name)
+    places = emit_te(seen, given, best, primfunc_name_hint="extreme_places")
+    places = emit_te(latest, places, primfunc_name_hint=name)
+    return emit(relax.op.astype(best, kind)) if kind == "bool" else best, places
 
 
 def logcumsumexp(node: Any, importer: Any) -> Expr:
     """`aten.logcumsumexp.default`: tensor, axis."""
     x, axis = importer.env[node.args[0]], node.args[1]
-    rank, emit = node.meta["val"].dim(), importer.block_builder.emit
+    rank = node.meta["val"].dim()
     if not rank:
         return x
     kind = str(x.ty.dtype)
@@ -124,7 +124,7 @@ def logcumsumexp(node: Any, importer: Any) -> Expr:
         zero = tirx.const(0, x.dtype)
         return topi.scanop(x, add, zero, "logcumsumexp", axis=axis % rank)
 
-    found = importer.block_builder.emit_te(scan, wide, primfunc_name_hint="logcumsumexp")
+    found = emit_te(scan, wide, primfunc_name_hint="logcumsumexp")
     return emit(relax.op.astype(found, kind)) if kind in _NARROW else found
 
 
@@ -135,9 +135,7 @@ def searchsorted(node: Any, importer: Any) -> Expr:
     if node.kwargs.get("side") is not None:
         right = node.kwargs["side"] == "right"
     if sorter is not None:
-        lines = importer.block_builder.emit(
-            relax.op.gather_elements(lines, importer.env[sorter], axis=-1)
-        )
+        lines = emit(relax.op.gather_elements(lines, importer.env[sorter], axis=-1))
     return _searched(node, importer, lines, values, right)
 
 
@@ -149,11 +147,11 @@ def bucketize(node: Any, importer: Any) -> Expr:
 
 def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) -> Expr:
     """How many elements of a line are less than a value; `right`: or equal to it."""
-    builder, dtype = importer.block_builder, type_name(node.meta["val"].dtype)
+    dtype = type_name(node.meta["val"].dtype)
     kinds = {str(each.ty.dtype) for each in (lines, values)}
     wide = "float32" if kinds <= {*_NARROW} else max(kinds, key=_width)
     lines, values = (
-        builder.emit(relax.op.astype(each, wide)) if str(each.ty.dtype) != wide else each
+        emit(relax.op.astype(each, wide)) if str(each.ty.dtype) != wide else each
         for each in (lines, values)
     )
 
@@ -166,7 +164,7 @@ def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) 
             name="searchsorted",
         )
 
-    return builder.emit_te(compute, lines, values, primfunc_name_hint="searchsorted")
+    return emit_te(compute, lines, values, primfunc_name_hint="searchsorted")
 
 
 def _searches(lines: Any, values: Any, places: Any, right: bool) -> tirx.Stmt:
@@ -228,13 +226,13 @@ def cut(node: Any, importer: Any) -> Any:
         # R.strided_slice wants no end before its start.
         made = node.meta["val"]
         sizes = relax.ShapeExpr([importer.sizes.of(each) for each in made.shape])
-        return importer.block_builder.emit(relax.op.zeros(sizes, type_name(made.dtype)))
+        return emit(relax.op.zeros(sizes, type_name(made.dtype)))
     proved = step == 1 and not isinstance(size, tirx.Min)
     if not (proved and _is_open(start, end)) or _is_negative(begin):
         return importer.create_convert_map()["slice.Tensor"](node)
     x = importer.env[node.args[0]]
     sliced = relax.op.strided_slice(x, [axis], [begin], [begin + size], assume_inbound=True)
-    return importer.block_builder.emit(sliced)
+    return emit(sliced)
 
 
 def _is_open(*ends: Any) -> bool:
@@ -258,4 +256,4 @@ def concatenate(node: Any, importer: Any) -> Any:
     parts = [each for each in node.args[0] if tuple(each.meta["val"].shape) != (0,)]
     values = [importer.env[each] for each in parts or node.args[0]]
     axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    return importer.block_builder.emit(relax.op.concat(values, axis=axis))
+    return emit(relax.op.concat(values, axis=axis))

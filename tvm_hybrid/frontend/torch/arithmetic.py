@@ -21,6 +21,7 @@ from typing import Any
 from torch import fx
 from tvm import relax
 
+from ..expressions import emit
 from ..onnx.ops.elementwise import integer_power
 from .promotion import type_name
 
@@ -34,12 +35,11 @@ def product(node: Any, importer: Any) -> Value:
     x, y = (importer.env[each] for each in node.args)
     if _dtype(x) in ("float32", "float16", "bfloat16"):
         return importer.create_convert_map()[node.target.__name__](node)
-    return importer.block_builder.emit(relax.op.matmul(x, y))
+    return emit(relax.op.matmul(x, y))
 
 
 def not_equal(node: Any, importer: Any) -> Value:
     """`aten.ne`."""
-    emit = importer.block_builder.emit
     return emit(relax.op.logical_not(emit(relax.op.equal(*_operands(node, importer)))))
 
 
@@ -57,22 +57,20 @@ def _or_of_bools(
     node: Any, importer: Any, of_numbers: Callable[..., Value], of_bools: Callable[..., Value]
 ) -> Value:
     x, y = _operands(node, importer)
-    return importer.block_builder.emit((of_bools if _dtype(x) == "bool" else of_numbers)(x, y))
+    return emit((of_bools if _dtype(x) == "bool" else of_numbers)(x, y))
 
 
 def remainder(node: Any, importer: Any) -> Value:
     """`aten.remainder`: has the divisor's sign."""
-    emit = importer.block_builder.emit
     x, y = _operands(node, importer)
     if "float" not in _dtype(x):
         return emit(relax.op.floor_mod(x, y))
     rest = emit(relax.op.mod(x, y))
-    return emit(relax.op.where(_other_sign(emit, rest, y), relax.op.add(rest, y), rest))
+    return emit(relax.op.where(_other_sign(rest, y), relax.op.add(rest, y), rest))
 
 
 def divide(node: Any, importer: Any) -> Value:
     """`aten.div` with a rounding mode, and `aten.floor_divide`."""
-    emit = importer.block_builder.emit
     x, y = _operands(node, importer)
     mode = node.kwargs.get("rounding_mode")
     if mode is None:
@@ -82,10 +80,10 @@ def divide(node: Any, importer: Any) -> Value:
         return emit((relax.op.divide if mode == "trunc" else relax.op.floor_divide)(x, y))
     if mode == "trunc":
         return emit(relax.op.trunc(emit(relax.op.divide(x, y))))
-    return _floor_divided(emit, x, y)
+    return _floor_divided(x, y)
 
 
-def _floor_divided(emit: Any, x: Value, y: Value) -> Value:
+def _floor_divided(x: Value, y: Value) -> Value:
     """What PyTorch computes: (x - fmod(x, y)) / y is nearly whole, and is rounded."""
 
     def number(value: float) -> Value:
@@ -94,7 +92,7 @@ def _floor_divided(emit: Any, x: Value, y: Value) -> Value:
     rest = emit(relax.op.mod(x, y))
     quotient = emit(relax.op.divide(relax.op.subtract(x, rest), y))
     less = emit(relax.op.subtract(quotient, number(1)))
-    quotient = emit(relax.op.where(_other_sign(emit, rest, y), less, quotient))
+    quotient = emit(relax.op.where(_other_sign(rest, y), less, quotient))
     whole = emit(relax.op.floor(quotient))
     far = emit(relax.op.greater(relax.op.subtract(quotient, whole), number(0.5)))
     whole = emit(relax.op.where(far, relax.op.add(whole, number(1)), whole))
@@ -102,7 +100,7 @@ def _floor_divided(emit: Any, x: Value, y: Value) -> Value:
     return emit(relax.op.where(none, relax.op.divide(x, y), whole))
 
 
-def _other_sign(emit: Any, rest: Value, y: Value) -> Value:
+def _other_sign(rest: Value, y: Value) -> Value:
     """Whether a remainder is not 0 and has another sign than the divisor."""
     zero = relax.const(0, _dtype(rest))
     positive = relax.op.logical_and(relax.op.greater(rest, zero), relax.op.less(y, zero))
@@ -112,13 +110,13 @@ def _other_sign(emit: Any, rest: Value, y: Value) -> Value:
 
 def power(node: Any, importer: Any) -> Value:
     """`aten.pow`; PyTorch, too, makes a root of such a number, but not in float16."""
-    builder, exponent = importer.block_builder, node.args[1]
+    exponent = node.args[1]
     x, y = _operands(node, importer)
     if "float" not in _dtype(x):
-        return builder.emit(integer_power(builder, x, y))
+        return emit(integer_power(x, y))
     roots = _ROOTS if isinstance(exponent, float) and _dtype(x) != "float16" else {}
     root = roots.get(exponent)
-    return builder.emit(relax.op.power(x, y) if root is None else root(x))
+    return emit(relax.op.power(x, y) if root is None else root(x))
 
 
 def _operands(node: Any, importer: Any) -> tuple[Value, Value]:
@@ -146,7 +144,7 @@ ARITHMETIC = {
 def cast(node: Any, importer: Any) -> Any:
     """`prims.convert_element_type.default`: tensor, type."""
     x = importer.env[node.args[0]]
-    return importer.block_builder.emit(relax.op.astype(x, type_name(node.args[1])))
+    return emit(relax.op.astype(x, type_name(node.args[1])))
 
 
 def clamp(node: Any, importer: Any) -> Any:
@@ -166,7 +164,6 @@ def clamp(node: Any, importer: Any) -> Any:
     crossed = numbers and None not in (low, high) and low > high
     if "float" in dtype and numbers and not crossed:
         return importer.create_convert_map()["clamp.default"](node)
-    emit = importer.block_builder.emit
     for limit, limited in ((low, relax.op.maximum), (high, relax.op.minimum)):
         if limit is not None:
             tensor = (

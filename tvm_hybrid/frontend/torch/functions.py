@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from tvm import relax
 
+from ..expressions import emit
 from .promotion import constant_of, type_name
 
 # Operators that TVM's converters import: of each, tests compare several forms with eager mode.
@@ -63,7 +64,7 @@ Value = Any  # relax.Expr, a tensor
 
 def expm1(node: Any, importer: Any) -> Value:
     """`aten.expm1`: (exp(x) - 1) * x / log(exp(x)), as Kahan has it; errors of exp cancel."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     one = _number(x, 1)
     exp = emit(relax.op.exp(x))
     less = emit(relax.op.subtract(exp, one))
@@ -76,7 +77,7 @@ def expm1(node: Any, importer: Any) -> Value:
 
 def log1p(node: Any, importer: Any) -> Value:
     """`aten.log1p`: log(1 + x) * x / ((1 + x) - 1), as Kahan has it; the sum's error cancels."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     one = _number(x, 1)
     more = emit(relax.op.add(x, one))
     logarithm = emit(relax.op.log(more))
@@ -89,7 +90,7 @@ def log1p(node: Any, importer: Any) -> Value:
 
 def elu(node: Any, importer: Any) -> Value:
     """`aten.elu`: x, alpha, scale, input_scale."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     given: tuple[float, ...] = node.args[1:]
     alpha, scale, inner = (*given, 1.0, 1.0, 1.0)[:3]
     if scale == inner == 1:
@@ -102,7 +103,7 @@ def elu(node: Any, importer: Any) -> Value:
 
 def sign(node: Any, importer: Any) -> Value:
     """`aten.sign`."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     dtype = str(x.ty.dtype)
     if dtype == "bool":
         return x
@@ -122,7 +123,7 @@ def full(node: Any, importer: Any) -> Value:
     made = node.meta["val"]
     sizes = relax.ShapeExpr([importer.sizes.of(size) for size in made.shape])
     number = relax.const(value, type_name(made.dtype))
-    return importer.block_builder.emit(relax.op.broadcast_to(number, sizes))
+    return emit(relax.op.broadcast_to(number, sizes))
 
 
 def arange(node: Any, importer: Any) -> Value:
@@ -182,7 +183,7 @@ def hardsigmoid(node: Any, importer: Any) -> Any:
 
 
 def _computed(node: Any, importer: Any, swish: bool) -> Any:
-    emit, given = importer.block_builder.emit, importer.env[node.args[0]]
+    given = importer.env[node.args[0]]
     half = str(given.ty.dtype) == "float16"
     x = emit(relax.op.astype(given, "float32")) if half else given
     kind = str(x.ty.dtype)

@@ -25,6 +25,7 @@ from tvm import relax
 
 from microkernels.base.errors import UnsupportedOperatorError
 
+from ..expressions import emit
 from .promotion import constant_of
 
 METHODS = {"nearest": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
@@ -101,7 +102,7 @@ def antialiased(node: Any, importer: Any) -> Any:
     for extent, count, factor in zip(before[2:], size, factors, strict=True):
         identity = torch.eye(extent)[None, None]
         matrices.append(node.target(identity, [count, extent], corners, factor, None)[0, 0])
-    emit, value = importer.block_builder.emit, importer.env[x]
+    value = importer.env[x]
     dtype = str(value.ty.dtype)
     if dtype != "float32":
         value = emit(relax.op.astype(value, "float32"))
@@ -113,7 +114,7 @@ def antialiased(node: Any, importer: Any) -> Any:
 def sampled(node: Any, importer: Any) -> Any:
     """`aten.grid_sampler_2d`: image, grid, way to sample, padding, whether corners are aligned."""
     image, grid, method, padding, corners = node.args
-    emit, x = importer.block_builder.emit, importer.env[image]
+    x = importer.env[image]
     dtype = str(x.ty.dtype)
     places = emit(relax.op.permute_dims(importer.env[grid], [0, 3, 1, 2]))
     if dtype in ("float16", "bfloat16"):
@@ -133,7 +134,7 @@ def sampled(node: Any, importer: Any) -> Any:
 
 def _resized(importer: Any, x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:
     places = "asymmetric" if mode == "nearest" else "half_pixel"
-    return importer.block_builder.emit(
+    return emit(
         relax.op.image.resize2d(
             x,
             relax.ShapeExpr(list(size)),
@@ -177,7 +178,6 @@ def average(node: Any, importer: Any) -> Any:
         for axis, (size, count) in enumerate(zip(before[-rank:], after[-rank:], strict=True)):
             reach = (count - 1) * stride[axis] + kernel[axis]
             ends[axis] = max(reach - size - padding[axis], 0)
-    emit = importer.block_builder.emit
     value = importer.env[x]
     around = [0, 0] * (len(before) - rank)
     for start, end in zip(padding, ends, strict=True):

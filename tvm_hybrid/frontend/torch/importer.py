@@ -14,6 +14,7 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.base.errors import TvmHybridError, UnsupportedOperatorError
 
+from ..expressions import writing_to
 from .converters import NUMBERS, known_converters, new_importer, refuse_unknown
 from .promotion import constant_of, type_name
 from .sizes import Sizes, size_symbol
@@ -103,7 +104,8 @@ class _Import:
                 self.env[node] = self._number(node.meta["val"])
         carriers = self._carriers(placeholders, parameters.values())
         into = [memory_order(node.meta["val"]) if in_memory_order else None for node in outputs]
-        with self.builder.function("main", [*parameters.values(), *carriers.values()]):
+        arguments = [*parameters.values(), *carriers.values()]
+        with writing_to(self.builder), self.builder.function("main", arguments):
             with self._block():
                 for position, order in orders.items():
                     if order is not None:

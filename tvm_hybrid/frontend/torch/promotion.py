@@ -17,6 +17,8 @@ from tvm import relax
 
 from microkernels.base.errors import UnsupportedOperatorError
 
+from ..expressions import emit
+
 _FUNCTIONS = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1"),
     *("log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt"),
@@ -60,7 +62,6 @@ def promoting(importer: Any, name: str, convert: Converter) -> Converter:
 
     def promoted(node: Any) -> Any:
         common = type_name(_common_type(name, node))
-        emit = importer.block_builder.emit
         before: dict[Any, Any] = {}
         for number, each in enumerate(node.all_input_nodes):
             value = importer.env[each]

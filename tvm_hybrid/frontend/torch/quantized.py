@@ -19,8 +19,8 @@ from tvm.ir import GenericConst
 from microkernels.base.arrays import RANGES
 from microkernels.base.errors import UnsupportedOperatorError
 from relay_passes.ir.dynamic_quantize import emit_dynamic_range
-from relay_passes.ir.rewrite import Emit
 
+from ..expressions import emit
 from .promotion import type_name
 from .token_ranges import PER_TOKEN
 
@@ -75,7 +75,7 @@ def choose_qparams(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
 def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
     """`choose_qparams_symmetric`: the same with zero point 0, or of unsigned integers 128."""
     x, low, high, eps, torch_type = importer.retrieve_args(node)
-    dtype, emit = type_name(torch_type), importer.block_builder.emit
+    dtype = type_name(torch_type)
     if dtype not in RANGES or str(x.ty.dtype) != "float32":
         raise UnsupportedOperatorError(
             f"operator choose_qparams_symmetric (node {node.name!r}): {x.ty.dtype} as {dtype} is "
@@ -90,7 +90,6 @@ def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
 
 def _chosen(node: Any, importer: Any, chosen: ChosenRange) -> tuple[relax.Expr, relax.Expr]:
     """Notes a range; gives its numbers as torch has them."""
-    emit = importer.block_builder.emit
     importer.ranges[node] = chosen
     scale = emit(relax.op.reshape(relax.op.astype(chosen.scale, "float64"), (1,)))
     zero = emit(relax.op.reshape(relax.op.astype(chosen.zero_point, "int64"), (1,)))
@@ -102,13 +101,12 @@ def quantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
     chosen = _range_of(node, importer)
     if chosen is None:
         return None
-    emit = importer.block_builder.emit
     x = importer.env[node.args[0]]
     dtype = str(chosen.zero_point.ty.dtype)
     q = emit(relax.op.quantize(x, chosen.scale, chosen.zero_point, axis=-1, out_dtype=dtype))
     if not chosen.offset:
         low, high = node.args[3:5]
-        return q if low == -high else limited(emit, q, low, high)
+        return q if low == -high else limited(q, low, high)
     chosen.quantised[node] = q
     wide = relax.op.add(relax.op.astype(q, "int16"), relax.const(chosen.offset, "int16"))
     return emit(relax.op.astype(wide, "int8"))
@@ -122,10 +120,10 @@ def dequantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
         return None
     q = chosen.quantised.get(source, importer.env[source])
     value = relax.op.dequantize(q, chosen.scale, chosen.zero_point, -1, "float32")
-    return importer.block_builder.emit(value)
+    return emit(value)
 
 
-def limited(emit: Emit, q: relax.Expr, low: int, high: int) -> relax.Expr:
+def limited(q: relax.Expr, low: int, high: int) -> relax.Expr:
     """Integers within limits, which may be narrower than those of their type."""
     dtype = str(q.ty.dtype)
     limits = np.iinfo(dtype)
@@ -156,10 +154,9 @@ def quantize(node: Any, importer: Any) -> relax.Expr:
     x, scale, zero, *rest = importer.retrieve_args(node)
     axis, (low, high, torch_type) = (-1, rest) if len(rest) == 3 else (rest[0], rest[1:])
     dtype = type_name(torch_type)
-    emit = importer.block_builder.emit
     parameters = _parameter(importer, scale, "float32"), _parameter(importer, zero, dtype)
     value = emit(relax.op.quantize(x, *parameters, axis=axis, out_dtype=dtype))
-    return limited(emit, value, low, high)
+    return limited(value, low, high)
 
 
 def dequantize(node: Any, importer: Any) -> relax.Expr:
@@ -172,7 +169,6 @@ def dequantize(node: Any, importer: Any) -> relax.Expr:
     axis = rest[0] if len(rest) == 4 else -1
     narrow = str(q.ty.dtype)
     zeros = relax.const(0, narrow) if zero is None else _parameter(importer, zero, narrow)
-    emit = importer.block_builder.emit
     wide = emit(
         relax.op.dequantize(q, _parameter(importer, scale, "float32"), zeros, axis, "float32")
     )
@@ -186,7 +182,7 @@ def _parameter(importer: Any, value: Any, dtype: str) -> relax.Expr:
         return relax.const(array.astype(dtype).reshape(() if array.size == 1 else (-1,)))
     if isinstance(value, (int, float)):
         return relax.const(value, dtype)
-    return importer.block_builder.emit(relax.op.astype(value, dtype))
+    return emit(relax.op.astype(value, dtype))
 
 
 QUANTIZED = {

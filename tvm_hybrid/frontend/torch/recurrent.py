@@ -10,7 +10,7 @@ do so for programs with layers that are not `is_whole`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from tvm import relax
 from relay_passes.ir.constants import array_of, constant_of
 from tir_schedules.recurrent.problem import STATES
 
+from ..expressions import emit
 from ..onnx.ops.recurrent import recurrent_layer
 
 Table = TypeVar("Table", bound=Any)
@@ -111,16 +112,16 @@ def _weights(call: _Call) -> int:
 
 def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
     """The output of the last layer, and the final states of all layers if anybody reads them."""
-    call, emit = _Call(*node.args), importer.block_builder.emit
+    call = _Call(*node.args)
     x = importer.env[call.input]
     dtype = str(x.ty.dtype)
     wide = "float32" if dtype in _NARROW else dtype
-    x = _cast(emit, x, wide)
+    x = _cast(x, wide)
     if call.batch_first:
         x = emit(relax.op.permute_dims(x, [1, 0, 2]))
     states = call.hx if kind.cell == "lstm" else [call.hx]
     given = [] if all(map(_is_zero, states)) else [importer.env[each] for each in states]
-    given = [_cast(emit, each, wide) for each in given]
+    given = [_cast(each, wide) for each in given]
     weights = [array_of(importer.env[each].value).astype(wide) for each in call.params]
     finals = any(user.args[1] != 0 for user in node.users)
     directions, count = _directions(call), _weights(call)
@@ -131,18 +132,17 @@ def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
         first = [
             emit(relax.op.strided_slice(each, [0], [sides.start], [sides.stop])) for each in given
         ]
-        x, *found = _layer(importer.block_builder, x, own, first, kind, finals)
+        x, *found = _layer(x, own, first, kind, finals)
         for end, each in zip(ends, found, strict=False):
             end.append(each)
     if call.batch_first:
         x = emit(relax.op.permute_dims(x, [1, 0, 2]))
     joined = [emit(relax.op.concat(end, axis=0)) for end in ends if end]
-    results = [_cast(emit, each, dtype) for each in (x, *joined)]
+    results = [_cast(each, dtype) for each in (x, *joined)]
     return results + [None] * (1 + len(ends) - len(results))
 
 
 def _layer(
-    builder: relax.BlockBuilder,
     x: Any,
     weights: list[list[Array]],
     states: list[Any],
@@ -150,7 +150,7 @@ def _layer(
     finals: bool,
 ) -> list[Any]:
     """All steps of one layer, both directions side by side; the final states if `finals`."""
-    emit, directions = builder.emit, len(weights)
+    directions = len(weights)
     steps, batch, size = x.ty.shape.values
     of_inputs, of_states, *biases = (
         [_in_order(side[number], kind.gates) for side in weights]
@@ -170,7 +170,6 @@ def _layer(
         product = emit(relax.op.add(product, constant_of((own + recurrent).ravel())))
     inputs[0] = emit(relax.op.reshape(product, [steps, batch, of_states[0].shape[0] * directions]))
     made = recurrent_layer(
-        builder,
         inputs,
         cell=kind.cell,
         direction="bidirectional" if directions == 2 else "forward",
@@ -192,7 +191,7 @@ def _transposed(weights: list[Array]) -> Array:
     return np.ascontiguousarray(np.concatenate(weights).T)
 
 
-def _cast(emit: Callable[[Any], Any], value: Any, dtype: str) -> Any:
+def _cast(value: Any, dtype: str) -> Any:
     return value if str(value.ty.dtype) == dtype else emit(relax.op.astype(value, dtype))
 
 

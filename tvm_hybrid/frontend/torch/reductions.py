@@ -21,6 +21,7 @@ from tvm import relax
 
 from microkernels.base.errors import UnsupportedOperatorError
 
+from ..expressions import emit
 from .promotion import type_name
 
 Value = Any  # relax.Expr, a tensor
@@ -29,7 +30,7 @@ _NARROW = ("float16", "bfloat16")
 
 def mean(node: Any, importer: Any) -> Value:
     """`aten.mean.dim`: tensor, axes, whether they stay; a type."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     wanted = node.kwargs.get("dtype")
     if wanted is not None and type_name(wanted) not in (str(x.ty.dtype), *_NARROW):
@@ -39,7 +40,7 @@ def mean(node: Any, importer: Any) -> Value:
 
 def variance(node: Any, importer: Any) -> Value:
     """`aten.var.correction`: tensor, axes; a correction, whether axes stay."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     given = node.kwargs.get("correction")
     correction = 1 if given is None else given
@@ -64,7 +65,7 @@ def variance(node: Any, importer: Any) -> Value:
 
 def vector_norm(node: Any, importer: Any) -> Value:
     """`aten.linalg_vector_norm.default`: tensor, order, axes, whether they stay; a type."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     order = node.args[1] if len(node.args) > 1 else 2
     axes = (node.args[2] if len(node.args) > 2 else None) or None
     keep = node.args[3] if len(node.args) > 3 else False
@@ -75,13 +76,11 @@ def vector_norm(node: Any, importer: Any) -> Value:
     if order == 2:
         found = emit(relax.op.sqrt(emit(relax.op.sum(emit(relax.op.multiply(x, x)), axes, keep))))
     else:
-        found = _of_order(emit, emit(relax.op.abs(x)), order, axes, keep)
+        found = _of_order(emit(relax.op.abs(x)), order, axes, keep)
     return found if kind == wanted else emit(relax.op.astype(found, wanted))
 
 
-def _of_order(
-    emit: Callable[[Any], Any], size: Value, order: float, axes: Any, keep: bool
-) -> Value:
+def _of_order(size: Value, order: float, axes: Any, keep: bool) -> Value:
     """A norm of absolute values."""
     kind = str(size.ty.dtype)
     if math.isinf(order):
@@ -98,28 +97,28 @@ def _of_order(
 
 def max_along(node: Any, importer: Any) -> Value:
     """`aten.max.dim`: tensor, axis, whether it stays -> values and their places."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     axis, keep = _axis_and_keep(node)
     numbers = emit(relax.op.astype(x, "int8")) if str(x.ty.dtype) == "bool" else x
     place = emit(relax.op.argmax(numbers, axis, keep))
-    return emit(relax.Tuple([_of_numbers(emit, relax.op.max, x, axis, keep), place]))
+    return emit(relax.Tuple([_of_numbers(relax.op.max, x, axis, keep), place]))
 
 
 def largest(node: Any, importer: Any) -> Value:
     """`aten.max.default`."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    return _of_numbers(emit, relax.op.max, x, None, False)
+    x = importer.env[node.args[0]]
+    return _of_numbers(relax.op.max, x, None, False)
 
 
 def smallest(node: Any, importer: Any) -> Value:
     """`aten.min.default`."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    return _of_numbers(emit, relax.op.min, x, None, False)
+    x = importer.env[node.args[0]]
+    return _of_numbers(relax.op.min, x, None, False)
 
 
 def any_along(node: Any, importer: Any) -> Value:
     """`aten.any.dim` and `aten.any.dims`: tensor, axis or axes, whether they stay."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     dtype = str(x.ty.dtype)
     if dtype != "bool":
@@ -127,12 +126,12 @@ def any_along(node: Any, importer: Any) -> Value:
         x = emit(relax.op.logical_not(zero))
     if axes == []:
         return x
-    return _of_numbers(emit, relax.op.max, x, axes, keep)
+    return _of_numbers(relax.op.max, x, axes, keep)
 
 
 def median(node: Any, importer: Any) -> Value:
     """`aten.median.default` and `aten.median.dim` -> values, and along an axis their places."""
-    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    x = importer.env[node.args[0]]
     found = importer.create_convert_map()[node.target.__name__](node)
     if "float" not in str(x.ty.dtype):
         return found
@@ -148,9 +147,7 @@ def median(node: Any, importer: Any) -> Value:
     return emit(relax.Tuple([values, places]))
 
 
-def _of_numbers(
-    emit: Callable[[Any], Any], reduce: Callable[..., Value], x: Value, axes: Any, keep: bool
-) -> Value:
+def _of_numbers(reduce: Callable[..., Value], x: Value, axes: Any, keep: bool) -> Value:
     """An extreme; of bool by way of int8, as TVM has no smallest bool."""
     if str(x.ty.dtype) != "bool":
         return emit(reduce(x, axes, keep))

@@ -22,6 +22,8 @@ from tvm import relax
 
 from microkernels.base.errors import UnsupportedOperatorError
 
+from ..expressions import emit
+
 aten = torch.ops.aten
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
@@ -51,7 +53,7 @@ def scattering() -> dict[Any, Any]:
 def scatter(node: Any, importer: Any) -> Any:
     """`aten.scatter.src` and `aten.scatter_reduce.two`, of equal sizes but along the axis."""
     x, axis, index, src, *reduction = importer.retrieve_args(node)
-    emit, dtype = importer.block_builder.emit, str(x.ty.dtype)
+    dtype = str(x.ty.dtype)
     how = _REDUCTIONS[reduction[0]] if reduction else "update"
     # Sums of narrow floats are rounded once; of bool, a sum is "or".
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int8"}.get(dtype, dtype)

@@ -19,6 +19,7 @@ from tvm import relax
 
 from microkernels.base.errors import UnsupportedOperatorError
 
+from ..expressions import emit
 from .promotion import type_name
 
 _LEAST = 1e-5  # torch's least largest magnitude of a row
@@ -28,7 +29,7 @@ _LOW, _HIGH = -128, 127
 
 def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
     """`choose_qparams_per_token`: x, int8 -> float64 and int64 [..., 1], as it is exported."""
-    x, emit = _source(node, importer), importer.block_builder.emit
+    x = _source(node, importer)
     largest = emit(relax.op.max(emit(relax.op.abs(x)), axis=-1, keepdims=True))
     raised = emit(relax.op.maximum(largest, relax.const(_LEAST, "float32")))
     scale = emit(relax.op.divide(raised, relax.const(_HIGH, "float32")))
@@ -38,7 +39,7 @@ def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
 
 def choose_asymmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
     """`choose_qparams_per_token_asymmetric`: x, int8 -> float64 and int64 [..., 1]."""
-    op, emit = relax.op, importer.block_builder.emit
+    op = relax.op
     x = _source(node, importer)
 
     def number(value: float) -> relax.Expr:
@@ -62,7 +63,6 @@ def choose_asymmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]
 def quantize(node: Any, importer: Any) -> relax.Expr:
     """`quantize_per_token`: x, scales, zero points, low, high, type."""
     x, scales, zeros, low, high, torch_type = importer.retrieve_args(node)
-    emit = importer.block_builder.emit
     value = emit(relax.op.divide(_f32(importer, x), _f32(importer, scales)))
     if not _are_zeros(node.args[2]):
         value = emit(relax.op.add(value, _f32(importer, zeros)))
@@ -73,7 +73,6 @@ def quantize(node: Any, importer: Any) -> relax.Expr:
 def dequantize(node: Any, importer: Any) -> relax.Expr:
     """`dequantize_per_token`: q, scales, zero points, low, high, type, type of the result."""
     q, scales, zeros = importer.retrieve_args(node)[:3]
-    emit = importer.block_builder.emit
     value = emit(relax.op.astype(q, "float32"))
     if not _are_zeros(node.args[2]):
         value = emit(relax.op.subtract(value, _f32(importer, zeros)))
@@ -102,13 +101,13 @@ def _source(node: Any, importer: Any) -> relax.Expr:
 
 def _clipped(importer: Any, x: relax.Expr, low: int, high: int) -> relax.Expr:
     limits = relax.prim_value(float(low)), relax.prim_value(float(high))
-    return importer.block_builder.emit(relax.op.clip(x, *limits))
+    return emit(relax.op.clip(x, *limits))
 
 
 def _f32(importer: Any, x: relax.Expr) -> relax.Expr:
     if str(x.ty.dtype) == "float32":
         return x
-    return importer.block_builder.emit(relax.op.astype(x, "float32"))
+    return emit(relax.op.astype(x, "float32"))
 
 
 _ASYMMETRIC = ("choose_qparams_per_token_asymmetric", "_choose_qparams_per_token_asymmetric_impl")

@@ -16,6 +16,8 @@ from typing import Any
 
 from tvm import relax
 
+from ..expressions import emit
+
 Converter = Callable[[Any, Any], Any]  # (node, TVM's importer) -> value
 
 _NARROW = ("bfloat16", "float16")
@@ -63,14 +65,12 @@ def _converter(name: str, own: Converter | None) -> Converter:
             return plain(node)
         before = {each: importer.env[each] for each in narrow}
         for each in _to_widen(name, node, narrow):
-            importer.env[each] = importer.block_builder.emit(
-                relax.op.astype(before[each], "float32")
-            )
+            importer.env[each] = emit(relax.op.astype(before[each], "float32"))
         try:
             result = plain(node)
         finally:
             importer.env.update(before)
-        return _rounded(importer.block_builder, result, next(iter(narrow.values())))
+        return _rounded(result, next(iter(narrow.values())))
 
     return convert
 
@@ -82,13 +82,13 @@ def _to_widen(name: str, node: Any, narrow: dict[Any, str]) -> Iterable[Any]:
     return [node.args[number] for number in _PRODUCTS[name] if node.args[number] in narrow]
 
 
-def _rounded(builder: relax.BlockBuilder, value: Any, dtype: str) -> Any:
+def _rounded(value: Any, dtype: str) -> Any:
     """A value, or the first of several, in a narrow type; statistics beside it stay as they are."""
     if isinstance(value.ty, relax.TupleType):
         items = [relax.TupleGetItem(value, number) for number in range(len(value.ty.fields))]
-        first = _rounded(builder, builder.emit(items[0]), dtype)
-        return builder.emit(relax.Tuple([first, *map(builder.emit, items[1:])]))
-    return builder.emit(relax.op.astype(value, dtype)) if _dtype(value) == "float32" else value
+        first = _rounded(emit(items[0]), dtype)
+        return emit(relax.Tuple([first, *map(emit, items[1:])]))
+    return emit(relax.op.astype(value, dtype)) if _dtype(value) == "float32" else value
 
 
 def _dtype(value: Any) -> str:

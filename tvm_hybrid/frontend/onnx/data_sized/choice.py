@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 from microkernels.vector.expressions import reinterpret
 
 from ....runtime.tensors import numpy_dtype
-from ..graph.expressions import Expr, reshaped
+from ...expressions import Attrs, Expr, Inputs, emit, emit_te, match_cast, normalize, reshaped
 from ..graph.freeze_shapes import length_of, new_size
 from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
@@ -35,11 +35,11 @@ from .sizes import (
 
 
 @operator("Select", domain=OWN_DOMAIN)
-def _select(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _select(inputs: Inputs, attrs: Attrs) -> Any:
     condition, then, other = inputs
-    condition = reshaped(builder, condition, ())
+    condition = reshaped(condition, ())
     sizes = [
-        one if same_size(one, two) else _chosen(builder, condition, one, two)
+        one if same_size(one, two) else _chosen(condition, one, two)
         for one, two in zip(dims_of(then), dims_of(other), strict=True)
     ]
 
@@ -53,20 +53,18 @@ def _select(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
             name="taken",
         )
 
-    return builder.emit_te(
-        compute, condition, then, other, sizes, primfunc_name_hint="select_branch"
-    )
+    return emit_te(compute, condition, then, other, sizes, primfunc_name_hint="select_branch")
 
 
-def _chosen(builder: relax.BlockBuilder, condition: Expr, one: Expr, two: Expr) -> tirx.Var:
+def _chosen(condition: Expr, one: Expr, two: Expr) -> tirx.Var:
     """One of two sizes."""
 
     def compute(condition: te.Tensor, sizes: list[Expr]) -> te.Tensor:
         one, two = (tirx.Cast(INDEX, size) for size in sizes)
         return te.compute((1,), lambda _: tirx.if_then_else(condition(), one, two), name="chosen")
 
-    count = builder.emit_te(compute, condition, [one, two], primfunc_name_hint="select_size")
-    return size_in(builder, count)
+    count = emit_te(compute, condition, [one, two], primfunc_name_hint="select_size")
+    return size_in(count)
 
 
 # NonZero and Compress: which elements are there is known when the model runs.
@@ -78,10 +76,10 @@ def _chosen(builder: relax.BlockBuilder, condition: Expr, one: Expr, two: Expr) 
 
 
 @operator("NonZero")
-def _nonzero(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _nonzero(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
     dims = dims_of(x)
-    places, count = _places(builder, copied(builder, x, [product(dims)]), product(dims))
+    places, count = _places(copied(x, [product(dims)]), product(dims))
 
     def coordinates(places: te.Tensor, dims: list[Expr]) -> te.Tensor:
         def element(axis: Expr, number: Expr) -> Expr:
@@ -94,21 +92,21 @@ def _nonzero(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
 
         return te.compute((len(dims), count), element, name="coordinates")
 
-    return builder.emit_te(coordinates, places, dims, primfunc_name_hint="coordinates")
+    return emit_te(coordinates, places, dims, primfunc_name_hint="coordinates")
 
 
 @operator("Compress")
-def _compress(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _compress(inputs: Inputs, attrs: Attrs) -> Any:
     """A condition that is shorter than the axis ends where it ends."""
     data, condition = inputs
     axis = attrs.get("axis")
     if axis is None:
-        data, axis = copied(builder, data, [product(dims_of(data))]), 0
+        data, axis = copied(data, [product(dims_of(data))]), 0
     dims = dims_of(data)
     axis %= len(dims)
     extent = te.min(dims_of(condition)[0], dims[axis])
-    places, count = _places(builder, condition, extent)
-    return pick(builder, data, places, count, axis)
+    places, count = _places(condition, extent)
+    return pick(data, places, count, axis)
 
 
 def _some(size: Expr) -> Expr:
@@ -116,7 +114,7 @@ def _some(size: Expr) -> Expr:
     return te.max(size, index(1))
 
 
-def _places(builder: relax.BlockBuilder, flags: Expr, extent: Expr) -> tuple[Expr, Expr]:
+def _places(flags: Expr, extent: Expr) -> tuple[Expr, Expr]:
     """Where the first `extent` elements of a vector are not zero, and how many are not."""
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:
@@ -127,8 +125,8 @@ def _places(builder: relax.BlockBuilder, flags: Expr, extent: Expr) -> tuple[Exp
             put(count, count[0] + 1)
 
     results = [([extent], INDEX), ([1], INDEX)]
-    places, count = emit_kernel(builder, "places", [flags], results, body)
-    return places, size_in(builder, count)
+    places, count = emit_kernel("places", [flags], results, body)
+    return places, size_in(count)
 
 
 def _is_true(value: Expr) -> Expr:
@@ -167,13 +165,13 @@ for it grows fast: a choice of 26 sizes took 11 s, and minutes a few layers late
 PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger"})
 
 
-def check_product(builder: relax.BlockBuilder, left: Expr, right: Expr) -> None:
+def check_product(left: Expr, right: Expr) -> None:
     """Has the program check that the factors of a product have as many terms."""
     before, behind = dims_of(left), dims_of(right)
-    check_equal(builder, before[-1], behind[0] if len(behind) == 1 else behind[-2])
+    check_equal(before[-1], behind[0] if len(behind) == 1 else behind[-2])
 
 
-def joined(builder: relax.BlockBuilder, values: Sequence[Any], axis: int) -> list[Any]:
+def joined(values: Sequence[Any], axis: int) -> list[Any]:
     """The parts of a concatenation; the program checks that they agree in all axes but one."""
     shapes = [dims_of(value) for value in values]
     axis %= len(shapes[0])
@@ -183,14 +181,14 @@ def joined(builder: relax.BlockBuilder, values: Sequence[Any], axis: int) -> lis
             known = [size for size in sizes if isinstance(size, tirx.IntImm)]
             wanted[place] = known[0] if known else sizes[0]
             for size in sizes:
-                check_equal(builder, wanted[place], size)
+                check_equal(wanted[place], size)
     return [
-        _known_to_be(builder, value, [*wanted[:axis], shape[axis], *wanted[axis + 1 :]])
+        _known_to_be(value, [*wanted[:axis], shape[axis], *wanted[axis + 1 :]])
         for value, shape in zip(values, shapes, strict=True)
     ]
 
 
-def _known_to_be(builder: relax.BlockBuilder, value: Expr, sizes: Sequence[Expr]) -> Expr:
+def _known_to_be(value: Expr, sizes: Sequence[Expr]) -> Expr:
     """A value with other sizes for its own, which the program has found to be equal."""
     shape = dims_of(value)
     pairs = zip(sizes, shape, strict=True)
@@ -198,19 +196,19 @@ def _known_to_be(builder: relax.BlockBuilder, value: Expr, sizes: Sequence[Expr]
     # TVM would put a symbol in the place of itself, for ever.
     if not others or any(isinstance(size, tirx.Var) for size in others):
         return value
-    return builder.match_cast(value, relax.TensorType(list(sizes), value.ty.dtype))
+    return match_cast(value, relax.TensorType(list(sizes), value.ty.dtype))
 
 
-def align(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> list[Any]:
+def align(inputs: Sequence[Any]) -> list[Any]:
     """The operands, broadcast where TVM could not tell that their sizes fit."""
     if not any(is_open(value) for value in inputs):
         return list(inputs)
     shapes = [dims_of(value) for value in inputs]
     rank = max(map(len, shapes))
     padded = [[index(1)] * (rank - len(shape)) + shape for shape in shapes]
-    common = [common_size(builder, sizes) for sizes in zip(*padded, strict=True)]
+    common = [common_size(sizes) for sizes in zip(*padded, strict=True)]
     return [
-        value if _fits(shape, common) else broadcast(builder, value, common[rank - len(shape) :])
+        value if _fits(shape, common) else broadcast(value, common[rank - len(shape) :])
         for value, shape in zip(inputs, shapes, strict=True)
     ]
 
@@ -221,17 +219,17 @@ def _fits(shape: Sequence[Expr], common: Sequence[Expr]) -> bool:
     return all(same_size(size, index(1)) or same_size(size, wanted) for size, wanted in pairs)
 
 
-def common_size(builder: relax.BlockBuilder, sizes: Sequence[Expr]) -> Expr:
+def common_size(sizes: Sequence[Expr]) -> Expr:
     """The size to which all of these are broadcast."""
     found = index(1)
     for size in sizes:
         if same_size(size, found) or same_size(size, index(1)):
             continue
-        found = size if same_size(found, index(1)) else _checked(builder, found, size)
+        found = size if same_size(found, index(1)) else _checked(found, size)
     return found
 
 
-def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
+def _checked(one: Expr, other: Expr) -> Expr:
     """The common one of two sizes; the program checks that there is one."""
     if isinstance(one, tirx.Var) != isinstance(other, tirx.Var) and not _has_number(one, other):
         # A mask of `total` keys meets `past + sequence` of them.
@@ -242,16 +240,14 @@ def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
     ]
     known = [each for each in (one, other) if isinstance(each, tirx.IntImm)]
     length = 2 * length_of(one, other)
-    shape = builder.emit(relax.ShapeExpr(choices))
+    shape = emit(relax.ShapeExpr(choices))
     if length > MOST_CHOSEN:
         # By way of a tensor: TVM puts a choice in the place of the size wherever that stands, and a
         # choice among choices, of each layer behind the last, is twice as long as its own.
         length = 1
-        shape = builder.emit(
-            relax.op.tensor_to_shape(builder.emit(relax.op.shape_to_tensor(shape)))
-        )
+        shape = emit(relax.op.tensor_to_shape(emit(relax.op.shape_to_tensor(shape))))
     size: Expr = known[0] if known else new_size(length)
-    builder.match_cast(shape, relax.ShapeType([size, size]))
+    match_cast(shape, relax.ShapeType([size, size]))
     return size
 
 
@@ -259,7 +255,7 @@ def _has_number(*sizes: Expr) -> bool:
     return any(isinstance(size, tirx.IntImm) for size in sizes)
 
 
-def broadcast(builder: relax.BlockBuilder, value: Expr, common: Sequence[Expr]) -> Expr:
+def broadcast(value: Expr, common: Sequence[Expr]) -> Expr:
     """A value in these sizes, which its own ones fit, and which may be more."""
     shape = dims_of(value)
     missing = len(common) - len(shape)
@@ -267,4 +263,4 @@ def broadcast(builder: relax.BlockBuilder, value: Expr, common: Sequence[Expr]) 
         return value
 
     # Where it is not known that sizes fit, `legalize_shapes` looks for sizes of 1.
-    return builder.normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))
+    return normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))

@@ -16,7 +16,7 @@ from tvm import ir, relax, te, tirx
 
 from relay_passes.ir.graph import op_name
 
-from ..graph.expressions import Expr, constant, static_dims
+from ...expressions import Expr, constant, current_builder, static_dims
 from .sizes import holds, index, simplified
 
 MAX_ELEMENTS = 64
@@ -29,7 +29,7 @@ class _UnknownError(Exception):
     """What an element is cannot be said."""
 
 
-def known_elements(builder: relax.BlockBuilder, value: Expr) -> Elements | None:
+def known_elements(value: Expr) -> Elements | None:
     """The elements of a tensor, or None if they are not known."""
     dims, dtype = static_dims(value), str(getattr(value.ty, "dtype", ""))
     integral = "int" in dtype or dtype == "bool"
@@ -38,7 +38,7 @@ def known_elements(builder: relax.BlockBuilder, value: Expr) -> Elements | None:
     array = constant(value)
     if array is not None:
         return np.vectorize(int, otypes=[object])(array) if array.size else array.astype(object)
-    call = builder.lookup_binding(value) if isinstance(value, relax.Var) else value
+    call = current_builder().lookup_binding(value) if isinstance(value, relax.Var) else value
     if not isinstance(call, relax.Call):
         return None
     if op_name(call) == "relax.shape_to_tensor":
@@ -49,7 +49,7 @@ def known_elements(builder: relax.BlockBuilder, value: Expr) -> Elements | None:
     first = call.args[0]
     operands = list(first.fields) if isinstance(first, relax.Tuple) else list(call.args)
     tensors = [each for each in operands if isinstance(each.ty, relax.TensorType)]
-    known = [known_elements(builder, each) for each in tensors]
+    known = [known_elements(each) for each in tensors]
     arrays = [each for each in known if each is not None]
     if len(arrays) < len(known):
         return None

@@ -16,7 +16,7 @@ from tvm import relax
 
 from relay_passes.ir.graph import op_name
 
-from ..graph.expressions import Expr, constant, dtype_of
+from ...expressions import Expr, constant, current_builder, dtype_of
 from .elements import known_elements
 from .sizes import dims_of, holds, index, is_number, is_unknown, product, same_size, simplified
 
@@ -63,7 +63,7 @@ class IndexGrid:
         return self.start, simplified(self.start + product(sizes))
 
 
-def index_grid(builder: relax.BlockBuilder, value: Expr, depth: int = _DEPTH) -> IndexGrid | None:
+def index_grid(value: Expr, depth: int = _DEPTH) -> IndexGrid | None:
     """What is known of a tensor of int64; None if it is no grid, or nobody knows."""
     if not isinstance(value.ty, relax.TensorType) or dtype_of(value) != "int64":
         return None
@@ -74,13 +74,13 @@ def index_grid(builder: relax.BlockBuilder, value: Expr, depth: int = _DEPTH) ->
     if array is not None:
         return _constant_grid(array)
     if all(is_number(size, 1) for size in sizes):
-        known = known_elements(builder, value)
+        known = known_elements(value)
         if known is None:
             return None
         number = known.item()
         start = index(number) if isinstance(number, int) else number
         return IndexGrid(start, (index(0),) * len(sizes))
-    call = builder.lookup_binding(value) if isinstance(value, relax.Var) else value
+    call = current_builder().lookup_binding(value) if isinstance(value, relax.Var) else value
     if not isinstance(call, relax.Call) or not depth:
         return None
     name = op_name(call)
@@ -88,13 +88,11 @@ def index_grid(builder: relax.BlockBuilder, value: Expr, depth: int = _DEPTH) ->
         first, _, step = (each.value if hasattr(each, "value") else each for each in call.args)
         return IndexGrid(index(0) + first, (index(0) + step,))
     if name in ("relax.expand_dims", "relax.reshape", "relax.squeeze"):
-        return _reshaped(index_grid(builder, call.args[0], depth - 1), call.args[0], sizes)
+        return _reshaped(index_grid(call.args[0], depth - 1), call.args[0], sizes)
     if name == "relax.strided_slice":
-        return _sliced(index_grid(builder, call.args[0], depth - 1), call)
+        return _sliced(index_grid(call.args[0], depth - 1), call)
     if name in _BROADCAST:
-        one, other = (
-            _broadcast(index_grid(builder, each, depth - 1), len(sizes)) for each in call.args
-        )
+        one, other = (_broadcast(index_grid(each, depth - 1), len(sizes)) for each in call.args)
         if one is None or other is None:
             return None
         return _sum(one, other) if name == "relax.add" else _multiple(one, other)

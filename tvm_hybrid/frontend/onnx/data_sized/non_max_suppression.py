@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from microkernels.vector.expressions import ramp, splat
 
-from ..graph.expressions import Expr, cast, constant, given, literal, reshaped
+from ...expressions import Attrs, Expr, Inputs, cast, constant, literal, reshaped
 from ..operators import operator
 from .sizes import INDEX, cell, cut, dims_of, emit_kernel, index, put, size_in, table
 from .sorting import Heap, key_of, place_in, rising
@@ -30,15 +30,13 @@ Side: TypeAlias = tuple[Expr, Expr]
 
 
 @operator("NonMaxSuppression")
-def _non_max_suppression(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> Any:
     boxes, scores = inputs[:2]
     images, classes, extent = dims_of(scores)
-    most = _limit(builder, inputs, 2, np.zeros(1, np.int64))
-    overlap = _limit(builder, inputs, 3, np.zeros(1, np.float32))
-    threshold = given(inputs, 4)
-    least = _limit(builder, inputs, 4, np.zeros(1, np.float32))
+    most = _limit(inputs, 2, np.zeros(1, np.int64))
+    overlap = _limit(inputs, 3, np.zeros(1, np.float32))
+    threshold = inputs[4]
+    least = _limit(inputs, 4, np.zeros(1, np.float32))
     known = constant(most)
     each = extent
     if known is not None and isinstance(extent, tirx.IntImm):
@@ -92,18 +90,16 @@ def _non_max_suppression(
 
     results = [([images * classes * each, 3], INDEX), ([1], INDEX)]
     tensors = [boxes, scores, most, overlap, least]
-    chosen, count = emit_kernel(builder, "non_max_suppression", tensors, results, body)
-    return cut(builder, chosen, size_in(builder, count))
+    chosen, count = emit_kernel("non_max_suppression", tensors, results, body)
+    return cut(chosen, size_in(count))
 
 
-def _limit(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], position: int, default: np.ndarray
-) -> Expr:
+def _limit(inputs: Sequence[Any], position: int, default: np.ndarray) -> Expr:
     """A limit as a vector of one element."""
-    value = given(inputs, position)
+    value = inputs[position]
     if value is None:
         return literal(default)
-    return cast(builder, reshaped(builder, value, (1,)), str(default.dtype))
+    return cast(reshaped(value, (1,)), str(default.dtype))
 
 
 class _Chosen:

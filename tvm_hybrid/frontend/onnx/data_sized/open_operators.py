@@ -7,34 +7,30 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ..graph.expressions import OUTPUT_COUNT, Expr, constant, given
+from ...expressions import OUTPUT_COUNT, Attrs, Expr, Inputs, constant
 from .choice import BROADCASTING, PRODUCTS, align, check_product, joined
 from .requests import check, check_equal
 from .sizes import dims_of, index, is_open, is_unknown, same_size, simplified
 from .slices import check_choice, check_extreme
 
 
-def prepared(
-    builder: relax.BlockBuilder, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> list[Any]:
+def prepared(op_type: str, inputs: Inputs, attrs: Attrs) -> Inputs:
     """The inputs of an operator, of sizes that fit as far as TVM can tell.
 
     Where they depend on data, the program checks them before.
     """
     if not any(map(is_open, inputs)):
-        return list(inputs)
+        return inputs
     if op_type in BROADCASTING:
-        return align(builder, inputs)
+        return Inputs(align(inputs))
     if op_type == "Concat":
-        return joined(builder, inputs, attrs["axis"])
+        return Inputs(joined(inputs, attrs["axis"]))
     if op_type in INPUT_CHECKS:
-        INPUT_CHECKS[op_type](builder, inputs, attrs)
-    return list(inputs)
+        INPUT_CHECKS[op_type](inputs, attrs)
+    return inputs
 
 
-def check_result(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], result: Expr, is_right: bool
-) -> None:
+def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
     """Has the program check the sizes of a result that depend on data.
 
     Parameters
@@ -55,7 +51,7 @@ def check_result(
         raise ValueError("sizes of its inputs that depend on data are not known to fit")
     for value in opened:
         for size in dims_of(value):
-            check(builder, size >= 0)
+            check(size >= 0)
 
 
 # What the sizes of an operator's inputs have to be, where they depend on data.
@@ -78,35 +74,31 @@ def check_result(
 # ArgMax, ArgMin, products      see `access` and `broadcast`
 
 
-InputCheck = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], None]
+InputCheck = Callable[[Inputs, Attrs], None]
 
 
-def _conv(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _conv(inputs: Inputs, attrs: Attrs) -> None:
     channels, (outputs, inside) = dims_of(inputs[0])[1], dims_of(inputs[1])[:2]
     group = index(attrs.get("group", 1))
     misfit = "the channels are not those of the weight"
-    check_equal(builder, channels, simplified(inside * group), misfit)
-    check(builder, tirx.EQ(tirx.floormod(outputs, group), index(0)), misfit)
+    check_equal(channels, simplified(inside * group), misfit)
+    check(tirx.EQ(tirx.floormod(outputs, group), index(0)), misfit)
 
 
-def _conv_transpose(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> None:
+def _conv_transpose(inputs: Inputs, attrs: Attrs) -> None:
     channels, inside = dims_of(inputs[0])[1], dims_of(inputs[1])[0]
     group = index(attrs.get("group", 1))
     misfit = "the channels are not those of the weight"
-    check_equal(builder, channels, inside, misfit)
-    check(builder, tirx.EQ(tirx.floormod(inside, group), index(0)), misfit)
+    check_equal(channels, inside, misfit)
+    check(tirx.EQ(tirx.floormod(inside, group), index(0)), misfit)
 
 
-def _depth_to_space(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> None:
+def _depth_to_space(inputs: Inputs, attrs: Attrs) -> None:
     rest = tirx.floormod(dims_of(inputs[0])[1], index(attrs["blocksize"] ** 2))
-    check(builder, tirx.EQ(rest, index(0)), "the channels are no whole blocks")
+    check(tirx.EQ(rest, index(0)), "the channels are no whole blocks")
 
 
-def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _einsum(inputs: Inputs, attrs: Attrs) -> None:
     terms = attrs["equation"].decode().replace(" ", "").split("->")[0].split(",")
     if len(inputs) > 1 and any("." in term for term in terms):
         raise ValueError("dimensions without a letter, of several inputs of open sizes")
@@ -115,102 +107,94 @@ def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         dims, (before, _, behind) = dims_of(value), term.partition("...")
         places = [*enumerate(before), *((i - len(behind), c) for i, c in enumerate(behind))]
         for place, letter in places:
-            check_equal(builder, found.setdefault(letter, dims[place]), dims[place])
+            check_equal(found.setdefault(letter, dims[place]), dims[place])
 
 
-def _gather_elements(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> None:
+def _gather_elements(inputs: Inputs, attrs: Attrs) -> None:
     data, indices = map(dims_of, inputs[:2])
     axis = attrs.get("axis", 0) % len(data)
     for place, (size, count) in enumerate(zip(data, indices, strict=True)):
         if place != axis:
-            check(builder, count <= size, "there are more indices than data")
+            check(count <= size, "there are more indices than data")
 
 
-def _group_norm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _group_norm(inputs: Inputs, attrs: Attrs) -> None:
     channels, groups = dims_of(inputs[0])[1], index(attrs["num_groups"])
     rest = tirx.floormod(channels, groups)
-    check(builder, tirx.EQ(rest, index(0)), "the channels are no whole groups")
+    check(tirx.EQ(rest, index(0)), "the channels are no whole groups")
     for (size,) in map(dims_of, inputs[1:3]):
         per_group = isinstance(channels, tirx.IntImm) and same_size(size, groups)  # of opset 18
         if not per_group:
-            check_equal(builder, channels, size, "scale and bias are not one for each channel")
+            check_equal(channels, size, "scale and bias are not one for each channel")
 
 
-def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
-    size, given_sizes = dims_of(inputs[0])[attrs.get("axis", 0)], given(inputs, 1)
+def _split(inputs: Inputs, attrs: Attrs) -> None:
+    size, given_sizes = dims_of(inputs[0])[attrs.get("axis", 0)], inputs[1]
     sizes = attrs.get("split") if given_sizes is None else constant(given_sizes)
     misfit = "the parts are not the whole"
     if sizes is not None:
-        check_equal(builder, size, index(int(sum(sizes))), misfit)
+        check_equal(size, index(int(sum(sizes))), misfit)
         return
     count = attrs[OUTPUT_COUNT]
     if "num_outputs" in attrs:  # the last part may be smaller
         part = tirx.floordiv(size + index(count - 1), index(count))
-        check(builder, size >= part * index(count - 1), misfit)
+        check(size >= part * index(count - 1), misfit)
     else:
-        check(builder, tirx.EQ(tirx.floormod(size, index(count)), index(0)), misfit)
+        check(tirx.EQ(tirx.floormod(size, index(count)), index(0)), misfit)
 
 
-def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _grid_sample(inputs: Inputs, attrs: Attrs) -> None:
     images, grids = map(dims_of, inputs[:2])
-    check_equal(builder, images[0], grids[0])
-    check_equal(builder, grids[-1], index(len(images) - 2))
+    check_equal(images[0], grids[0])
+    check_equal(grids[-1], index(len(images) - 2))
 
 
-def _non_max_suppression(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> None:
+def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> None:
     boxes, scores = map(dims_of, inputs[:2])
-    check_equal(builder, boxes[0], scores[0])
-    check_equal(builder, boxes[1], scores[2])
+    check_equal(boxes[0], scores[0])
+    check_equal(boxes[1], scores[2])
 
 
-def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _roi_align(inputs: Inputs, attrs: Attrs) -> None:
     regions, images = map(dims_of, inputs[1:3])
-    check_equal(builder, regions[0], images[0])
+    check_equal(regions[0], images[0])
 
 
-def _scatter(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _scatter(inputs: Inputs, attrs: Attrs) -> None:
     data, indices, updates = map(dims_of, inputs[:3])
     axis = attrs.get("axis", 0) % len(data)
     for place, (size, one, other) in enumerate(zip(data, indices, updates, strict=True)):
-        check_equal(builder, one, other)
+        check_equal(one, other)
         if place != axis:
-            check(builder, one <= size)
-    check_choice(builder, [data[axis]], indices)
+            check(one <= size)
+    check_choice([data[axis]], indices)
 
 
-def _scatter_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _scatter_nd(inputs: Inputs, attrs: Attrs) -> None:
     data, indices = map(dims_of, inputs[:2])
     if isinstance(indices[-1], tirx.IntImm):  # else the converter refuses it
-        check_choice(builder, data[: int(indices[-1])], indices[:-1])
+        check_choice(data[: int(indices[-1])], indices[:-1])
 
 
-def _space_to_depth(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> None:
+def _space_to_depth(inputs: Inputs, attrs: Attrs) -> None:
     for size in dims_of(inputs[0])[2:]:
-        check(builder, tirx.EQ(tirx.floormod(size, index(attrs["blocksize"])), index(0)))
+        check(tirx.EQ(tirx.floormod(size, index(attrs["blocksize"])), index(0)))
 
 
-def _update_cache(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> None:
+def _update_cache(inputs: Inputs, attrs: Attrs) -> None:
     new, before = dims_of(inputs[0]), dims_of(inputs[1])
-    check_equal(builder, new[0], before[0])
+    check_equal(new[0], before[0])
     for past in map(dims_of, inputs[3:]):
         for axis in (0, 1, 3):
-            check_equal(builder, new[axis], past[axis])
+            check_equal(new[axis], past[axis])
 
 
-def _product(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
-    check_product(builder, *inputs[:2])
+def _product(inputs: Inputs, attrs: Attrs) -> None:
+    check_product(*inputs[:2])
 
 
-def _extreme(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
-    check_extreme(builder, inputs[0], attrs.get("axis", 0))
+def _extreme(inputs: Inputs, attrs: Attrs) -> None:
+    check_extreme(inputs[0], attrs.get("axis", 0))
 
 
 INPUT_CHECKS: dict[str, InputCheck] = {

@@ -18,7 +18,18 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.ir.graph import op_name
 from relay_passes.lower.legalize_moves import PLACES
 
-from ..graph.expressions import Expr, constant, dtype_of, known_dims, literal
+from ...expressions import (
+    Attrs,
+    Expr,
+    Inputs,
+    constant,
+    current_builder,
+    dtype_of,
+    emit_te,
+    known_dims,
+    literal,
+    normalize,
+)
 from ..operators import operator
 from .elements import known_elements
 from .requests import check
@@ -35,7 +46,7 @@ from .sizes import (
 )
 
 
-def open_pad(builder: relax.BlockBuilder, x: Expr, pads: np.ndarray, number: float) -> Expr:
+def open_pad(x: Expr, pads: np.ndarray, number: float) -> Expr:
     """A tensor with a number around it.
 
     Parameters
@@ -46,7 +57,7 @@ def open_pad(builder: relax.BlockBuilder, x: Expr, pads: np.ndarray, number: flo
     dims = dims_of(x)
     amounts = [[amount(each) for each in pair] for pair in pads]
     for extent, pair in zip(dims, amounts, strict=True):  # what is cropped is there
-        check(builder, extent + sum(te.min(each, index(0)) for each in pair) >= 0)
+        check(extent + sum(te.min(each, index(0)) for each in pair) >= 0)
     before = [pair[0] for pair in amounts]
     sizes = [
         simplified(extent + sum(pair, start=index(0)))
@@ -65,7 +76,7 @@ def open_pad(builder: relax.BlockBuilder, x: Expr, pads: np.ndarray, number: flo
 
         return te.compute(sizes, element, name="padded")
 
-    return builder.emit_te(compute, x, sizes, before, primfunc_name_hint="pad")
+    return emit_te(compute, x, sizes, before, primfunc_name_hint="pad")
 
 
 def amount(value: object) -> Expr:
@@ -73,9 +84,7 @@ def amount(value: object) -> Expr:
     return index(int(value)) if isinstance(value, int | np.integer) else simplified(value)
 
 
-def pad_by_table(
-    builder: relax.BlockBuilder, x: Expr, axis: int, pads: np.ndarray, mode: str
-) -> Expr:
+def pad_by_table(x: Expr, axis: int, pads: np.ndarray, mode: str) -> Expr:
     """Pads and crops axes of open sizes with elements of the tensor itself.
 
         Pad(x: [n, 4], [1, 0, m - n, 0], mode=reflect)    ->    R.take(x, i, axis=0): [1 + m, 4]
@@ -96,9 +105,9 @@ def pad_by_table(
         return x
     cropped = [te.min(each, index(0)) for each in (before, after)]
     kept, size = simplified(extent + cropped[0] + cropped[1]), simplified(extent + before + after)
-    check(builder, kept >= 0)  # what is cropped is there
+    check(kept >= 0)  # what is cropped is there
     some = tirx.any(kept > 0, tirx.EQ(size, index(0)))
-    check(builder, some, "an axis of no elements is padded by some")
+    check(some, "an axis of no elements is padded by some")
 
     def compute(size: Expr, kept: Expr, before: Expr) -> te.Tensor:
         def element(place: Expr) -> Expr:
@@ -110,7 +119,7 @@ def pad_by_table(
         return te.compute((size,), element, name="places")
 
     # By itself: in one kernel with what reads it, it would be computed for every element.
-    places = builder.emit_te(
+    places = emit_te(
         compute,
         size,
         kept,
@@ -118,7 +127,7 @@ def pad_by_table(
         primfunc_name_hint="pad_places",
         primfunc_attrs={OP_PATTERN: OPAQUE, PLACES: True},
     )
-    return builder.normalize(relax.op.take(x, places, axis, mode="clip"))
+    return normalize(relax.op.take(x, places, axis, mode="clip"))
 
 
 def _source(mode: str, place: Expr, extent: Expr) -> Expr:
@@ -133,7 +142,7 @@ def _source(mode: str, place: Expr, extent: Expr) -> Expr:
     return te.min(inside, period - inside)
 
 
-def known_parts(builder: relax.BlockBuilder, vector: Expr) -> list[Any]:
+def known_parts(vector: Expr) -> list[Any]:
     """What is known of the elements of a vector some of which are computed.
 
     Concat([1, 1], s: float32[2])    ->    [1, 1, None, None]
@@ -143,12 +152,12 @@ def known_parts(builder: relax.BlockBuilder, vector: Expr) -> list[Any]:
     array = constant(vector)
     if array is not None:
         return list(array.ravel().tolist())
-    elements = known_elements(builder, vector)
+    elements = known_elements(vector)
     if elements is not None:
         return list(elements.ravel())
-    call = builder.lookup_binding(vector) if isinstance(vector, relax.Var) else vector
+    call = current_builder().lookup_binding(vector) if isinstance(vector, relax.Var) else vector
     if isinstance(call, relax.Call) and op_name(call) == "relax.concat":
-        parts = [known_parts(builder, each) for each in call.args[0].fields]
+        parts = [known_parts(each) for each in call.args[0].fields]
         return [each for part in parts for each in part]
     (count,) = known_dims(vector)
     return [None] * count
@@ -164,7 +173,7 @@ LONGEST = 1 << 31  # a longer one would be taken for a mistake: memory has to ho
 
 
 @operator("Range")
-def _range(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _range(inputs: Inputs, attrs: Attrs) -> Any:
     dtype = dtype_of(inputs[0])
     wide = "float64" if "float" in dtype else INDEX
     known = [each for each in map(constant, inputs) if each is not None]
@@ -172,13 +181,13 @@ def _range(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
         start, limit, delta = (each.astype(wide).item() for each in known)
         count = max(0, math.ceil((limit - start) / delta))
         return literal((start + np.arange(count, dtype=wide) * delta).astype(known[0].dtype))
-    vectors = [builder.normalize(relax.op.reshape(each, (1,))) for each in inputs]
-    length = _known_length(builder, inputs)
-    plain = None if length is None else _arange(builder, inputs, length, dtype)
+    vectors = [normalize(relax.op.reshape(each, (1,))) for each in inputs]
+    length = _known_length(inputs)
+    plain = None if length is None else _arange(inputs, length, dtype)
     if plain is not None:
         return plain
     if length is None:
-        length = _length(builder, vectors, wide)
+        length = _length(vectors, wide)
 
     def compute(start: te.Tensor, delta: te.Tensor, length: Expr) -> te.Tensor:
         def element(place: Expr) -> Expr:
@@ -188,12 +197,12 @@ def _range(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
         return te.compute((length,), element, name="range")
 
     start, _, delta = vectors
-    return builder.emit_te(compute, start, delta, length, primfunc_name_hint="range")
+    return emit_te(compute, start, delta, length, primfunc_name_hint="range")
 
 
-def _known_length(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> Expr | None:
+def _known_length(inputs: Sequence[Any]) -> Expr | None:
     """The length where start and limit follow from sizes, and delta is a positive number."""
-    known = [known_elements(builder, each) for each in inputs]
+    known = [known_elements(each) for each in inputs]
     if any(each is None for each in known):
         return None
     start, limit, delta = (each.item() for each in known if each is not None)
@@ -203,17 +212,15 @@ def _known_length(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> Expr | 
     return simplified(tirx.floordiv(up, index(delta)))
 
 
-def _arange(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], length: Expr, dtype: str
-) -> Expr | None:
+def _arange(inputs: Sequence[Any], length: Expr, dtype: str) -> Expr | None:
     """R.arange, if it has that length."""
-    known = [known_elements(builder, each) for each in inputs]
+    known = [known_elements(each) for each in inputs]
     start, end, step = (each.item() for each in known if each is not None)
-    found = builder.normalize(relax.op.arange(start, end, step, dtype))
+    found = normalize(relax.op.arange(start, end, step, dtype))
     return found if same_size(dims_of(found)[0], length) else None
 
 
-def _length(builder: relax.BlockBuilder, vectors: Sequence[Expr], wide: str) -> Expr:
+def _length(vectors: Sequence[Expr], wide: str) -> Expr:
     """The length as the program computes it; it refuses a delta of 0."""
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:
@@ -235,5 +242,5 @@ def _length(builder: relax.BlockBuilder, vectors: Sequence[Expr], wide: str) -> 
         fits = tirx.all(tirx.Not(stands), found[1] < index(LONGEST))
         put(found, tirx.Select(fits, index(1), index(0)))
 
-    (found,) = emit_kernel(builder, "range_length", vectors, [([2], INDEX)], body)
-    return sizes_in(builder, found)[0]
+    (found,) = emit_kernel("range_length", vectors, [([2], INDEX)], body)
+    return sizes_in(found)[0]

@@ -7,26 +7,24 @@ from collections.abc import Callable, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from ..graph.expressions import Expr, cast, known_dims
+from ...expressions import Expr, cast, emit, known_dims, match_cast
 from ..graph.freeze_shapes import current_sizes
 from .elements import known_elements
 from .sizes import INDEX, cell, emit_kernel, index, product, put, same_size, simplified, sizes_in
 
 
-def requested_sizes(
-    builder: relax.BlockBuilder, tensor: Expr, largest: Expr | None = None
-) -> list[Expr]:
+def requested_sizes(tensor: Expr, largest: Expr | None = None) -> list[Expr]:
     """The elements of a vector, or of a scalar, as sizes.
 
     The program checks what is not known: none is negative, or beyond the largest.
     """
-    known = known_elements(builder, tensor)
+    known = known_elements(tensor)
     if known is not None:
         sizes = [index(each) if isinstance(each, int) else each for each in known.ravel()]
         for size in sizes:
-            check(builder, size >= 0)
+            check(size >= 0)
             if largest is not None:
-                check(builder, size <= largest)
+                check(size <= largest)
         return sizes
 
     def resolve(asked: Expr, sizes: Expr, *limits: Expr) -> None:
@@ -38,18 +36,16 @@ def requested_sizes(
             with I.If(wrong), I.Then():
                 put(sizes, index(0))
 
-    return _checked_sizes(builder, tensor, resolve, [] if largest is None else [largest])
+    return _checked_sizes(tensor, resolve, [] if largest is None else [largest])
 
 
-def reshaped_sizes(
-    builder: relax.BlockBuilder, data: Sequence[Expr], tensor: Expr, zero_copies: bool
-) -> list[Expr]:
+def reshaped_sizes(data: Sequence[Expr], tensor: Expr, zero_copies: bool) -> list[Expr]:
     """The sizes of data reshaped to what a vector asks for, with -1 and, if copied, 0 resolved."""
-    known = known_elements(builder, tensor)
+    known = known_elements(tensor)
     if known is not None:
         sizes = _resolved(list(known.ravel()), data, zero_copies)
         for size in sizes:
-            check(builder, size >= 0)
+            check(size >= 0)
         return sizes
 
     def resolve(asked: Expr, sizes: Expr, *data: Expr) -> None:
@@ -72,7 +68,7 @@ def reshaped_sizes(
         with I.If(rest[0] != total), I.Then():
             put(sizes, index(0))
 
-    return _checked_sizes(builder, tensor, resolve, data)
+    return _checked_sizes(tensor, resolve, data)
 
 
 def _resolved(asked: list[Expr | int], data: Sequence[Expr], zero_copies: bool) -> list[Expr]:
@@ -105,33 +101,30 @@ def _factors(size: Expr) -> list[Expr]:
 
 
 def _checked_sizes(
-    builder: relax.BlockBuilder,
     tensor: Expr,
     resolve: Callable[..., None],
     limits: Sequence[Expr],
 ) -> list[Expr]:
     """Sizes behind a leading 1, in whose place the program finds 0 if a request makes no sense."""
     (count,) = known_dims(tensor) or (1,)
-    asked = builder.emit(relax.op.reshape(cast(builder, tensor, INDEX), (count,)))
+    asked = emit(relax.op.reshape(cast(tensor, INDEX), (count,)))
 
     def body(ins: list[Expr], outs: list[Expr], *limits: Expr) -> None:
         put(outs[0], index(1))
         resolve(ins[0], outs[0], *limits)
 
-    (found,) = emit_kernel(builder, "sizes", [asked], [([count + 1], INDEX)], body, limits)
-    return sizes_in(builder, found)
+    (found,) = emit_kernel("sizes", [asked], [([count + 1], INDEX)], body, limits)
+    return sizes_in(found)
 
 
 MISFIT = "its sizes do not fit"
 
 
-def check_equal(
-    builder: relax.BlockBuilder, one: Expr, other: Expr, otherwise: str = MISFIT
-) -> None:
+def check_equal(one: Expr, other: Expr, otherwise: str = MISFIT) -> None:
     """Has the program check that two sizes are equal, unless that is known; see `check`."""
     if not same_size(simplified(one), simplified(other)):
         unite(one, other)
-        check(builder, tirx.EQ(one, other), otherwise)
+        check(tirx.EQ(one, other), otherwise)
 
 
 def unite(one: Expr, other: Expr) -> None:
@@ -142,7 +135,7 @@ def unite(one: Expr, other: Expr) -> None:
             sizes.unite(name, simplified(size))
 
 
-def check(builder: relax.BlockBuilder, condition: Expr, otherwise: str = MISFIT) -> None:
+def check(condition: Expr, otherwise: str = MISFIT) -> None:
     """Has the program check what must hold for sizes, unless it is known to hold.
 
     If it is known not to hold, ValueError says `otherwise`.
@@ -153,4 +146,4 @@ def check(builder: relax.BlockBuilder, condition: Expr, otherwise: str = MISFIT)
     if same_size(flag, index(0)):
         raise ValueError(otherwise)
     if not same_size(flag, index(1)):
-        builder.match_cast(builder.emit(relax.ShapeExpr([flag])), relax.ShapeType([1]))
+        match_cast(emit(relax.ShapeExpr([flag])), relax.ShapeType([1]))

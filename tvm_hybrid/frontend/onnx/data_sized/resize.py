@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..graph.expressions import Expr, cast, dtype_of, literal
+from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, emit_te, literal, normalize
 from .requests import check
 from .resize_sizes import (
     REACH,
@@ -57,9 +57,7 @@ _WHOLE = {
 }
 
 
-def open_resize(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any], how: Resizing
-) -> Expr:
+def open_resize(inputs: Inputs, attrs: Attrs, how: Resizing) -> Expr:
     """The resized image.
 
     Parameters
@@ -73,32 +71,32 @@ def open_resize(
         A mode is unknown, or there are more or fewer scales than axes.
     """
     x = inputs[0]
-    axes = resized_axes(builder, inputs, attrs, how)
+    axes = resized_axes(inputs, attrs, how)
     changed = [number for number, axis in enumerate(axes) if not axis.is_same]
     for number in changed:
         axis = axes[number]
         if not (isinstance(axis.scale, float) and axis.scale > 0):
             # Nothing can be made of no elements.
-            check(builder, tirx.any(axis.before > 0, tirx.EQ(axis.after, index(0))))
+            check(tirx.any(axis.before > 0, tirx.EQ(axis.after, index(0))))
     if not changed:
         return x
     fast, dtype = _in_relax(how, axes, changed), dtype_of(x)
     if changed and how.mode != "nearest":
-        x = widened(builder, x)
+        x = widened(x)
     if fast is not None and dtype in FLOATS_IN_RELAX:
         size = relax.ShapeExpr([axis.after for axis in axes[2:]])
-        resized = builder.normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
-        return rounded(builder, resized, dtype)
+        resized = normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
+        return rounded(resized, dtype)
     weighed_axes = {number: axes[number] for number in changed}
     if _sums_at_once(how, weighed_axes, dtype):
-        x = _summed(builder, x, how, weighed_axes)
+        x = _summed(x, how, weighed_axes)
     else:
         for number, axis in weighed_axes.items():
-            x = _resized(builder, x, how, axis, number, is_apart(dtype))
-    x = rounded(builder, x, dtype)
+            x = _resized(x, how, axis, number, is_apart(dtype))
+    x = rounded(x, dtype)
     if how.coordinates == "tf_crop_and_resize":
         for number in changed:
-            x = _extrapolated(builder, x, how, axes[number], number)
+            x = _extrapolated(x, how, axes[number], number)
     return x
 
 
@@ -131,16 +129,16 @@ def _sums_at_once(how: Resizing, axes: Mapping[int, Axis], dtype: str) -> bool:
     return not any(axis.known is None and wants_filter(Table(how, axis)) for axis in axes.values())
 
 
-def _summed(builder: relax.BlockBuilder, x: Expr, how: Resizing, axes: Mapping[int, Axis]) -> Expr:
+def _summed(x: Expr, how: Resizing, axes: Mapping[int, Axis]) -> Expr:
     """The image with other extents along axes, one after the other in one kernel."""
-    found = [_tap_tables(builder, how, axis, dtype_of(x)) for axis in axes.values()]
+    found = [_tap_tables(how, axis, dtype_of(x)) for axis in axes.values()]
 
     def compute(value: te.Tensor, tables: list[list[te.Tensor]]) -> te.Tensor:
         for number, own in zip(axes, tables, strict=True):
             value = _along_axis(value, number, own)
         return value
 
-    return builder.emit_te(compute, x, found, primfunc_name_hint="resize")
+    return emit_te(compute, x, found, primfunc_name_hint="resize")
 
 
 def _along_axis(x: te.Tensor, number: int, tables: list[te.Tensor]) -> te.Tensor:
@@ -159,7 +157,7 @@ def _along_axis(x: te.Tensor, number: int, tables: list[te.Tensor]) -> te.Tensor
     return te.compute(shape, element, name="resized")
 
 
-def _tap_tables(builder: relax.BlockBuilder, how: Resizing, axis: Axis, dtype: str) -> list[Expr]:
+def _tap_tables(how: Resizing, axis: Axis, dtype: str) -> list[Expr]:
     """The indices of all taps of an axis, and then their weights."""
     if axis.known is not None:
         taps = axis_taps(how, *axis.known)
@@ -167,52 +165,48 @@ def _tap_tables(builder: relax.BlockBuilder, how: Resizing, axis: Axis, dtype: s
         return [*indices, *(literal(each.astype(dtype)) for each in taps.weight.T)]
     table = Table(how, axis)
     parts = [(what, tap) for what in ("index", "weight") for tap in range(table.taps)]
-    found = [table.emit(builder, *part) for part in parts]
-    return [*found[: table.taps], *(cast(builder, each, dtype) for each in found[table.taps :])]
+    found = [table.emit(*part) for part in parts]
+    return [*found[: table.taps], *(cast(each, dtype) for each in found[table.taps :])]
 
 
-def _resized(
-    builder: relax.BlockBuilder, x: Expr, how: Resizing, axis: Axis, number: int, apart: bool
-) -> Expr:
+def _resized(x: Expr, how: Resizing, axis: Axis, number: int, apart: bool) -> Expr:
     """The image with another extent along an axis; products by themselves if wanted."""
     rank = len(x.ty.shape.values)
     if axis.known is not None:
-        return apply_taps(builder, x, number, axis_taps(how, *axis.known), rank, apart)
+        return apply_taps(x, number, axis_taps(how, *axis.known), rank, apart)
     table = Table(how, axis)
     if wants_filter(table):
-        return filtered(builder, x, table, number, apart)
+        return filtered(x, table, number, apart)
     total: Expr = None
     for tap in range(table.taps):
-        places = table.emit(builder, "index", tap)
-        part = builder.normalize(relax.op.take(x, places, number, mode="clip"))
+        places = table.emit("index", tap)
+        part = normalize(relax.op.take(x, places, number, mode="clip"))
         if how.mode != "nearest":
-            weight = cast(builder, table.emit(builder, "weight", tap), dtype_of(x))
-            shaped = _along(builder, weight, axis, rank - 1 - number)
-            part = weighed(builder, part, shaped, apart)
-        total = part if total is None else builder.normalize(relax.op.add(total, part))
+            weight = cast(table.emit("weight", tap), dtype_of(x))
+            shaped = _along(weight, axis, rank - 1 - number)
+            part = weighed(part, shaped, apart)
+        total = part if total is None else normalize(relax.op.add(total, part))
     return total
 
 
-def _extrapolated(
-    builder: relax.BlockBuilder, x: Expr, how: Resizing, axis: Axis, number: int
-) -> Expr:
+def _extrapolated(x: Expr, how: Resizing, axis: Axis, number: int) -> Expr:
     """With the extrapolation value where an axis lies outside."""
     if axis.known is None:
-        inside = Table(how, axis).emit(builder, "inside")
+        inside = Table(how, axis).emit("inside")
     else:
         found = axis_taps(how, *axis.known).inside
         if found.all():
             return x
         inside = literal(found)
-    mask = _along(builder, inside, axis, len(x.ty.shape.values) - 1 - number)
+    mask = _along(inside, axis, len(x.ty.shape.values) - 1 - number)
     outside = literal(np.array(how.extrapolation, dtype_of(x)))
-    return builder.normalize(relax.op.where(mask, x, outside))
+    return normalize(relax.op.where(mask, x, outside))
 
 
-def _along(builder: relax.BlockBuilder, vector: Expr, axis: Axis, behind: int) -> Expr:
+def _along(vector: Expr, axis: Axis, behind: int) -> Expr:
     """A vector along an axis, with others behind it."""
     shape = relax.ShapeExpr([axis.after, *[index(1)] * behind])
-    return builder.normalize(relax.op.reshape(vector, shape))
+    return normalize(relax.op.reshape(vector, shape))
 
 
 # Sums of any number of elements along an axis of open extent, as antialiasing wants them.
@@ -235,9 +229,7 @@ def wants_filter(table: Table) -> bool:
     return widened or any(isinstance(number, Element) for number in region)
 
 
-def filtered(
-    builder: relax.BlockBuilder, x: Expr, table: Table, number: int, is_apart: bool
-) -> Expr:
+def filtered(x: Expr, table: Table, number: int, is_apart: bool) -> Expr:
     """A float tensor resized along an axis of this number.
 
     Parameters
@@ -245,7 +237,7 @@ def filtered(
     is_apart
         Whether products are rounded by themselves, and added up in the order of the taps.
     """
-    reach = _reach(builder, table, MOST_WRITTEN if is_apart else None)
+    reach = _reach(table, MOST_WRITTEN if is_apart else None)
 
     def first(i: Expr, numbers: Numbers, reach: Expr) -> Expr:
         return te.floor(table.place(i, numbers)).astype("int64") - reach + 1
@@ -270,8 +262,8 @@ def filtered(
             shape, lambda i, t: (raw[i, t] / total[i]).astype("float32"), name="weight"
         )
 
-    begins = emit_table(builder, table.axis, "first", firsts, [reach])
-    parts = emit_table(builder, table.axis, "filter", weights, [reach])
+    begins = emit_table(table.axis, "first", firsts, [reach])
+    parts = emit_table(table.axis, "filter", weights, [reach])
     shape = [*dims_of(x)[:number], table.axis.after, *dims_of(x)[number + 1 :]]
 
     def compute(x: te.Tensor, begins: te.Tensor, parts: te.Tensor, shape: list[Expr]) -> te.Tensor:
@@ -293,11 +285,11 @@ def filtered(
 
         return te.compute(shape, element, name="filtered")
 
-    parts = cast(builder, parts, dtype_of(x))
-    return builder.emit_te(compute, x, begins, parts, shape, primfunc_name_hint="resize_filtered")
+    parts = cast(parts, dtype_of(x))
+    return emit_te(compute, x, begins, parts, shape, primfunc_name_hint="resize_filtered")
 
 
-def _reach(builder: relax.BlockBuilder, table: Table, most: int | None) -> Expr:
+def _reach(table: Table, most: int | None) -> Expr:
     """Elements of a filter on each side: a number, of `most` at most, or a size that is found."""
     radius, scale = REACH[table.how.mode], table.axis.scale
     if not table.how.antialias:
@@ -315,7 +307,7 @@ def _reach(builder: relax.BlockBuilder, table: Table, most: int | None) -> Expr:
             (1,), lambda _: tirx.if_then_else(some, wide, index(radius)), name="reach"
         )
 
-    return size_in(builder, emit_table(builder, table.axis, "reach", compute))
+    return size_in(emit_table(table.axis, "reach", compute))
 
 
 def _narrowed(numbers: Numbers) -> Expr:

@@ -13,11 +13,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 
-from ..graph.expressions import Expr, cast, constant, given, known_dims
+from ...expressions import Attrs, Expr, Inputs, cast, constant, emit_te, known_dims
 from .pads import known_parts
 from .requests import check
 from .resize_taps import TIE, Resizing
@@ -27,9 +27,7 @@ LARGEST_DENOMINATOR = 64
 LARGEST_EXTENT = 1 << 16  # of the extents that a fraction is tried on
 
 
-def resized_axes(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any], how: Resizing
-) -> list[Axis]:
+def resized_axes(inputs: Inputs, attrs: Attrs, how: Resizing) -> list[Axis]:
     """All axes of inputs x, roi, scales and sizes, of which some are absent or empty.
 
     Raises
@@ -40,7 +38,7 @@ def resized_axes(
     before = dims_of(inputs[0])
     places = [int(axis) % len(before) for axis in attrs.get("axes", range(len(before)))]
     cropped = how.coordinates == "tf_crop_and_resize"
-    regions = _regions(builder, _vector(inputs, 1), len(places)) if cropped else None
+    regions = _regions(_vector(inputs, 1), len(places)) if cropped else None
     extents = [before[place] for place in places]
     sizes, scales = _vector(inputs, 3), _vector(inputs, 2)
     wanted = scales if sizes is None else sizes
@@ -49,11 +47,11 @@ def resized_axes(
     if known_dims(wanted) != (len(places),):
         raise ValueError(f"it has {known_dims(wanted)} scales or sizes for {len(places)} axes")
     if sizes is None:
-        pairs = _by_scales(builder, wanted, extents, how)
+        pairs = _by_scales(wanted, extents, how)
     else:
         policy = attrs.get("keep_aspect_ratio_policy", b"stretch")
         policy = policy.decode() if isinstance(policy, bytes) else policy
-        pairs = _by_sizes(builder, wanted, extents, policy)
+        pairs = _by_sizes(wanted, extents, policy)
     found = [Axis(extent, extent) for extent in before]
     for number, (place, (after, scale)) in enumerate(zip(places, pairs, strict=True)):
         region = (0.0, 1.0) if regions is None else regions[number]
@@ -63,13 +61,11 @@ def resized_axes(
 
 def _vector(inputs: Sequence[Any], position: int) -> Expr | None:
     """An input, if it is there and has elements."""
-    value = given(inputs, position)
+    value = inputs[position]
     return None if value is None or 0 in known_dims(value) else value
 
 
-def _regions(
-    builder: relax.BlockBuilder, region: Expr | None, count: int
-) -> list[tuple[Number, Number]] | None:
+def _regions(region: Expr | None, count: int) -> list[tuple[Number, Number]] | None:
     if region is None:
         return None
     (size,) = known_dims(region)
@@ -79,19 +75,19 @@ def _regions(
     if array is not None:
         numbers: list[Number] = [float(each) for each in array.astype(np.float32)]
     else:
-        vector = cast(builder, region, "float32")
+        vector = cast(region, "float32")
         numbers = [Element(vector, place) for place in range(size)]
     return list(zip(numbers[:count], numbers[count:], strict=True))
 
 
 def _by_scales(
-    builder: relax.BlockBuilder, scales: Expr, extents: list[Expr], how: Resizing
+    scales: Expr, extents: list[Expr], how: Resizing
 ) -> list[tuple[Expr, Number | None]]:
     """Extents and scales; a kernel finds those that are no fractions of small numbers."""
     # What align_corners means else, ONNX and ONNX Runtime see differently.
     whole = how.coordinates == "align_corners"
-    factors = [_fraction(part) for part in known_parts(builder, scales)]
-    found = sizes_by_scales(builder, scales, extents, whole) if None in factors else []
+    factors = [_fraction(part) for part in known_parts(scales)]
+    found = sizes_by_scales(scales, extents, whole) if None in factors else []
     pairs: list[tuple[Expr, Number | None]] = []
     for axis, (factor, extent) in enumerate(zip(factors, extents, strict=True)):
         if factor is None:
@@ -100,7 +96,7 @@ def _by_scales(
         product = extent * index(factor.numerator)
         if whole:
             rest = tirx.floormod(product, index(factor.denominator))
-            check(builder, tirx.EQ(rest, index(0)), "align_corners by scales to no whole sizes")
+            check(tirx.EQ(rest, index(0)), "align_corners by scales to no whole sizes")
         after = simplified(tirx.floordiv(product, index(factor.denominator)))
         pairs.append((after, float(np.float32(float(factor)))))
     return pairs
@@ -120,12 +116,10 @@ def _fraction(scale: float | None) -> Fraction | None:
     return factor if same and np.float32(float(factor)) == single else None
 
 
-def _by_sizes(
-    builder: relax.BlockBuilder, sizes: Expr, extents: list[Expr], policy: str
-) -> list[tuple[Expr, Number | None]]:
+def _by_sizes(sizes: Expr, extents: list[Expr], policy: str) -> list[tuple[Expr, Number | None]]:
     """Extents, and scales where they do not follow from the extents."""
-    parts = known_parts(builder, sizes) if policy == "stretch" else [None] * len(extents)
-    found = sizes_as_asked(builder, sizes, extents, policy) if None in parts else []
+    parts = known_parts(sizes) if policy == "stretch" else [None] * len(extents)
+    found = sizes_as_asked(sizes, extents, policy) if None in parts else []
     pairs: list[tuple[Expr, Number | None]] = []
     for axis, (part, extent) in enumerate(zip(parts, extents, strict=True)):
         if part is None:
@@ -155,7 +149,7 @@ class Table:
             raise ValueError(f"unknown mode {how.mode!r}")
         self.taps = 1 if how.mode == "nearest" else 2 * REACH[how.mode]
 
-    def emit(self, builder: relax.BlockBuilder, what: str, tap: int = 0) -> Expr:
+    def emit(self, what: str, tap: int = 0) -> Expr:
         """The int64 indices ("index") or the float32 weights ("weight") of a tap, of all outputs;
         or which of them lie "inside" of the input."""
 
@@ -178,7 +172,7 @@ class Table:
 
             return te.compute((numbers.outputs,), element, name=what)
 
-        return emit_table(builder, self.axis, what, compute)
+        return emit_table(self.axis, what, compute)
 
     def place(self, i: Expr, numbers: Numbers) -> Expr:
         """Where an output lies in the input; near it at least, where data decide."""
@@ -283,9 +277,7 @@ MOST = 1 << 31  # elements; more would be taken for a mistake: memory has to hol
 Rule = Callable[[Expr, int, list[Expr]], tuple[Expr, Expr, Expr]]
 
 
-def sizes_by_scales(
-    builder: relax.BlockBuilder, scales: Expr, extents: list[Expr], whole: bool
-) -> list[tuple[Expr, Element]]:
+def sizes_by_scales(scales: Expr, extents: list[Expr], whole: bool) -> list[tuple[Expr, Element]]:
     """Extents and scales of all axes.
 
     Parameters
@@ -301,12 +293,10 @@ def sizes_by_scales(
             fits = tirx.all(fits, exact - te.floor(exact) <= exact * f32(1e-6))
         return fits, exact.astype(INDEX), asked[axis]
 
-    return _found(builder, cast(builder, scales, "float32"), extents, rule)
+    return _found(cast(scales, "float32"), extents, rule)
 
 
-def sizes_as_asked(
-    builder: relax.BlockBuilder, sizes: Expr, extents: list[Expr], policy: str
-) -> list[tuple[Expr, Element]]:
+def sizes_as_asked(sizes: Expr, extents: list[Expr], policy: str) -> list[tuple[Expr, Element]]:
     """Extents and scales of all axes, by keep_aspect_ratio_policy."""
     if policy not in ("stretch", "not_larger", "not_smaller"):
         raise ValueError(f"unknown keep_aspect_ratio_policy {policy!r}")
@@ -327,12 +317,10 @@ def sizes_as_asked(
         fits = tirx.all(fits, exact < tirx.const(MOST, "float64"))
         return fits, exact.astype(INDEX), one
 
-    return _found(builder, cast(builder, sizes, INDEX), extents, rule)
+    return _found(cast(sizes, INDEX), extents, rule)
 
 
-def _found(
-    builder: relax.BlockBuilder, asked: Expr, extents: list[Expr], rule: Rule
-) -> list[tuple[Expr, Element]]:
+def _found(asked: Expr, extents: list[Expr], rule: Rule) -> list[tuple[Expr, Element]]:
     def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
         (asked,), (sizes, scales) = ins, outs
         put(sizes, index(1))
@@ -345,8 +333,8 @@ def _found(
 
     count = len(extents)
     results = [([count + 1], INDEX), ([count], "float32")]
-    sizes, scales = emit_kernel(builder, "resized_sizes", [asked], results, body, extents)
-    found = sizes_in(builder, sizes)
+    sizes, scales = emit_kernel("resized_sizes", [asked], results, body, extents)
+    found = sizes_in(sizes)
     return [(size, Element(scales, axis)) for axis, size in enumerate(found)]
 
 
@@ -423,7 +411,6 @@ class Numbers:
 
 
 def emit_table(
-    builder: relax.BlockBuilder,
     axis: Axis,
     name: str,
     compute: Callable[[Numbers, list[Expr]], te.Tensor],
@@ -455,7 +442,7 @@ def emit_table(
         return compute(Numbers(extent, outputs, scale, start, end), others)
 
     # By itself: in one kernel with what reads it, it would be computed for every element.
-    return builder.emit_te(
+    return emit_te(
         kernel,
         [axis.before, axis.after],
         vectors,

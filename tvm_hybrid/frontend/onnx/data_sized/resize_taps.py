@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from ..graph.expressions import Expr, cast, dtype_of, literal
+from ...expressions import Expr, cast, dtype_of, literal, normalize
 
 TIE = 1e-6  # of ONNX Runtime: a scale in float32 puts places beside the middle
 
@@ -206,23 +206,23 @@ FLOATS_IN_RELAX = ("float32", "float16", "bfloat16")
 """Types that R.image.resize2d is right for, once they are widened."""
 
 
-def widened(builder: relax.BlockBuilder, value: Expr) -> Expr:
+def widened(value: Expr) -> Expr:
     """A value in the type in which its weighted sums are computed."""
-    return cast(builder, value, _COMPUTED_IN.get(dtype_of(value), "float64"))
+    return cast(value, _COMPUTED_IN.get(dtype_of(value), "float64"))
 
 
-def rounded(builder: relax.BlockBuilder, value: Expr, dtype: str) -> Expr:
+def rounded(value: Expr, dtype: str) -> Expr:
     """A value in the type that the result is to have: integers rounded to even, and saturated."""
     if dtype_of(value) == dtype or "float" in dtype:
-        return cast(builder, value, dtype)
+        return cast(value, dtype)
     limits, wide = np.iinfo(dtype), np.dtype(dtype_of(value)).type
     low, high = wide(limits.min), wide(limits.max)
     if int(high) > limits.max:  # which the float cannot hold
         high = np.nextafter(high, wide(0))
-    whole = builder.normalize(relax.op.round(value))
-    above = builder.normalize(relax.op.maximum(whole, literal(np.array(low))))
-    held = builder.normalize(relax.op.minimum(above, literal(np.array(high))))
-    return cast(builder, held, dtype)
+    whole = normalize(relax.op.round(value))
+    above = normalize(relax.op.maximum(whole, literal(np.array(low))))
+    held = normalize(relax.op.minimum(above, literal(np.array(high))))
+    return cast(held, dtype)
 
 
 def is_apart(dtype: str) -> bool:
@@ -230,25 +230,23 @@ def is_apart(dtype: str) -> bool:
     return "float" not in dtype
 
 
-def weighed(builder: relax.BlockBuilder, part: Expr, weight: Expr, apart: bool) -> Expr:
+def weighed(part: Expr, weight: Expr, apart: bool) -> Expr:
     """The product of two values, rounded by itself if wanted."""
-    product = builder.normalize(relax.op.multiply(part, weight))
+    product = normalize(relax.op.multiply(part, weight))
     if not apart:
         return product
     least = np.array(np.finfo(dtype_of(product)).min)
-    return builder.normalize(relax.op.maximum(product, literal(least)))
+    return normalize(relax.op.maximum(product, literal(least)))
 
 
-def apply_taps(
-    builder: relax.BlockBuilder, x: Expr, axis: int, taps: Taps, rank: int, apart: bool
-) -> Expr:
+def apply_taps(x: Expr, axis: int, taps: Taps, rank: int, apart: bool) -> Expr:
     """A value resized along one axis."""
     total: Expr = None
     for index, weight in zip(taps.index.T, taps.weight.T, strict=True):
-        part = builder.normalize(relax.op.take(x, literal(index), axis, mode="clip"))
+        part = normalize(relax.op.take(x, literal(index), axis, mode="clip"))
         if taps.is_choice:
             return part
         shaped = weight.reshape(-1, *(1 for _ in range(rank - 1 - axis))).astype(dtype_of(x))
-        part = weighed(builder, part, literal(shaped), apart)
-        total = part if total is None else builder.normalize(relax.op.add(total, part))
+        part = weighed(part, literal(shaped), apart)
+        total = part if total is None else normalize(relax.op.add(total, part))
     return total

@@ -18,7 +18,15 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import substitute
 from tir_schedules.generic.whole_copy import WHOLE_COPY
 
-from ..graph.expressions import Expr, known_dims, static_shape_of
+from ...expressions import (
+    Expr,
+    emit,
+    emit_te,
+    known_dims,
+    match_cast,
+    normalize,
+    static_shape_of,
+)
 from ..graph.freeze_shapes import new_size
 
 LARGEST = 1 << 40  # beyond any size
@@ -78,23 +86,23 @@ def is_number(size: Expr, number: int) -> bool:
     return isinstance(size, tirx.IntImm) and int(size) == number
 
 
-def size_in(builder: relax.BlockBuilder, count: Expr) -> tirx.Var:
+def size_in(count: Expr) -> tirx.Var:
     """The only element of an int64 vector, as a size; the shapes behind it are in its terms."""
-    shape = builder.emit(relax.op.tensor_to_shape(count))
+    shape = emit(relax.op.tensor_to_shape(count))
     size = new_size()
-    builder.match_cast(shape, relax.ShapeType([size]))
+    match_cast(shape, relax.ShapeType([size]))
     return size
 
 
-def sizes_in(builder: relax.BlockBuilder, checked: Expr) -> list[Expr]:
+def sizes_in(checked: Expr) -> list[Expr]:
     """The elements of an int64 vector behind its first one, as sizes.
 
     The program checks that the first is 1: a kernel has 0 there if the sizes make no sense.
     """
     (count,) = known_dims(checked)
-    shape = builder.emit(relax.op.tensor_to_shape(checked))
+    shape = emit(relax.op.tensor_to_shape(checked))
     sizes = [new_size() for _ in range(count - 1)]
-    builder.match_cast(shape, relax.ShapeType([1, *sizes]))
+    match_cast(shape, relax.ShapeType([1, *sizes]))
     return list(sizes)
 
 
@@ -177,7 +185,7 @@ def is_negative(size: Expr) -> bool:
     return isinstance(size, tirx.IntImm) and int(size) < 0
 
 
-def pick(builder: relax.BlockBuilder, data: Expr, places: Expr, count: Expr, axis: int) -> Expr:
+def pick(data: Expr, places: Expr, count: Expr, axis: int) -> Expr:
     """The slices of `data` at the first `count` places along an axis."""
     shape = [*dims_of(data)[:axis], count, *dims_of(data)[axis + 1 :]]
 
@@ -186,27 +194,27 @@ def pick(builder: relax.BlockBuilder, data: Expr, places: Expr, count: Expr, axi
             shape, lambda *i: data(*i[:axis], places[i[axis]], *i[axis + 1 :]), name="picked"
         )
 
-    return builder.emit_te(compute, data, places, primfunc_name_hint="pick")
+    return emit_te(compute, data, places, primfunc_name_hint="pick")
 
 
-def cut(builder: relax.BlockBuilder, data: Expr, count: Expr) -> Expr:
+def cut(data: Expr, count: Expr) -> Expr:
     """The first `count` slices along the first axis."""
     shape = [count, *dims_of(data)[1:]]
 
     def compute(data: te.Tensor) -> te.Tensor:
         return te.compute(shape, lambda *i: data(*i), name="cut")
 
-    return builder.emit_te(compute, data, primfunc_name_hint="cut")
+    return emit_te(compute, data, primfunc_name_hint="cut")
 
 
-def reshaped_to(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Expr:
+def reshaped_to(data: Expr, sizes: Sequence[Expr]) -> Expr:
     """The same elements in other sizes: a view where it is known that they are as many."""
     if same_size(product(sizes), product(dims_of(data))):
-        return builder.normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))
-    return copied(builder, data, sizes)
+        return normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))
+    return copied(data, sizes)
 
 
-def copied(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Expr:
+def copied(data: Expr, sizes: Sequence[Expr]) -> Expr:
     """A copy with other sizes, as many elements as before."""
 
     def compute(data: te.Tensor, sizes: list[Expr]) -> te.Tensor:
@@ -222,7 +230,7 @@ def copied(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Ex
 
         return te.compute(sizes, element, name="reshaped")
 
-    return builder.emit_te(
+    return emit_te(
         compute,
         data,
         list(sizes),
@@ -238,7 +246,6 @@ Body: TypeAlias = Callable[..., None]
 
 
 def emit_kernel(
-    builder: relax.BlockBuilder,
     name: str,
     inputs: Sequence[Expr],
     outputs: Sequence[tuple[Shape, str]],
@@ -260,7 +267,7 @@ def emit_kernel(
         shapes, dtypes = [shape for shape, _ in outputs], [dtype for _, dtype in outputs]
         return te.extern(shapes, tensors, statement, name=name, dtype=dtypes)
 
-    result = builder.emit_te(
+    result = emit_te(
         compute,
         list(inputs),
         list(sizes),
@@ -269,7 +276,7 @@ def emit_kernel(
     )
     if len(outputs) == 1:
         return [result]
-    return [builder.emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]
+    return [emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]
 
 
 def index(value: int) -> Expr:

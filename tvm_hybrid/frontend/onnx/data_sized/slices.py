@@ -9,14 +9,17 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from ..graph.expressions import (
+from ...expressions import (
+    Attrs,
     Expr,
+    Inputs,
     cast,
     constant,
     dtype_of,
-    given,
+    emit_te,
     known_dims,
     literal,
+    normalize,
     reshaped,
 )
 from ..graph.freeze_shapes import current_sizes
@@ -44,7 +47,7 @@ LARGEST_SIZE = 1 << 29  # of an axis of an input; the program refuses more where
 FAR = 1 << 16  # TVM reserves memory for min(n, bound) elements before it knows n
 
 
-def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def open_slice(inputs: Inputs, attrs: Attrs) -> Any:
     """The slice; its axes must be constant."""
     data, dims = inputs[0], dims_of(inputs[0])
     starts, ends = _vector(inputs, attrs, 1, "starts"), _vector(inputs, attrs, 2, "ends")
@@ -57,10 +60,10 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     places = [int(axis) % len(dims) for axis in axes.ravel()]
     steps = _vector(inputs, attrs, 4, "steps") or literal(np.ones(count, np.int64))
     strides = constant(steps)
-    bounds = [known_elements(builder, each) for each in (starts, ends)]
+    bounds = [known_elements(each) for each in (starts, ends)]
     extents = [dims[axis] for axis in places]
     if strides is None or any(each is None or _is_far(each, extents) for each in bounds):
-        return _by_data(builder, data, places, [starts, ends, steps])
+        return _by_data(data, places, [starts, ends, steps])
     if 0 in strides:
         raise ValueError("a step of 0")
     sizes, begins = list(dims), [index(0) for _ in dims]
@@ -70,10 +73,10 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     for axis, start, last, step in zip(places, *columns, strides.ravel().tolist(), strict=True):
         end = last
         if _is_beyond(last, dims[axis]):
-            check(builder, dims[axis] <= last)
+            check(dims[axis] <= last)
             end = END
         begins[axis] = _clipped(start, dims[axis], step)
-        if fixed and step > 0 and _is_inside(builder, start, end, dims[axis]):
+        if fixed and step > 0 and _is_inside(start, end, dims[axis]):
             begins[axis] = index(start) if isinstance(start, int) else start
             sizes[axis] = _count(begins[axis], end, step)
         else:
@@ -83,7 +86,7 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
         ends = [simplified(begin + size) for begin, size in zip(begins, sizes, strict=True)]
         first, last = ([each[axis] for axis in places] for each in (begins, ends))
         slice_ = relax.op.strided_slice(data, places, first, last, assume_inbound=True)
-        part = builder.normalize(slice_)
+        part = normalize(slice_)
         if all(map(same_size, dims_of(part), sizes)):
             return part
 
@@ -97,12 +100,12 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
             name="sliced",
         )
 
-    return builder.emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
+    return emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
 
 
-def _vector(inputs: Sequence[Any], attrs: dict[str, Any], position: int, name: str) -> Expr | None:
+def _vector(inputs: Inputs, attrs: Attrs, position: int, name: str) -> Expr | None:
     """A parameter that is an input, or was an attribute before opset 10."""
-    value = given(inputs, position)
+    value = inputs[position]
     if value is None and name in attrs:
         return literal(np.array(attrs[name], np.int64))
     return value
@@ -136,7 +139,7 @@ def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
     return simplified(te.max(te.min(place, high), low))
 
 
-def _is_inside(builder: relax.BlockBuilder, start: Any, end: Any, extent: Expr) -> bool:
+def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
     """Whether a slice of a table may be taken to lie in it: its end is a size of the inputs.
 
     The program refuses inputs for which it does not.
@@ -150,7 +153,7 @@ def _is_inside(builder: relax.BlockBuilder, start: Any, end: Any, extent: Expr) 
     if not holds(end <= extent):
         if not opened.limit(end, int(extent)):
             return False
-        check(builder, end <= extent)
+        check(end <= extent)
     return True
 
 
@@ -161,13 +164,11 @@ def _count(begin: Expr, end: Expr, step: int) -> Expr:
     return simplified(tirx.floordiv(up, index(abs(step))))
 
 
-def _by_data(
-    builder: relax.BlockBuilder, data: Expr, axes: Sequence[int], vectors: Sequence[Expr]
-) -> Expr:
+def _by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> Expr:
     """Bounds are read and clipped when the program runs."""
     dims = dims_of(data)
     count = len(axes)
-    tensors = [reshaped(builder, cast(builder, each, INDEX), (count,)) for each in vectors]
+    tensors = [reshaped(cast(each, INDEX), (count,)) for each in vectors]
 
     def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
         (starts, ends, steps), (begins, counts) = ins, outs
@@ -189,9 +190,9 @@ def _by_data(
 
     results = [([count], INDEX), ([count + 1], INDEX)]
     extents = [dims[axis] for axis in axes]
-    begins, counts = emit_kernel(builder, "bounds", tensors, results, body, extents)
+    begins, counts = emit_kernel("bounds", tensors, results, body, extents)
     sizes = list(dims)
-    for axis, size in zip(axes, sizes_in(builder, counts), strict=True):
+    for axis, size in zip(axes, sizes_in(counts), strict=True):
         sizes[axis] = size
 
     def compute(data: te.Tensor, begins: te.Tensor, steps: te.Tensor) -> te.Tensor:
@@ -203,7 +204,7 @@ def _by_data(
 
         return te.compute(sizes, element, name="sliced")
 
-    return builder.emit_te(compute, data, begins, tensors[2], primfunc_name_hint="slice")
+    return emit_te(compute, data, begins, tensors[2], primfunc_name_hint="slice")
 
 
 # Operators that read elements at places that are computed, or from data of open sizes.
@@ -212,20 +213,20 @@ def _by_data(
 # read.
 
 
-def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def gather(inputs: Inputs, attrs: Attrs) -> Any:
     """Slices of open data, or at an open number of places."""
     data, indices = inputs
     before, places = dims_of(data), dims_of(indices)
     axis = attrs.get("axis", 0) % len(before)
     values = constant(indices)
     if values is not None and values.size == 1:
-        return _slice_at(builder, data, axis, int(values.item()), places)
+        return _slice_at(data, axis, int(values.item()), places)
     end = axis + len(places)
     shape = [*before[:axis], *places, *before[axis + 1 :]]
-    grid = index_grid(builder, indices)
+    grid = index_grid(indices)
     if grid is not None and grid.counts(places) and same_size(product(places), before[axis]):
         return relax.op.reshape(data, relax.ShapeExpr(shape))
-    check_choice(builder, [before[axis]], places)
+    check_choice([before[axis]], places)
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
@@ -234,49 +235,45 @@ def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 
         return te.compute(shape, element, name="gathered")
 
-    return builder.emit_te(compute, data, indices, primfunc_name_hint="gather")
+    return emit_te(compute, data, indices, primfunc_name_hint="gather")
 
 
-def _slice_at(
-    builder: relax.BlockBuilder, data: Expr, axis: int, place: int, places: Sequence[Expr]
-) -> Expr:
+def _slice_at(data: Expr, axis: int, place: int, places: Sequence[Expr]) -> Expr:
     """One slice along an open axis, which the program checks to be there."""
     dims = dims_of(data)
-    check(builder, dims[axis] > place if place >= 0 else dims[axis] >= -place)
+    check(dims[axis] > place if place >= 0 else dims[axis] >= -place)
     first = index(place) if place >= 0 else dims[axis] + place
     part = relax.op.strided_slice(data, [axis], [first], [first + 1], assume_inbound=True)
     sizes = [*dims[:axis], *places, *dims[axis + 1 :]]
-    return relax.op.reshape(builder.normalize(part), relax.ShapeExpr(sizes))
+    return relax.op.reshape(normalize(part), relax.ShapeExpr(sizes))
 
 
-def from_the_front(builder: relax.BlockBuilder, data: Expr, indices: Expr, first: int) -> Expr:
+def from_the_front(data: Expr, indices: Expr, first: int) -> Expr:
     """Places none of which is negative; their last axis stands for axes of `data` from `first`."""
     dtype = dtype_of(indices)
     if dtype.startswith("uint"):
         return indices
-    shape = builder.normalize(relax.op.shape_of(data))
-    sizes = builder.normalize(relax.op.shape_to_tensor(shape))
-    sizes = builder.normalize(
+    shape = normalize(relax.op.shape_of(data))
+    sizes = normalize(relax.op.shape_to_tensor(shape))
+    sizes = normalize(
         relax.op.strided_slice(sizes, axes=[0], begin=[first], end=[first + dims_of(indices)[-1]])
     )
     if dtype != "int64":
-        sizes = builder.normalize(relax.op.astype(sizes, dtype))
-    negative = builder.normalize(relax.op.less(indices, literal(np.array(0, dtype))))
-    turned = builder.normalize(relax.op.add(indices, sizes))
-    return builder.normalize(relax.op.where(negative, turned, indices))
+        sizes = normalize(relax.op.astype(sizes, dtype))
+    negative = normalize(relax.op.less(indices, literal(np.array(0, dtype))))
+    turned = normalize(relax.op.add(indices, sizes))
+    return normalize(relax.op.where(negative, turned, indices))
 
 
 @operator("GatherElements")
-def _gather_elements(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _gather_elements(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices = inputs
     axis, places = attrs.get("axis", 0) % len(dims_of(data)), constant(indices)
     if not is_open(data) and places is not None:
         size = known_dims(data)[axis]
         fixed = np.where(places < 0, places + size, places).astype(np.int64)
         return relax.op.gather_elements(data, literal(fixed), axis)
-    check_choice(builder, dims_of(data), dims_of(indices))
+    check_choice(dims_of(data), dims_of(indices))
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
@@ -286,21 +283,21 @@ def _gather_elements(
 
         return te.compute(indices.shape, element, name="gathered")
 
-    return builder.emit_te(compute, data, indices, primfunc_name_hint="gather_elements")
+    return emit_te(compute, data, indices, primfunc_name_hint="gather_elements")
 
 
 @operator("GatherND")
-def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _gather_nd(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices = inputs
     before, places = dims_of(data), dims_of(indices)
     batch, depth = attrs.get("batch_dims", 0), places[-1]
     if not isinstance(depth, tirx.IntImm):
         raise ValueError("the number of indices for each place depends on data")
     if not is_open(data) and not is_open(indices):
-        return relax.op.gather_nd(data, from_the_front(builder, data, indices, batch), batch)
+        return relax.op.gather_nd(data, from_the_front(data, indices, batch), batch)
     first, last = len(places) - 1, batch + int(depth)
     shape = [*places[:-1], *before[last:]]
-    check_choice(builder, before[batch:last], places[:-1])
+    check_choice(before[batch:last], places[:-1])
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
@@ -312,21 +309,19 @@ def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
 
         return te.compute(shape, element, name="gathered")
 
-    return builder.emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
+    return emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
 
 
-def check_choice(
-    builder: relax.BlockBuilder, extents: Sequence[Expr], places: Sequence[Expr]
-) -> None:
+def check_choice(extents: Sequence[Expr], places: Sequence[Expr]) -> None:
     """Has the program check that there are elements to choose from, if one is to be chosen."""
     # There are none to be chosen where a size of both is 0.
     rest = [size for size in extents if not any(same_size(size, place) for place in places)]
-    check(builder, tirx.any(product(rest) > 0, tirx.EQ(product(places), index(0))))
+    check(tirx.any(product(rest) > 0, tirx.EQ(product(places), index(0))))
 
 
-def check_extreme(builder: relax.BlockBuilder, data: Expr, axis: int) -> None:
+def check_extreme(data: Expr, axis: int) -> None:
     """Likewise for the place of an extreme element along an axis."""
-    check(builder, dims_of(data)[axis] > 0)
+    check(dims_of(data)[axis] > 0)
 
 
 def _held(place: Expr, extent: Expr) -> Expr:

@@ -4,7 +4,7 @@ finds the first few of many (Williams, "Algorithm 232: Heapsort", 1964), and by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import ramp, reinterpret
 
-from ..graph.expressions import Expr, is_nan, literal
+from ...expressions import Attrs, Expr, Inputs, is_nan, literal
 from ..operators import operator
 from .requests import requested_sizes
 from .sizes import (
@@ -246,22 +246,22 @@ MOST_CHOSEN = 100  # four fifths of the fewest blocks that many elements have
 
 
 @operator("TopK")
-def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _top_k(inputs: Inputs, attrs: Attrs) -> Any:
     x, dims = inputs[0], dims_of(inputs[0])
     axis = attrs.get("axis", -1) % len(dims)
     asked = inputs[1] if len(inputs) > 1 else literal(np.array([attrs.get("k", 1)], np.int64))
-    (count,) = requested_sizes(builder, asked, dims[axis])
+    (count,) = requested_sizes(asked, dims[axis])
     largest = bool(attrs.get("largest", 1))
     outer, inner = product(dims[:axis]), product(dims[axis + 1 :])
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:
         _Rows(ins[0], outs[0], outs[1], largest).emit()
 
-    x3, shape = reshaped_to(builder, x, [outer, dims[axis], inner]), [outer, count, inner]
+    x3, shape = reshaped_to(x, [outer, dims[axis], inner]), [outer, count, inner]
     results = [(shape, x.ty.dtype), (shape, INDEX)]
-    found = emit_kernel(builder, "top_k", [x3], results, body)
+    found = emit_kernel("top_k", [x3], results, body)
     chosen = [*dims[:axis], count, *dims[axis + 1 :]]
-    return relax.Tuple([reshaped_to(builder, each, chosen) for each in found])
+    return relax.Tuple([reshaped_to(each, chosen) for each in found])
 
 
 class _Rows:
@@ -464,17 +464,17 @@ def _counted(
 
 
 @operator("Unique")
-def _unique(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _unique(inputs: Inputs, attrs: Attrs) -> Any:
     x, axis = inputs[0], attrs.get("axis")
     dims = dims_of(x)
     if axis is None:
         slices = [index(1), product(dims), index(1)]
-        x = copied(builder, x, [slices[1]])
+        x = copied(x, [slices[1]])
         axis = 0
     else:
         axis %= len(dims)
         slices = [product(dims[:axis]), dims[axis], product(dims[axis + 1 :])]
-    data = copied(builder, x, slices)
+    data = copied(x, slices)
     in_order = bool(attrs.get("sorted", 1))
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:
@@ -501,10 +501,10 @@ def _unique(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 
     extent = slices[1]
     results = [([extent], INDEX), ([extent], INDEX), ([extent], INDEX), ([1], INDEX)]
-    firsts, inverse, counts, count = emit_kernel(builder, "unique", [data], results, body)
-    found = size_in(builder, count)
-    values = pick(builder, x, firsts, found, axis)
-    return relax.Tuple([values, cut(builder, firsts, found), inverse, cut(builder, counts, found)])
+    firsts, inverse, counts, count = emit_kernel("unique", [data], results, body)
+    found = size_in(count)
+    values = pick(x, firsts, found, axis)
+    return relax.Tuple([values, cut(firsts, found), inverse, cut(counts, found)])
 
 
 def _sort(x: Expr, order: Expr) -> Before:

@@ -21,7 +21,7 @@ from tvm import tirx
 from microkernels.base.errors import Argument, ShapeError
 
 from ....runtime.tensors import evaluate, is_relation, names_in, renamed, text_of
-from .expressions import Expr
+from ...expressions import Expr
 from .graph import Graph
 
 MAX_DIM = 2**31 - 1

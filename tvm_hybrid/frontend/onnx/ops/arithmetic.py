@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..data_sized.sizes import dims_of
-from ..graph.expressions import (
+from ...expressions import (
+    Attrs,
     Converter,
     Expr,
+    Inputs,
     constant,
     dtype_of,
     literal,
+    normalize,
     rank_of,
 )
+from ..data_sized.sizes import dims_of
 from ..operators import operator
 
 _UNARY: dict[str, Callable[[Expr], Expr]] = {
@@ -67,15 +70,15 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 
 def _unary(made: Callable[[Expr], Expr]) -> Converter:
-    return lambda builder, inputs, attrs: made(inputs[0])
+    return lambda inputs, attrs: made(inputs[0])
 
 
 def _binary(made: Callable[[Expr, Expr], Expr]) -> Converter:
-    return lambda builder, inputs, attrs: made(inputs[0], inputs[1])
+    return lambda inputs, attrs: made(inputs[0], inputs[1])
 
 
 @operator("Div")
-def _divide(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _divide(inputs: Inputs, attrs: Attrs) -> Any:
     divisor = constant(inputs[1])
     if divisor is not None and divisor.dtype.kind in "iu" and not divisor.all():
         raise ValueError("integers are divided by 0")
@@ -83,25 +86,25 @@ def _divide(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 
 
 @operator("Where")
-def _where(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _where(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.where(*inputs)
 
 
 @operator("Dropout", "Identity")
 @operator("OptionalGetElement", static=True)
-def _identity(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _identity(inputs: Inputs, attrs: Attrs) -> Any:
     return inputs[0]
 
 
 @operator("Reciprocal")
-def _reciprocal(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _reciprocal(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.divide(_one(inputs[0]), inputs[0])
 
 
 @operator("Softsign")
-def _softsign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _softsign(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
-    below = builder.normalize(relax.op.add(builder.normalize(relax.op.abs(x)), _one(x)))
+    below = normalize(relax.op.add(normalize(relax.op.abs(x)), _one(x)))
     return relax.op.divide(x, below)
 
 
@@ -110,12 +113,12 @@ def _one(x: Expr) -> Expr:
 
 
 @operator("LeakyRelu")
-def _leaky_relu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _leaky_relu(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.nn.leakyrelu(inputs[0], attrs.get("alpha", 0.01))
 
 
 @operator("PRelu")
-def _prelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _prelu(inputs: Inputs, attrs: Attrs) -> Any:
     """One slope for each element along an axis, or a choice between two products."""
     x, slope = inputs
     sizes = dims_of(slope)
@@ -124,21 +127,21 @@ def _prelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     if len(axes) < 2:
         axis = rank - len(sizes) + axes[0] if axes else rank - 1
         size = sizes[axes[0]] if axes else 1
-        return relax.op.nn.prelu(x, builder.normalize(relax.op.reshape(slope, (size,))), axis)
+        return relax.op.nn.prelu(x, normalize(relax.op.reshape(slope, (size,))), axis)
     zero = literal(np.array(0, dtype_of(x)))
-    steep = builder.normalize(relax.op.multiply(x, slope))
-    return relax.op.where(builder.normalize(relax.op.less(x, zero)), steep, x)
+    steep = normalize(relax.op.multiply(x, slope))
+    return relax.op.where(normalize(relax.op.less(x, zero)), steep, x)
 
 
 @operator("Clip")
-def _clip(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _clip(inputs: Inputs, attrs: Attrs) -> Any:
     dtype = dtype_of(inputs[0])
     bounds = []
     for position, name in ((1, "min"), (2, "max")):
         given = inputs[position] if position < len(inputs) else None
         bound = attrs.get(name) if given is None else constant(given)
         if given is not None and bound is None:
-            return _clip_to(builder, inputs)
+            return _clip_to(inputs)
         bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
     low, high = bounds
     if low is None and high is None:
@@ -147,13 +150,13 @@ def _clip(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
         return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
     value = inputs[0]
     if low is not None:
-        value = builder.normalize(relax.op.maximum(value, literal(np.array(low, dtype))))
+        value = normalize(relax.op.maximum(value, literal(np.array(low, dtype))))
     if high is not None:
-        value = builder.normalize(relax.op.minimum(value, literal(np.array(high, dtype))))
+        value = normalize(relax.op.minimum(value, literal(np.array(high, dtype))))
     return value
 
 
-def _clip_to(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> Any:
+def _clip_to(inputs: Sequence[Any]) -> Any:
     """Bounds that are computed; one that is NaN bounds nothing."""
     value, dtype = inputs[0], dtype_of(inputs[0])
     for bound, limit, open_end in zip(
@@ -163,27 +166,27 @@ def _clip_to(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> Any:
             continue
         if "float" in dtype:
             free = literal(np.array(open_end, dtype))
-            missing = builder.normalize(relax.op.isnan(bound))
-            bound = builder.normalize(relax.op.where(missing, free, bound))
-        value = builder.normalize(limit(value, bound))
+            missing = normalize(relax.op.isnan(bound))
+            bound = normalize(relax.op.where(missing, free, bound))
+        value = normalize(limit(value, bound))
     return value
 
 
 def _chain(made: Callable[[Expr, Expr], Expr]) -> Converter:
-    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        return functools.reduce(lambda a, b: builder.normalize(made(a, b)), inputs)
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
+        return functools.reduce(lambda a, b: normalize(made(a, b)), inputs)
 
     return convert
 
 
 @operator("Mean")
-def _mean(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    total = _chain(relax.op.add)(builder, inputs, attrs)
+def _mean(inputs: Inputs, attrs: Attrs) -> Any:
+    total = _chain(relax.op.add)(inputs, attrs)
     return relax.op.divide(total, literal(np.array(len(inputs), dtype_of(inputs[0]))))
 
 
 @operator("Gelu")
-def _gelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _gelu(inputs: Inputs, attrs: Attrs) -> Any:
     form = attrs.get("approximate", b"none")
     if form not in (b"none", b"tanh"):
         raise ValueError(f"approximate={form!r} is neither none nor tanh")
@@ -191,7 +194,7 @@ def _gelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
 
 
 @operator("Softplus")
-def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _softplus(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.nn.softplus(inputs[0])
 
 

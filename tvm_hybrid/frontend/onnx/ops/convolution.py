@@ -5,12 +5,12 @@ Rewrites have turned `auto_pad` and `output_shape` into `pads`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax
 
-from ..graph.expressions import Converter, Expr, given, known_dims, rank_of
+from ...expressions import Attrs, Converter, Expr, Inputs, known_dims, normalize, rank_of
 from ..operators import operator
 
 _AXES = {1: "W", 2: "HW", 3: "DHW"}
@@ -25,7 +25,7 @@ _CONV_TRANSPOSE = {
 def _convolution(
     operators: dict[int, Callable[..., Expr]], kernel_layout: str, is_transposed: bool
 ) -> Converter:
-    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x, weight = inputs[:2]
         axes = rank_of(x) - 2
         if axes not in operators:
@@ -40,7 +40,7 @@ def _convolution(
             attrs = {**attrs, "pads": _transposed_pads(weight, attrs, automatic == "SAME_UPPER")}
         elif automatic != "NOTSET":
             raise ValueError(f"auto_pad={automatic} of sizes that are not known")
-        result = builder.normalize(
+        result = normalize(
             operators[axes](
                 x,
                 weight,
@@ -53,7 +53,7 @@ def _convolution(
                 **further,
             )
         )
-        bias = given(inputs, 2)
+        bias = inputs[2]
         if bias is None:
             return result
         return relax.op.add(result, relax.op.reshape(bias, [1, -1, *([1] * axes)]))
@@ -61,7 +61,7 @@ def _convolution(
     return convert
 
 
-def _transposed_pads(weight: Expr, attrs: dict[str, Any], upper: bool) -> list[int]:
+def _transposed_pads(weight: Expr, attrs: Attrs, upper: bool) -> list[int]:
     """With these, a transposed convolution makes `stride` results of each element."""
     kernel = attrs.get("kernel_shape") or known_dims(weight)[2:]
     ones = [1] * len(kernel)

@@ -9,16 +9,19 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
-from ..data_sized.sizes import dims_of
-from ..graph.expressions import (
+from ...expressions import (
+    Attrs,
     Expr,
+    Inputs,
     cast,
     constant,
     dtype_of,
-    given,
+    emit_te,
     literal,
+    normalize,
     static_dims,
 )
+from ..data_sized.sizes import dims_of
 from ..graph.graph import OWN_DOMAIN
 from ..graph.narrow_types import decoding_table, encoding_table
 from ..operators import operator
@@ -35,12 +38,12 @@ from ..operators import operator
 
 
 @operator("Cast")
-def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _cast(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.astype(inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"])))
 
 
 @operator("BitCast")
-def _bit_cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _bit_cast(inputs: Inputs, attrs: Attrs) -> Any:
     x, target = inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
     if "bool" in (target, dtype_of(x)):  # whose bytes are 0 and 1
         return relax.op.astype(x, target)
@@ -48,11 +51,11 @@ def _bit_cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[st
     def compute(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape, lambda *place: tirx.reinterpret(target, x[place]))
 
-    return builder.emit_te(compute, x, primfunc_name_hint="bit_cast")
+    return emit_te(compute, x, primfunc_name_hint="bit_cast")
 
 
 @operator("BitShift")
-def _bit_shift(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _bit_shift(inputs: Inputs, attrs: Attrs) -> Any:
     """A shift by the width or more, or by less than 0, moves all bits out."""
     x, amount = inputs
     dtype, left = dtype_of(x), attrs["direction"] == b"LEFT"
@@ -65,19 +68,19 @@ def _bit_shift(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     def number(value: int) -> Expr:
         return literal(np.array(value, dtype))
 
-    out = builder.normalize(relax.op.greater_equal(amount, number(bits)))
+    out = normalize(relax.op.greater_equal(amount, number(bits)))
     if not dtype.startswith("uint"):
-        below = builder.normalize(relax.op.less(amount, number(0)))
-        out = builder.normalize(relax.op.logical_or(out, below))
-    most = builder.normalize(relax.op.where(out, number(bits - 1), amount))
-    shifted = builder.normalize(shift(x, most))
+        below = normalize(relax.op.less(amount, number(0)))
+        out = normalize(relax.op.logical_or(out, below))
+    most = normalize(relax.op.where(out, number(bits - 1), amount))
+    shifted = normalize(shift(x, most))
     if not left and not dtype.startswith("uint"):
         return shifted  # nothing but the sign is left
     return relax.op.where(out, number(0), shifted)
 
 
 @operator("Mod")
-def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _mod(inputs: Inputs, attrs: Attrs) -> Any:
     x, divisor = inputs
     dtype = dtype_of(x)
     if attrs.get("fmod", 0):
@@ -87,7 +90,7 @@ def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
     zero = literal(np.array(0, dtype))
 
     def emit(call: Expr) -> Expr:
-        return builder.normalize(call)
+        return normalize(call)
 
     rest = emit(relax.op.mod(x, divisor))
     below = emit(relax.op.less(divisor, zero))
@@ -98,7 +101,7 @@ def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
 
 
 @operator("IsInf")
-def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _is_inf(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
     dtype = dtype_of(x)
     both = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
@@ -106,13 +109,13 @@ def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         return relax.op.isinf(x)
     if not any(both):
         never = literal(np.array(False))
-        return relax.op.logical_and(builder.normalize(relax.op.isinf(x)), never)
+        return relax.op.logical_and(normalize(relax.op.isinf(x)), never)
     limit = np.inf if both[0] else -np.inf
     return relax.op.equal(x, literal(np.array(limit, dtype)))
 
 
 @operator("Sign")
-def _sign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _sign(inputs: Inputs, attrs: Attrs) -> Any:
     dtype = dtype_of(inputs[0])
     if not dtype.startswith("uint"):
         return relax.op.sign(inputs[0])
@@ -127,7 +130,7 @@ _LARGEST_EXACT = 2**24
 
 
 @operator("Pow")
-def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _pow(inputs: Inputs, attrs: Attrs) -> Any:
     x, exponent = inputs
     dtype = dtype_of(x)
     known = constant(exponent)
@@ -136,14 +139,14 @@ def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
         if dims is not None and known.ndim <= len(dims):
             return relax.op.multiply(x, x)
     if not _is_float(dtype) and not _is_float(dtype_of(exponent)):
-        return integer_power(builder, x, exponent)
+        return integer_power(x, exponent)
     if dtype == dtype_of(exponent) != "bfloat16":
         return relax.op.power(x, exponent)
     computed = "float64"
     if dtype in _EXACT_IN_FLOAT32 and _fits_float32(exponent):
         computed = "float32"
-    power = relax.op.power(cast(builder, x, computed), cast(builder, exponent, computed))
-    return cast(builder, builder.normalize(power), dtype)
+    power = relax.op.power(cast(x, computed), cast(exponent, computed))
+    return cast(normalize(power), dtype)
 
 
 def _is_float(dtype: str) -> bool:
@@ -160,7 +163,7 @@ def _fits_float32(value: Expr) -> bool:
     )
 
 
-def integer_power(builder: relax.BlockBuilder, x: Expr, exponent: Expr) -> Expr:
+def integer_power(x: Expr, exponent: Expr) -> Expr:
     """Converts Pow of all types; the result has the type of the base.
 
         Pow(x, 2)                ->    R.multiply(x, x)
@@ -178,7 +181,7 @@ def integer_power(builder: relax.BlockBuilder, x: Expr, exponent: Expr) -> Expr:
     dtype, kind = dtype_of(x), dtype_of(exponent)
 
     def emit(call: Expr) -> Expr:
-        return builder.normalize(call)
+        return normalize(call)
 
     def number(value: int, dtype: str) -> Expr:
         return literal(np.array(value, dtype))
@@ -186,7 +189,7 @@ def integer_power(builder: relax.BlockBuilder, x: Expr, exponent: Expr) -> Expr:
     odd = emit(relax.op.bitwise_and(exponent, number(1, kind)))
     above = emit(relax.op.greater_equal(exponent, number(_MOST, kind)))
     least = emit(relax.op.add(odd, number(_MOST, kind)))
-    bits = cast(builder, emit(relax.op.where(above, least, exponent)), "int32")
+    bits = cast(emit(relax.op.where(above, least, exponent)), "int32")
     power, square = number(1, dtype), x
     for bit in range((_MOST + 1).bit_length()):
         one = emit(relax.op.bitwise_and(bits, number(1 << bit, "int32")))
@@ -252,32 +255,32 @@ def half_to_widen(op_name: str, inputs: Sequence[Any]) -> str | None:
     return next(found, None)
 
 
-def widen(builder: relax.BlockBuilder, inputs: Sequence[Any], half: str) -> list[Any]:
+def widen(inputs: Inputs, half: str) -> Inputs:
     """The inputs, those in a type of 16 bits in float32."""
-    return [
-        cast(builder, value, "float32") if value is not None and dtype_of(value) == half else value
+    return Inputs(
+        cast(value, "float32") if value is not None and dtype_of(value) == half else value
         for value in inputs
-    ]
+    )
 
 
 @operator("MatMul")
-def _matmul(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _matmul(inputs: Inputs, attrs: Attrs) -> Any:
     if dtype_of(inputs[0]) != BFLOAT16:
         return relax.op.matmul(*inputs)
-    product = builder.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
+    product = normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
     return relax.op.astype(product, BFLOAT16)
 
 
 @operator("Gemm")
-def _gemm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _gemm(inputs: Inputs, attrs: Attrs) -> Any:
     """Gemm without attributes, which its rewrite has applied."""
-    dtype, bias = dtype_of(inputs[0]), given(inputs, 2)
+    dtype, bias = dtype_of(inputs[0]), inputs[2]
     if dtype != BFLOAT16:
         product = relax.op.matmul(inputs[0], inputs[1])
-        return product if bias is None else relax.op.add(builder.normalize(product), bias)
-    total = builder.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
+        return product if bias is None else relax.op.add(normalize(product), bias)
+    total = normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
     if bias is not None:
-        total = builder.normalize(relax.op.add(total, cast(builder, bias, "float32")))
+        total = normalize(relax.op.add(total, cast(bias, "float32")))
     return relax.op.astype(total, BFLOAT16)
 
 
@@ -290,15 +293,15 @@ def _gemm(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
 
 
 @operator("Hardmax")
-def _hardmax(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _hardmax(inputs: Inputs, attrs: Attrs) -> Any:
     x, dims = inputs[0], dims_of(inputs[0])
     axis = attrs.get("axis", -1) % len(dims)
-    first = builder.normalize(relax.op.argmax(x, axis, keepdims=True))
-    first = cast(builder, first, "int32")
-    places = builder.normalize(relax.op.arange(0, dims[axis], 1, "int32"))
+    first = normalize(relax.op.argmax(x, axis, keepdims=True))
+    first = cast(first, "int32")
+    places = normalize(relax.op.arange(0, dims[axis], 1, "int32"))
     column = relax.ShapeExpr([dims[axis], *[1] * (len(dims) - 1 - axis)])
-    every = builder.normalize(relax.op.reshape(places, column))
-    return relax.op.astype(builder.normalize(relax.op.equal(first, every)), dtype_of(x))
+    every = normalize(relax.op.reshape(places, column))
+    return relax.op.astype(normalize(relax.op.equal(first, every)), dtype_of(x))
 
 
 # Converters of the front end's own operators for floats of 4 or 8 bits, by tables.
@@ -308,13 +311,13 @@ def _hardmax(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
 
 
 @operator("DecodeFloat", domain=OWN_DOMAIN)
-def _decode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
-    index = builder.normalize(relax.op.astype(inputs[0], "int32"))
+def _decode(inputs: Inputs, attrs: Attrs) -> Expr:
+    index = normalize(relax.op.astype(inputs[0], "int32"))
     return relax.op.take(literal(decoding_table(attrs["elem_type"])), index, 0, mode="clip")
 
 
 @operator("EncodeFloat", domain=OWN_DOMAIN)
-def _encode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+def _encode(inputs: Inputs, attrs: Attrs) -> Expr:
     mode = attrs["round_mode"].decode()
     table = encoding_table(attrs["elem_type"], bool(attrs["saturate"]), mode)
 
@@ -327,4 +330,4 @@ def _encode(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 
         return te.compute(values.shape, element, name="encode")
 
-    return builder.emit_te(compute, inputs[0], literal(table), primfunc_name_hint="encode_float")
+    return emit_te(compute, inputs[0], literal(table), primfunc_name_hint="encode_float")

@@ -5,22 +5,21 @@ Negative indices count from the end, as ONNX says; Relax's operators take none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
+from ...expressions import Attrs, Inputs, constant, dtype_of, literal, normalize, static_dims
 from ..data_sized.index_grids import index_grid
 from ..data_sized.sizes import dims_of
 from ..data_sized.slices import from_the_front, gather, open_slice
-from ..graph.expressions import constant, dtype_of, literal, static_dims
 from ..operators import operator
 
 _REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
-def _reduction(attrs: dict[str, Any]) -> str:
+def _reduction(attrs: Attrs) -> str:
     name = attrs.get("reduction", b"none").decode()
     if name not in _REDUCTIONS:
         raise ValueError(f"reduction={name!r} is none of {', '.join(_REDUCTIONS)}")
@@ -29,32 +28,30 @@ def _reduction(attrs: dict[str, Any]) -> str:
 
 @operator("Scatter", static=True)
 @operator("ScatterElements")
-def _scatter_elements(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _scatter_elements(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices, updates = inputs
     axis = attrs.get("axis", 0)
     return relax.op.scatter_elements(data, indices, updates, axis, _reduction(attrs))
 
 
 @operator("ScatterND")
-def _scatter_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _scatter_nd(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices, updates = inputs
     reduction = _reduction(attrs)
-    indices = from_the_front(builder, data, indices, 0)
+    indices = from_the_front(data, indices, 0)
     return relax.op.scatter_nd(data, indices, updates, reduction)
 
 
 @operator("Gather")
-def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _gather(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices = inputs[0], inputs[1]
     dims = dims_of(data)
     axis = attrs.get("axis", 0) % len(dims)
     if not isinstance(dims[axis], tirx.IntImm):
-        return gather(builder, inputs, attrs)
+        return gather(inputs, attrs)
     extent = int(dims[axis])
     if not extent and static_dims(indices) is None:
-        return gather(builder, inputs, attrs)
+        return gather(inputs, attrs)
     values = constant(indices)
     if values is not None:
         if values.size and not (-extent <= values.min() and values.max() < extent):
@@ -66,34 +63,34 @@ def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         if fixed.size and (np.diff(fixed.ravel()) == 1).all():
             first = int(fixed.ravel()[0])
             part = relax.op.strided_slice(data, [axis], [first], [first + fixed.size])
-            return relax.op.reshape(builder.normalize(part), result)
+            return relax.op.reshape(normalize(part), result)
         return relax.op.take(data, literal(fixed), axis, mode="clip")
-    grid = index_grid(builder, indices)
+    grid = index_grid(indices)
     run = None if grid is None else grid.run(dims_of(indices), extent)
     if run is not None:
         part = relax.op.strided_slice(data, [axis], [run[0]], [run[1]], assume_inbound=True)
         shape = [*dims[:axis], *dims_of(indices), *dims[axis + 1 :]]
-        return relax.op.reshape(builder.normalize(part), relax.ShapeExpr(shape))
+        return relax.op.reshape(normalize(part), relax.ShapeExpr(shape))
     dtype = dtype_of(indices)
     if not dtype.startswith("uint"):
         # ONNX counts negative indices from the end.
         wrapped = relax.op.add(indices, literal(np.array(extent, dtype)))
         negative = relax.op.less(indices, literal(np.array(0, dtype)))
-        indices = builder.normalize(relax.op.where(negative, wrapped, indices))
+        indices = normalize(relax.op.where(negative, wrapped, indices))
     # Indices come from the user's feeds: clip keeps a bad one from reading foreign memory.
     return relax.op.take(data, indices, axis, mode="clip")
 
 
 @operator("Slice")
-def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _slice(inputs: Inputs, attrs: Attrs) -> Any:
     data = inputs[0]
     dims = static_dims(data)
     if dims is None:
-        return open_slice(builder, inputs, attrs)
+        return open_slice(inputs, attrs)
     given = [constant(inputs[i]) if i < len(inputs) and inputs[i] is not None else None
              for i in range(1, 5)]  # fmt: skip
     if any(value is not None and given[i] is None for i, value in enumerate(inputs[1:5])):
-        return open_slice(builder, inputs, attrs)  # bounds that are computed
+        return open_slice(inputs, attrs)  # bounds that are computed
     starts = given[0] if given[0] is not None else np.array(attrs["starts"])
     ends = given[1] if given[1] is not None else np.array(attrs["ends"])
     default = np.array(attrs.get("axes", range(len(starts))))
@@ -107,7 +104,7 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
             forward.append((position, *bounds))
         else:
             taken = literal(np.arange(*bounds, dtype=np.int64))
-            data = builder.normalize(relax.op.take(data, taken, position, mode="clip"))
+            data = normalize(relax.op.take(data, taken, position, mode="clip"))
     if not forward:
         return data
     along, begins, stops, strides = (list(column) for column in zip(*forward, strict=True))

@@ -21,10 +21,10 @@ from tvm.sym import Analyzer
 from relay_passes.lower.caches import ROW_UPDATE
 from tir_schedules.core.emission import opaque_block
 
+from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, emit_te, literal, normalize
 from ..data_sized.elements import known_elements
 from ..data_sized.requests import check, check_equal, requested_sizes
 from ..data_sized.sizes import INDEX, dims_of, index, plain, plain_dims, size_in
-from ..graph.expressions import Expr, cast, dtype_of, literal
 from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
 from .pooling import window_count
@@ -34,16 +34,16 @@ WRITTEN = (2, 3, 4)
 
 
 @operator("Det")
-def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _det(inputs: Inputs, attrs: Attrs) -> Any:
     x, dtype = inputs[0], dtype_of(inputs[0])
     *batch, rows, columns = plain_dims(x)
     misfit = f"matrices of {rows} rows and {columns} columns are not square"
-    check_equal(builder, dims_of(x)[-2], dims_of(x)[-1], misfit)
+    check_equal(dims_of(x)[-2], dims_of(x)[-1], misfit)
     if rows == 0 and all(isinstance(size, int) for size in batch):
         return literal(np.ones(batch, x.ty.dtype.dtype))
     wide = dtype if dtype == "float64" else "float32"
     count = math.prod(batch)
-    flat = builder.normalize(relax.op.reshape(cast(builder, x, wide), (count, rows, rows)))
+    flat = normalize(relax.op.reshape(cast(x, wide), (count, rows, rows)))
 
     def compute(matrices: te.Tensor) -> list[te.Tensor]:
         # The kernel's own names of sizes that are open.
@@ -57,9 +57,9 @@ def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
             name="det",
         )
 
-    pair = builder.emit_te(compute, flat, primfunc_name_hint="det")
-    found = builder.normalize(relax.TupleGetItem(pair, 0))
-    return cast(builder, builder.normalize(relax.op.reshape(found, tuple(batch))), dtype)
+    pair = emit_te(compute, flat, primfunc_name_hint="det")
+    found = normalize(relax.TupleGetItem(pair, 0))
+    return cast(normalize(relax.op.reshape(found, tuple(batch))), dtype)
 
 
 def _eliminate(
@@ -127,7 +127,7 @@ def _matrices(
 
 
 @operator("EyeLike")
-def _eye_like(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _eye_like(inputs: Inputs, attrs: Attrs) -> Any:
     dtype = dtype_of(inputs[0])
     if "dtype" in attrs:
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
@@ -150,11 +150,10 @@ MAX_TABLE_BYTES = 1 << 28
 
 
 @operator("Frames", domain=OWN_DOMAIN)
-def _frames(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+def _frames(inputs: Inputs, attrs: Attrs) -> Expr:
     x, length, step = inputs[0], attrs["length"], attrs["step"]
     batch, samples, parts = plain_dims(x)
     check(
-        builder,
         index(0) + samples >= length,
         f"a signal of {samples} has no frame of {length} elements",
     )
@@ -168,19 +167,19 @@ def _frames(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         )
 
     # Each frame is one run of memory, which is copied in vectors.
-    flat = builder.normalize(relax.op.reshape(x, (batch, samples * parts)))
-    frames = builder.emit_te(compute, flat, count, primfunc_name_hint="frames")
+    flat = normalize(relax.op.reshape(x, (batch, samples * parts)))
+    frames = emit_te(compute, flat, count, primfunc_name_hint="frames")
     return relax.op.reshape(frames, (batch, count, length, parts))
 
 
 @operator("FourierTable", domain=OWN_DOMAIN)
-def _table(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+def _table(inputs: Inputs, attrs: Attrs) -> Expr:
     """Entries are computed in float64 for each power of the root, and rounded once."""
     parts, made_parts, dtype = attrs["parts"], attrs["made_parts"], attrs["dtype"].decode()
-    read, made, length = (requested_sizes(builder, each)[0] for each in inputs)
+    read, made, length = (requested_sizes(each)[0] for each in inputs)
     size = read * made * index(parts * made_parts * np.dtype(dtype).itemsize)
-    check(builder, length > index(0), "a transform of no elements")
-    check(builder, size <= index(MAX_TABLE_BYTES), f"a table of more than {MAX_TABLE_BYTES} bytes")
+    check(length > index(0), "a transform of no elements")
+    check(size <= index(MAX_TABLE_BYTES), f"a table of more than {MAX_TABLE_BYTES} bytes")
 
     def roots(length: Expr) -> te.Tensor:
         """The cosine and the sine of every power's angle, times the factor of the inverse."""
@@ -216,8 +215,8 @@ def _table(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 
         return te.compute((read * parts, made * made_parts), element, name="fourier_table")
 
-    powers = builder.emit_te(roots, length, primfunc_name_hint="fourier_roots")
-    return builder.emit_te(table, powers, read, made, primfunc_name_hint="fourier_table")
+    powers = emit_te(roots, length, primfunc_name_hint="fourier_roots")
+    return emit_te(table, powers, read, made, primfunc_name_hint="fourier_table")
 
 
 # Converters of the front end's own operators for attention.
@@ -235,8 +234,8 @@ def _table(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 
 
 @operator("CausalMask", domain=OWN_DOMAIN)
-def _causal_mask(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
-    sizes = known_elements(builder, inputs[0])
+def _causal_mask(inputs: Inputs, attrs: Attrs) -> Expr:
+    sizes = known_elements(inputs[0])
     if sizes is None:
         raise ValueError("the sizes of a causal mask depend on data")
     rows, columns, diagonal = sizes
@@ -246,23 +245,21 @@ def _causal_mask(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict
     is_apart = bound == "unidirectional" and not sees_all
     hidden = literal(np.array(-np.inf, np.float32))
     shape = (rows - 1 if is_apart else rows, columns)
-    full = builder.normalize(relax.op.broadcast_to(hidden, shape))
+    full = normalize(relax.op.broadcast_to(hidden, shape))
     if bound == "first":
         return relax.op.tril(full, diagonal - 1)
     mask = relax.op.triu(full, diagonal + 1)
     if not is_apart:
         return mask
     zeros = relax.op.broadcast_to(literal(np.array(0, np.float32)), (1, columns))
-    return relax.op.concat([builder.normalize(each) for each in (mask, zeros)], 0)
+    return relax.op.concat([normalize(each) for each in (mask, zeros)], 0)
 
 
 @operator("UpdateCache", domain=OWN_DOMAIN)
-def _update_cache(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Expr:
+def _update_cache(inputs: Inputs, attrs: Attrs) -> Expr:
     new, before, size, *past = inputs
-    elements = known_elements(builder, size)
-    rows = size_in(builder, size) if elements is None else elements.item()
+    elements = known_elements(size)
+    rows = size_in(size) if elements is None else elements.item()
 
     def compute(new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> te.Tensor:
         batch, heads, length, columns = new.shape
@@ -280,10 +277,10 @@ def _update_cache(
 
     places = [0, 1, *range(2, 2 + len(past))]
     named = {"primfunc_name_hint": "update_cache", "primfunc_attrs": {ROW_UPDATE: places}}
-    return builder.emit_te(compute, new, before, *past, **named)
+    return emit_te(compute, new, before, *past, **named)
 
 
 @operator("Einsum")
-def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _einsum(inputs: Inputs, attrs: Attrs) -> Any:
     """As an operator, which may become a product."""
     return relax.op.einsum(tuple(inputs), attrs["equation"].decode())

@@ -21,6 +21,20 @@ from tvm import relax, te, tirx
 
 from tir_schedules.core.emission import opaque_block
 
+from ...expressions import (
+    Attrs,
+    Expr,
+    Inputs,
+    cast,
+    constant,
+    dtype_of,
+    emit,
+    emit_te,
+    is_nan,
+    literal,
+    normalize,
+    rank_of,
+)
 from ..data_sized.requests import check, check_equal, requested_sizes
 from ..data_sized.sizes import (
     INDEX,
@@ -36,28 +50,16 @@ from ..data_sized.sizes import (
     simplified,
     table,
 )
-from ..graph.expressions import (
-    Expr,
-    cast,
-    constant,
-    dtype_of,
-    given,
-    is_nan,
-    literal,
-    rank_of,
-)
 from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
 
 
 @operator("MaxPoolPlaces", domain=OWN_DOMAIN)
-def _max_pool_places(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _max_pool_places(inputs: Inputs, attrs: Attrs) -> Any:
     """Places in the flat tensor; the first NaN if there is one, else the first of the maxima."""
     x, kernel, pads = inputs[0], attrs["kernel_shape"], attrs["pads"]
     if "float16" in dtype_of(x):
-        x = cast(builder, x, "float32")
+        x = cast(x, "float32")
 
     def sizes_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
         around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
@@ -67,11 +69,11 @@ def _max_pool_places(
     images, channels, *extents = dims_of(x)
     sizes = sizes_of(extents)
     if is_open(x):
-        check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(sizes), index(0))))
-    flat = reshaped_to(builder, x, [images * channels, *extents])
+        check(tirx.any(product(extents) > 0, tirx.EQ(product(sizes), index(0))))
+    flat = reshaped_to(x, [images * channels, *extents])
     shape, body = [images * channels, *sizes], partial(_find_places, attrs=attrs)
-    (found,) = emit_kernel(builder, "max_pool_places", [flat], [(shape, "int64")], body)
-    places = reshaped_to(builder, found, [images, channels, *sizes])
+    (found,) = emit_kernel("max_pool_places", [flat], [(shape, "int64")], body)
+    places = reshaped_to(found, [images, channels, *sizes])
 
     def by_columns(place: Expr, extents: Sequence[int | Expr]) -> Expr:
         """Where a place is if the first spatial axis is the one without gaps."""
@@ -90,10 +92,10 @@ def _max_pool_places(
         return te.compute(places.shape, lambda *place: by_columns(places[place], extents))
 
     extents = plain_dims(x)[2:]
-    return builder.emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
+    return emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
 
 
-def _find_places(ins: list[Expr], outs: list[Expr], attrs: dict[str, Any]) -> None:
+def _find_places(ins: list[Expr], outs: list[Expr], attrs: Attrs) -> None:
     """For each window of each image [images, ...] the place of the maximum; -1 if it is outside.
 
     A row of results looks at the same element of all its windows at once, as a vector.
@@ -140,7 +142,7 @@ def _find_places(ins: list[Expr], outs: list[Expr], attrs: dict[str, Any]) -> No
             put(places, found[result], image, *window, result)
 
 
-def _inside(at: Expr, extent: Expr, axis: int, attrs: dict[str, Any]) -> tuple[Expr, Expr]:
+def _inside(at: Expr, extent: Expr, axis: int, attrs: Attrs) -> tuple[Expr, Expr]:
     """The first element of a window along an axis that is in the image, and how many are."""
     apart = attrs["dilations"][axis]
     start = at * attrs["strides"][axis] - attrs["pads"][axis]
@@ -150,7 +152,7 @@ def _inside(at: Expr, extent: Expr, axis: int, attrs: dict[str, Any]) -> tuple[E
 
 
 def _column(
-    tap: int, extent: Expr, results: Expr, attrs: dict[str, Any]
+    tap: int, extent: Expr, results: Expr, attrs: Attrs
 ) -> tuple[Expr, Expr, Callable[[Expr], Expr]]:
     """First window of a row with this element in the image, how many there are, and the place."""
     step = attrs["strides"][-1]
@@ -166,11 +168,11 @@ def _least(dtype: str) -> Expr:
 
 
 @operator("MaxUnpool")
-def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _max_unpool(inputs: Inputs, attrs: Attrs) -> Any:
     """The places count in the image that pooling came from, which `output_shape` may extend."""
     x, places, dims = inputs[0], inputs[1], plain_dims(inputs[0])
     for one, other in zip(dims_of(x), dims_of(places), strict=True):
-        check_equal(builder, one, other, "there are not as many places as elements")
+        check_equal(one, other, "there are not as many places as elements")
     kernel = attrs["kernel_shape"]
     rank = len(kernel)
     strides, pads = attrs.get("strides") or [1] * rank, attrs.get("pads") or [0, 0] * rank
@@ -180,21 +182,21 @@ def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[
         image.append((dims[axis + 2] - 1) * strides[axis] - cropped + size)
     if any(not isinstance(size, int) for size in image):
         for size in image:
-            check(builder, index(0) + size >= 0)
+            check(index(0) + size >= 0)
         # There is room for what is put back.
         nothing = tirx.EQ(product(dims_of(x)), index(0))
-        check(builder, tirx.any(product(image) > 0, nothing))
+        check(tirx.any(product(image) > 0, nothing))
     shape = image
-    if given(inputs, 2) is not None:
-        shape = plain(requested_sizes(builder, inputs[2]))
+    if inputs[2] is not None:
+        shape = plain(requested_sizes(inputs[2]))
     room = [_difference(size, kept) for size, kept in zip(shape, image, strict=True)]
     for more in room:
         misfit = f"output_shape {shape} is smaller than the image {image}"
-        check(builder, index(0) + more >= 0, misfit)
+        check(index(0) + more >= 0, misfit)
 
     count = product(dims_of(x))
-    flat = [reshaped_to(builder, each, [count]) for each in (x, places)]
-    (filled,) = emit_kernel(builder, "max_unpool", flat, [(image, dtype_of(x))], _put_back)
+    flat = [reshaped_to(each, [count]) for each in (x, places)]
+    (filled,) = emit_kernel("max_unpool", flat, [(image, dtype_of(x))], _put_back)
     if all(isinstance(more, int) for more in room):
         if not any(room):
             return filled
@@ -207,7 +209,7 @@ def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[
 
         return te.compute(shape, element, name="extended")
 
-    return builder.emit_te(extend, filled, shape, primfunc_name_hint="extend")
+    return emit_te(extend, filled, shape, primfunc_name_hint="extend")
 
 
 def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
@@ -229,11 +231,11 @@ def _difference(one: int | Expr, other: int | Expr) -> int | Expr:
 
 
 @operator("Col2Im")
-def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _col2im(inputs: Inputs, attrs: Attrs) -> Any:
     x, dtype, block = inputs[0], dtype_of(inputs[0]), constant(inputs[2])
     if block is None:
         raise ValueError("block_shape must be a constant")
-    image, sizes = plain(requested_sizes(builder, inputs[1])), [int(n) for n in block]
+    image, sizes = plain(requested_sizes(inputs[1])), [int(n) for n in block]
     rank = len(image)
     dilations, strides = (attrs.get(name) or [1] * rank for name in ("dilations", "strides"))
     pads = attrs.get("pads") or [0, 0] * rank
@@ -251,8 +253,8 @@ def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     if rest:
         raise ValueError(misfit)
     for count in windows_of(image):
-        check(builder, index(0) + count >= 0, misfit)
-    check_equal(builder, dims_of(x)[2], product(windows_of(image)), misfit)
+        check(index(0) + count >= 0, misfit)
+    check_equal(dims_of(x)[2], product(windows_of(image)), misfit)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
 
     def compute(x: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
@@ -272,8 +274,8 @@ def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 
         return te.compute((*plain(x.shape[:1]), channels, *extents), element, name="col2im")
 
-    summed = builder.emit_te(compute, cast(builder, x, wide), image, primfunc_name_hint="col2im")
-    return cast(builder, summed, dtype)
+    summed = emit_te(compute, cast(x, wide), image, primfunc_name_hint="col2im")
+    return cast(summed, dtype)
 
 
 # MaxRoiPool: the largest element of each bin of a region.
@@ -320,11 +322,11 @@ class _Bins:
 
 
 @operator("MaxRoiPool")
-def _max_roi_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _max_roi_pool(inputs: Inputs, attrs: Attrs) -> Any:
     x, regions = inputs
     dtype, (height, width) = dtype_of(x), attrs["pooled_shape"]
     if dtype != "float64":  # those of 16 bits, which float32 holds exactly
-        x, regions = (cast(builder, each, "float32") for each in (x, regions))
+        x, regions = (cast(each, "float32") for each in (x, regions))
     scale = tirx.const(attrs.get("spatial_scale", 1.0), dtype_of(regions))
     least = tirx.min_value(dtype_of(x))
 
@@ -355,8 +357,8 @@ def _max_roi_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dic
                         put(y, te.max(y[here], line[left + place]), *here)
 
     shape = [dims_of(regions)[0], dims_of(x)[1], height, width]
-    (y,) = emit_kernel(builder, "max_roi_pool", [x, regions], [(shape, dtype_of(x))], body)
-    return cast(builder, y, dtype)
+    (y,) = emit_kernel("max_roi_pool", [x, regions], [(shape, dtype_of(x))], body)
+    return cast(y, dtype)
 
 
 def _whole(number: Expr) -> Expr:
@@ -407,7 +409,7 @@ _MAX_POOLS = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.
 _MEAN_POOLS = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
 
 
-def _pool(pools: dict[int, Callable[..., Expr]], x: Expr, attrs: dict[str, Any]) -> Expr:
+def _pool(pools: dict[int, Callable[..., Expr]], x: Expr, attrs: Attrs) -> Expr:
     """A pool; rewrites have turned auto_pad into pads where they are known."""
     kernel = attrs["kernel_shape"]
     axes = len(kernel)
@@ -429,33 +431,31 @@ def _pool(pools: dict[int, Callable[..., Expr]], x: Expr, attrs: dict[str, Any])
 
 
 @operator("MaxPool")
-def _max_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
     return _pool(_MAX_POOLS, inputs[0], attrs)
 
 
 @operator("AveragePool")
-def _average_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
     return _pool(_MEAN_POOLS, inputs[0], attrs)
 
 
 @operator("LpPool")
-def _lp_pool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
     """The root of a sum of powers, which is the mean times the number of elements."""
     p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
     power, root, count = (
         literal(np.array(each, dtype_of(x))) for each in (p, 1.0 / p, math.prod(kernel))
     )
-    powers = builder.emit(relax.op.power(builder.normalize(relax.op.abs(x)), power))
-    mean = builder.normalize(_pool(_MEAN_POOLS, powers, {**attrs, "count_include_pad": 1}))
-    return relax.op.power(builder.normalize(relax.op.multiply(mean, count)), root)
+    powers = emit(relax.op.power(normalize(relax.op.abs(x)), power))
+    mean = normalize(_pool(_MEAN_POOLS, powers, {**attrs, "count_include_pad": 1}))
+    return relax.op.power(normalize(relax.op.multiply(mean, count)), root)
 
 
 @operator("GlobalLpPool")
-def _global_lp_pool(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _global_lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
     x, p = inputs[0], attrs.get("p", 2)
     power, root = (literal(np.array(each, dtype_of(x))) for each in (p, 1.0 / p))
-    powers = builder.normalize(relax.op.power(builder.normalize(relax.op.abs(x)), power))
-    total = builder.normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))
+    powers = normalize(relax.op.power(normalize(relax.op.abs(x)), power))
+    total = normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))
     return relax.op.power(total, root)

@@ -19,6 +19,7 @@ from tir_schedules.core.size import SymbolicSize
 from tir_schedules.recurrent.problem import RECURRENT, RecurrentProblem, region_of
 from tir_schedules.recurrent.recurrent import plain_function
 
+from ...expressions import Attrs, Inputs, current_builder, normalize
 from ..data_sized.requests import check_equal
 from ..data_sized.sizes import dims_of, index, same_size
 from ..graph.graph import OWN_DOMAIN
@@ -26,9 +27,8 @@ from ..operators import operator
 
 
 @operator("Recurrent", domain=OWN_DOMAIN)
-def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _recurrent(inputs: Inputs, attrs: Attrs) -> Any:
     return recurrent_layer(
-        builder,
         inputs,
         cell=attrs["cell"].decode(),
         direction=attrs["direction"].decode(),
@@ -41,7 +41,6 @@ def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
 
 
 def recurrent_layer(
-    builder: relax.BlockBuilder,
     inputs: Sequence[Any],
     *,
     cell: str,
@@ -56,14 +55,12 @@ def recurrent_layer(
 
     Parameters
     ----------
-    builder
-        Of the function that the layer belongs to.
     inputs
         Those of a region of the template "recurrent".
     cell, direction, activations, given, finals, clip, coupled
         As of `RecurrentProblem`.
     """
-    inputs = _of_one_batch(builder, inputs, given)
+    inputs = _of_one_batch(inputs, given)
     part, weight = map(known_tensor, inputs[:2])
     region = region_of(
         RecurrentProblem(
@@ -81,10 +78,10 @@ def recurrent_layer(
         )
     )
     _check_shapes(inputs, region)
-    function = builder.add_func(plain_function(region), RECURRENT)
+    function = current_builder().add_func(plain_function(region), RECURRENT)
     shape = relax_shape(region.output.shape, *inputs)
     ty = relax.TensorType(shape, region.output.dtype)
-    made = builder.normalize(relax.op.call_tir(function, list(inputs), out_ty=ty))
+    made = normalize(relax.op.call_tir(function, list(inputs), out_ty=ty))
     states = RecurrentProblem.of(region).shown
     if not states:
         return made
@@ -92,7 +89,7 @@ def recurrent_layer(
     ends = [index(0), steps, *(steps + number for number in range(1, states + 1))]
     return relax.Tuple(
         [
-            _along_steps(builder, made, first, last, shape[1:], last is not steps)
+            _along_steps(made, first, last, shape[1:], last is not steps)
             for first, last in itertools.pairwise(ends)
         ]
     )
@@ -111,9 +108,7 @@ def _check_shapes(inputs: Sequence[Any], region: Region) -> None:
             raise ValueError(f"an input of shape {shape}, not {wanted.shape}")
 
 
-def _of_one_batch(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], given: Sequence[str]
-) -> list[Any]:
+def _of_one_batch(inputs: Sequence[Any], given: Sequence[str]) -> list[Any]:
     """The inputs, states and lengths with as many sequences as the input parts have."""
     batch = dims_of(inputs[0])[1]
     found = list(inputs)
@@ -123,17 +118,13 @@ def _of_one_batch(
             continue
         shape = dims_of(found[number])
         if not same_size(shape[axis], batch):
-            check_equal(builder, shape[axis], batch)
+            check_equal(shape[axis], batch)
             shape[axis] = batch
-            found[number] = builder.normalize(relax.op.reshape(found[number], shape))
+            found[number] = normalize(relax.op.reshape(found[number], shape))
     return found
 
 
-def _along_steps(
-    builder: relax.BlockBuilder, made: Any, first: Any, last: Any, shape: Sequence[Any], drop: bool
-) -> Any:
+def _along_steps(made: Any, first: Any, last: Any, shape: Sequence[Any], drop: bool) -> Any:
     """Some rows of what was made; the only one without its axis."""
-    rows = builder.normalize(
-        relax.op.strided_slice(made, [0], [first], [last], assume_inbound=True)
-    )
-    return builder.normalize(relax.op.reshape(rows, shape)) if drop else rows
+    rows = normalize(relax.op.strided_slice(made, [0], [first], [last], assume_inbound=True))
+    return normalize(relax.op.reshape(rows, shape)) if drop else rows

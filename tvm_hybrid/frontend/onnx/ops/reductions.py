@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
-from ..data_sized.sizes import dims_of, index
-from ..graph.expressions import (
+from ...expressions import (
+    Attrs,
     Converter,
     Expr,
+    Inputs,
     constant,
     dtype_of,
-    given,
     literal,
+    normalize,
     rank_of,
 )
+from ..data_sized.sizes import dims_of, index
 from ..operators import operator
 
 Reduce = Callable[[Expr, "list[int] | None", bool], Expr]
@@ -48,24 +50,24 @@ _REDUCTIONS: dict[str, tuple[Callable[[Expr], Expr], Reduce, Callable[[Expr], Ex
 def _reduction(name: str) -> Converter:
     before, reduce, after = _REDUCTIONS[name]
 
-    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
         axes = attrs.get("axes")
-        if given(inputs, 1) is not None:
+        if inputs[1] is not None:
             known = constant(inputs[1])
             if known is None:
                 raise ValueError("the axes are computed at run time; only known ones are supported")
             axes = known.tolist()
         if not axes and attrs.get("noop_with_empty_axes", 0):
             return inputs[0]
-        source = builder.normalize(before(inputs[0]))
+        source = normalize(before(inputs[0]))
         kept = bool(attrs.get("keepdims", 1))
-        return after(builder.normalize(reduce(source, list(axes) if axes else None, kept)))
+        return after(normalize(reduce(source, list(axes) if axes else None, kept)))
 
     return convert
 
 
 def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
-    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x = inputs[0]
         axis, kept = attrs.get("axis", 0) % rank_of(x), bool(attrs.get("keepdims", 1))
         if not attrs.get("select_last_index", 0):
@@ -76,16 +78,16 @@ def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
             last: Expr = literal(np.array(int(size) - 1, np.int64))
         else:
             shape = relax.op.shape_to_tensor(relax.ShapeExpr([size - index(1)]))
-            last = builder.normalize(relax.op.reshape(builder.normalize(shape), ()))
-        turned = builder.normalize(relax.op.flip(x, axis=axis))
-        place = builder.normalize(place_of(turned, axis, kept))
+            last = normalize(relax.op.reshape(normalize(shape), ()))
+        turned = normalize(relax.op.flip(x, axis=axis))
+        place = normalize(place_of(turned, axis, kept))
         return relax.op.subtract(last, place)
 
     return convert
 
 
 def _over_images(reduce: Reduce) -> Converter:
-    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
         return reduce(inputs[0], list(range(2, rank_of(inputs[0]))), True)
 
     return convert
@@ -94,28 +96,22 @@ def _over_images(reduce: Reduce) -> Converter:
 def _softmax(made: Callable[[Expr, int], Expr]) -> Converter:
     """Of one axis; those of opsets before 13 were rewritten."""
 
-    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
         return made(inputs[0], attrs.get("axis", -1))
 
     return convert
 
 
 @operator("MeanVarianceNormalization")
-def _mean_variance(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _mean_variance(inputs: Inputs, attrs: Attrs) -> Any:
     """(x - mean) / sqrt(mean of squares - square of mean), over images and their pixels."""
     x, axes = inputs[0], list(attrs.get("axes", (0, 2, 3)))
     two = literal(np.array(2, dtype_of(x)))
-    mean = builder.normalize(relax.op.mean(x, axes, True))
-    squares = builder.normalize(
-        relax.op.mean(builder.normalize(relax.op.power(x, two)), axes, True)
-    )
-    variance = builder.normalize(
-        relax.op.subtract(squares, builder.normalize(relax.op.power(mean, two)))
-    )
-    centred = builder.normalize(relax.op.subtract(x, mean))
-    return relax.op.divide(centred, builder.normalize(relax.op.sqrt(variance)))
+    mean = normalize(relax.op.mean(x, axes, True))
+    squares = normalize(relax.op.mean(normalize(relax.op.power(x, two)), axes, True))
+    variance = normalize(relax.op.subtract(squares, normalize(relax.op.power(mean, two))))
+    centred = normalize(relax.op.subtract(x, mean))
+    return relax.op.divide(centred, normalize(relax.op.sqrt(variance)))
 
 
 for _name in _REDUCTIONS:

@@ -9,12 +9,21 @@ TVM takes outputs / inputs for the scale, whatever the node says, and knows two 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from ...expressions import (
+    Attrs,
+    Expr,
+    Inputs,
+    constant,
+    dtype_of,
+    known_dims,
+    literal,
+    normalize,
+)
 from ..data_sized.resize import open_resize
 from ..data_sized.resize_taps import (
     FLOATS_IN_RELAX,
@@ -27,7 +36,6 @@ from ..data_sized.resize_taps import (
     widened,
 )
 from ..data_sized.sizes import is_open
-from ..graph.expressions import Expr, constant, dtype_of, given, known_dims, literal
 from ..operators import operator
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
@@ -36,18 +44,18 @@ _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
 
 
 @operator("Resize")
-def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _resize(inputs: Inputs, attrs: Attrs) -> Any:
     if len(inputs) == 2:  # opset 10, which knows one transformation
         how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
-        inputs = [inputs[0], None, inputs[1]]
+        inputs = Inputs([inputs[0], None, inputs[1]])
     else:
         how = _attributes(attrs)
     # Other transformations ignore the region, whatever it is.
     places = (1, 2, 3) if how.coordinates == "tf_crop_and_resize" else (2, 3)
-    read = {place: given(inputs, place) for place in places}
+    read = {place: inputs[place] for place in places}
     computed = any(item is not None and constant(item) is None for item in read.values())
     if is_open(inputs[0]) or computed:
-        return open_resize(builder, inputs, attrs, how)
+        return open_resize(inputs, attrs, how)
     dims = known_dims(inputs[0])
     arrays = [constant(read.get(place)) for place in (1, 2, 3)]
     region, factors, extents = (None if a is None or not a.size else a for a in arrays)
@@ -55,34 +63,34 @@ def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         axes = _axes(attrs, len(dims))
         wanted = dict(zip(axes, map(int, extents), strict=True))
         shape = tuple(wanted.get(axis, extent) for axis, extent in enumerate(dims))
-        return _emit_sizes(builder, inputs[0], how, dims, shape, axes, attrs, region)
+        return _emit_sizes(inputs[0], how, dims, shape, axes, attrs, region)
     if factors is None:
         raise ValueError("it has neither scales nor sizes")
     full, axes = np.ones(len(dims), np.float32), _axes(attrs, len(dims))
     if len(axes) != factors.size:
         raise ValueError(f"it has {factors.size} scales for {len(axes)} axes")
     full[axes] = factors
-    return _emit(builder, inputs[0], how, dims, full, _regions(region, attrs, len(dims)))
+    return _emit(inputs[0], how, dims, full, _regions(region, attrs, len(dims)))
 
 
 @operator("Upsample")
-def _upsample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _upsample(inputs: Inputs, attrs: Attrs) -> Any:
     how = _attributes(attrs, coordinates="asymmetric", rounding="floor")
     x, scales = inputs[0], attrs.get("scales")
     factors = literal(np.asarray(scales, np.float32)) if len(inputs) < 2 else inputs[1]
     numbers = constant(factors)
     if is_open(x) or numbers is None:
-        return open_resize(builder, [x, None, factors], attrs, how)
-    return _emit(builder, x, how, known_dims(x), np.asarray(numbers, np.float32))
+        return open_resize(Inputs([x, None, factors]), attrs, how)
+    return _emit(x, how, known_dims(x), np.asarray(numbers, np.float32))
 
 
-def _text(attrs: dict[str, Any], name: str, default: str) -> str:
+def _text(attrs: Attrs, name: str, default: str) -> str:
     value = attrs.get(name, default)
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _attributes(
-    attrs: dict[str, Any], coordinates: str = "half_pixel", rounding: str = "round_prefer_floor"
+    attrs: Attrs, coordinates: str = "half_pixel", rounding: str = "round_prefer_floor"
 ) -> Resizing:
     return Resizing(
         mode=_text(attrs, "mode", "nearest"),
@@ -95,11 +103,11 @@ def _attributes(
     )
 
 
-def _axes(attrs: dict[str, Any], rank: int) -> list[int]:
+def _axes(attrs: Attrs, rank: int) -> list[int]:
     return [int(axis) % rank for axis in attrs.get("axes", range(rank))]
 
 
-def _regions(region: np.ndarray | None, attrs: dict[str, Any], rank: int) -> np.ndarray:
+def _regions(region: np.ndarray | None, attrs: Attrs, rank: int) -> np.ndarray:
     """Start and end along every axis, [rank, 2]."""
     full = np.tile(np.array([0.0, 1.0], np.float32), (rank, 1))
     if region is not None:
@@ -111,13 +119,12 @@ def _regions(region: np.ndarray | None, attrs: dict[str, Any], rank: int) -> np.
 
 
 def _emit_sizes(
-    builder: relax.BlockBuilder,
     x: Expr,
     how: Resizing,
     dims: tuple[int, ...],
     shape: tuple[int, ...],
     axes: list[int],
-    attrs: dict[str, Any],
+    attrs: Attrs,
     region: np.ndarray | None,
 ) -> Expr:
     """With sizes given: the scale is their ratio, or one ratio for all axes."""
@@ -130,11 +137,10 @@ def _emit_sizes(
             int(np.floor(one * extent + 0.5)) if axis in axes else extent
             for axis, extent in enumerate(dims)
         )
-    return _emit(builder, x, how, dims, scales, _regions(region, attrs, len(dims)), shape)
+    return _emit(x, how, dims, scales, _regions(region, attrs, len(dims)), shape)
 
 
 def _emit(
-    builder: relax.BlockBuilder,
     x: Expr,
     how: Resizing,
     dims: tuple[int, ...],
@@ -162,16 +168,16 @@ def _emit(
         return x
     dtype = dtype_of(x)
     if not all(axis.is_choice for axis in taps):
-        x = widened(builder, x)
+        x = widened(x)
     fast = _relax_form(how, dims, shape, scales, taps)
     if fast is not None and dtype in FLOATS_IN_RELAX:
         size = relax.ShapeExpr(list(shape[2:]))
-        resized = builder.normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
-        return rounded(builder, resized, dtype)
+        resized = normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
+        return rounded(resized, dtype)
     for axis, tap in enumerate(taps):
         if not tap.is_identity:
-            x = apply_taps(builder, x, axis, tap, len(dims), is_apart(dtype))
-    return _extrapolated(rounded(builder, x, dtype), how, taps)
+            x = apply_taps(x, axis, tap, len(dims), is_apart(dtype))
+    return _extrapolated(rounded(x, dtype), how, taps)
 
 
 def _relax_form(

@@ -16,6 +16,17 @@ from tvm import relax, te, tirx
 
 from tir_schedules.core.emission import opaque_block
 
+from ...expressions import (
+    Attrs,
+    Expr,
+    Inputs,
+    dtype_of,
+    emit,
+    emit_te,
+    literal,
+    normalize,
+    rank_of,
+)
 from ..data_sized.requests import check, check_equal, requested_sizes
 from ..data_sized.sizes import (
     cell,
@@ -28,7 +39,6 @@ from ..data_sized.sizes import (
     product,
     put,
 )
-from ..graph.expressions import Expr, dtype_of, given, literal, rank_of
 from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
 from .pooling import window_count
@@ -117,7 +127,7 @@ class _Side:
 
 
 @operator("RoiAlign")
-def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
     x, regions, batch = inputs
     dtype = dtype_of(x)
     mode = attrs.get("mode", b"avg")
@@ -187,9 +197,9 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
                                     here = (region, row, column, channel)
                                     put(y, te.max(y[here], number(0)), *here)
 
-    pixels = builder.normalize(relax.op.permute_dims(x, [0, 2, 3, 1]))
+    pixels = normalize(relax.op.permute_dims(x, [0, 2, 3, 1]))
     shape = [dims_of(regions)[0], *sizes, dims_of(x)[1]]
-    (y,) = emit_kernel(builder, "roi_align", [pixels, regions, batch], [(shape, dtype)], body)
+    (y,) = emit_kernel("roi_align", [pixels, regions, batch], [(shape, dtype)], body)
     return relax.op.permute_dims(y, [0, 3, 1, 2])
 
 
@@ -207,23 +217,23 @@ _OUTSIDE = -1.0  # in place of a weight
 
 
 @operator("DeformColumns", domain=OWN_DOMAIN)
-def _columns(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
-    x, offset, mask = inputs[0], inputs[1], given(inputs, 2)
+def _columns(inputs: Inputs, attrs: Attrs) -> Expr:
+    x, offset, mask = inputs[0], inputs[1], inputs[2]
     (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
     rank, dtype, groups = rank_of(x) - 2, dtype_of(x), attrs["group"]
     taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
     per_group, per_offset = channels // groups, channels // offset_groups
     # So many channels share a group and an offset group.
     unit = math.gcd(per_group, per_offset)
-    _check_sizes(builder, inputs, attrs)
-    corners = _corners(builder, offset, plain_dims(x)[2:], attrs)
-    pixels = builder.normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
+    _check_sizes(inputs, attrs)
+    corners = _corners(offset, plain_dims(x)[2:], attrs)
+    pixels = normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
     flat = (batch, math.prod(plain_dims(x)[2:]), channels)
-    pixels = builder.normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
+    pixels = normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
     masks = []
     if mask is not None:
         shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
-        masks = [builder.normalize(relax.op.reshape(mask, shape))]
+        masks = [normalize(relax.op.reshape(mask, shape))]
 
     def compute(pixels: te.Tensor, corners: list[te.Tensor], masks: list[te.Tensor]) -> te.Tensor:
         places, weights = corners[: 2**rank], corners[2**rank :]
@@ -245,12 +255,12 @@ def _columns(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
         shape = (batch, groups, *outputs, taps, per_group // unit, unit)
         return te.compute(shape, element, name="deform_columns")
 
-    columns = builder.emit_te(compute, pixels, corners, masks, primfunc_name_hint="deform_columns")
+    columns = emit_te(compute, pixels, corners, masks, primfunc_name_hint="deform_columns")
     rows = (batch, groups, math.prod(outputs), taps * per_group)
     return relax.op.reshape(columns, relax.ShapeExpr(rows))
 
 
-def _check_sizes(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+def _check_sizes(inputs: Inputs, attrs: Attrs) -> None:
     """Has the program check open sizes; the rewrite has seen to those that are known."""
     if not any(map(is_open, inputs)):
         return
@@ -260,18 +270,16 @@ def _check_sizes(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict
     forms = (attrs[name] for name in ("kernel_shape", "strides", "dilations"))
     axes = zip(extents, around, *forms, strict=True)
     outputs = [window_count(*axis) for axis in axes]
-    for value, parts in ((inputs[1], taps * rank), (given(inputs, 2), taps)):
+    for value, parts in ((inputs[1], taps * rank), (inputs[2], taps)):
         if value is not None:
             wanted = [batch, index(attrs["offset_group"] * parts), *outputs]
             for one, other in zip(dims_of(value), wanted, strict=True):
-                check_equal(builder, one, other)
+                check_equal(one, other)
     # There are elements to sample.
-    check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(offset), index(0))))
+    check(tirx.any(product(extents) > 0, tirx.EQ(product(offset), index(0))))
 
 
-def _corners(
-    builder: relax.BlockBuilder, offset: Expr, extents: Sequence[int | Expr], attrs: dict[str, Any]
-) -> list[Expr]:
+def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[Expr]:
     """The elements around each sample, the first one for what is outside, and then their weights.
 
     Each is of the shape [N, offset groups, elements of the kernel, *output extents]. Places are
@@ -282,7 +290,7 @@ def _corners(
     batch, _, *outputs = plain_dims(offset)
     taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
     shape = relax.ShapeExpr((batch, groups, taps, rank, *outputs))
-    moved = builder.normalize(relax.op.reshape(offset, shape))
+    moved = normalize(relax.op.reshape(offset, shape))
 
     def compute(moved: te.Tensor, starts: te.Tensor, extents: list[Expr]) -> list[te.Tensor]:
         batch, _, _, _, *outputs = plain(moved.shape)
@@ -325,10 +333,8 @@ def _corners(
     at = np.indices(kernel).reshape(rank, -1)
     first = [at[axis] * attrs["dilations"][axis] - attrs["pads"][axis] for axis in range(rank)]
     starts = literal(np.stack(first, 1).astype(np.int64))
-    found = builder.emit_te(
-        compute, moved, starts, list(extents), primfunc_name_hint="deform_corners"
-    )
-    return [builder.emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
+    found = emit_te(compute, moved, starts, list(extents), primfunc_name_hint="deform_corners")
+    return [emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
 
 
 # Relax's operator knows only numbers: a grid of open sizes is a kernel.
@@ -341,28 +347,26 @@ _WIDTH = 2.0 - 1e-7  # from the first corner to the last one, as TVM has it
 
 
 @operator("AffineGrid")
-def _affine_grid(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _affine_grid(inputs: Inputs, attrs: Attrs) -> Any:
     theta, size = inputs
     batch, rows, columns = dims_of(theta)
-    images, _, *extents = requested_sizes(builder, size)
+    images, _, *extents = requested_sizes(size)
     axes = len(extents)
     for found, wanted in ((batch, images), (rows, index(axes)), (columns, index(axes + 1))):
-        check_equal(builder, found, wanted, f"theta {theta.ty.shape} for a grid of {axes} axes")
+        check_equal(found, wanted, f"theta {theta.ty.shape} for a grid of {axes} axes")
     corners = bool(attrs.get("align_corners", 0))
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
-        return _open_grid(builder, theta, extents, corners)
+        return _open_grid(theta, extents, corners)
     wanted = tuple(map(int, extents))
-    grid = builder.normalize(relax.op.image.affine_grid(theta, wanted, corners))
+    grid = normalize(relax.op.image.affine_grid(theta, wanted, corners))
     return relax.op.permute_dims(grid, [0, *range(2, axes + 2), 1])
 
 
-def _open_grid(
-    builder: relax.BlockBuilder, theta: Expr, extents: Sequence[Expr], corners: bool
-) -> Expr:
+def _open_grid(theta: Expr, extents: Sequence[Expr], corners: bool) -> Expr:
     """The grid, [images, *extents, axes]."""
     if corners:
         for extent in extents:  # a single element has no two corners
-            check(builder, extent > 1, "align_corners wants two elements along each axis")
+            check(extent > 1, "align_corners wants two elements along each axis")
     axes, dtype = len(extents), dtype_of(theta)
 
     def compute(theta: te.Tensor, extents: list[Expr]) -> te.Tensor:
@@ -377,7 +381,7 @@ def _open_grid(
         shape = [theta.shape[0], *extents, index(axes)]
         return te.compute(shape, element, name="grid")
 
-    return builder.emit_te(compute, theta, list(extents), primfunc_name_hint="affine_grid")
+    return emit_te(compute, theta, list(extents), primfunc_name_hint="affine_grid")
 
 
 def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
@@ -393,7 +397,7 @@ def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
 
 
 @operator("GridSample")
-def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
     """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
     images, grid = inputs
     axes = rank_of(images) - 2
@@ -404,7 +408,7 @@ def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict
     order = [0, axes + 1, *range(1, axes + 1)]
     return relax.op.image.grid_sample(
         images,
-        builder.normalize(relax.op.permute_dims(grid, order)),
+        normalize(relax.op.permute_dims(grid, order)),
         method=method,
         layout="NCHW" if axes == 2 else "NCDHW",
         padding_mode=attrs.get("padding_mode", b"zeros").decode(),

@@ -22,20 +22,24 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.lower.caches import ROW_UPDATE
 
-from ..data_sized.requests import check, check_equal
-from ..data_sized.sizes import dims_of
-from ..graph.expressions import (
+from ...expressions import (
     NODE_NUMBER,
+    Attrs,
     Converter,
     Expr,
+    Inputs,
     cast,
     constant,
     dtype_of,
-    given,
+    emit,
+    emit_te,
     known_dims,
     literal,
+    normalize,
     rank_of,
 )
+from ..data_sized.requests import check, check_equal
+from ..data_sized.sizes import dims_of
 from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
 
@@ -46,7 +50,7 @@ _NARROW = ("float16", "bfloat16")
 def _scan(operator: Callable[..., Expr]) -> Converter:
     """Running sums or products; those of narrow floats in float32."""
 
-    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x, place = inputs[0], constant(inputs[1])
         if place is None:
             raise ValueError("the axis must be a constant")
@@ -56,21 +60,19 @@ def _scan(operator: Callable[..., Expr]) -> Converter:
             raise ValueError(f"axis {axis} of a tensor of rank {rank}")
         axis %= rank
         if dtype in _NARROW:
-            x = cast(builder, x, "float32")
+            x = cast(x, "float32")
         if attrs.get("reverse", 0):
-            x = builder.normalize(relax.op.flip(x, axis))
-        x = builder.normalize(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
+            x = normalize(relax.op.flip(x, axis))
+        x = normalize(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
         if attrs.get("reverse", 0):
-            x = builder.normalize(relax.op.flip(x, axis))
-        return cast(builder, x, dtype)
+            x = normalize(relax.op.flip(x, axis))
+        return cast(x, dtype)
 
     return convert
 
 
 @operator("ReverseSequence")
-def _reverse_sequence(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _reverse_sequence(inputs: Inputs, attrs: Attrs) -> Any:
     x, lengths = inputs
     dims, time, batch = dims_of(x), attrs.get("time_axis", 0), attrs.get("batch_axis", 1)
     if {time, batch} != {0, 1}:
@@ -78,7 +80,6 @@ def _reverse_sequence(
     if rank_of(lengths) != 1:
         raise ValueError("sequence_lens is no vector")
     check_equal(
-        builder,
         dims_of(lengths)[0],
         dims[batch],
         "sequence_lens has not one element for each sequence",
@@ -95,14 +96,12 @@ def _reverse_sequence(
 
         return te.compute(dims, element, name="reverse_sequence")
 
-    return builder.emit_te(compute, x, lengths, primfunc_name_hint="reverse_sequence")
+    return emit_te(compute, x, lengths, primfunc_name_hint="reverse_sequence")
 
 
 @operator("TensorScatter")
-def _tensor_scatter(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
-    past, update, starts = inputs[0], inputs[1], given(inputs, 2)
+def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
+    past, update, starts = inputs[0], inputs[1], inputs[2]
     dims, mode = dims_of(past), attrs.get("mode", b"linear")
     axis = attrs.get("axis", -2)
     if mode not in (b"linear", b"circular"):
@@ -116,11 +115,11 @@ def _tensor_scatter(
         raise ValueError(misfit)
     for place, (size, own) in enumerate(zip(new, dims, strict=True)):
         if place != axis:
-            check_equal(builder, size, own, misfit)
-    check(builder, new[axis] <= dims[axis], misfit)
+            check_equal(size, own, misfit)
+    check(new[axis] <= dims[axis], misfit)
     if starts is None:
-        starts = builder.normalize(relax.op.zeros((dims[0],), "int64"))
-    check_equal(builder, dims_of(starts)[0], dims[0])
+        starts = normalize(relax.op.zeros((dims[0],), "int64"))
+    check_equal(dims_of(starts)[0], dims[0])
 
     def compute(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
         extent, count = past.shape[axis], update.shape[axis]
@@ -139,7 +138,7 @@ def _tensor_scatter(
     in_rows = mode == b"linear" and axis == len(dims) - 2 > 0
     marks = {ROW_UPDATE: [1, 2, 0]} if in_rows else {}
     named = {"primfunc_name_hint": "tensor_scatter", "primfunc_attrs": marks}
-    return builder.emit_te(compute, past, update, starts, **named)
+    return emit_te(compute, past, update, starts, **named)
 
 
 operator("CumProd")(_scan(relax.op.cumprod))
@@ -178,7 +177,7 @@ class _Pool:
 
 
 @operator("TfIdfVectorizer", static=True)
-def _tf_idf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
     if "pool_int64s" not in attrs:
         raise ValueError("n-grams of strings are not supported")
     mode = attrs["mode"]
@@ -190,7 +189,7 @@ def _tf_idf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     shape = (width,) if len(dims) < 2 else (rows, width)
     if not count or not len(pool.grams):
         return literal(np.zeros(shape, np.float32))
-    flat = builder.normalize(relax.op.reshape(cast(builder, x, "int64"), (rows, count)))
+    flat = normalize(relax.op.reshape(cast(x, "int64"), (rows, count)))
     tables = [literal(array) for array in (pool.grams, pool.lengths, pool.columns)]
     distances = attrs["max_skip_count"] + 1
 
@@ -218,18 +217,18 @@ def _tf_idf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
 
         return te.compute((rows, width), element, name="count_ngrams")
 
-    counts = builder.emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
-    found = cast(builder, builder.normalize(relax.op.reshape(counts, shape)), "float32")
+    counts = emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
+    found = cast(normalize(relax.op.reshape(counts, shape)), "float32")
     if mode == b"TF":
         return found
     weight = literal(pool.weights)
     if mode == b"TFIDF":
         return relax.op.multiply(found, weight)
     zero = literal(np.zeros((), np.float32))
-    return relax.op.where(builder.normalize(relax.op.greater(found, zero)), weight, zero)
+    return relax.op.where(normalize(relax.op.greater(found, zero)), weight, zero)
 
 
-def _pool(attrs: dict[str, Any]) -> _Pool:
+def _pool(attrs: Attrs) -> _Pool:
     """The n-grams of the lengths that are asked for."""
     items, starts = attrs["pool_int64s"], attrs["ngram_counts"]
     indexes, weights = attrs["ngram_indexes"], attrs.get("weights")
@@ -270,16 +269,14 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 @operator("RandomNumbers", domain=OWN_DOMAIN, static=True)
-def _random_numbers(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _random_numbers(inputs: Inputs, attrs: Attrs) -> Any:
     shape = tuple(attrs.get("shape", ()))
     dtype = helper.tensor_dtype_to_np_dtype(attrs["dtype"])
     wide = "float64" if dtype == np.float64 else "float32"
     number = int(attrs[NODE_NUMBER])
     seeded = "seed" in attrs
     word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
-    key = builder.emit(
+    key = emit(
         relax.op.call_pure_packed(
             "vm.builtin.copy",
             literal(np.array([word], np.uint64)),
@@ -288,7 +285,7 @@ def _random_numbers(
     )
     if not seeded:
         apart = {OP_PATTERN: OPAQUE}  # every element is to see the same count
-        key = builder.emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
+        key = emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
     stream = tirx.const(0 if seeded else number, "uint32")
     first, second = attrs["numbers"]
 
@@ -308,8 +305,8 @@ def _random_numbers(
 
         return te.compute(shape, element, name="random_numbers")
 
-    numbers = builder.emit_te(compute, key, primfunc_name_hint="random_numbers")
-    return cast(builder, numbers, str(dtype))
+    numbers = emit_te(compute, key, primfunc_name_hint="random_numbers")
+    return cast(numbers, str(dtype))
 
 
 def _cycles(key: te.Tensor) -> list[te.Tensor]:

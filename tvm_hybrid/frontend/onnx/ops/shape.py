@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from ...expressions import (
+    OUTPUT_COUNT,
+    Attrs,
+    Inputs,
+    constant,
+    dtype_of,
+    literal,
+    normalize,
+    rank_of,
+)
 from ..data_sized.sizes import dims_of
-from ..graph.expressions import OUTPUT_COUNT, constant, dtype_of, given, literal, rank_of
 from ..operators import operator
 
 
 @operator("Transpose")
-def _transpose(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _transpose(inputs: Inputs, attrs: Attrs) -> Any:
     if not rank_of(inputs[0]):
         return inputs[0]
     order = attrs.get("perm")
@@ -22,13 +30,13 @@ def _transpose(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
 
 
 @operator("Concat")
-def _concat(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _concat(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.concat(list(inputs), axis=attrs["axis"])
 
 
 @operator("Split")
-def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    sizes, position = attrs.get("split"), given(inputs, 1)
+def _split(inputs: Inputs, attrs: Attrs) -> Any:
+    sizes, position = attrs.get("split"), inputs[1]
     if position is not None:
         known = constant(position)
         if known is None:
@@ -41,9 +49,7 @@ def _split(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 
 
 @operator("DepthToSpace")
-def _depth_to_space(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _depth_to_space(inputs: Inputs, attrs: Attrs) -> Any:
     batch, channels, height, width = dims_of(inputs[0])
     size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
     if mode not in (b"DCR", b"CRD"):
@@ -53,42 +59,38 @@ def _depth_to_space(
         split, order = (batch, size, size, left, height, width), [0, 3, 4, 1, 5, 2]
     else:
         split, order = (batch, left, size, size, height, width), [0, 1, 4, 2, 5, 3]
-    apart = builder.normalize(relax.op.reshape(inputs[0], split))
-    moved = builder.normalize(relax.op.permute_dims(apart, order))
+    apart = normalize(relax.op.reshape(inputs[0], split))
+    moved = normalize(relax.op.permute_dims(apart, order))
     return relax.op.reshape(moved, (batch, left, height * size, width * size))
 
 
 @operator("Trilu")
-def _trilu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def _trilu(inputs: Inputs, attrs: Attrs) -> Any:
     x, above = inputs[0], bool(attrs.get("upper", 1))
-    shift = given(inputs, 1)
+    shift = inputs[1]
     diagonal = np.array(0) if shift is None else constant(shift)
     if diagonal is not None:
         return (relax.op.triu if above else relax.op.tril)(x, int(diagonal.item()))
     *_, rows, columns = dims_of(x)
-    row, column = (
-        builder.normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns)
-    )
-    row = builder.normalize(relax.op.reshape(row, (rows, 1)))
-    column = builder.normalize(relax.op.reshape(column, (1, columns)))
-    distance = builder.normalize(relax.op.subtract(column, row))
-    shift = builder.normalize(relax.op.astype(shift, "int64"))
+    row, column = (normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns))
+    row = normalize(relax.op.reshape(row, (rows, 1)))
+    column = normalize(relax.op.reshape(column, (1, columns)))
+    distance = normalize(relax.op.subtract(column, row))
+    shift = normalize(relax.op.astype(shift, "int64"))
     compare = relax.op.greater_equal if above else relax.op.less_equal
-    kept = builder.normalize(compare(distance, shift))
-    kept = builder.normalize(relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x))))
+    kept = normalize(compare(distance, shift))
+    kept = normalize(relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x))))
     return relax.op.where(kept, x, literal(np.array(0, dtype_of(x))))
 
 
 @operator("SpaceToDepth")
-def _space_to_depth(
-    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
-) -> Any:
+def _space_to_depth(inputs: Inputs, attrs: Attrs) -> Any:
     batch, channels, height, width = dims_of(inputs[0])
     size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
     if mode not in (b"DCR", b"CRD"):
         raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
     blocks = (batch, channels, height // size, size, width // size, size)
-    split = builder.normalize(relax.op.reshape(inputs[0], blocks))
+    split = normalize(relax.op.reshape(inputs[0], blocks))
     order = [0, 3, 5, 1, 2, 4] if mode == b"DCR" else [0, 1, 3, 5, 2, 4]
-    moved = builder.normalize(relax.op.permute_dims(split, order))
+    moved = normalize(relax.op.permute_dims(split, order))
     return relax.op.reshape(moved, (batch, channels * size * size, height // size, width // size))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,8 +17,8 @@ from tvm import relax, tirx
 
 from microkernels.base.errors import OUT_OF_RANGE, ModelError, ShapeError, UnsupportedOperatorError
 
+from ...expressions import Attrs, Expr, Inputs, constant, dtype_of, emit
 from ..data_sized.sizes import dims_of, emit_kernel, product, put
-from ..graph.expressions import Expr, constant, dtype_of
 from ..graph.graph import STANDARD_DOMAINS, Graph, describe, is_standard, subgraphs
 from ..graph.narrow_types import NARROW
 from ..graph.node_builder import attributes_of, constant_or_attribute, optional_input
@@ -284,15 +283,15 @@ _CHECKS: dict[str, Check] = {
 
 _POSITION = 1  # of the indices among the inputs
 # The sizes of data that the elements of an index choose from: one, or one for each coordinate.
-_Sizes = Callable[[Sequence[Any], dict[str, Any]], list[Expr]]
+_Sizes = Callable[[Inputs, Attrs], list[Expr]]
 
 
-def _along_axis(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Expr]:
+def _along_axis(inputs: Inputs, attrs: Attrs) -> list[Expr]:
     dims = dims_of(inputs[0])
     return [dims[attrs.get("axis", 0) % len(dims)]]
 
 
-def _of_coordinates(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[Expr]:
+def _of_coordinates(inputs: Inputs, attrs: Attrs) -> list[Expr]:
     first, (*_, count) = attrs.get("batch_dims", 0), dims_of(inputs[_POSITION])
     if not isinstance(count, tirx.IntImm):
         raise ValueError("the number of coordinates depends on data")
@@ -310,11 +309,10 @@ _SIZES: dict[str, _Sizes] = {
 
 
 def with_checked_indices(
-    builder: relax.BlockBuilder,
     node: onnx.NodeProto,
-    inputs: Sequence[Any],
-    attrs: dict[str, Any],
-) -> list[Any]:
+    inputs: Inputs,
+    attrs: Attrs,
+) -> Inputs:
     """Checks indices of Gather, Scatter and the like when a model runs, where a user asks for it.
 
         lv = check_indices(indices, n)      # a kernel: an error, or the indices as they are
@@ -332,15 +330,15 @@ def with_checked_indices(
     """
     sizes_of = _SIZES.get(node.op_type) if is_standard(node) else None
     if sizes_of is None:
-        return list(inputs)
+        return inputs
     sizes, indices, values = sizes_of(inputs, attrs), inputs[_POSITION], constant(inputs[_POSITION])
     message = f"{OUT_OF_RANGE}: {describe(node)}: {_allowed(sizes, node.input[0])}"
     if values is not None and all(isinstance(size, tirx.IntImm) for size in sizes):
         extents = np.array([int(size) for size in sizes])
         if np.any(values < -extents) or np.any(values >= extents):
             raise ValueError(message)
-        return list(inputs)
-    return [inputs[0], _checked(builder, indices, sizes, message), *inputs[_POSITION + 1 :]]
+        return inputs
+    return Inputs([inputs[0], _checked(indices, sizes, message), *inputs[_POSITION + 1 :]])
 
 
 def _allowed(sizes: Sequence[Expr], data: str) -> str:
@@ -352,13 +350,11 @@ def _allowed(sizes: Sequence[Expr], data: str) -> str:
     return f"coordinates of {data!r} are {'; '.join(texts)}"
 
 
-def _checked(
-    builder: relax.BlockBuilder, indices: Expr, sizes: Sequence[Expr], message: str
-) -> Expr:
+def _checked(indices: Expr, sizes: Sequence[Expr], message: str) -> Expr:
     """The indices, by a kernel that fails at the first one that is out of range."""
     shape, columns = dims_of(indices), len(sizes)
     rows = product(shape[:-1] if columns > 1 else shape)
-    flat = builder.emit(relax.op.reshape(indices, relax.ShapeExpr([rows, columns])))
+    flat = emit(relax.op.reshape(indices, relax.ShapeExpr([rows, columns])))
 
     def body(ins: list[Expr], outs: list[Expr], *sizes: Expr) -> None:
         with I.serial(ins[0].shape[0]) as row:
@@ -370,5 +366,5 @@ def _checked(
                 put(outs[0], ins[0][row, column], row, column)
 
     made = [([rows, columns], dtype_of(indices))]
-    (found,) = emit_kernel(builder, "check_indices", [flat], made, body, list(sizes))
-    return builder.emit(relax.op.reshape(found, relax.ShapeExpr(shape)))
+    (found,) = emit_kernel("check_indices", [flat], made, body, list(sizes))
+    return emit(relax.op.reshape(found, relax.ShapeExpr(shape)))

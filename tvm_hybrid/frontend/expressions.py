@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +18,56 @@ from relay_passes.ir.constants import tensor_of
 Expr: TypeAlias = Any  # a Relax expression
 # Facts of a node beside its attributes, which no attribute's name is.
 NODE_NUMBER, OUTPUT_COUNT = ":number", ":outputs"
-Converter = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], Any]
+Attrs: TypeAlias = dict[str, Any]
+
+
+class Inputs(list[Any]):
+    """A node's inputs as converters read them; those that are left out at the end are None."""
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, int) and item >= len(self):
+            return None
+        return super().__getitem__(item)
+
+
+Converter = Callable[[Inputs, Attrs], Any]
+
+_builder: ContextVar[relax.BlockBuilder] = ContextVar("builder")
+
+
+@contextmanager
+def writing_to(builder: relax.BlockBuilder) -> Iterator[None]:
+    """Within it, expressions go into the function that this builder makes."""
+    token = _builder.set(builder)
+    try:
+        yield
+    finally:
+        _builder.reset(token)
+
+
+def current_builder() -> relax.BlockBuilder:
+    """The builder that is written to."""
+    return _builder.get()
+
+
+def normalize(expr: Expr) -> Expr:
+    """An expression with its type; what it is made of is bound to variables."""
+    return _builder.get().normalize(expr)
+
+
+def emit(expr: Expr, name: str = "") -> Expr:
+    """A variable that is bound to an expression."""
+    return _builder.get().emit(expr, name)
+
+
+def emit_te(function: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
+    """A variable that is bound to the results of a kernel, which is written in TE."""
+    return _builder.get().emit_te(function, *args, **kwargs)
+
+
+def match_cast(expr: Expr, found: relax.Type) -> relax.Var:
+    """A variable for a value that the program checks to be of a type."""
+    return _builder.get().match_cast(expr, found)
 
 
 def constant(value: Any) -> np.ndarray | None:
@@ -90,26 +141,21 @@ def is_nan(value: Expr) -> Expr:
     return positive > tirx.const(infinity, kind)
 
 
-def given(inputs: Sequence[Any], position: int) -> Any:
-    """An optional input, None if it is absent."""
-    return inputs[position] if position < len(inputs) else None
-
-
-def reshaped(builder: relax.BlockBuilder, value: Expr, shape: Sequence[int]) -> Expr:
+def reshaped(value: Expr, shape: Sequence[int]) -> Expr:
     """A value of another shape; a constant stays one."""
     if static_dims(value) == tuple(shape):
         return value
     array = constant(value)
     if array is not None:
         return literal(array.reshape(tuple(shape)))
-    return builder.normalize(relax.op.reshape(value, tuple(shape)))
+    return normalize(relax.op.reshape(value, tuple(shape)))
 
 
-def cast(builder: relax.BlockBuilder, value: Expr, dtype: str) -> Expr:
+def cast(value: Expr, dtype: str) -> Expr:
     """A value of another dtype; a constant stays one."""
     if dtype_of(value) == dtype:
         return value
     array = constant(value)
     if array is not None:
         return literal(array.astype(dtype))
-    return builder.normalize(relax.op.astype(value, dtype))
+    return normalize(relax.op.astype(value, dtype))
