@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import tvm_hybrid
 from tvm_hybrid.errors import InputValueError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.onnx.propagate import propagate
+from tvm_hybrid.frontend.onnx.importer import to_relax
 from tvm_hybrid.frontend.onnx.reader.load_graph import load_graph
 
 from .models import Declaration, f32, make_model, onnxruntime_run, random, run_imported
@@ -57,8 +57,7 @@ def folded(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
     del copy.graph.input[:]
     for name, array in feeds.items():
         copy.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    graph = load_graph(copy)
-    propagate(graph)
+    _, graph = to_relax(load_graph(copy))
     assert not graph.nodes
     return [graph.constants[name] for name in graph.outputs]
 

@@ -215,11 +215,18 @@ def is_repeat(node: onnx.NodeProto) -> bool:
     return node.op_type == "Repeat" and node.domain == OWN_DOMAIN
 
 
-def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], None]) -> None:
+def add_body(
+    node: onnx.NodeProto, graph: Graph, convert: Callable[[Graph, Sequence[str]], None]
+) -> None:
     """Makes the graph of a Repeat's body, declares what the loop makes, and notes its form.
 
-    The graph goes into `graph.bodies` under the name of the node's first output. Constants that
-    the body reads become its own and are no inputs of the node any more.
+    The graph has the name of the node's first output. Constants that the body reads become its own
+    and are no inputs of the node any more.
+
+    Parameters
+    ----------
+    convert
+        Is given the body, and the values of its inputs behind the counter.
 
     Raises
     ------
@@ -236,7 +243,7 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
     values = dict(zip((item.name for item in proto.input[1:]), node.input[2:], strict=True))
     states, captured = list(values)[:count], list(values)[count:]
     fed = [name for name in captured if values[name] not in graph.constants]
-    body = graph.inner(proto.name, [proto.input[0].name, *states, *fed])
+    body = graph.inner(node.output[0], [proto.input[0].name, *states, *fed])
     body.declare(proto.input[0].name, TensorProto.INT64, ())
     for name in [*states, *fed]:
         dims = _dims(graph, values[name], source)
@@ -251,14 +258,15 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
     body.outputs = [body.fresh(item.name) for item in proto.output]
     for item, output in zip(proto.output, body.outputs, strict=True):
         body.nodes.append(helper.make_node("Identity", [item.name], [output]))
-    propagate(body)
+    given = [values[name] for name in [*states, *fed]]
+    convert(body, given)
     for name, made in zip(states, body.outputs[1:], strict=False):
         before = body.elem_type(name), body.dims(name)
         after = body.elem_type(made), body.dims(made)
         if before[0] != after[0] or _differ(before[1], after[1]):
             # If inputs decide how often it runs, it can be written out for their values.
-            for given in node.input[:2]:
-                require_value(source, given, graph)
+            for parameter in node.input[:2]:
+                require_value(source, parameter, graph)
             raise UnsupportedOperatorError(
                 f"{source}: its state {name!r} has another type or shape after an iteration "
                 f"({after[1]} after {before[1]}), and it has too many iterations, or a number of "
@@ -271,13 +279,11 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
         if made not in body.outputs[1 : 1 + count]:
             shape = (steps, *shape)
         graph.types[output] = helper.make_tensor_type_proto(body.elem_type(made), shape)
-    kept = [*node.input[:2], *(values[name] for name in [*states, *fed])]
-    key = node.output[0]
-    graph.bodies[key] = body
+    kept = [*node.input[:2], *given]
     del node.input[:], node.attribute[:]
     node.input.extend(kept)
     form = {
-        "body": key,
+        "body": body.name,
         "states": count,
         "steps": -1 if steps is None else steps,
         "ends_early": int(ends_early),

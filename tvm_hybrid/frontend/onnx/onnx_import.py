@@ -29,16 +29,14 @@ from ...runtime.feeds import InputValue
 from ...runtime.tensors import OutputInfo, TensorInfo
 from ..expressions import constant, literal, static_dims
 from ..imported_model import ImportedModel, output_info, returned_types
-from .fold_into_dequantize import fold_into_dequantize
 from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
 from .graph.graph import Graph, captured_names
-from .propagate import propagate
+from .importer import to_relax
 from .reader.check_model import check_model
 from .reader.left_data import LeftData
 from .reader.load_graph import Values, bind_values, load_graph, read_values, shapes_with
 from .reader.open_model import declared_interface
 from .reader.read_model import ModelLike, read_all_but_large
-from .relax_import import to_relax
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -122,22 +120,14 @@ def _import(
     declared = declared_interface(proto, graph, shapes) if keep_open else None
     opened = freeze_shapes(graph, shapes_with(arrays, shapes), keep_open)
     bind_values(graph, arrays)
-    propagate(graph)
-    _fold(graph)
     sizes = OpenSizes.of(opened)
-    mod = fold_views(to_relax(graph, sizes))
+    mod, graph = to_relax(graph, sizes)
+    mod = fold_views(mod)
     inputs = [_info(graph, item.name, sizes) for item in graph.inputs]
     known = [InputValue.of(name, array) for name, array in arrays.items()]
     outputs = _outputs(proto, graph, mod, sizes)
     limits, nodes = sizes.known_limits(), sources.at_run_time(graph)
     return ImportedModel(mod, inputs, outputs, known, limits, declared, nodes)
-
-
-def _fold(graph: Graph) -> None:
-    """Folds what neighbours can take over, in the bodies of loops too."""
-    fold_into_dequantize(graph)
-    for body in graph.bodies.values():
-        _fold(body)
 
 
 def _info(graph: Graph, name: str, sizes: OpenSizes) -> TensorInfo:
@@ -236,6 +226,8 @@ def fold_views(mod: tvm.IRModule) -> tvm.IRModule:
     for name, function in list(mod.functions.items()):
         if isinstance(function, relax.Function):
             mod[name] = _Folder(mod).visit_expr(function)
+    # Of what the walk has met, constants and others' forms may have left nothing to compute.
+    mod = relax.transform.DeadCodeElimination()(mod)
     return relax.transform.CanonicalizeBindings()(mod)
 
 

@@ -81,6 +81,13 @@ def holds(condition: Expr) -> bool:
     return is_number(simplified(tirx.Select(condition, index(1), index(0))), 1)
 
 
+def never_negative(size: Expr) -> bool:
+    """Whether a size is made of numbers and other sizes without a difference."""
+    if isinstance(size, tirx.Add | tirx.Mul | tirx.FloorDiv | tirx.Max | tirx.Min):
+        return never_negative(size.a) and never_negative(size.b)
+    return isinstance(size, tirx.Var) or (isinstance(size, tirx.IntImm) and int(size) >= 0)
+
+
 def is_number(size: Expr, number: int) -> bool:
     """Whether a size is this number."""
     return isinstance(size, tirx.IntImm) and int(size) == number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -44,8 +45,6 @@ class Graph:
     narrow
         Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
         8 bits here (narrow_types.py).
-    bodies
-        The bodies of loops that are not written out.
     choices
         Of each If whose branches are both written out: what the names of their nodes begin with,
         its condition, and itself in words.
@@ -69,7 +68,6 @@ class Graph:
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     sources: dict[str, set[str] | None] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
-    bodies: dict[str, Graph] = field(default_factory=dict)
     choices: list[tuple[str, str, str]] = field(default_factory=list)
     is_body: bool = False
     old_opset: int = 0
@@ -132,6 +130,15 @@ class Graph:
         items = [onnx.ValueInfoProto(name=item) for item in inputs]
         found = Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
         found.old_opset, found.check_indices = self.old_opset, self.check_indices
+        return found
+
+    def copy(self) -> Graph:
+        """A graph that can be changed while this one stays as it is; arrays are shared."""
+        found = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(found, name, value.copy())
+        found.nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self.nodes]
         return found
 
     def fresh(self, hint: str) -> str:

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from io import BufferedIOBase
+from io import BufferedIOBase, BytesIO
 from typing import NamedTuple
 
 import numpy as np
@@ -169,6 +169,11 @@ def _copied(file: BufferedIOBase, start: int, end: int) -> bytes:
 
 def _of_other_file(tensor: TensorProto, folder: str) -> np.ndarray:
     """The data of a tensor that has them itself, or in a file beside the model's."""
+    if tensor.HasField("raw_data") and tensor.data_type in _READ_STRAIGHT:
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        raw = tensor.raw_data
+        if math.prod(tensor.dims) * dtype.itemsize == len(raw) > 0:
+            return _read(BytesIO(raw), tuple(tensor.dims), dtype)
     if not uses_external_data(tensor) or tensor.data_type not in _READ_STRAIGHT:
         return numpy_helper.to_array(tensor, folder)
     place = ExternalDataInfo(tensor)

@@ -16,7 +16,7 @@ from .check_model import check_model
 from .load_graph import load_graph
 from .read_model import ModelLike, read_model
 
-SMALL_BYTES = 1 << 10  # of an initializer that inference may want to read
+SMALL = 1 << 7  # elements of an initializer that inference may want to read
 INFERRED = "unk__"  # what the names begin with that ONNX's inference makes up
 
 
@@ -85,7 +85,9 @@ def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     light.graph.node.extend(graph.node)
     light.graph.output.extend(graph.output)
     # Inference copies the model, and takes 2 GB at most: weights go without their values.
-    large = {item.name: item for item in graph.initializer if _bytes_of(item) > SMALL_BYTES}
+    large = {
+        item.name: item for item in graph.initializer if math.prod(item.dims) > SMALL
+    }
     light.graph.initializer.extend(item for item in graph.initializer if item.name not in large)
     light.graph.input.extend(item for item in graph.input if item.name not in large)
     for name, item in large.items():
@@ -94,11 +96,6 @@ def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         return list(onnx.shape_inference.infer_shapes(light).graph.output)
     except Exception:  # C++ inference raises several kinds; what is wrong is said once it matters
         return list(graph.output)
-
-
-def _bytes_of(tensor: onnx.TensorProto) -> int:
-    """At least so many bytes, also where the data are in a file."""
-    return max(tensor.ByteSize(), math.prod(tensor.dims) // 4)
 
 
 def _info(item: onnx.ValueInfoProto) -> OpenTensorInfo:

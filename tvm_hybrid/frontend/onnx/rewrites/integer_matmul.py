@@ -397,3 +397,31 @@ def dequantize_blocks(
     )
     graph.declare(output, graph.elem_type(scale), shape)
     return output
+
+
+@rewrites("Transpose")
+def transposed_blocks(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Blocks of a weight along another axis.
+
+        Transpose(DequantizeBlocks(w: int8 [N, K], ..., axis=1))
+            ->  DequantizeBlocks(constant w^T: int8 [K, N], ..., axis=0)
+
+    Exporters quantise the weight of a linear layer as [N, K] and transpose the floats; products
+    want the integers as [K, N].
+    """
+    source = graph.makers.get(node.input[0])
+    if source is None or source.op_type != "DequantizeBlocks":
+        return None
+    arrays = [graph.constants[name] for name in source.input if name in graph.constants]
+    if len(arrays) < len(source.input):
+        return None
+    build, attributes = NodeBuilder(graph, node), attributes_of(source)
+    order = attributes_of(node).get("perm") or list(range(arrays[0].ndim))[::-1]
+    q, scale, *zero_point = (
+        build.constant(np.ascontiguousarray(array.transpose(order))) for array in arrays
+    )
+    axis = list(order).index(attributes["axis"])
+    dequantize_blocks(
+        build, q, scale, "".join(zero_point), axis, attributes["block_size"], node.output[0]
+    )
+    return build.nodes

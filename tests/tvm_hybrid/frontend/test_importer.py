@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.onnx.propagate import propagate
+from tvm_hybrid.frontend.onnx.importer import to_relax
 from tvm_hybrid.frontend.onnx.reader.load_graph import load_graph
 
 from .models import compare, f32, i64, make_model, onnxruntime_run, operators, random
@@ -157,8 +157,7 @@ def test_folding_by_the_opset_of_the_model() -> None:
     ]
     constants = {"n": np.array(3, np.int64), "rest": np.array([-1], np.int64)}
     model = make_model(nodes, [f32("x", 2, 6)], [f32("y", 3, 4)], constants, opset=12)
-    graph = load_graph(model)
-    propagate(graph)
+    _, graph = to_relax(load_graph(model))
     assert [node.op_type for node in graph.nodes] == ["Reshape"]
     assert graph.shape("y") == (3, 4)
 
@@ -189,8 +188,7 @@ def test_large_results_are_not_folded() -> None:
     }
     inputs = [f32("x", 65536, 8), f32("z", 2, 8)]
     model = make_model(nodes, inputs, [f32("y", 65536, 8), f32("t", 2, 8)], constants)
-    graph = load_graph(model)
-    propagate(graph)
+    _, graph = to_relax(load_graph(model))
     assert [node.op_type for node in graph.nodes] == ["Expand", "Add", "Add"]
     assert graph.constants["s"].shape == (2, 8)
 
@@ -212,8 +210,7 @@ def test_random_operators_are_not_folded() -> None:
         helper.make_node("RandomNormal", [], ["h"], shape=[2]),
         helper.make_node("Add", ["x", "h"], ["y"]),
     ]
-    graph = load_graph(make_model(nodes, [f32("x", 2)], [f32("y", 2)]))
-    propagate(graph)
+    _, graph = to_relax(load_graph(make_model(nodes, [f32("x", 2)], [f32("y", 2)])))
     assert [node.op_type for node in graph.nodes] == ["RandomNumbers", "Add"]
 
 

@@ -1,0 +1,487 @@
+"""One walk over a graph: what is constant is computed, and everything else becomes Relax.
+
+    Shape(x: [3, 32]) -> Gather -> Concat -> Reshape(y, .)        ->    R.reshape(y, [96, 384])
+    FusedMatMul(a, b, transB=1, alpha=0.125)                      ->    Transpose, MatMul, Mul
+    Identity, Dropout, Cast to the same type, Expand to the same shape, If(true)  ->  nothing
+    Relu(past: [1, 4, 0, 16])                             ->    a constant without elements
+
+Nodes are taken from a queue in topological order. A rewrite puts its nodes back at the front, so
+that they are typed, folded and converted like all others. ONNX's inference for single nodes tells
+what the model means; the Relax expression of a value tells its type, and more of its sizes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+from tvm import IRModule, relax, tirx
+from tvm.ir import GlobalVar
+
+from microkernels.base.errors import (
+    InputValueError,
+    ModelError,
+    UnsupportedOperatorError,
+)
+from microkernels.base.tvm_compat.relax import end_block
+from relay_passes.ir.constants import array_of
+from relay_passes.ir.rewrite import with_names
+
+from ...explain.origins import numbers_in, variable_name
+from ..expressions import (
+    NODE_NUMBER,
+    OUTPUT_COUNT,
+    Attrs,
+    Expr,
+    Inputs,
+    emit,
+    literal,
+    normalize,
+    static_shape_of,
+    writing_to,
+)
+from . import ops  # noqa: F401  registers the converters
+from .data_sized.open_operators import check_result, prepared
+from .data_sized.sizes import dims_of
+from .evaluate import evaluate
+from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
+from .graph.graph import Graph, describe, is_standard
+from .graph.inference import Inference
+from .graph.node_builder import constant_value
+from .graph.node_facts import (
+    check_signature,
+    drop_unused_outputs,
+    is_no_op,
+    mark_narrow,
+)
+from .graph.parameters import note_inputs, note_node, require_choice, require_parameters
+from .loops import Loop, OwnSizes, add_body, is_repeat, repeat
+from .operators import operator_of, why_unsupported
+from .ops.elementwise import half_to_widen, widen
+from .reader.check_model import check_parameters, with_checked_indices
+from .reader.left_data import LARGE_BYTES
+from .reader.old_forms import renewed
+from .rewrites import rewrite
+
+MAX_NODES = 1_000_000
+# Operators whose results have other sizes in ONNX Runtime than ONNX infers: no window of a pool
+# begins in the padding behind the image, and an extent times a scale is a float32.
+#
+#     MaxPool(x: [1, 1, 7], kernel_shape=[2], strides=[2], pads=[1, 1], ceil_mode=1)  ->  [1, 1, 4]
+#     Resize(x: [1, 10], scales=[1, 1.3])  ->  [1, 13]
+_SIZED_OTHERWISE = {"AveragePool", "LpPool", "MaxPool", "Resize", "Upsample"}
+
+Made = tuple[str, relax.Expr]  # a name, and the last variable of what a node became
+
+
+def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> tuple[IRModule, Graph]:
+    """The Relax module of a graph: its function main, and those that main calls.
+
+    Parameters
+    ----------
+    graph
+        It stays as it is.
+    sizes
+        The open sizes of the graph's inputs. What the module takes for granted of them is added.
+
+    Returns
+    -------
+    tuple of IRModule and Graph
+        The graph has the nodes that were converted, the constants and the types.
+
+    Raises
+    ------
+    ShapeError
+        The types or shapes that meet at a node do not fit.
+    UnsupportedOperatorError
+        An operator has no converter, or its converter refuses a node.
+    InputValueError
+        A parameter of an operator, such as axes, comes from inputs.
+    ModelError
+        A node breaks its operator's signature.
+    """
+    sizes = sizes or OpenSizes()
+    while True:
+        library, walked = relax.BlockBuilder(), graph.copy()
+        try:
+            with keeping(sizes):
+                library.add_func(_Importer(walked, library).function(), "main")
+        except RelatedSizesError as found:
+            sizes.relate(found.name, found.text)
+            continue
+        return library.get(), walked
+
+
+class _Importer:
+    """The walk over one graph, the model's or the body of a loop.
+
+    Parameters
+    ----------
+    graph
+        Its nodes, constants and types become those that were found.
+    library
+        Receives the functions that the graph's function calls.
+    shapes
+        Of inputs, by name.
+    """
+
+    def __init__(
+        self, graph: Graph, library: relax.BlockBuilder, shapes: dict[str, list[Expr]] | None = None
+    ) -> None:
+        self.graph = graph
+        self.queue = deque(graph.nodes)
+        self.done: list[onnx.NodeProto] = []
+        self.aliases: dict[str, str] = {}
+        self._bb = relax.BlockBuilder()
+        self._library = library
+        self._shapes = shapes or {}
+        self._values: dict[str, relax.Expr] = {}
+        self._made: list[Made] = []
+        self._loops: dict[str, tuple[OwnSizes, relax.Function]] = {}
+        self._biases = {name for node in graph.nodes for name in _bias(node)}
+        self._types = Inference(graph)
+
+    def function(self) -> relax.Function:
+        """The function of the graph; what it calls goes into the library."""
+        params = self._params()
+        try:
+            with writing_to(self._bb), self._bb.function("main", params=params):
+                with self._bb.dataflow():
+                    self._walk()
+                    results = [self._value(name) for name in self.graph.outputs]
+                    result = results[0] if len(results) == 1 else relax.Tuple(results)
+                    result = self._bb.emit_output(result)
+                self._bb.emit_func_output(result)
+        except (ModelError, RelatedSizesError):
+            end_block(self._bb)
+            raise
+        mod = self._bb.get()
+        function = name_variables(mod["main"], self._made)
+        function = function.with_attr("num_input", len(params))
+        others = {
+            name: self._library.add_func(made, name.name_hint)
+            for name, made in mod.functions.items()
+            if name.name_hint != "main"
+        }
+        return _Renaming(others).visit_expr(function) if others else function
+
+    def _params(self) -> list[relax.Var]:
+        graph, names = self.graph, set[str]()
+        found: list[relax.Var] = []
+        for item in graph.inputs:
+            if item.name in graph.constants:
+                continue
+            shape = self._shapes.get(item.name, _input_shape(graph, item.name))
+            kind = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(item.name)))
+            found.append(relax.Var(_plain(item.name, names), relax.TensorType(list(shape), kind)))
+            self._values[item.name] = found[-1]
+        return found
+
+    def _walk(self) -> None:
+        graph = self.graph
+        drop_unused_outputs(graph)
+        graph.makers = {name: node for node in graph.nodes for name in node.output if name}
+        note_inputs(graph)
+        for item in graph.inputs:
+            if graph.shape(item.name) == (0,):
+                self.aliases[item.name] = self._known_input(item)
+        visited = 0
+        while self.queue:
+            visited += 1
+            if visited > MAX_NODES:
+                raise ModelError(f"the graph unfolds to more than {MAX_NODES} nodes")
+            node = self.queue.popleft()
+            try:
+                self._visit(node)
+            except InputValueError:
+                raise
+            except ModelError:
+                require_choice(node, graph)
+                raise
+        graph.nodes = self.done
+
+    def _known_input(self, item: onnx.ValueInfoProto) -> str:
+        """A constant in the place of an empty vector, such as axes, which has but one value."""
+        name = self.graph.fresh(item.name)
+        dtype = helper.tensor_dtype_to_np_dtype(self.graph.elem_type(item.name))
+        self.graph.add_constant(name, np.empty(0, dtype))
+        if item.name in self.graph.narrow:
+            self.graph.narrow[name] = self.graph.narrow[item.name]
+        return name
+
+    def _visit(self, node: onnx.NodeProto) -> None:
+        graph = self.graph
+        for position, name in enumerate(node.input):
+            if name in self.aliases:
+                node.input[position] = self.aliases[name]
+        found = renewed(node, graph) if graph.old_opset else None
+        if found is not None:
+            self._put_back(node, found)
+            return
+        check_signature(node, graph.opset)
+        mark_narrow(node, graph)
+        if is_standard(node) and node.op_type == "Constant":
+            graph.add_constant(node.output[0], constant_value(node, graph))
+            return
+        require_parameters(node, graph)
+        check_parameters(node, graph)
+        types = self._types.of_empty(node)
+        values = self._types.empty_values(node, types)
+        if values is None:
+            replacement = rewrite(node, graph)
+            if replacement is not None:
+                self._put_back(node, replacement)
+                return
+            if is_repeat(node):
+                add_body(node, graph, self._convert_body)
+            types = types or self._types.of(node)
+            values = self._types.shape_values(node)
+        if values is None:
+            values = self._types.empty_values(node, types)
+        if values is None and not self._is_integer_bias(node):
+            values = evaluate(node, graph, types)
+        if values is not None:
+            for name, value in zip(node.output, values, strict=True):
+                if name:
+                    graph.add_constant(name, value)
+            return
+        if node.op_type not in _SIZED_OTHERWISE:
+            graph.types.update(types)
+        if is_no_op(node, graph) and node.output[0] not in graph.outputs:
+            self.aliases[node.output[0]] = node.input[0]
+            return
+        self._convert(node)
+        self.done.append(node)
+        graph.makers.update(dict.fromkeys(node.output, node))
+        note_node(node, graph)
+
+    def _put_back(self, node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
+        """Others stand for a node, and are visited next."""
+        self.graph.replaced(node, others)
+        self.queue.extendleft(reversed(others))
+
+    def _is_integer_bias(self, node: onnx.NodeProto) -> bool:
+        """Whether a node dequantises a bias, which an integer product adds as the integer it is."""
+        if node.op_type != "DequantizeLinear" or node.output[0] not in self._biases:
+            return False
+        array = self.graph.constants.get(node.input[0])
+        return array is not None and array.dtype == np.int32
+
+    def _value(self, name: str) -> Any:
+        """The expression of a value."""
+        if name not in self._values:
+            # An array needs no way through a TensorProto and back.
+            array = self.graph.constants[name]
+            self._values[name] = value = literal(array)
+            if array.nbytes >= LARGE_BYTES:  # one copy is enough
+                self.graph.constants[name] = array_of(value.value, array.dtype)
+        return self._values[name]
+
+    def _convert(self, node: onnx.NodeProto) -> None:
+        """Converts a node; keeps its results and their types by their names.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If its operator has no converter, or that refuses this form.
+        """
+        if operator_of(node) is None and not is_repeat(node):
+            reason = why_unsupported(node, self.graph.opset)
+            raise UnsupportedOperatorError(f"{describe(node)}: {reason}")
+        names = list(node.input)
+        while names and not names[-1]:
+            names.pop()
+        inputs = Inputs(self._value(name) if name else None for name in names)
+        outputs = list(node.output)
+        while len(outputs) > 1 and not outputs[-1]:
+            outputs.pop()
+        attrs: Attrs = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        attrs |= {NODE_NUMBER: len(self.done), OUTPUT_COUNT: len(outputs)}
+        try:
+            result = self._converted(node, inputs, attrs)
+        except (UnsupportedOperatorError, RelatedSizesError):
+            raise  # of a node in a loop's body, or found for the whole import
+        except Exception as error:  # Python and C++ errors of any kind
+            given = ", ".join(f"{name!r} {self.graph.shape(name)}" for name in node.input if name)
+            raise UnsupportedOperatorError(
+                f"{describe(node)}: the importer refuses this form of it (inputs {given}): "
+                f"{_first_line(error)}"
+            ) from error
+        fields = list(result) if isinstance(result, relax.Tuple) else [result]
+        if len(outputs) > len(fields):
+            raise ModelError(f"{describe(node)} has {len(outputs)} outputs and makes {len(fields)}")
+        for name, value in zip(outputs, fields, strict=False):
+            self._values[name] = value
+            self._note_type(name, value)
+
+    def _converted(self, node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> relax.Expr:
+        if self.graph.check_indices:
+            inputs = with_checked_indices(node, inputs, attrs)
+        half = half_to_widen(node.op_type, inputs)
+        if half is not None:
+            inputs = widen(inputs, half)
+        known = operator_of(node)
+        if known is None:
+            result = self._repeat(inputs, attrs)
+        else:
+            inputs = prepared(node.op_type, inputs, attrs)
+            result = normalize(known.convert(inputs, attrs))
+            check_result(inputs, result, not known.static)
+        if half is not None:
+            result = _rounded(result, half)
+        self._check_types(node, result)
+        result = self._named(node, result)
+        if isinstance(result, relax.Tuple) or not isinstance(result.ty, relax.TupleType):
+            return result
+        count = len(result.ty.fields)
+        return relax.Tuple([emit(relax.TupleGetItem(result, i)) for i in range(count)])
+
+    def _convert_body(self, body: Graph, given: Sequence[str]) -> None:
+        """Converts a loop's body, whose inputs behind the counter are these values."""
+        # Of the sizes that the values have here, which may be open.
+        own = OwnSizes([self._value(name) for name in given])
+        pairs = zip((item.name for item in body.inputs[1:]), own.values, strict=True)
+        shapes = {name: list(dims_of(value)) for name, value in pairs}
+        self._loops[body.name] = own, _Importer(body, self._library, shapes).function()
+
+    def _repeat(self, inputs: Inputs, attrs: Attrs) -> relax.Expr:
+        own, body = self._loops[attrs["body"].decode()]
+        steps = None if attrs["steps"] < 0 else attrs["steps"]
+        private = body.without_attr("global_symbol")
+        loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
+        return own.undone(repeat(self._library, loop, [*inputs[:2], *own.values]))
+
+    def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
+        """A result in variables that tell the node of the model."""
+        origins = [self.graph.origins[name] for name in node.output if name in self.graph.origins]
+        if not origins:
+            return result
+        name = variable_name(origins[0], node.op_type)
+        if isinstance(result, relax.Call):
+            result = emit(result, name)
+        elif isinstance(result, relax.Tuple):
+            result = relax.Tuple(
+                [emit(x, name) if isinstance(x, relax.Call) else x for x in result.fields]
+            )
+        self._made += ((name, each) for each in getattr(result, "fields", [result]))
+        return result
+
+    def _note_type(self, name: str, value: relax.Expr) -> None:
+        """Takes the sizes that Relax knows for those of a value."""
+        found, graph = value.ty, self.graph
+        if not name or not isinstance(found, relax.TensorType) or graph.shape(name) is not None:
+            return
+        dims: Sequence[int | None] | None = None
+        if isinstance(found.shape, relax.ShapeExpr):
+            dims = [
+                int(size) if isinstance(size, tirx.IntImm) else None for size in found.shape.values
+            ]
+        elif found.ndim >= 0:
+            dims = [None] * found.ndim
+        kind = graph.elem_type(name) or helper.np_dtype_to_tensor_dtype(np.dtype(str(found.dtype)))
+        graph.types[name] = helper.make_tensor_type_proto(kind, dims)
+
+    def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
+        """Holds what a converter made against what ONNX says it is."""
+        made = result.ty
+        types = list(made.fields) if isinstance(made, relax.TupleType) else [made]
+        for name, found in zip(node.output, types, strict=False):
+            expected = self.graph.shape(name) if name else None
+            if expected is None or not isinstance(found, relax.TensorType):
+                continue
+            shape = static_shape_of(found)
+            dtype = str(helper.tensor_dtype_to_np_dtype(self.graph.elem_type(name)))
+            if shape != expected or str(found.dtype) != dtype:
+                raise TypeError(
+                    f"it makes {found.dtype} {shape} where ONNX defines {dtype} {expected}"
+                )
+
+
+def _bias(node: onnx.NodeProto) -> list[str]:
+    """The name of a product's or convolution's bias, if it has one."""
+    has_bias = is_standard(node) and node.op_type in ("Conv", "ConvTranspose", "Gemm")
+    return [name for name in node.input[2:3] if name] if has_bias else []
+
+
+def _rounded(value: relax.Expr, half: str) -> relax.Expr:
+    """The (first) result in a type of 16 bits; statistics beside it stay as they are."""
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_rounded(value[0], half), *list(value)[1:]])
+    return normalize(relax.op.astype(value, half))
+
+
+def _input_shape(graph: Graph, name: str) -> Sequence[Any]:
+    sizes = current_sizes()
+    if sizes is not None and name in sizes.inputs and not graph.is_body:
+        return sizes.shape(name)
+    return graph.shape(name) or ()
+
+
+@relax.expr_functor.mutator
+class _Renaming(relax.PyExprMutator):
+    """Puts other global names in the place of some."""
+
+    def __init__(self, names: dict[GlobalVar, GlobalVar]) -> None:
+        super().__init__()
+        self._names = names
+
+    def visit_global_var_(self, op: GlobalVar) -> GlobalVar:
+        return self._names.get(op, op)
+
+
+def _plain(name: str, taken: set[str]) -> str:
+    """A name for a variable that no other one has, without dots."""
+    plain = name.replace(".", "_") or "empty_"
+    plain = plain if plain[0].isalpha() or plain[0] == "_" else f"input_{plain}"
+    found, number = plain, 0
+    while found in taken:
+        number += 1
+        found = f"{plain}_{number}"
+    taken.add(found)
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def name_variables(function: relax.Function, made: Sequence[Made]) -> relax.Function:
+    """Names the variables inside of what a node became after the node.
+
+    Before
+
+        lv = R.less(indices, 0)
+        lv1 = R.add(indices, 30522)
+        lv2 = R.where(lv, lv1, indices)
+        gather_n1_ = R.take(table, lv2)
+
+    After
+
+        gather_n1_ = R.less(indices, 0)
+        gather_n1_ = R.add(indices, 30522)
+        gather_n1_ = R.where(gather_n1_, gather_n1_, indices)      # each a variable of its own
+        gather_n1_ = R.take(table, gather_n1_)
+
+    The function with other variables for those whose names tell no node.
+
+    Parameters
+    ----------
+    function : relax.Function
+    made : sequence of Made
+        In the order in which nodes were converted.
+    """
+    bindings = [each for block in function.body.blocks for each in block.bindings[:]]
+    place = {each.var: position for position, each in enumerate(bindings)}
+    ends = [(place[var], name) for name, var in made if isinstance(var, relax.Var) and var in place]
+    names: dict[relax.Var, str] = {}
+    next_end = 0
+    for position, binding in enumerate(bindings):
+        while next_end < len(ends) and ends[next_end][0] < position:
+            next_end += 1
+        if next_end < len(ends) and not numbers_in([str(binding.var.name)]):
+            names[binding.var] = ends[next_end][1]
+    return with_names(function, names)
