@@ -33,6 +33,7 @@ from .expressions import (
     int64,
     loads_of,
     map_calls,
+    same,
     substitute,
     variables_of,
 )
@@ -164,14 +165,19 @@ def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
         group.clear()
 
     for part in parts:
-        extents = [axis.extent for axis in part.axes]
-        if group and (not part.whole or extents != [axis.extent for axis in group[0].axes]):
+        if group and not (part.whole and _as_long(part.axes, group[0].axes)):
             flush()
         group.append(part)
         if not part.whole:
             flush()
     flush()
     return statements
+
+
+def _as_long(axes: Sequence[Axis], others: Sequence[Axis]) -> bool:
+    return len(axes) == len(others) and all(
+        same(one.stated, other.stated) for one, other in zip(axes, others, strict=True)
+    )
 
 
 def _rows(

@@ -27,6 +27,7 @@ from .expressions import (
     loads_of,
     map_loads,
     node_count,
+    same,
     same_indices,
     substitute,
 )
@@ -236,11 +237,13 @@ def _matching_axes(
     nest: Nest, consumer: Nest, loads: list[TensorLoad]
 ) -> dict[tirx.Var, tirx.Var] | None:
     """For every axis of the consumer the reduction's axis that it stands for."""
-    extents = {axis.var: axis.extent for axis in (*nest.spatial, *consumer.spatial)}
+    extents = {axis.var: axis.stated for axis in (*nest.spatial, *consumer.spatial)}
     axes: dict[tirx.Var, tirx.Var] = {}
     for index, read in zip(nest.stores[0].indices, loads[0].indices, strict=True):
         if isinstance(index, tirx.Var):
-            if not isinstance(read, tirx.Var) or extents.get(read) != extents[index]:
+            if not isinstance(read, tirx.Var) or read not in extents:
+                return None
+            if not same(extents[read], extents[index]):  # both may be open
                 return None
             axes[read] = index
     if len(axes) != len(consumer.spatial) or len(set(axes.values())) != len(nest.spatial):

@@ -123,6 +123,25 @@ def test_means(name: str, threads: int, isa: str) -> None:
         np.testing.assert_allclose(result, wanted, rtol=0, atol=bound)
 
 
+def test_columns_that_are_cut_off() -> None:
+    """A slice behind a pool is no epilogue of it: its rows are shorter, if only at some widths."""
+    pool = MAXIMA["2 by 2"]
+
+    def cut(x: relax.Expr) -> relax.Expr:
+        return op.strided_slice(pool.body(x), [3], [0], [(WIDTH - 1) // 2], assume_inbound=True)
+
+    written, _ = schedule_generic(
+        function_of(cut, (N, 3, HEIGHT, WIDTH)), Machine("znver4", isa_named("avx2"), 1)
+    )
+    kernel = running.compiled(written.with_attr("global_symbol", "kernel"), "avx2")["kernel"]
+    for n, height, width in SIZES:
+        x = np.random.default_rng(1).standard_normal((n, 3, height, width)).astype(np.float32)
+        wanted = pool.reference(x, -np.inf)[..., : (width - 1) // 2]
+        result = guarded(np.full(wanted.shape, np.nan, np.float32))
+        kernel(guarded(x), result)
+        np.testing.assert_array_equal(result, wanted)
+
+
 @pytest.mark.parametrize("name", MAXIMA)
 def test_borders(name: str) -> None:
     """Every day, between unmapped pages: groups of rows and shares of threads that are not full."""
