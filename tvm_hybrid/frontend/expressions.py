@@ -17,7 +17,7 @@ from relay_passes.ir.constants import tensor_of
 
 Expr: TypeAlias = Any  # a Relax expression
 # Facts of a node beside its attributes, which no attribute's name is.
-NODE_NUMBER, OUTPUT_COUNT = ":number", ":outputs"
+NODE_NUMBER, OUTPUTS, OPSET = ":number", ":outputs", ":opset"
 Attrs: TypeAlias = dict[str, Any]
 
 
@@ -108,6 +108,11 @@ def rank_of(value: Any) -> int:
 def dtype_of(value: Expr) -> str:
     """The dtype of a tensor expression."""
     return str(value.ty.dtype)
+
+
+def number(like: Expr, value: float) -> GenericConst:
+    """A scalar of another expression's dtype."""
+    return literal(np.array(value, dtype_of(like)))
 
 
 def literal(array: np.ndarray) -> GenericConst:

@@ -54,7 +54,9 @@ def test_forms(dtype: str) -> None:
         np.testing.assert_array_equal(got, exact)
 
 
-@pytest.mark.parametrize(("depth", "axis", "words"), [(-1, 0, "depth is -1"), (3, 2, "axis 2")])
+@pytest.mark.parametrize(
+    ("depth", "axis", "words"), [(-1, 0, "'depth' must be"), (3, 2, "'axis' must be")]
+)
 def test_what_is_refused(depth: int, axis: int, words: str) -> None:
     node = helper.make_node("OneHot", ["i", "d", "v"], ["y"], axis=axis)
     constants = {"d": np.array(depth, np.int64), "v": np.array([0, 1], np.float32)}

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
@@ -75,11 +76,14 @@ def test_extremes_of_booleans(empty: bool) -> None:
     compare(model, {"x": x}, [x.any(1), x.all(1)])
 
 
-def test_lrn_of_an_even_size_is_refused_in_half_precision() -> None:
+def test_lrn_of_an_even_size_in_half_precision() -> None:
+    """As that of float32, rounded once: half an ulp of values below 4, and of float32's error."""
     node = helper.make_node("LRN", ["x"], ["y"], size=4)
-    x, y = ((name, TensorProto.FLOAT16, (1, 8, 2, 2)) for name in "xy")
-    with pytest.raises(UnsupportedOperatorError, match="size=4 is even"):
-        import_onnx(make_model([node], [x], [y]))
+    x = random(1, 8, 2, 2).astype(np.float16)
+    single = make_model([node], [f32("x", 1, 8, 2, 2)], [f32("y", 1, 8, 2, 2)])
+    (wanted,) = ReferenceEvaluator(single).run(None, {"x": x.astype(np.float32)})
+    half = make_model([node], *([(name, TensorProto.FLOAT16, x.shape)] for name in "xy"))
+    compare(half, {"x": x}, [wanted.astype(np.float16)], rtol=2**-11, atol=2**-10)
 
 
 def test_a_nearest_resize_of_opset_10() -> None:
@@ -104,7 +108,7 @@ def test_an_old_hardmax_chooses_among_all_axes_from_one_on(opset: int) -> None:
 def test_an_old_softmax_along_no_axis_is_refused(axis: int, opset: int) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"], axis=axis)
     model = make_model([node], [f32("x", 2, 3, 4)], [f32("y", 2, 3, 4)], opset=opset)
-    with pytest.raises(ShapeError, match=f"its axis {axis} is none of its input 'x'"):
+    with pytest.raises(ShapeError, match=f"its axis {axis} is none"):
         import_onnx(model)
 
 

@@ -14,9 +14,9 @@ from onnx import helper, numpy_helper
 
 from relay_passes.ir.quantization import along_axis
 
+from .apply import BFLOAT16, FLOAT16, SOFTMAX_ALONG_AXIS, SUMMING
 from .graph.graph import Graph, is_standard, static_shape, subgraphs
 from .graph.node_builder import attributes_of
-from .ops.elementwise import BFLOAT16, FLOAT16, SUMMING
 
 # Quantising and dequantising constants as ONNX's text says; what the front end folds with.
 #
@@ -119,6 +119,8 @@ MAX_GROWTH = 4
 # Control flow, and what the reference computes by another order of roundings than we do, or by the
 # defaults of the newest opset.
 _KEPT = {"Loop", "If", "Scan", "Constant", "Resize", "RoiAlign", "Upsample"}
+# The reference computes those of an old opset as those of a new one.
+_OF_SEVERAL_AXES = {"Softmax", "LogSoftmax", "Hardmax"}
 # Of no elements they are 0 / 0: relay_passes/canonicalize/constants.py says what that is.
 _AVERAGES = {"ReduceMean", "GlobalAveragePool"}
 # Operators whose output shape depends on values, but is no larger than the input times its rank.
@@ -169,6 +171,8 @@ def evaluate(
     if not is_standard(node) or node.op_type in _KEPT or any(True for _ in subgraphs(node)):
         return None
     if any(name and name not in graph.constants for name in node.input):
+        return None
+    if node.op_type in _OF_SEVERAL_AXES and graph.opset < SOFTMAX_ALONG_AXIS:
         return None
     if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
         return None

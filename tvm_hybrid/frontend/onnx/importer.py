@@ -25,6 +25,7 @@ from tvm.ir import GlobalVar
 from microkernels.base.errors import (
     InputValueError,
     ModelError,
+    ShapeError,
     UnsupportedOperatorError,
 )
 from microkernels.base.tvm_compat.relax import end_block
@@ -34,24 +35,24 @@ from relay_passes.ir.rewrite import with_names
 from ...explain.origins import numbers_in, variable_name
 from ..expressions import (
     NODE_NUMBER,
-    OUTPUT_COUNT,
+    OPSET,
+    OUTPUTS,
     Attrs,
     Expr,
     Inputs,
     emit,
     literal,
-    normalize,
     static_shape_of,
     writing_to,
 )
 from . import ops  # noqa: F401  registers the converters
-from .data_sized.open_operators import check_result, prepared
+from .apply import convert
 from .data_sized.sizes import dims_of
 from .evaluate import evaluate
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe, is_standard
 from .graph.inference import Inference
-from .graph.node_builder import constant_value
+from .graph.node_builder import attributes_of, constant_value
 from .graph.node_facts import (
     check_signature,
     drop_unused_outputs,
@@ -61,7 +62,6 @@ from .graph.node_facts import (
 from .graph.parameters import note_inputs, note_node, require_choice, require_parameters
 from .loops import Loop, OwnSizes, add_body, is_repeat, repeat
 from .operators import operator_of, why_unsupported
-from .ops.elementwise import half_to_widen, widen
 from .reader.check_model import check_parameters, with_checked_indices
 from .reader.left_data import LARGE_BYTES
 from .reader.old_forms import renewed
@@ -299,12 +299,18 @@ class _Importer:
         outputs = list(node.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
-        attrs: Attrs = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-        attrs |= {NODE_NUMBER: len(self.done), OUTPUT_COUNT: len(outputs)}
+        facts = {
+            NODE_NUMBER: len(self.done),
+            OPSET: self.graph.opset,
+            OUTPUTS: outputs,
+        }
+        attrs = attributes_of(node) | facts
         try:
             result = self._converted(node, inputs, attrs)
         except (UnsupportedOperatorError, RelatedSizesError):
             raise  # of a node in a loop's body, or found for the whole import
+        except ShapeError as error:
+            raise ShapeError(f"{describe(node)}: {error}") from error
         except Exception as error:  # Python and C++ errors of any kind
             given = ", ".join(f"{name!r} {self.graph.shape(name)}" for name in node.input if name)
             raise UnsupportedOperatorError(
@@ -321,18 +327,11 @@ class _Importer:
     def _converted(self, node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> relax.Expr:
         if self.graph.check_indices:
             inputs = with_checked_indices(node, inputs, attrs)
-        half = half_to_widen(node.op_type, inputs)
-        if half is not None:
-            inputs = widen(inputs, half)
-        known = operator_of(node)
-        if known is None:
+        if is_repeat(node):
             result = self._repeat(inputs, attrs)
         else:
-            inputs = prepared(node.op_type, inputs, attrs)
-            result = normalize(known.convert(inputs, attrs))
-            check_result(inputs, result, not known.static)
-        if half is not None:
-            result = _rounded(result, half)
+            domain = "" if is_standard(node) else node.domain
+            result = convert(node.op_type, inputs, attrs, domain)
         self._check_types(node, result)
         result = self._named(node, result)
         if isinstance(result, relax.Tuple) or not isinstance(result.ty, relax.TupleType):
@@ -349,7 +348,7 @@ class _Importer:
         self._loops[body.name] = own, _Importer(body, self._library, shapes).function()
 
     def _repeat(self, inputs: Inputs, attrs: Attrs) -> relax.Expr:
-        own, body = self._loops[attrs["body"].decode()]
+        own, body = self._loops[attrs["body"]]
         steps = None if attrs["steps"] < 0 else attrs["steps"]
         private = body.without_attr("global_symbol")
         loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
@@ -405,13 +404,6 @@ def _bias(node: onnx.NodeProto) -> list[str]:
     """The name of a product's or convolution's bias, if it has one."""
     has_bias = is_standard(node) and node.op_type in ("Conv", "ConvTranspose", "Gemm")
     return [name for name in node.input[2:3] if name] if has_bias else []
-
-
-def _rounded(value: relax.Expr, half: str) -> relax.Expr:
-    """The (first) result in a type of 16 bits; statistics beside it stay as they are."""
-    if isinstance(value, relax.Tuple):
-        return relax.Tuple([_rounded(value[0], half), *list(value)[1:]])
-    return normalize(relax.op.astype(value, half))
 
 
 def _input_shape(graph: Graph, name: str) -> Sequence[Any]:

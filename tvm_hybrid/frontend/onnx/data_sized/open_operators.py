@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ...expressions import OUTPUT_COUNT, Attrs, Expr, Inputs, constant
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs, constant
 from .choice import BROADCASTING, PRODUCTS, align, check_product, joined
 from .requests import check, check_equal
 from .sizes import dims_of, index, is_open, is_unknown, never_negative, same_size, simplified
@@ -100,7 +100,7 @@ def _depth_to_space(inputs: Inputs, attrs: Attrs) -> None:
 
 
 def _einsum(inputs: Inputs, attrs: Attrs) -> None:
-    terms = attrs["equation"].decode().replace(" ", "").split("->")[0].split(",")
+    terms = attrs["equation"].replace(" ", "").split("->")[0].split(",")
     if len(inputs) > 1 and any("." in term for term in terms):
         raise ValueError("dimensions without a letter, of several inputs of open sizes")
     found: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def _split(inputs: Inputs, attrs: Attrs) -> None:
     if sizes is not None:
         check_equal(size, index(int(sum(sizes))), misfit)
         return
-    count = attrs[OUTPUT_COUNT]
+    count = len(attrs[OUTPUTS])
     if "num_outputs" in attrs:  # the last part may be smaller
         part = tirx.floordiv(size + index(count - 1), index(count))
         check(size >= part * index(count - 1), misfit)

@@ -49,8 +49,7 @@ def resized_axes(inputs: Inputs, attrs: Attrs, how: Resizing) -> list[Axis]:
     if sizes is None:
         pairs = _by_scales(wanted, extents, how)
     else:
-        policy = attrs.get("keep_aspect_ratio_policy", b"stretch")
-        policy = policy.decode() if isinstance(policy, bytes) else policy
+        policy = attrs.get("keep_aspect_ratio_policy", "stretch")
         pairs = _by_sizes(wanted, extents, policy)
     found = [Axis(extent, extent) for extent in before]
     for number, (place, (after, scale)) in enumerate(zip(places, pairs, strict=True)):

@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from microkernels.base.errors import ShapeError
 
 from .graph import Graph, describe, is_standard, static_shape, subgraphs
+from .node_builder import with_attributes
 from .node_facts import schema_of
 
 MAX_DATA_ELEMENTS = 256
@@ -38,6 +39,9 @@ class Inference:
         names = [name for name in node.input if name]
         if schema is None or any(name not in graph.types for name in names):
             return {}
+        if node.op_type == "BatchNormalization":  # ONNX wants all results of one that trains
+            node = with_attributes(node, training_mode=None)
+            del node.output[1:]
         try:
             types: Types = onnx.shape_inference.infer_node_outputs(
                 schema,

@@ -18,9 +18,8 @@ from ...expressions import (
     dtype_of,
     literal,
     normalize,
-    rank_of,
+    static_dims,
 )
-from ..data_sized.sizes import dims_of
 from ..operators import operator
 
 _UNARY: dict[str, Callable[[Expr], Expr]] = {
@@ -73,8 +72,42 @@ def _unary(made: Callable[[Expr], Expr]) -> Converter:
     return lambda inputs, attrs: made(inputs[0])
 
 
-def _binary(made: Callable[[Expr, Expr], Expr]) -> Converter:
-    return lambda inputs, attrs: made(inputs[0], inputs[1])
+def _binary(name: str, made: Callable[[Expr, Expr], Expr]) -> Converter:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
+        same = unchanged(name, inputs)
+        return made(inputs[0], inputs[1]) if same is None else same
+
+    return convert
+
+
+_NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
+_COMMUTATIVE = ("Mul", "Add")
+
+
+def unchanged(name: str, inputs: Inputs) -> Expr | None:
+    """The operand that arithmetic with a neutral constant leaves as it is, or None.
+
+        Mul(x, 1)   Div(x, 1)   Pow(x, 1)   Add(x, 0)   Sub(x, 0)    ->    x
+
+    Exporters leave such nodes behind. Only where the constant does not widen x. Formulas around
+    it are recognised then, such as x * sigmoid(1 * x).
+    """
+    left, right = inputs
+    pairs = [(left, right), (right, left)] if name in _COMMUTATIVE else [(left, right)]
+    for value, other in pairs if name in _NEUTRAL else ():
+        array, shape = constant(other), static_dims(value)
+        if array is None or shape is None or constant(value) is not None or not array.size:
+            continue
+        if array.flat[0] != _NEUTRAL[name] or not np.all(array == _NEUTRAL[name]):
+            continue
+        aligned = shape[len(shape) - array.ndim :]
+        if (
+            dtype_of(value) == dtype_of(other)
+            and array.ndim <= len(shape)
+            and all(one in (1, full) for one, full in zip(array.shape, aligned, strict=True))
+        ):
+            return value
+    return None
 
 
 @operator("Div")
@@ -82,7 +115,8 @@ def _divide(inputs: Inputs, attrs: Attrs) -> Any:
     divisor = constant(inputs[1])
     if divisor is not None and divisor.dtype.kind in "iu" and not divisor.all():
         raise ValueError("integers are divided by 0")
-    return relax.op.divide(inputs[0], inputs[1])
+    same = unchanged("Div", inputs)
+    return relax.op.divide(inputs[0], inputs[1]) if same is None else same
 
 
 @operator("Where")
@@ -101,36 +135,8 @@ def _reciprocal(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.divide(_one(inputs[0]), inputs[0])
 
 
-@operator("Softsign")
-def _softsign(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
-    below = normalize(relax.op.add(normalize(relax.op.abs(x)), _one(x)))
-    return relax.op.divide(x, below)
-
-
 def _one(x: Expr) -> Expr:
     return literal(np.array(1, dtype_of(x)))
-
-
-@operator("LeakyRelu")
-def _leaky_relu(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.nn.leakyrelu(inputs[0], attrs.get("alpha", 0.01))
-
-
-@operator("PRelu")
-def _prelu(inputs: Inputs, attrs: Attrs) -> Any:
-    """One slope for each element along an axis, or a choice between two products."""
-    x, slope = inputs
-    sizes = dims_of(slope)
-    rank = rank_of(x)
-    axes = [axis for axis, size in enumerate(sizes) if getattr(size, "value", 0) != 1]
-    if len(axes) < 2:
-        axis = rank - len(sizes) + axes[0] if axes else rank - 1
-        size = sizes[axes[0]] if axes else 1
-        return relax.op.nn.prelu(x, normalize(relax.op.reshape(slope, (size,))), axis)
-    zero = literal(np.array(0, dtype_of(x)))
-    steep = normalize(relax.op.multiply(x, slope))
-    return relax.op.where(normalize(relax.op.less(x, zero)), steep, x)
 
 
 @operator("Clip")
@@ -185,23 +191,10 @@ def _mean(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.divide(total, literal(np.array(len(inputs), dtype_of(inputs[0]))))
 
 
-@operator("Gelu")
-def _gelu(inputs: Inputs, attrs: Attrs) -> Any:
-    form = attrs.get("approximate", b"none")
-    if form not in (b"none", b"tanh"):
-        raise ValueError(f"approximate={form!r} is neither none nor tanh")
-    return (relax.op.nn.gelu_tanh if form == b"tanh" else relax.op.nn.gelu)(inputs[0])
-
-
-@operator("Softplus")
-def _softplus(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.nn.softplus(inputs[0])
-
-
 for _name, _one_operand in _UNARY.items():
     operator(_name)(_unary(_one_operand))
 for _name, _two_operands in _BINARY.items():
-    operator(_name)(_binary(_two_operands))
+    operator(_name)(_binary(_name, _two_operands))
 operator("Max")(_chain(relax.op.maximum))
 operator("Min")(_chain(relax.op.minimum))
 operator("Sum")(_chain(relax.op.add))

@@ -33,7 +33,7 @@ def _convolution(
         further: dict[str, Any] = {}
         if is_transposed:
             further["output_padding"] = attrs.get("output_padding", [0] * axes)
-        automatic = attrs.get("auto_pad", b"NOTSET").decode()
+        automatic = attrs.get("auto_pad", "NOTSET")
         if automatic == "VALID":
             attrs = {**attrs, "pads": [0] * (2 * axes)}
         elif is_transposed and automatic != "NOTSET":

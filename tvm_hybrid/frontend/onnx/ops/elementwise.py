@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,10 @@ from ...expressions import (
     normalize,
     static_dims,
 )
-from ..data_sized.sizes import dims_of
 from ..graph.graph import OWN_DOMAIN
 from ..graph.narrow_types import decoding_table, encoding_table
 from ..operators import operator
+from .arithmetic import unchanged
 
 # Operators whose results for some values Relax's operators leave open.
 #
@@ -58,7 +57,7 @@ def _bit_cast(inputs: Inputs, attrs: Attrs) -> Any:
 def _bit_shift(inputs: Inputs, attrs: Attrs) -> Any:
     """A shift by the width or more, or by less than 0, moves all bits out."""
     x, amount = inputs
-    dtype, left = dtype_of(x), attrs["direction"] == b"LEFT"
+    dtype, left = dtype_of(x), attrs["direction"] == "LEFT"
     shift = relax.op.left_shift if left else relax.op.right_shift
     bits = np.dtype(dtype).itemsize * 8
     known = constant(amount)
@@ -132,6 +131,9 @@ _LARGEST_EXACT = 2**24
 @operator("Pow")
 def _pow(inputs: Inputs, attrs: Attrs) -> Any:
     x, exponent = inputs
+    same = unchanged("Pow", inputs)
+    if same is not None:
+        return same
     dtype = dtype_of(x)
     known = constant(exponent)
     if known is not None and known.size == 1 and known.item() == 2:
@@ -208,59 +210,7 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
     return relax.op.where(negative, inverse, power)
 
 
-# Operators in bfloat16 and float16 that sum: accumulated in float32 and rounded once.
-#
-#     MatMul(a: bfloat16, b: bfloat16)
-#         ->  R.astype(R.matmul(a, b, out_dtype="float32"), "bfloat16")
-#     Softmax(x: bfloat16)
-#         ->  R.astype(R.nn.softmax(R.astype(x, "float32")), "bfloat16")
-#     Mean(x: float16, y: float16)
-#         ->  R.astype(R.add(R.astype(x, "float32"), R.astype(y, "float32")) / 2, "float16")
-#
-# Relax's operators accumulate in bfloat16: with its eight bits, a sum of equal terms
-# stops growing after 256 of them. In float16 they are refused or summed too early if they are of
-# several steps; of what is one sum in Relax, relay_passes/bfloat16/widening.py takes care.
-
-
-BFLOAT16, FLOAT16 = "bfloat16", "float16"
-# Those that are several steps in Relax, or a kernel of their own.
-_OF_STEPS = frozenset(
-    {
-        *("GlobalLpPool", "LRN", "LpPool", "Mean", "MeanVarianceNormalization"),
-        *("RoiAlign", "Sum"),
-    }
-)
-# Operators (but for products) that are computed in float32, by the type that they are given.
-_WIDENED: dict[str, frozenset[str]] = {
-    BFLOAT16: _OF_STEPS
-    | {
-        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Erf"),
-        *("Gelu", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
-        *("LayerNormalization", "LogSoftmax", "LpNormalization"),
-        *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
-        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
-    },
-    FLOAT16: _OF_STEPS,
-}
-SUMMING = _WIDENED[BFLOAT16] | {
-    *("CumSum", "Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
-}
-"""Standard operators that sum; of constants, too, in float32."""
-
-
-def half_to_widen(op_name: str, inputs: Sequence[Any]) -> str | None:
-    """The type that a node's result is rounded to, if its inputs are to be float32."""
-    types = {dtype_of(value) for value in inputs if value is not None}
-    found = (half for half, names in _WIDENED.items() if half in types and op_name in names)
-    return next(found, None)
-
-
-def widen(inputs: Inputs, half: str) -> Inputs:
-    """The inputs, those in a type of 16 bits in float32."""
-    return Inputs(
-        cast(value, "float32") if value is not None and dtype_of(value) == half else value
-        for value in inputs
-    )
+BFLOAT16 = "bfloat16"
 
 
 @operator("MatMul")
@@ -284,26 +234,6 @@ def _gemm(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.astype(total, BFLOAT16)
 
 
-# Converts Hardmax, along an axis of any size.
-#
-#
-#     Hardmax(x: [n, m], axis=1)    ->    argmax(x, 1): [n, 1] == arange(m), as x's type
-#
-# Of equal elements the first one is chosen.
-
-
-@operator("Hardmax")
-def _hardmax(inputs: Inputs, attrs: Attrs) -> Any:
-    x, dims = inputs[0], dims_of(inputs[0])
-    axis = attrs.get("axis", -1) % len(dims)
-    first = normalize(relax.op.argmax(x, axis, keepdims=True))
-    first = cast(first, "int32")
-    places = normalize(relax.op.arange(0, dims[axis], 1, "int32"))
-    column = relax.ShapeExpr([dims[axis], *[1] * (len(dims) - 1 - axis)])
-    every = normalize(relax.op.reshape(places, column))
-    return relax.op.astype(normalize(relax.op.equal(first, every)), dtype_of(x))
-
-
 # Converters of the front end's own operators for floats of 4 or 8 bits, by tables.
 #
 # DecodeFloat(codes: u8)       ->    R.take(table: f32[256], codes)
@@ -318,7 +248,7 @@ def _decode(inputs: Inputs, attrs: Attrs) -> Expr:
 
 @operator("EncodeFloat", domain=OWN_DOMAIN)
 def _encode(inputs: Inputs, attrs: Attrs) -> Expr:
-    mode = attrs["round_mode"].decode()
+    mode = attrs["round_mode"]
     table = encoding_table(attrs["elem_type"], bool(attrs["saturate"]), mode)
 
     def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:

@@ -10,17 +10,29 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ...expressions import Attrs, Inputs, constant, dtype_of, literal, normalize, static_dims
+from ...expressions import (
+    Attrs,
+    Expr,
+    Inputs,
+    cast,
+    constant,
+    dtype_of,
+    literal,
+    normalize,
+    static_dims,
+)
 from ..data_sized.index_grids import index_grid
-from ..data_sized.sizes import dims_of
+from ..data_sized.requests import requested_sizes
+from ..data_sized.sizes import dims_of, index, reshaped_to
 from ..data_sized.slices import from_the_front, gather, open_slice
 from ..operators import operator
 
+MAX_DEPTH = 2**31 - 1
 _REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
 def _reduction(attrs: Attrs) -> str:
-    name = attrs.get("reduction", b"none").decode()
+    name = attrs.get("reduction", "none")
     if name not in _REDUCTIONS:
         raise ValueError(f"reduction={name!r} is none of {', '.join(_REDUCTIONS)}")
     return "update" if name == "none" else name
@@ -110,3 +122,52 @@ def _slice(inputs: Inputs, attrs: Attrs) -> Any:
     along, begins, stops, strides = (list(column) for column in zip(*forward, strict=True))
     stops = list(map(max, begins, stops))
     return relax.op.strided_slice(data, along, begins, stops, strides)
+
+
+@operator("OneHot")
+def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
+    """A comparison with all classes.
+
+        OneHot(indices, depth, [off, on], axis)
+            ->  where(expand_dims(indices, axis) == [0, 1, ..., depth - 1], on, off)
+
+    Negative indices count from the end; what is outside is equal to no class. The depth may follow
+    from sizes, or be found in data. All sizes may be open.
+    """
+    indices, given, values = inputs
+    depth = constant(given)
+    if depth is not None and (depth.size != 1 or not 0 <= depth.item() <= MAX_DEPTH):
+        raise ValueError(f"its depth is {depth.tolist()}")
+    dims = dims_of(indices)
+    rank = len(dims) + 1
+    axis = attrs.get("axis", -1)
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of a result of rank {rank}")
+    axis %= rank
+    (count,) = requested_sizes(given) if depth is None else [index(int(depth.item()))]
+    number = cast(indices, "int64")
+    if not dtype_of(indices).startswith("uint"):
+        total = literal(np.array(int(count))) if depth is not None else _scalar(count)
+        negative = relax.op.less(number, literal(np.array(0)))
+        number = normalize(relax.op.where(negative, relax.op.add(number, total), number))
+    number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])
+    behind = [index(1)] * (rank - 1 - axis)
+    if depth is not None:
+        every: Expr = literal(np.arange(int(count)).reshape(-1, *[1] * len(behind)))
+    else:
+        every = relax.op.arange(0, count, 1, "int64")
+        every = reshaped_to(normalize(every), [count, *behind])
+    off, on = (_element(values, place) for place in (0, 1))
+    return relax.op.where(relax.op.equal(number, every), on, off)
+
+
+def _scalar(size: Expr) -> Expr:
+    vector = normalize(relax.op.shape_to_tensor(relax.ShapeExpr([size])))
+    return relax.op.reshape(vector, ())
+
+
+def _element(values: Expr, place: int) -> Expr:
+    array = constant(values)
+    if array is not None:
+        return literal(np.asarray(array[place]))
+    return normalize(_gather(Inputs([values, literal(np.array(place))]), {}))

@@ -175,7 +175,7 @@ def _frames(inputs: Inputs, attrs: Attrs) -> Expr:
 @operator("FourierTable", domain=OWN_DOMAIN)
 def _table(inputs: Inputs, attrs: Attrs) -> Expr:
     """Entries are computed in float64 for each power of the root, and rounded once."""
-    parts, made_parts, dtype = attrs["parts"], attrs["made_parts"], attrs["dtype"].decode()
+    parts, made_parts, dtype = attrs["parts"], attrs["made_parts"], attrs["dtype"]
     read, made, length = (requested_sizes(each)[0] for each in inputs)
     size = read * made * index(parts * made_parts * np.dtype(dtype).itemsize)
     check(length > index(0), "a transform of no elements")
@@ -239,7 +239,7 @@ def _causal_mask(inputs: Inputs, attrs: Attrs) -> Expr:
     if sizes is None:
         raise ValueError("the sizes of a causal mask depend on data")
     rows, columns, diagonal = sizes
-    bound = attrs["bound"].decode()
+    bound = attrs["bound"]
     beyond = rows + diagonal - columns
     sees_all = beyond >= 0 if isinstance(beyond, int) else Analyzer().can_prove(beyond >= 0)
     is_apart = bound == "unidirectional" and not sees_all
@@ -283,4 +283,4 @@ def _update_cache(inputs: Inputs, attrs: Attrs) -> Expr:
 @operator("Einsum")
 def _einsum(inputs: Inputs, attrs: Attrs) -> Any:
     """As an operator, which may become a product."""
-    return relax.op.einsum(tuple(inputs), attrs["equation"].decode())
+    return relax.op.einsum(tuple(inputs), attrs["equation"])

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-from tvm import relax
+from onnx import helper
+from tvm import relax, tirx
 
 from ...expressions import (
+    OUTPUTS,
     Attrs,
     Expr,
     Inputs,
     cast,
+    constant,
     dtype_of,
     known_dims,
     literal,
     normalize,
+    number,
     rank_of,
     reshaped,
     static_dims,
 )
+from ..apply import apply
 from ..data_sized.sizes import dims_of
+from ..graph.graph import CONTRIB_DOMAIN
 from ..operators import operator
 
 _EPSILON = 1e-5
@@ -28,16 +37,74 @@ _EPSILON = 1e-5
 
 @operator("BatchNormalization")
 def _batch_norm(inputs: Inputs, attrs: Attrs) -> Any:
-    """With the statistics that are given, in float32 where float16 meets it."""
+    """One multiplication and one addition per channel, if the statistics are constant.
+
+        y = x * scale + shift
+            scale = gamma / sqrt(variance + epsilon),  shift = beta - mean * scale
+
+    They are combined in float64 and rounded once; the Relax pass `fold_factors` carries on from
+    here. Where the inputs have different types, everything is computed in the widest.
+    """
+    x, *parameters = inputs
+    training, counted = attrs.get("training_mode", 0) == 1, len(attrs[OUTPUTS])
+    if not training and counted > 1:
+        raise ValueError("it is in the training mode of an old opset; export it for inference")
+    rank, epsilon = rank_of(x), attrs.get("epsilon", _EPSILON)
+    if training:
+        if attrs.get("spatial", 1) != 1 or rank < 2:
+            raise ValueError(f"it is in training mode, of rank {rank}; export it for inference")
+        return _normalized_by_batch(inputs, attrs)
+    arrays = [constant(each) for each in parameters]
+    known = [array.astype(np.float64) for array in arrays if array is not None]
+    channels = dims_of(x)[1] if rank > 1 else 0
+    vectors = all(array.shape == (getattr(channels, "value", None),) for array in known)
+    dtype, widest = dtype_of(x), dtype_of(x)
+    if attrs.get("spatial", 1) == 1 and len(known) == len(arrays) and vectors:
+        with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
+            ratio = known[0] / np.sqrt(known[3] + epsilon)
+        types = [np.dtype(dtype_of(each)) for each in inputs]
+        widest = str(functools.reduce(np.promote_types, types))
+        aligned = (-1, *(1 for _ in range(rank - 2)))
+        factor, shift = (
+            literal(each.reshape(aligned).astype(widest))
+            for each in (ratio, known[1] - known[2] * ratio)
+        )
+        product = apply("Mul", cast(x, widest), factor)
+        return cast(apply("Add", product, shift), dtype)
     dtypes = {dtype_of(each) for each in inputs}
     if len(dtypes) > 1 and dtypes != {"float16", "float32"}:
         raise ValueError(f"inputs of the types {', '.join(sorted(dtypes))}")
-    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
-    x, scale, shift, mean, variance = (cast(each, dtype) for each in inputs)
-    epsilon = attrs.get("epsilon", _EPSILON)
+    computed = dtypes.pop() if len(dtypes) == 1 else "float32"
+    x, scale, shift, mean, variance = (cast(each, computed) for each in inputs)
     result = relax.op.nn.batch_norm(x, scale, shift, mean, variance, 1, epsilon, training=False)
-    normal = normalize(relax.TupleGetItem(normalize(result), 0))
-    return cast(normal, dtype_of(inputs[0]))
+    return cast(normalize(relax.TupleGetItem(normalize(result), 0)), dtype)
+
+
+def _normalized_by_batch(inputs: Inputs, attrs: Attrs) -> Expr:
+    """Training mode, by the mean and variance of the input; the running ones are moved.
+
+        centred = x - mean(x, [0, 2, 3]),  variance = mean(centred * centred, [0, 2, 3])
+        y = centred / sqrt(variance + epsilon) * gamma + beta
+        m = running mean * momentum + mean(x) * (1 - momentum)    # and so the running variance
+
+    In float32, or in float64 where an input or a statistic is float64.
+    """
+    wide = "float64" if any(dtype_of(each) == "float64" for each in inputs) else "float32"
+    x, gamma, beta, *running = (cast(each, wide) for each in inputs)
+    axes = [axis for axis in range(rank_of(x)) if axis != 1]
+    mean = normalize(relax.op.mean(x, axes, True))
+    centred = normalize(relax.op.subtract(x, mean))
+    variance = normalize(relax.op.mean(relax.op.multiply(centred, centred), axes, True))
+    deviation = relax.op.sqrt(relax.op.add(variance, number(x, attrs.get("epsilon", _EPSILON))))
+    normal = normalize(relax.op.divide(centred, deviation))
+    results = [cast(normalize(_scaled(normal, gamma, beta, rank_of(x))), dtype_of(inputs[0]))]
+    momentum = attrs.get("momentum", 0.9)
+    for old, new in zip(running, (mean, variance), strict=True):
+        kept = relax.op.multiply(old, number(x, momentum))
+        column = relax.op.reshape(new, relax.ShapeExpr([dims_of(x)[1]]))
+        moved = relax.op.multiply(column, number(x, 1 - momentum))
+        results.append(cast(normalize(relax.op.add(kept, moved)), dtype_of(inputs[3])))
+    return relax.Tuple(results)
 
 
 @operator("InstanceNormalization")
@@ -93,14 +160,99 @@ def _for_channels(value: Expr, groups: int, each: int) -> Expr:
 
 @operator("LayerNormalization")
 def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
-    """Over the axes that the scale has; statistics as further outputs were rewritten."""
-    x, scale = inputs[:2]
-    axis, shift = attrs.get("axis", -1), inputs[2]
-    rank = rank_of(scale)
-    if shift is None:
-        shift = literal(np.zeros(known_dims(scale), dtype_of(scale)))
-    axes = list(range(axis, axis + max(rank, 1)))
-    return relax.op.nn.layer_norm(x, scale, shift, axes, attrs.get("epsilon", _EPSILON))
+    """Statistics are computed beside the normalisation, which stays one kernel.
+
+    LayerNormalization(x, w, b)  ->  (y, mean, deviation)
+        mean: m = mean(x),  deviation: 1 / sqrt(mean((x - m) * (x - m)) + epsilon)
+    LayerNormalization(x, w) where w does not have the shape of what is normalised
+        ->  layer_norm(x, 1, 0) * w, in float32
+    LayerNormalization(x: f64, w)  ->  (x - mean) * deviation * w
+    """
+    x, scale, shift = inputs[0], inputs[1], inputs[2]
+    dims, dtype = dims_of(x), dtype_of(x)
+    first = attrs.get("axis", -1) % len(dims)
+    axes, epsilon = list(range(first, len(dims))), attrs.get("epsilon", _EPSILON)
+    results, wide = [], "float64" if dtype == "float64" else "float32"
+    if len(attrs[OUTPUTS]) > 1 or wide == "float64":
+        value = cast(x, wide)
+        mean = normalize(relax.op.mean(value, axes, True))
+        centred = normalize(relax.op.subtract(value, mean))
+        variance = relax.op.mean(relax.op.multiply(centred, centred), axes, True)
+        deviation = relax.op.sqrt(relax.op.add(variance, number(value, epsilon)))
+        inverse = apply("Reciprocal", normalize(deviation))
+        stash = str(helper.tensor_dtype_to_np_dtype(attrs.get("stash_type", 1)))
+        results = [cast(each, stash) for each in (mean, inverse)]
+    if wide == "float64":
+        y = _affine(relax.op.multiply(centred, inverse), scale, shift)
+    elif all(_fits(each, dims[first:]) for each in (scale, shift) if each is not None):
+        if shift is None:
+            shift = _filled(0, dims[first:], dtype)
+        y = relax.op.nn.layer_norm(x, scale, shift, axes, epsilon)
+    else:
+        one, zero = (_filled(each, dims[first:], "float32") for each in (1, 0))
+        normal = relax.op.nn.layer_norm(cast(x, "float32"), one, zero, axes, epsilon)
+        wide_shift = None if shift is None else cast(shift, "float32")
+        y = cast(normalize(_affine(normal, cast(scale, "float32"), wide_shift)), dtype)
+    return relax.Tuple([y, *results]) if len(attrs[OUTPUTS]) > 1 else y
+
+
+def _fits(value: Expr, sizes: Sequence[Expr]) -> bool:
+    """Whether a factor has the shape of what is normalised, as far as that is known."""
+    dims = dims_of(value)
+    return len(dims) == len(sizes) and all(
+        one.value == other.value
+        for one, other in zip(dims, sizes, strict=True)
+        if isinstance(one, tirx.IntImm) and isinstance(other, tirx.IntImm)
+    )
+
+
+def _filled(value: float, sizes: Sequence[Expr], dtype: str) -> Expr:
+    """So many numbers, a constant if their number is known."""
+    known = [int(size) for size in sizes if isinstance(size, tirx.IntImm)]
+    if len(known) == len(sizes):
+        return literal(np.full(known, value, dtype))
+    return relax.op.broadcast_to(literal(np.array(value, dtype)), relax.ShapeExpr(list(sizes)))
+
+
+def _affine(value: Expr, scale: Expr, shift: Expr | None) -> Expr:
+    """By a factor and a summand as they broadcast."""
+    product = apply("Mul", normalize(value), scale)
+    return product if shift is None else apply("Add", product, shift)
+
+
+@operator("SkipLayerNormalization", domain=CONTRIB_DOMAIN)
+def _skip_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
+    """Of x + skip + bias; the fourth output is this sum."""
+    x, skip, gamma, beta, bias = (inputs[place] for place in range(5))
+    shift = _filled(0, dims_of(gamma), dtype_of(gamma)) if beta is None else beta
+    return _of_sum((x, skip, bias), (gamma, shift), attrs, "LayerNormalization", 1e-12)
+
+
+@operator("SkipSimplifiedLayerNormalization", domain=CONTRIB_DOMAIN)
+def _skip_rms_norm(inputs: Inputs, attrs: Attrs) -> Any:
+    x, skip, gamma, bias = (inputs[place] for place in range(4))
+    return _of_sum((x, skip, bias), (gamma,), attrs, "RMSNormalization", _EPSILON)
+
+
+@operator("SimplifiedLayerNormalization")
+def _simplified_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
+    """ONNX Runtime files this one under the standard domain."""
+    return _of_sum(inputs[:1], inputs[1:2], attrs, "RMSNormalization", _EPSILON)
+
+
+def _of_sum(
+    terms: Sequence[Any], parameters: Sequence[Any], attrs: Attrs, name: str, epsilon: float
+) -> Expr:
+    total = functools.reduce(
+        lambda one, other: apply("Add", one, other), [each for each in terms if each is not None]
+    )
+    form = {"axis": attrs.get("axis", -1), "epsilon": attrs.get("epsilon", epsilon)}
+    y = apply(name, total, *parameters, **form)
+    if len(attrs[OUTPUTS]) == 1:
+        return y
+    if len(terms) == 1 or any(attrs[OUTPUTS][1:3]):
+        raise ValueError("its mean and deviation as outputs are not supported")
+    return relax.Tuple([y, y, y, total])
 
 
 @operator("RMSNormalization")
@@ -116,12 +268,52 @@ def _rms_norm(inputs: Inputs, attrs: Attrs) -> Any:
 
 @operator("LRN")
 def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
-    """By the mean of squares over neighbouring channels, as a pool over an axis before them."""
-    x, size = inputs[0], attrs["size"]
-    rank = rank_of(x)
+    """x / (bias + alpha / size * (sum of squares of neighbouring channels)) ** beta
+
+    ONNX, "LRN": channel c sums those from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2).
+    In float32 of a known shape as a sum of slices, and with the usual beta = 0.75 the power is two
+    square roots; else as a pool over an axis before the channels.
+    """
+    x, size, beta = inputs[0], attrs["size"], attrs.get("beta", 0.75)
+    squares = normalize(relax.op.multiply(x, x))
+    shape, rank = static_dims(x), rank_of(x)
+    sliced = shape is not None and rank >= 2 and dtype_of(x) == "float32"
+    if sliced:
+        around = [*[0, 0], (size - 1) // 2, size // 2, *[0, 0] * (rank - 2)]
+        total, count = _sum_of_slices(squares, around, size), size
+    elif size % 2 == 0:
+        raise ValueError(f"size={size} is even, which is for float32 alone; use an odd one")
+    else:
+        total, count = _mean_over_channels(squares, size), 1
+    scaled = relax.op.multiply(total, number(x, attrs.get("alpha", 1e-4) / count))
+    spread = normalize(relax.op.add(scaled, number(x, attrs.get("bias", 1.0))))
+    if not sliced:
+        return relax.op.divide(x, relax.op.power(spread, number(x, beta)))
+    if beta == 0.75:
+        root = normalize(relax.op.sqrt(spread))
+        return relax.op.divide(x, relax.op.multiply(root, relax.op.sqrt(root)))
+    power = relax.op.exp(relax.op.multiply(relax.op.log(spread), number(x, -beta)))
+    return relax.op.multiply(x, power)
+
+
+def _sum_of_slices(squares: Expr, around: Sequence[int], size: int) -> Expr:
+    """Sums of so many channels, with zero channels before and after."""
+    dims = known_dims(squares)
+    zeros = [np.zeros((dims[0], count, *dims[2:]), np.float32) for count in around[2:4]]
+    first, last = ([literal(edge)] if edge.size else [] for edge in zeros)
+    parts = [*first, squares, *last]
+    padded = normalize(relax.op.concat(parts, 1)) if len(parts) > 1 else squares
+    slices = [
+        normalize(relax.op.strided_slice(padded, [1], [place], [place + dims[1]]))
+        for place in range(size)
+    ]
+    return apply("Sum", *slices)
+
+
+def _mean_over_channels(squares: Expr, size: int) -> Expr:
+    rank = rank_of(squares)
     if rank not in (3, 4):
         raise ValueError(f"LRN of {rank} dimensions, where 3 and 4 are supported")
-    squares = normalize(relax.op.multiply(x, x))
     images = normalize(relax.op.expand_dims(squares, axis=1))
     pool = relax.op.nn.avg_pool2d if rank == 3 else relax.op.nn.avg_pool3d
     pad, ones = [size // 2, *([0] * (rank - 2))], [1] * (rank - 2)
@@ -133,10 +325,13 @@ def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
         layout="NCHW" if rank == 3 else "NCDHW",
         count_include_pad=True,
     )
-    mean = normalize(relax.op.squeeze(normalize(mean), axis=1))
-    alpha, bias, beta = (
-        literal(np.array(attrs.get(name, default), np.float32))
-        for name, default in (("alpha", 1e-4), ("bias", 1.0), ("beta", 0.75))
-    )
-    spread = normalize(relax.op.add(normalize(relax.op.multiply(mean, alpha)), bias))
-    return relax.op.divide(x, normalize(relax.op.power(spread, beta)))
+    return normalize(relax.op.squeeze(normalize(mean), axis=1))
+
+
+@operator("LpNormalization")
+def _lp_norm(inputs: Inputs, attrs: Attrs) -> Any:
+    """x / max(ReduceL1 or ReduceL2, smallest); where the norm is 0, the result is."""
+    x = inputs[0]
+    norm = apply(f"ReduceL{attrs.get('p', 2)}", x, axes=[attrs.get("axis", -1)])
+    smallest = number(x, float(ml_dtypes.finfo(dtype_of(x)).tiny))
+    return relax.op.divide(x, relax.op.maximum(norm, smallest))

@@ -35,7 +35,7 @@ def _pad(inputs: Inputs, attrs: Attrs) -> Any:
     if amounts is None:
         raise ValueError("the amounts to pad by are computed at run time")
     pads = _by_axis(amounts, inputs, len(dims))
-    mode = attrs.get("mode", b"constant").decode()
+    mode = attrs.get("mode", "constant")
     if mode == "constant":
         return _pad_with(x, dims, pads, _number(inputs, attrs))
     if mode not in _MODES:

@@ -35,6 +35,7 @@ from ...expressions import (
     normalize,
     rank_of,
 )
+from ..apply import apply
 from ..data_sized.requests import check, check_equal, requested_sizes
 from ..data_sized.sizes import (
     INDEX,
@@ -415,7 +416,7 @@ def _pool(pools: dict[int, Callable[..., Expr]], x: Expr, attrs: Attrs) -> Expr:
     axes = len(kernel)
     if axes not in pools:
         raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
-    automatic = attrs.get("auto_pad", b"NOTSET").decode()
+    automatic = attrs.get("auto_pad", "NOTSET")
     if automatic not in ("NOTSET", "VALID"):
         raise ValueError(f"auto_pad={automatic} of sizes that are not known")
     pads = attrs.get("pads") if automatic == "NOTSET" else None
@@ -455,6 +456,8 @@ def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("GlobalLpPool")
 def _global_lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
     x, p = inputs[0], attrs.get("p", 2)
+    if p in (1, 2) and rank_of(x) > 2:
+        return apply(f"ReduceL{p}", x, axes=list(range(2, rank_of(x))))
     power, root = (literal(np.array(each, dtype_of(x))) for each in (p, 1.0 / p))
     powers = normalize(relax.op.power(normalize(relax.op.abs(x)), power))
     total = normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))

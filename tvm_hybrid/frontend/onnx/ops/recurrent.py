@@ -30,10 +30,10 @@ from ..operators import operator
 def _recurrent(inputs: Inputs, attrs: Attrs) -> Any:
     return recurrent_layer(
         inputs,
-        cell=attrs["cell"].decode(),
-        direction=attrs["direction"].decode(),
-        activations=tuple(attrs["activations"].decode().split()),
-        given=tuple(attrs["given"].decode().split()),
+        cell=attrs["cell"],
+        direction=attrs["direction"],
+        activations=tuple(attrs["activations"].split()),
+        given=tuple(attrs["given"].split()),
         finals=bool(attrs["finals"]),
         clip=attrs["clip"],
         coupled=bool(attrs["coupled"]),

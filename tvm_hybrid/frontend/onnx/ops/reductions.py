@@ -1,10 +1,11 @@
-"""Operators that reduce axes: sums and means of all kinds, extremes and their places, softmax."""
+"""Operators that reduce axes: sums and means of all kinds, extremes and their places."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from tvm import relax, tirx
 
@@ -13,12 +14,14 @@ from ...expressions import (
     Converter,
     Expr,
     Inputs,
+    cast,
     constant,
     dtype_of,
     literal,
     normalize,
     rank_of,
 )
+from ..apply import apply
 from ..data_sized.sizes import dims_of, index
 from ..operators import operator
 
@@ -45,25 +48,60 @@ _REDUCTIONS: dict[str, tuple[Callable[[Expr], Expr], Reduce, Callable[[Expr], Ex
     "ReduceSum": (_plain, relax.op.sum, _plain),
     "ReduceSumSquare": (_square, relax.op.sum, _plain),
 }
+_OF_ONE = {"ReduceL2": relax.op.abs}  # in place of the root of a square
+# Relax's mean of int32 is an int64, a bool has no extremes, and roots and logarithms are of floats.
+_INTEGERS = ("int32", "int64", "uint32", "uint64")
+_COMPUTED_AS = {
+    "ReduceMax": {"bool": "uint8"},
+    "ReduceMean": {"int32": "int64", "uint32": "int64"},
+    "ReduceMin": {"bool": "uint8"},
+    **dict.fromkeys(
+        ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), dict.fromkeys(_INTEGERS, "float64")
+    ),
+}
 
 
-def _reduction(name: str) -> Converter:
-    before, reduce, after = _REDUCTIONS[name]
+def _reduction(name: str, reduced: Callable[[Expr, list[int] | None, bool], Expr]) -> Converter:
+    """Over axes, which are an attribute or an input; none are all, or none where that is asked."""
+    before, _, after = _REDUCTIONS.get(name, (_plain, None, _plain))
 
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        axes = attrs.get("axes")
+        x, axes = inputs[0], attrs.get("axes")
         if inputs[1] is not None:
             known = constant(inputs[1])
             if known is None:
                 raise ValueError("the axes are computed at run time; only known ones are supported")
             axes = known.tolist()
         if not axes and attrs.get("noop_with_empty_axes", 0):
-            return inputs[0]
-        source = normalize(before(inputs[0]))
-        kept = bool(attrs.get("keepdims", 1))
-        return after(normalize(reduce(source, list(axes) if axes else None, kept)))
+            return _OF_ONE[name](x) if name in _OF_ONE else after(normalize(before(x)))
+        dtype = dtype_of(x)
+        wide = cast(x, _COMPUTED_AS.get(name, {}).get(dtype, dtype))
+        found = normalize(
+            reduced(wide, list(axes) if axes else None, bool(attrs.get("keepdims", 1)))
+        )
+        return cast(found, dtype)
 
     return convert
+
+
+def _by_parts(name: str) -> Callable[[Expr, list[int] | None, bool], Expr]:
+    before, reduce, after = _REDUCTIONS[name]
+    return lambda x, axes, kept: after(normalize(reduce(normalize(before(x)), axes, kept)))
+
+
+def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
+    """log(sum(exp(x - m))) + m, m: the largest element, so that no power overflows.
+
+    If it is infinite, as in a row of -inf, that would be inf - inf; so the largest or least finite
+    number is subtracted instead.
+    """
+    axes = axes or list(range(rank_of(x)))
+    finite = ml_dtypes.finfo(dtype_of(x))
+    most = normalize(relax.op.max(x, axes, True))
+    most = normalize(apply("Clip", most, min=float(finite.min), max=float(finite.max)))
+    powers = relax.op.exp(relax.op.subtract(x, most))
+    total = relax.op.add(relax.op.log(apply("ReduceSum", normalize(powers), axes=axes)), most)
+    return total if kept else relax.op.squeeze(total, axes)
 
 
 def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
@@ -88,16 +126,8 @@ def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
 
 def _over_images(reduce: Reduce) -> Converter:
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        return reduce(inputs[0], list(range(2, rank_of(inputs[0]))), True)
-
-    return convert
-
-
-def _softmax(made: Callable[[Expr, int], Expr]) -> Converter:
-    """Of one axis; those of opsets before 13 were rewritten."""
-
-    def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        return made(inputs[0], attrs.get("axis", -1))
+        axes = list(range(2, rank_of(inputs[0])))
+        return reduce(inputs[0], axes, True) if axes else inputs[0]
 
     return convert
 
@@ -115,10 +145,9 @@ def _mean_variance(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 for _name in _REDUCTIONS:
-    operator(_name)(_reduction(_name))
+    operator(_name)(_reduction(_name, _by_parts(_name)))
+operator("ReduceLogSumExp")(_reduction("ReduceLogSumExp", _log_sum_exp))
 operator("ArgMax")(_extreme(relax.op.argmax))
 operator("ArgMin")(_extreme(relax.op.argmin))
 operator("GlobalAveragePool")(_over_images(relax.op.mean))
 operator("GlobalMaxPool")(_over_images(relax.op.max))
-operator("LogSoftmax")(_softmax(relax.op.nn.log_softmax))
-operator("Softmax")(_softmax(relax.op.nn.softmax))

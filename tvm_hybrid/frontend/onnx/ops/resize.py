@@ -84,18 +84,13 @@ def _upsample(inputs: Inputs, attrs: Attrs) -> Any:
     return _emit(x, how, known_dims(x), np.asarray(numbers, np.float32))
 
 
-def _text(attrs: Attrs, name: str, default: str) -> str:
-    value = attrs.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def _attributes(
     attrs: Attrs, coordinates: str = "half_pixel", rounding: str = "round_prefer_floor"
 ) -> Resizing:
     return Resizing(
-        mode=_text(attrs, "mode", "nearest"),
-        coordinates=_text(attrs, "coordinate_transformation_mode", coordinates),
-        rounding=_text(attrs, "nearest_mode", rounding),
+        mode=attrs.get("mode", "nearest"),
+        coordinates=attrs.get("coordinate_transformation_mode", coordinates),
+        rounding=attrs.get("nearest_mode", rounding),
         cubic_a=float(attrs.get("cubic_coeff_a", -0.75)),
         exclude_outside=bool(attrs.get("exclude_outside", 0)),
         antialias=bool(attrs.get("antialias", 0)),
@@ -129,7 +124,7 @@ def _emit_sizes(
 ) -> Expr:
     """With sizes given: the scale is their ratio, or one ratio for all axes."""
     scales = np.array(shape, np.float32) / np.array(dims, np.float32)
-    policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
+    policy = attrs.get("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
         one = (min if policy == "not_larger" else max)(float(scales[axis]) for axis in axes)
         scales[axes] = one

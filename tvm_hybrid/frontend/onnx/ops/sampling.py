@@ -130,11 +130,11 @@ class _Side:
 def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
     x, regions, batch = inputs
     dtype = dtype_of(x)
-    mode = attrs.get("mode", b"avg")
-    if mode not in (b"avg", b"max"):
+    mode = attrs.get("mode", "avg")
+    if mode not in ("avg", "max"):
         raise ValueError(f"mode={mode!r} is neither avg nor max")
-    transformation = attrs.get("coordinate_transformation_mode", b"output_half_pixel")
-    if transformation not in (b"half_pixel", b"output_half_pixel"):
+    transformation = attrs.get("coordinate_transformation_mode", "output_half_pixel")
+    if transformation not in ("half_pixel", "output_half_pixel"):
         raise ValueError(f"coordinate_transformation_mode={transformation!r}")
     sizes = attrs.get("output_height", 1), attrs.get("output_width", 1)
     ratio = attrs.get("sampling_ratio", 0)
@@ -143,13 +143,13 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
         return tirx.const(value, dtype)
 
     scale = number(attrs.get("spatial_scale", 1.0))
-    half = number(0.5 if transformation == b"half_pixel" else 0.0)
+    half = number(0.5 if transformation == "half_pixel" else 0.0)
 
     def side(regions: Expr, region: Expr, extent: Expr, axis: int) -> _Side:
         """Rows are axis 0, but the second coordinate."""
         start = regions[region, 1 - axis] * scale - half
         length = regions[region, 3 - axis] * scale - half - start
-        if transformation == b"output_half_pixel":
+        if transformation == "output_half_pixel":
             length = te.max(length, number(1))
         return _Side.new(extent, start, length / number(sizes[axis]), ratio)
 
@@ -165,7 +165,7 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
                 for each in (rows, columns)
             ]
             begun = number(0)
-            if mode == b"max":
+            if mode == "max":
                 some = te.min(*counts) > 0
                 begun = tirx.Select(some, tirx.min_value(dtype), number(0))
             part = cell(dtype)
@@ -187,12 +187,12 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
                                         rows.neighbours, columns.neighbours
                                     )
                                 ]
-                                if mode == b"avg":
+                                if mode == "avg":
                                     total = parts[0] + parts[1] + parts[2] + parts[3]
                                     put(y, y[here] + total * part[0], *here)
                                 else:
                                     put(y, functools.reduce(te.max, parts, y[here]), *here)
-                            if mode == b"max":
+                            if mode == "max":
                                 with I.Else(), I.serial(channels) as channel:
                                     here = (region, row, column, channel)
                                     put(y, te.max(y[here], number(0)), *here)
@@ -401,8 +401,9 @@ def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
     """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
     images, grid = inputs
     axes = rank_of(images) - 2
-    methods = {b"linear": "bilinear", b"cubic": "bicubic", b"bicubic": "bicubic"}
-    method = methods.get(attrs.get("mode", b"linear"), attrs.get("mode", b"bilinear").decode())
+    methods = {"linear": "bilinear", "cubic": "bicubic", "bicubic": "bicubic"}
+    mode: str = attrs.get("mode", "linear")
+    method = methods.get(mode, mode)
     if axes not in (2, 3) or (axes == 3 and method == "bicubic"):
         raise ValueError(f"{axes} spatial axes with mode={method}")
     order = [0, axes + 1, *range(1, axes + 1)]
@@ -411,6 +412,6 @@ def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
         normalize(relax.op.permute_dims(grid, order)),
         method=method,
         layout="NCHW" if axes == 2 else "NCDHW",
-        padding_mode=attrs.get("padding_mode", b"zeros").decode(),
+        padding_mode=attrs.get("padding_mode", "zeros"),
         align_corners=bool(attrs.get("align_corners", 0)),
     )

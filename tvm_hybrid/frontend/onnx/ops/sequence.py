@@ -8,22 +8,16 @@ TensorScatter      a kernel: y[s] = update[s - start] for 0 <= s - start < count
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm.tirx.script.builder.ir as I
-from onnx import helper
 from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
 
-from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.lower.caches import ROW_UPDATE
 
 from ...expressions import (
-    NODE_NUMBER,
     Attrs,
     Converter,
     Expr,
@@ -31,7 +25,6 @@ from ...expressions import (
     cast,
     constant,
     dtype_of,
-    emit,
     emit_te,
     known_dims,
     literal,
@@ -40,7 +33,6 @@ from ...expressions import (
 )
 from ..data_sized.requests import check, check_equal
 from ..data_sized.sizes import dims_of
-from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
 
 # Types whose sums and products round too often.
@@ -102,9 +94,9 @@ def _reverse_sequence(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("TensorScatter")
 def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
     past, update, starts = inputs[0], inputs[1], inputs[2]
-    dims, mode = dims_of(past), attrs.get("mode", b"linear")
+    dims, mode = dims_of(past), attrs.get("mode", "linear")
     axis = attrs.get("axis", -2)
-    if mode not in (b"linear", b"circular"):
+    if mode not in ("linear", "circular"):
         raise ValueError(f"mode={mode!r} is neither linear nor circular")
     if not -len(dims) < axis < len(dims) or axis == 0:
         raise ValueError(f"axis {axis} of a tensor of rank {len(dims)}; axis 0 is the batch")
@@ -126,7 +118,7 @@ def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
 
         def element(*place: Expr) -> Expr:
             source = place[axis].astype("int64") - starts[place[0]]
-            if mode == b"circular":
+            if mode == "circular":
                 source = tirx.floormod(source, extent)
             inside = te.all(source >= 0, source < count)
             held = te.max(te.min(source, count - 1), 0)
@@ -135,7 +127,7 @@ def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(dims, element, name="tensor_scatter")
 
-    in_rows = mode == b"linear" and axis == len(dims) - 2 > 0
+    in_rows = mode == "linear" and axis == len(dims) - 2 > 0
     marks = {ROW_UPDATE: [1, 2, 0]} if in_rows else {}
     named = {"primfunc_name_hint": "tensor_scatter", "primfunc_attrs": marks}
     return emit_te(compute, past, update, starts, **named)
@@ -151,7 +143,7 @@ operator("CumSum")(_scan(relax.op.cumsum))
 # R.where and R.multiply apply the weights.
 
 
-MODES = (b"TF", b"IDF", b"TFIDF")
+MODES = ("TF", "IDF", "TFIDF")
 
 
 @dataclass(frozen=True)
@@ -219,10 +211,10 @@ def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
 
     counts = emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
     found = cast(normalize(relax.op.reshape(counts, shape)), "float32")
-    if mode == b"TF":
+    if mode == "TF":
         return found
     weight = literal(pool.weights)
-    if mode == b"TFIDF":
+    if mode == "TFIDF":
         return relax.op.multiply(found, weight)
     zero = literal(np.zeros((), np.float32))
     return relax.op.where(normalize(relax.op.greater(found, zero)), weight, zero)
@@ -261,117 +253,3 @@ def _pool(attrs: Attrs) -> _Pool:
         place[: len(each)] = each
     lengths = np.array([len(gram) for gram in found], np.int32)
     return _Pool(grams, lengths, columns, of_column)
-
-
-ROUNDS = 10
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)
-
-
-@operator("RandomNumbers", domain=OWN_DOMAIN, static=True)
-def _random_numbers(inputs: Inputs, attrs: Attrs) -> Any:
-    shape = tuple(attrs.get("shape", ()))
-    dtype = helper.tensor_dtype_to_np_dtype(attrs["dtype"])
-    wide = "float64" if dtype == np.float64 else "float32"
-    number = int(attrs[NODE_NUMBER])
-    seeded = "seed" in attrs
-    word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
-    key = emit(
-        relax.op.call_pure_packed(
-            "vm.builtin.copy",
-            literal(np.array([word], np.uint64)),
-            ty_args=relax.TensorType((1,), "uint64"),
-        )
-    )
-    if not seeded:
-        apart = {OP_PATTERN: OPAQUE}  # every element is to see the same count
-        key = emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
-    stream = tirx.const(0 if seeded else number, "uint32")
-    first, second = attrs["numbers"]
-
-    def compute(key: te.Tensor) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            count = tirx.const(0, "uint64")
-            for position, extent in zip(place, shape, strict=True):
-                count = count * tirx.const(extent, "uint64") + position.astype("uint64")
-            counter = [*_halves(count), stream, tirx.const(0, "uint32")]
-            words = philox(counter, _halves(key[0]))
-            if attrs["distribution"] == b"normal":
-                return _normal(words, wide) * tirx.const(second, wide) + tirx.const(first, wide)
-            value = _unit(words, wide) * tirx.const(second - first, wide) + tirx.const(first, wide)
-            # The end is excluded, and no rounding reaches it.
-            last = np.nextafter(np.array(second, dtype), np.array(first, dtype))
-            return te.min(value, tirx.const(float(last), wide)) if first < second else value
-
-        return te.compute(shape, element, name="random_numbers")
-
-    numbers = emit_te(compute, key, primfunc_name_hint="random_numbers")
-    return cast(numbers, str(dtype))
-
-
-def _cycles(key: te.Tensor) -> list[te.Tensor]:
-    """The CPU's count of cycles, whatever the key was."""
-
-    def write(_ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
-        with IRBuilder() as builder:
-            cycles = tirx.call_llvm_intrin("uint64", "llvm.readcyclecounter")
-            I.buffer_store(outs[0], cycles, [0])
-            return builder.get()
-
-    return te.extern([(1,)], [key], write, name="random_key", dtype=["uint64"])
-
-
-def philox(counter: Sequence[Expr], key: Sequence[Expr]) -> list[Expr]:
-    """Random numbers by a counter-based generator, which needs no state between runs.
-
-    Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC
-    2011) makes of a key and of each element's place four words of 32 bits. The key is the node's
-    seed, or else the CPU's count of cycles at each run, and then the node's number takes part. So a
-    seed gives the same numbers in every run, and an exported library needs nothing but the CPU.
-
-    The key passes through `vm.builtin.copy`, of the C++ runtime: what depends on constants alone
-    would otherwise be computed at compile time.
-
-    The four words of a counter of four words and a key of two.
-    """
-    a, b, c, d = counter
-    for turn in range(ROUNDS):
-        keys = [
-            word + tirx.const(turn * step % 2**32, "uint32")
-            for word, step in zip(key, WEYL, strict=True)
-        ]
-        low, high = _halves(a.astype("uint64") * tirx.const(MULTIPLIERS[0], "uint64"))
-        other_low, other_high = _halves(c.astype("uint64") * tirx.const(MULTIPLIERS[1], "uint64"))
-        a, b, c, d = other_high ^ b ^ keys[0], other_low, high ^ d ^ keys[1], low
-    return [a, b, c, d]
-
-
-def _halves(word: Expr) -> tuple[Expr, Expr]:
-    """The low and the high 32 of 64 bits."""
-    # TVM refuses to cast a constant that is too large.
-    low = tirx.bitwise_and(word, tirx.const(2**32 - 1, "uint64"))
-    high = tirx.shift_right(word, tirx.const(32, "uint64"))
-    return low.astype("uint32"), high.astype("uint32")
-
-
-def _unit(words: Sequence[Expr], dtype: str) -> Expr:
-    """A number of [0, 1), of as many bits as the type holds."""
-    if dtype == "float64":
-        wide = words[1].astype("uint64") * tirx.const(2**32, "uint64") + words[0].astype("uint64")
-        bits = tirx.shift_right(wide, tirx.const(11, "uint64"))
-        return bits.astype("int64").astype(dtype) * tirx.const(2.0**-53, dtype)
-    bits = tirx.shift_right(words[0], tirx.const(8, "uint32"))
-    return bits.astype("int32").astype(dtype) * tirx.const(2.0**-24, dtype)
-
-
-def _normal(words: Sequence[Expr], dtype: str) -> Expr:
-    """By Box and Muller: a vector's length from one number of (0, 1], its angle from another."""
-    one = tirx.const(1, dtype)
-    if dtype == "float64":
-        nearly, turn = _unit(words[:2], dtype), _unit(words[2:], dtype)
-        length = one - nearly
-    else:
-        turn = _unit(words[1:], dtype)
-        length = (words[0].astype("int64").astype(dtype) + one) * tirx.const(2.0**-32, dtype)
-    radius = tirx.sqrt(tirx.const(-2, dtype) * tirx.log(length))
-    return radius * tirx.cos(turn * tirx.const(2 * math.pi, dtype))

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ...expressions import (
-    OUTPUT_COUNT,
+    OUTPUTS,
     Attrs,
     Inputs,
     constant,
@@ -44,18 +44,18 @@ def _split(inputs: Inputs, attrs: Attrs) -> Any:
         sizes = known.tolist()
     axis = attrs.get("axis", 0)
     if sizes is None:
-        return relax.op.split(inputs[0], attrs[OUTPUT_COUNT], axis)
+        return relax.op.split(inputs[0], len(attrs[OUTPUTS]), axis)
     return relax.op.split(inputs[0], [int(end) for end in np.cumsum(sizes)[:-1]], axis)
 
 
 @operator("DepthToSpace")
 def _depth_to_space(inputs: Inputs, attrs: Attrs) -> Any:
     batch, channels, height, width = dims_of(inputs[0])
-    size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
-    if mode not in (b"DCR", b"CRD"):
+    size, mode = attrs["blocksize"], attrs.get("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
         raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
     left = channels // (size * size)
-    if mode == b"DCR":
+    if mode == "DCR":
         split, order = (batch, size, size, left, height, width), [0, 3, 4, 1, 5, 2]
     else:
         split, order = (batch, left, size, size, height, width), [0, 1, 4, 2, 5, 3]
@@ -86,11 +86,11 @@ def _trilu(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("SpaceToDepth")
 def _space_to_depth(inputs: Inputs, attrs: Attrs) -> Any:
     batch, channels, height, width = dims_of(inputs[0])
-    size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
-    if mode not in (b"DCR", b"CRD"):
+    size, mode = attrs["blocksize"], attrs.get("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
         raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
     blocks = (batch, channels, height // size, size, width // size, size)
     split = normalize(relax.op.reshape(inputs[0], blocks))
-    order = [0, 3, 5, 1, 2, 4] if mode == b"DCR" else [0, 1, 3, 5, 2, 4]
+    order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
     moved = normalize(relax.op.permute_dims(split, order))
     return relax.op.reshape(moved, (batch, channels * size * size, height // size, width // size))

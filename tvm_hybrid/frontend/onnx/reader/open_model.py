@@ -85,9 +85,7 @@ def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     light.graph.node.extend(graph.node)
     light.graph.output.extend(graph.output)
     # Inference copies the model, and takes 2 GB at most: weights go without their values.
-    large = {
-        item.name: item for item in graph.initializer if math.prod(item.dims) > SMALL
-    }
+    large = {item.name: item for item in graph.initializer if math.prod(item.dims) > SMALL}
     light.graph.initializer.extend(item for item in graph.initializer if item.name not in large)
     light.graph.input.extend(item for item in graph.input if item.name not in large)
     for name, item in large.items():

@@ -21,7 +21,6 @@ from ..graph.node_builder import (
     optional_input,
 )
 from .registry import rewrites
-from .soft_activations import SOFTMAX_ALONG_AXIS, flat_softmax
 
 MICROSOFT = "com.microsoft"
 
@@ -171,18 +170,22 @@ def qlinear_unary(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     return around(node, graph, [0], 3, lambda build, values: build.add(name, *values, **attributes))
 
 
+_SOFTMAX_ALONG_AXIS = 13
+
+
 @rewrites("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Softmax along one axis, or over all axes from one on in the old form."""
     attributes = attributes_of(node)
     shape = known_shape(graph, node, node.input[0])
     axis = attributes.get("axis", -1) % max(len(shape), 1)
-    flat = attributes.get("opset", SOFTMAX_ALONG_AXIS) < SOFTMAX_ALONG_AXIS
+    flat = attributes.get("opset", _SOFTMAX_ALONG_AXIS) < _SOFTMAX_ALONG_AXIS
 
     def softmax(build: NodeBuilder, values: list[str]) -> str:
-        if flat:
-            return flat_softmax(build, "Softmax", values[0], shape, axis)
-        return build.add("Softmax", values[0], axis=axis)
+        if not flat:
+            return build.add("Softmax", values[0], axis=axis)
+        rows = build.reshape(values[0], [*shape[:axis], math.prod(shape[axis:])])
+        return build.reshape(build.add("Softmax", rows, axis=-1), shape)
 
     return around(node, graph, [0], 3, softmax)
 

@@ -1,0 +1,89 @@
+"""Converts one operator, for a node of a model or as a part of another operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ..expressions import OUTPUTS, Attrs, Expr, Inputs, cast, dtype_of, normalize
+from .data_sized.open_operators import check_result, prepared
+from .operators import OPERATORS
+
+SOFTMAX_ALONG_AXIS = 13  # the opset since which softmax is along one axis
+BFLOAT16, FLOAT16 = "bfloat16", "float16"
+# Those that are several steps in Relax, or a kernel of their own.
+_OF_STEPS = frozenset(
+    {
+        *("GlobalLpPool", "LRN", "LpPool", "Mean", "MeanVarianceNormalization"),
+        *("RoiAlign", "Sum"),
+    }
+)
+# Operators (but for products) that are computed in float32, by the type that they are given.
+_WIDENED: dict[str, frozenset[str]] = {
+    BFLOAT16: _OF_STEPS
+    | {
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Erf"),
+        *("Gelu", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
+        *("LayerNormalization", "LogSoftmax", "LpNormalization"),
+        *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
+    },
+    FLOAT16: _OF_STEPS,
+}
+SUMMING = _WIDENED[BFLOAT16] | {
+    *("CumSum", "Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
+}
+"""Standard operators that sum; of constants, too, in float32."""
+
+
+def apply(op_type: str, *inputs: Any, domain: str = "", **attrs: Any) -> Any:
+    """What an operator of the newest opset makes of expressions; ValueError if it refuses them."""
+    return convert(op_type, Inputs(inputs), {OUTPUTS: ("",)} | attrs, domain)
+
+
+def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Expr:
+    """What an operator makes: what sums in a type of 16 bits is computed in float32, and the
+    program checks sizes that it learns when it runs.
+
+        MatMul(a: bfloat16, b: bfloat16)
+            ->  R.astype(R.matmul(a, b, out_dtype="float32"), "bfloat16")
+        Softmax(x: bfloat16)
+            ->  R.astype(R.nn.softmax(R.astype(x, "float32")), "bfloat16")
+        Mean(x: float16, y: float16)
+            ->  R.astype(R.add(R.astype(x, "float32"), R.astype(y, "float32")) / 2, "float16")
+
+    Relax's operators accumulate in bfloat16: with its eight bits, a sum of equal terms stops
+    growing after 256 of them. In float16 they are refused or summed too early if they are of
+    several steps; of what is one sum in Relax, relay_passes/bfloat16/widening.py takes care.
+    """
+    known = OPERATORS[domain, op_type]
+    half = _half_to_widen(op_type, inputs)
+    if half is not None:
+        inputs = _widen(inputs, half)
+    inputs = prepared(op_type, inputs, attrs)
+    result = normalize(known.convert(inputs, attrs))
+    check_result(inputs, result, not known.static)
+    return result if half is None else _rounded(result, half)
+
+
+def _half_to_widen(op_name: str, inputs: Inputs) -> str | None:
+    """The type that a node's result is rounded to, if its inputs are to be float32."""
+    types = {dtype_of(value) for value in inputs if value is not None}
+    found = (half for half, names in _WIDENED.items() if half in types and op_name in names)
+    return next(found, None)
+
+
+def _widen(inputs: Inputs, half: str) -> Inputs:
+    """The inputs, those in a type of 16 bits in float32."""
+    return Inputs(
+        cast(value, "float32") if value is not None and dtype_of(value) == half else value
+        for value in inputs
+    )
+
+
+def _rounded(value: Expr, half: str) -> Expr:
+    """The (first) result in a type of 16 bits; statistics beside it stay as they are."""
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_rounded(value[0], half), *list(value)[1:]])
+    return normalize(relax.op.astype(value, half))

@@ -1,0 +1,217 @@
+"""Random numbers, and what is made of them.
+
+RandomUniform, RandomNormal    a kernel: each element by its place and a key
+Bernoulli(p)                   numbers < p
+Multinomial(x)                 for each number the first place where the sums of the probabilities
+                               exceed it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from onnx import TensorProto, helper
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
+
+from ...expressions import (
+    NODE_NUMBER,
+    Attrs,
+    Converter,
+    Expr,
+    Inputs,
+    cast,
+    dtype_of,
+    emit,
+    emit_te,
+    known_dims,
+    literal,
+    normalize,
+)
+from ..apply import apply
+from ..operators import operator
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+def _numbers(normal: bool, like: bool) -> Converter:
+    """Of a shape that is given, or that of the input."""
+    first, second = ("mean", "scale") if normal else ("low", "high")
+
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
+        shape = known_dims(inputs[0]) if like else attrs["shape"]
+        dtype = _dtype(attrs, dtype_of(inputs[0]) if like else "float32")
+        if dtype not in FLOATS:
+            raise ValueError(f"it makes floats, not {dtype}; give the attribute dtype")
+        numbers = attrs.get(first, 0.0), attrs.get(second, 1.0)
+        return _drawn(shape, dtype, attrs, normal, numbers)
+
+    return convert
+
+
+@operator("Bernoulli", static=True)
+def _bernoulli(inputs: Inputs, attrs: Attrs) -> Any:
+    """1 where a number of [0, 1) is less than the probability: never for 0, always for 1.
+
+    ONNX's own function draws 1 with the probability 1 - p.
+    """
+    p, own = inputs[0], dtype_of(inputs[0])
+    drawn = _drawn(known_dims(p), _wide(own), attrs)
+    return relax.op.astype(relax.op.less(drawn, cast(p, _wide(own))), _dtype(attrs, own))
+
+
+@operator("Multinomial", static=True)
+def _multinomial(inputs: Inputs, attrs: Attrs) -> Any:
+    """Places of `sample_size` draws from each row of logarithms, which need not add up to 1."""
+    batch, classes = known_dims(inputs[0])
+    if not classes:
+        raise ValueError("there are no classes to choose from")
+    count, wide = attrs.get("sample_size", 1), _wide(dtype_of(inputs[0]))
+    shares = normalize(relax.op.nn.softmax(cast(inputs[0], wide), 1))
+    sums = apply("CumSum", shares, literal(np.array(1)))
+    # A product with a number below 1 is below the last sum, which therefore exceeds it.
+    last = apply("Gather", sums, literal(np.array([classes - 1])), axis=1)
+    drawn = relax.op.multiply(_drawn((batch, count), wide, attrs), last)
+    exceeds = relax.op.less(
+        relax.op.reshape(drawn, (batch, count, 1)), relax.op.reshape(sums, (batch, 1, classes))
+    )
+    first = relax.op.argmax(relax.op.astype(exceeds, "int32"), 2, False)
+    return relax.op.astype(first, _dtype(attrs, "int32"))
+
+
+def _dtype(attrs: Attrs, default: str) -> str:
+    code = attrs.get("dtype", TensorProto.UNDEFINED)
+    return str(helper.tensor_dtype_to_np_dtype(code)) if code else default
+
+
+def _wide(dtype: str) -> str:
+    return dtype if dtype == "float64" else "float32"
+
+
+def _drawn(
+    shape: Sequence[int],
+    dtype: str,
+    attrs: Attrs,
+    normal: bool = False,
+    numbers: tuple[float, float] = (0.0, 1.0),
+) -> Expr:
+    """Numbers of a node's seed, fresh ones if it has none: from the first number to the second, or
+    of that mean and deviation."""
+    wide = "float64" if dtype == "float64" else "float32"
+    number = int(attrs[NODE_NUMBER])
+    seeded = "seed" in attrs
+    word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
+    key = emit(
+        relax.op.call_pure_packed(
+            "vm.builtin.copy",
+            literal(np.array([word], np.uint64)),
+            ty_args=relax.TensorType((1,), "uint64"),
+        )
+    )
+    if not seeded:
+        apart = {OP_PATTERN: OPAQUE}  # every element is to see the same count
+        key = emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
+    stream = tirx.const(0 if seeded else number, "uint32")
+    first, second = numbers
+
+    def compute(key: te.Tensor) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            count = tirx.const(0, "uint64")
+            for position, extent in zip(place, shape, strict=True):
+                count = count * tirx.const(extent, "uint64") + position.astype("uint64")
+            counter = [*_halves(count), stream, tirx.const(0, "uint32")]
+            words = philox(counter, _halves(key[0]))
+            if normal:
+                return _normal(words, wide) * tirx.const(second, wide) + tirx.const(first, wide)
+            value = _unit(words, wide) * tirx.const(second - first, wide) + tirx.const(first, wide)
+            # The end is excluded, and no rounding reaches it.
+            last = np.nextafter(np.array(second, dtype), np.array(first, dtype))
+            return te.min(value, tirx.const(float(last), wide)) if first < second else value
+
+        return te.compute(shape, element, name="random_numbers")
+
+    made = emit_te(compute, key, primfunc_name_hint="random_numbers")
+    return cast(made, dtype)
+
+
+def _cycles(key: te.Tensor) -> list[te.Tensor]:
+    """The CPU's count of cycles, whatever the key was."""
+
+    def write(_ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
+        with IRBuilder() as builder:
+            cycles = tirx.call_llvm_intrin("uint64", "llvm.readcyclecounter")
+            I.buffer_store(outs[0], cycles, [0])
+            return builder.get()
+
+    return te.extern([(1,)], [key], write, name="random_key", dtype=["uint64"])
+
+
+def philox(counter: Sequence[Expr], key: Sequence[Expr]) -> list[Expr]:
+    """Random numbers by a counter-based generator, which needs no state between runs.
+
+    Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC
+    2011) makes of a key and of each element's place four words of 32 bits. The key is the node's
+    seed, or else the CPU's count of cycles at each run, and then the node's number takes part. So a
+    seed gives the same numbers in every run, and an exported library needs nothing but the CPU.
+
+    The key passes through `vm.builtin.copy`, of the C++ runtime: what depends on constants alone
+    would otherwise be computed at compile time.
+
+    The four words of a counter of four words and a key of two.
+    """
+    a, b, c, d = counter
+    for turn in range(ROUNDS):
+        keys = [
+            word + tirx.const(turn * step % 2**32, "uint32")
+            for word, step in zip(key, WEYL, strict=True)
+        ]
+        low, high = _halves(a.astype("uint64") * tirx.const(MULTIPLIERS[0], "uint64"))
+        other_low, other_high = _halves(c.astype("uint64") * tirx.const(MULTIPLIERS[1], "uint64"))
+        a, b, c, d = other_high ^ b ^ keys[0], other_low, high ^ d ^ keys[1], low
+    return [a, b, c, d]
+
+
+def _halves(word: Expr) -> tuple[Expr, Expr]:
+    """The low and the high 32 of 64 bits."""
+    # TVM refuses to cast a constant that is too large.
+    low = tirx.bitwise_and(word, tirx.const(2**32 - 1, "uint64"))
+    high = tirx.shift_right(word, tirx.const(32, "uint64"))
+    return low.astype("uint32"), high.astype("uint32")
+
+
+def _unit(words: Sequence[Expr], dtype: str) -> Expr:
+    """A number of [0, 1), of as many bits as the type holds."""
+    if dtype == "float64":
+        wide = words[1].astype("uint64") * tirx.const(2**32, "uint64") + words[0].astype("uint64")
+        bits = tirx.shift_right(wide, tirx.const(11, "uint64"))
+        return bits.astype("int64").astype(dtype) * tirx.const(2.0**-53, dtype)
+    bits = tirx.shift_right(words[0], tirx.const(8, "uint32"))
+    return bits.astype("int32").astype(dtype) * tirx.const(2.0**-24, dtype)
+
+
+def _normal(words: Sequence[Expr], dtype: str) -> Expr:
+    """By Box and Muller: a vector's length from one number of (0, 1], its angle from another."""
+    one = tirx.const(1, dtype)
+    if dtype == "float64":
+        nearly, turn = _unit(words[:2], dtype), _unit(words[2:], dtype)
+        length = one - nearly
+    else:
+        turn = _unit(words[1:], dtype)
+        length = (words[0].astype("int64").astype(dtype) + one) * tirx.const(2.0**-32, dtype)
+    radius = tirx.sqrt(tirx.const(-2, dtype) * tirx.log(length))
+    return radius * tirx.cos(turn * tirx.const(2 * math.pi, dtype))
+
+
+operator("RandomUniform", static=True)(_numbers(False, False))
+operator("RandomUniformLike", static=True)(_numbers(False, True))
+operator("RandomNormal", static=True)(_numbers(True, False))
+operator("RandomNormalLike", static=True)(_numbers(True, True))
