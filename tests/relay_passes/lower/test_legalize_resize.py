@@ -12,6 +12,7 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
+from relay_passes.lower.legalize_resize import MANY_CHANNELS
 from relay_passes.lower.schedule_generic import legalize_operators, schedule_leftovers
 from tir_schedules.generic.schedule import schedule_generic
 
@@ -119,9 +120,11 @@ def test_whole_factors_need_no_table(coordinates: str, rounding: str) -> None:
 N, H, W = (tirx.Var(name, "int64") for name in "nhw")
 
 
-def dynamic(layout: str, dtype: str = "float32", **attrs: Any) -> IRModule:
+def dynamic(
+    layout: str, dtype: str = "float32", channels: int | tirx.Var = 16, **attrs: Any
+) -> IRModule:
     """To three halves and to half of an image of any size."""
-    shape = (N, 16, H, W) if layout == "NCHW" else (N, H, W, 16)
+    shape = (N, channels, H, W) if layout == "NCHW" else (N, H, W, channels)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, dtype))
     with builder.function("main", [x]):
@@ -141,18 +144,35 @@ def kernels(mod: IRModule) -> list[str]:
     return [each.kernel for each in noted]
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("method", ["linear", "cubic"])
+DYNAMIC = [
+    ("NCHW", 16, "linear", 2),
+    ("NCHW", MANY_CHANNELS, "linear", 2),
+    ("NHWC", 16, "linear", 2),
+    ("NHWC", tirx.Var("c", "int64"), "linear", 2),
+    ("NHWC", MANY_CHANNELS, "linear", 1),
+    ("NCHW", 16, "cubic", 2),
+    ("NHWC", MANY_CHANNELS, "cubic", 2),
+]
+"""Layout, channels, method, and how many kernels: one more for tables, of few channels and where
+rows are kept."""
+
+
+@pytest.mark.parametrize(("layout", "channels", "method", "number"), DYNAMIC)
 @pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric"])
-def test_dynamic_extents_have_tables(coordinates: str, method: str, layout: str) -> None:
-    mod = dynamic(layout, method=method, coordinate_transformation_mode=coordinates)
+def test_dynamic_extents(
+    coordinates: str, layout: str, channels: int | tirx.Var, method: str, number: int
+) -> None:
+    mod = dynamic(
+        layout, channels=channels, method=method, coordinate_transformation_mode=coordinates
+    )
     ours, stock = (
         relax.VirtualMachine(tvm.compile(each, target="llvm"), tvm.cpu())
         for each in (legalize_operators()(mod), relax.transform.LegalizeOps()(mod))
     )
-    assert kernels(mod) == ["generic_injective"] * 5  # two tables for each axis
+    assert kernels(mod) == ["generic_injective"] * number
+    of_sample = channels if isinstance(channels, int) else 3
     for extents in ((4, 9), (7, 2)):
-        shape = (2, 16, *extents) if layout == "NCHW" else (2, *extents, 16)
+        shape = (2, of_sample, *extents) if layout == "NCHW" else (2, *extents, of_sample)
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         made = [each["main"](tvm.runtime.tensor(x)).numpy() for each in (ours, stock)]
         # As of constant taps.
