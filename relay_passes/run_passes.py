@@ -10,6 +10,7 @@ from tvm.ir.transform import Pass
 from microkernels.base.errors import CompileError, TvmHybridError, as_raised
 from microkernels.base.memory import without_full_collections
 from microkernels.base.tvm_compat.relax import (
+    order_symbols,
     quick_arrays,
     separate_builders,
     separate_tags,
@@ -32,6 +33,7 @@ STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 separate_builders()
 separate_tags()
 quick_arrays()
+order_symbols()
 
 
 def passes_through(

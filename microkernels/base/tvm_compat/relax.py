@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,34 @@ def quick_arrays() -> None:
         return map(item, repeat(self), range(size(self)))
 
     array.__getitem__, array.__iter__ = getitem, elements
+
+
+class _InOrder(dict[Any, None]):
+    """A set that has its elements in the order in which they were added."""
+
+    def add(self, element: Any) -> None:
+        self[element] = None
+
+    def update(self, elements: Iterable[Any]) -> None:  # type: ignore[override]
+        for element in elements:
+            self[element] = None
+
+    def __sub__(self, others: Any) -> _InOrder:
+        left = _InOrder()
+        left.update(element for element in self if element not in others)
+        return left
+
+
+def order_symbols() -> None:
+    """Lets operators that are alike become one kernel of dynamic sizes.
+
+    A kernel takes sizes that no shape has by itself as arguments. TVM keeps them in a set, which
+    has them in the order of their addresses: (height, width) for one call, (width, height) for the
+    next, so that the kernels differ, and those of every process do.
+
+    Needs that `relax.utils` calls nothing else `set`, and only adds elements, and subtracts sets.
+    """
+    vars(relax.utils)["set"] = _InOrder
 
 
 def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:

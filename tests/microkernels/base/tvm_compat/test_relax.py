@@ -114,6 +114,24 @@ def test_threads_call_tagged_functions_at_the_same_time() -> None:
             tagged(x)
 
 
+def test_a_kernel_takes_sizes_in_the_order_of_the_shapes_that_have_them() -> None:
+    tvm_compat.order_symbols()  # once more does nothing
+    names = [f"n{place}" for place in range(16)]
+    symbols = [tirx.Var(name, "int64") for name in names]
+    own = tirx.Var("own", "int64")
+    builder = relax.BlockBuilder()
+    x, y = (
+        relax.Var(name, relax.TensorType([symbol + 1 for symbol in found] + [own], "float32"))
+        for name, found in (("x", symbols[:8]), ("y", symbols[4:]))
+    )
+    with builder.function("main", [x, y]):
+        called = builder.call_te(
+            lambda x, y: te.compute(y.shape, lambda *at: y(*at) + x(*(0 for _ in x.shape))), x, y
+        )
+        builder.emit_func_output(builder.emit(called))
+    assert [arg.name for arg in called.args[1]][2:] == names
+
+
 def test_attributes_are_made_anew_from_their_fields() -> None:
     x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
     w = relax.Var("w", relax.TensorType((4, 3, 3, 3), "float32"))
