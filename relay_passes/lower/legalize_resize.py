@@ -39,10 +39,10 @@ from microkernels.base.tvm_compat.relax import (
     Legalize,
     legalize_by_tvm,
 )
-from relay_passes.ir.graph import static_tensor
 from tir_schedules.generic.expressions import const_int, substitute
 
 MOST_TIMES = 16  # that an element of an open image is repeated
+TAPS = {"linear": 2, "cubic": 4}  # of the methods with weights
 MANY_CHANNELS = 64  # of a pixel that computes its own taps
 
 _PLACES: dict[str, Callable[[Any, Any], Any]] = {
@@ -58,28 +58,62 @@ Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
 _Tap = int | tirx.Var
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """Of an image and of the resized one, along rows and columns; `axis` is that of rows."""
+
+    axis: int
+    extents: Sequence[tirx.Expr]
+    outputs: Sequence[tirx.Expr]
+
+    @property
+    def static(self) -> tuple[list[int], list[int]] | None:
+        """The numbers; None if one is dynamic."""
+        found = [const_int(size) for size in (*self.extents, *self.outputs)]
+        known = [size for size in found if size is not None]
+        return (known[:2], known[2:]) if len(known) == len(found) else None
+
+
 def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Resizing by taps where they are constants, else TVM's way."""
-    data, result = static_tensor(call.args[0]), static_tensor(call)
-    layout, exact = str(call.attrs.layout), str(call.attrs.method) == "nearest_neighbor"
-    factors = _whole_factors(call) if exact and data is None else None
-    if factors is not None:
-        return _repeated(builder, call.args[0], layout.index("H"), factors)
-    if data is None and not exact:
-        sums = _dynamic_sums(builder, call)
-        return legalize_by_tvm(builder, call) if sums is None else sums
-    if data is None or result is None or layout not in ("NCHW", "NHWC"):
-        return legalize_by_tvm(builder, call)
-    if data.dtype != result.dtype or (not exact and data.dtype != "float32"):
-        return legalize_by_tvm(builder, call)
-    first = layout.index("H")
-    extents, outputs = data.shape[first : first + 2], result.shape[first : first + 2]
+    """Resizing by taps, which are constants of static extents, else TVM's way."""
+    sizes, found = _sizes(call), None
+    if sizes is not None and sizes.static is not None:
+        found = _by_constants(builder, call, sizes.axis, *sizes.static)
+    elif sizes is not None and str(call.attrs.method) == "nearest_neighbor":
+        found = _repeated(builder, call, sizes)
+    elif sizes is not None:
+        found = _dynamic_sums(builder, call, sizes)
+    return legalize_by_tvm(builder, call) if found is None else found
+
+
+def _sizes(call: relax.Call) -> _Sizes | None:
+    """The sizes of a call that is not left to TVM for its layout or type."""
+    before, after, layout = call.args[0].ty, call.ty, str(call.attrs.layout)
+    shapes = isinstance(before.shape, relax.ShapeExpr) and isinstance(after.shape, relax.ShapeExpr)
+    if not shapes or layout not in ("NCHW", "NHWC") or before.dtype != after.dtype:
+        return None
+    method, dtype = str(call.attrs.method), str(before.dtype)
+    if method != "nearest_neighbor" and (method not in TAPS or dtype != "float32"):
+        return None
+    axis = layout.index("H")
+    of_both = slice(axis, axis + 2)
+    return _Sizes(axis, before.shape.values[of_both], after.shape.values[of_both])
+
+
+def _by_constants(
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    axis: int,
+    extents: Sequence[int],
+    outputs: Sequence[int],
+) -> relax.Expr | None:
+    """Resizing by taps that are constants; None if they are not known."""
     taps = [_taps(call, n, m) for n, m in zip(extents, outputs, strict=True)]
     known = [each for each in taps if each is not None]
     if len(known) != 2:
-        return legalize_by_tvm(builder, call)
-    if exact:
-        return _nearest_elements(builder, call.args[0], first, extents, [t for t, _ in known])
+        return None
+    if str(call.attrs.method) == "nearest_neighbor":
+        return _nearest_elements(builder, call.args[0], axis, extents, [t for t, _ in known])
     tables = [relax.const(np.ascontiguousarray(table.T)) for pair in known for table in pair]
     # Of a much smaller result, most of a row would be made for nothing.
     return _weighted_sums(builder, call, tables, at_once=2 * outputs[1] < extents[1])
@@ -140,26 +174,20 @@ def _at_once(call: relax.Call) -> bool:
     return str(call.attrs.method) == "linear" and str(call.attrs.layout) == "NHWC"
 
 
-def _dynamic_sums(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
+def _dynamic_sums(
+    builder: relax.BlockBuilder, call: relax.Call, sizes: _Sizes
+) -> relax.Expr | None:
     """Sums for an image of dynamic extents; None for what is left to TVM.
 
     A pixel of many channels computes its own taps: on Zen 4, those of 64 to 512 channels take 1% to
     9% less time without tables, those of 3 to 32 channels 1% to 16% more. Other images have one
     kernel that computes all tables.
     """
-    before, after, layout = call.args[0].ty, call.ty, str(call.attrs.layout)
-    coordinates, method = str(call.attrs.coordinate_transformation_mode), str(call.attrs.method)
-    shapes = isinstance(before.shape, relax.ShapeExpr) and isinstance(after.shape, relax.ShapeExpr)
-    if not shapes or layout not in ("NCHW", "NHWC") or method not in ("linear", "cubic"):
-        return None
+    coordinates = str(call.attrs.coordinate_transformation_mode)
     if coordinates not in _PLACES or int(call.attrs.cubic_exclude):
         return None
-    if {str(before.dtype), str(after.dtype)} != {"float32"}:
-        return None
-    first = layout.index("H")
-    extents = before.shape.values[first : first + 2]
-    outputs = after.shape.values[first : first + 2]
-    channels = const_int(before.shape.values[layout.index("C")])
+    first = sizes.axis
+    channels = const_int(call.args[0].ty.shape.values[str(call.attrs.layout).index("C")])
 
     if _at_once(call) and channels is not None and channels >= MANY_CHANNELS:
 
@@ -167,10 +195,10 @@ def _dynamic_sums(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr |
             axes = map(functools.partial(_placed, call), x.shape[first : first + 2], outputs)
             return _summed_at_once(x, first, *axes)
 
-        return builder.call_te(sums, call.args[0], *outputs, primfunc_name_hint="resize2d")
+        return builder.call_te(sums, call.args[0], *sizes.outputs, primfunc_name_hint="resize2d")
 
-    def tables(*sizes: tirx.Expr) -> list[te.Tensor]:
-        axes = map(functools.partial(_placed, call), sizes[:2], sizes[2:])
+    def tables(*given: tirx.Expr) -> list[te.Tensor]:
+        axes = map(functools.partial(_placed, call), given[:2], given[2:])
         return [
             te.compute((axis.taps, axis.outputs), element, name="taps")
             for axis in axes
@@ -179,7 +207,7 @@ def _dynamic_sums(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr |
 
     # By itself: in one kernel with what reads it, a table would be computed for every element.
     made = builder.emit(
-        builder.call_te(tables, *extents, *outputs, primfunc_name_hint="resize_taps")
+        builder.call_te(tables, *sizes.extents, *sizes.outputs, primfunc_name_hint="resize_taps")
     )
     read = [builder.emit(relax.TupleGetItem(made, number)) for number in range(4)]
     return _weighted_sums(builder, call, read)
@@ -188,7 +216,7 @@ def _dynamic_sums(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr |
 def _placed(call: relax.Call, extent: tirx.Expr, outputs: tirx.Expr) -> _Axis:
     """An axis of dynamic extent, with the taps of the call."""
     method = str(call.attrs.method)
-    taps = 2 if method == "linear" else 4
+    taps = TAPS[method]
     scale = extent.astype("float32") / outputs.astype("float32")
 
     def place(at: tirx.Expr) -> tirx.Expr:
@@ -214,21 +242,6 @@ def _placed(call: relax.Call, extent: tirx.Expr, outputs: tirx.Expr) -> _Axis:
     return _Axis(outputs, taps, index, weight)
 
 
-def _whole_factors(call: relax.Call) -> list[int] | None:
-    """How often open rows and columns are repeated; None if that is not known."""
-    before, after = call.args[0].ty.shape, call.ty.shape
-    how = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
-    layout = str(call.attrs.layout)
-    shapes = isinstance(before, relax.ShapeExpr) and isinstance(after, relax.ShapeExpr)
-    if how != ("asymmetric", "floor") or not shapes or layout not in ("NCHW", "NHWC"):
-        return None
-    first = layout.index("H")
-    pairs = zip(before.values[first : first + 2], after.values[first : first + 2], strict=True)
-    found = [_factor(one, other) for one, other in pairs]
-    known = [factor for factor in found if factor is not None]
-    return known if len(known) == 2 else None
-
-
 def _factor(before: tirx.Expr, after: tirx.Expr) -> int | None:
     analyzer = Analyzer()
     for factor in range(1, MOST_TIMES + 1):
@@ -238,25 +251,30 @@ def _factor(before: tirx.Expr, after: tirx.Expr) -> int | None:
     return None
 
 
-def _repeated(
-    builder: relax.BlockBuilder, x: relax.Expr, axis: int, factors: Sequence[int]
-) -> relax.Expr:
-    """Every element some times over, along two axes."""
+def _repeated(builder: relax.BlockBuilder, call: relax.Call, sizes: _Sizes) -> relax.Expr | None:
+    """Every element some times over, along two axes; None if that is not known."""
+    how = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
+    if how != ("asymmetric", "floor"):
+        return None
+    found = [_factor(one, other) for one, other in zip(sizes.extents, sizes.outputs, strict=True)]
+    factors = [factor for factor in found if factor is not None]
+    if len(factors) != 2:
+        return None
 
     def compute(x: te.Tensor) -> te.Tensor:
         shape = list(x.shape)
         for number, factor in enumerate(factors):
-            shape[axis + number] = shape[axis + number] * factor
+            shape[sizes.axis + number] = shape[sizes.axis + number] * factor
 
         def element(*at: tirx.Var) -> tirx.Expr:
             place: list[tirx.Expr] = list(at)
             for number, factor in enumerate(factors):
-                place[axis + number] = at[axis + number] // factor
+                place[sizes.axis + number] = at[sizes.axis + number] // factor
             return x(*place)
 
         return te.compute(shape, element, name="resized")
 
-    return builder.call_te(compute, x, primfunc_name_hint="resize2d")
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="resize2d")
 
 
 def _nearest_elements(

@@ -29,9 +29,9 @@ SIZES = ((10, 18), (5, 4), (13, 9))
 """Of an image 5 x 9: whole factors; smaller; larger, and as it is."""
 
 
-def module(layout: str, dtype: str, **attrs: str) -> IRModule:
+def module(layout: str, dtype: str, batch: int | tirx.Var = 1, **attrs: str) -> IRModule:
     """All SIZES of an image 5 x 9 with 3 channels."""
-    shape = (1, 3, 5, 9) if layout == "NCHW" else (1, 5, 9, 3)
+    shape = (batch, 3, 5, 9) if layout == "NCHW" else (batch, 5, 9, 3)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, dtype))
     with builder.function("main", [x]):
@@ -177,6 +177,18 @@ def test_dynamic_extents(
         made = [each["main"](tvm.runtime.tensor(x)).numpy() for each in (ours, stock)]
         # As of constant taps.
         np.testing.assert_allclose(*made, rtol=0, atol=16 * 13 * EPSILON)
+
+
+@pytest.mark.parametrize("method", ["linear", "cubic", "nearest_neighbor"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_dynamic_batch_has_the_constants_of_a_static_one(layout: str, method: str) -> None:
+    attrs = {"method": method, "coordinate_transformation_mode": "half_pixel"}
+    static, whole = (module(layout, "float32", batch, **attrs) for batch in (2, N))
+    assert kernels(whole) == ["generic_injective"] * len(SIZES)
+    x = np.concatenate([image(layout), -image(layout)])
+    legalized = legalize_operators()
+    for one, other in zip(run(legalized(whole), x), run(legalized(static), x), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
