@@ -43,10 +43,10 @@ attributes #0 = {{ alwaysinline nounwind }}
 attributes #1 = {{ nounwind memory(inaccessiblemem: readwrite) }}
 """
 
-# A number that LLVM takes for a variable.
-_HIDDEN = "tvm_hybrid_hidden"
-_HIDDEN_LLVM_IR = f"""
-define linkonce_odr i32 @{_HIDDEN}(i32 %number) #0 {{
+HIDDEN = "tvm_hybrid_hidden"
+"""A function whose result is its argument, a number, and for LLVM a variable."""
+HIDDEN_LLVM_IR = f"""
+define linkonce_odr i32 @{HIDDEN}(i32 %number) #0 {{
   %same = call i32 asm "", "=r,0"(i32 %number) #1
   ret i32 %same
 }}
@@ -58,10 +58,10 @@ attributes #1 = {{ nounwind memory(none) }}
 @contextlib.contextmanager
 def whole_loop(extent: int | Expr, hidden: bool = False) -> Iterator[Expr]:
     """A loop that LLVM does not write out in part; if its extent is `hidden`, nor all of it."""
-    texts = (_WHOLE_LOOP_LLVM_IR, _HIDDEN_LLVM_IR if hidden else "")
+    texts = (_WHOLE_LOOP_LLVM_IR, HIDDEN_LLVM_IR if hidden else "")
     with llvm_functions(*texts):
         if hidden:
-            extent = bind(I.call_extern("int32", _HIDDEN, extent))
+            extent = bind(I.call_extern("int32", HIDDEN, extent))
         with I.serial(extent) as index:
             I.evaluate(I.call_extern("int32", _WHOLE_LOOP))
             yield index

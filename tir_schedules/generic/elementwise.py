@@ -39,15 +39,19 @@ from .expressions import (
 )
 from .interleave import interleaving_loops, interleaving_of
 from .loops import (
+    COPIED_VECTORS,
     Strides,
     access_strides,
     collapsed,
+    has_copies,
+    hidden,
     nested,
     sequence,
     serial,
     store_statement,
     threads_sharing,
     vectorized,
+    with_copies,
 )
 from .nest import Axis, Nest, analyzer_for
 from .strided_reads import stage, strided_loads
@@ -74,6 +78,10 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
         tile = transpose_axes(part, loads, stores, machine)
         mixed = interleaving_of(part, loads, stores, machine) if tile is None else None
         if tile is None and mixed is None:
+            copied = with_copies(part, part.spatial[:-1])
+            if copied is not part:
+                part = copied.simplified()
+                loads, stores = access_strides(part)
             rows.append(_rows(part, loads, stores, machine, threads))
             names.append("generic_injective")
             continue
@@ -202,6 +210,8 @@ def _rows(
     far, most = far_lanes(nest, (strides[row.var] for strides in loads), machine)
     if far and len(axes) == 1 and row.extent >= most * threads:
         lanes = far
+    copied = has_copies(nest, (strides[row.var] for strides in (*loads, *stores)))
+    lanes *= COPIED_VECTORS if copied else 1
     main, tail = divmod(row.extent, lanes)
 
     strided = strided_loads(nest, row)
@@ -218,7 +228,8 @@ def _rows(
     rest = [vector(int64(main * lanes), tail)] if tail else []
     passes = math.prod(axis.extent for axis in axes[:-1])
     if passes >= 8 * threads or threads == 1 or main <= 1:
-        body = [serial(main, lambda step: vector(step * int64(lanes), lanes))] if main else []
+        loop = hidden if copied else serial
+        body = [loop(main, lambda step: vector(step * int64(lanes), lanes))] if main else []
         return _Rows(axes[:-1], sequence([*body, *rest]), threads)
     step = Axis.new(main, "step")
     body = [nested((*axes[:-1], step), vector(step.var * int64(lanes), lanes), machine, threads)]

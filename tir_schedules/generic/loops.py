@@ -18,7 +18,9 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import ForKind
 
+from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from microkernels.machines.machine import Machine
+from microkernels.microkernel import HIDDEN, HIDDEN_LLVM_IR
 from microkernels.vector.expressions import Expr, element_of
 from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_worth
 
@@ -28,6 +30,7 @@ from .expressions import (
     int64,
     loads_of,
     map_loads,
+    same,
     strides_of,
     substitute,
     variables_beside_loads,
@@ -39,6 +42,19 @@ from .vector_math import lower_math
 
 OPERATION_CYCLES, ELEMENT_CYCLES = 1.18, 2.96
 """Of a vector: what costs as much as an addition, and a read or a write from L2."""
+
+COPIED_VECTORS = 2
+"""Vectors of a row that are read before they are stored to several places.
+
+One at a time is slower by a fifth on Zen 4 where addresses are alike modulo 4 KB: each read waits
+for the store before it.
+"""
+
+MOST_COPIES = 4
+"""Places that a loop over a row may store each element to.
+
+Places that are a multiple of 4 KB apart share a set of L1: on Zen 4, eight of them are slower.
+"""
 
 Strides = dict[tirx.Var, "int | None"]
 
@@ -187,6 +203,47 @@ def collapsed(nest: Nest, bounds: Bounds | None = None) -> Nest:
     return merged_nest.substituted(final).simplified()
 
 
+def with_copies(nest: Nest, axes: Iterable[Axis]) -> Nest:
+    """A flat nest that copies, with axes along which it reads the same as more stores.
+
+        for i, j: y[i, j] = x[j]    ->    for j: y[0, j] = x[j]; y[1, j] = x[j]
+
+    So a row is read once for several places, and LLVM makes no memcpy of it. Of an axis with too
+    many steps, a part is more stores.
+    """
+    value = nest.stores[0].value
+    if nest.lets or nest.reduce or not isinstance(value, TensorLoad):
+        return nest
+    if not all(same(store.value, value) for store in nest.stores):
+        return nest
+    used = variables_of(value)
+    for axis in axes:
+        most = 0 if axis.end is not None or axis.var in used else MOST_COPIES // len(nest.stores)
+        count = max((n for n in range(1, most + 1) if axis.extent % n == 0), default=1)
+        if count == 1:
+            continue
+        outer = Axis.new(axis.extent // count, axis.var.name)
+        places = [outer.var * int64(count) + int64(place) for place in range(count)]
+        copies = [nest.substituted({axis.var: place}).stores for place in places]
+        spatial = [outer if each is axis else each for each in nest.spatial]
+        new = tuple(store for group in zip(*copies, strict=True) for store in group)
+        nest = replace(nest, spatial=tuple(spatial), stores=new).tidied()
+    return nest
+
+
+def has_copies(nest: Nest, steps: Iterable[int | None]) -> bool:
+    """Whether a nest stores elements to several places (`with_copies`), by its steps along a row.
+
+    Parameters
+    ----------
+    steps : iterable of int or None
+        Of all loads and stores.
+    """
+    value = nest.stores[0].value
+    alike = all(same(store.value, value) for store in nest.stores)
+    return len(nest.stores) > 1 and isinstance(value, TensorLoad) and alike and set(steps) == {1}
+
+
 def _followed(value: Expr, values: dict[tirx.Var, Expr]) -> Expr:
     while isinstance(value, tirx.Var) and value in values:
         value = values[value]
@@ -223,6 +280,21 @@ def serial(
         return body(int64(0))
     axis = Axis.new(extent)
     return tirx.For(axis.var, int64(0), int64(extent), kind, body(axis.var))
+
+
+def hidden(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    """A loop of an extent that LLVM does not know.
+
+    Of a known one it can tell that the places of copies are apart, and makes a memcpy of each.
+    """
+    if extent == 1:
+        return body(int64(0))
+    var, count = tirx.Var("i", "int64"), tirx.Var("count", "int32")
+    number = tirx.call_extern("int32", HIDDEN, tirx.const(extent, "int32"))
+    loop = tirx.For(var, int64(0), tirx.Cast("int64", count), ForKind.SERIAL, body(var))
+    return tirx.AttrStmt(
+        int64(0), IMPORT_LLVM, HIDDEN_LLVM_IR, tirx.SeqStmt([tirx.Bind(count, number), loop])
+    )
 
 
 def vectorized(lanes: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:

@@ -7,9 +7,10 @@ import re
 import numpy as np
 import pytest
 import scipy.special
+import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 
 from tests.examples import examples
@@ -165,6 +166,37 @@ def test_pieces_of_the_same_rows_share_their_loop() -> None:
     # One loop over the 72 pixels, in which all three pieces of a pixel are written.
     assert str(func.script()).count("T.int64(72)") == 1
     np.testing.assert_array_equal(result, np.concatenate(xs, 3))
+
+
+@examples(25)
+@given(
+    st.tuples(extents, extents),
+    st.tuples(*[st.integers(1, 9)] * 2),
+    st.sampled_from(["float32", "int64", "bool", "int8"]),
+    st.sampled_from(ISAS),
+    st.booleans(),
+    st.sampled_from([1, 2]),
+)
+def test_tile_is_exact(
+    shape: tuple[int, int], repeats: tuple[int, int], dtype: str, isa: str, end: bool, threads: int
+) -> None:
+    x = random_array(shape, dtype)
+    result, _, _ = run_guarded(lambda x: op.tile(x, list(repeats)), [x], threads, isa, end)
+    np.testing.assert_array_equal(result, np.tile(x, repeats))
+
+
+@pytest.mark.parametrize("repeats", [(2, 2), (1, 5), (5, 1), (6, 1), (1, 8), (8, 4), (2, 3)])
+def test_a_row_is_read_once_for_its_copies(repeats: tuple[int, int]) -> None:
+    x = random_array((8, 1000), "float32")
+    result, _, func = run_guarded(lambda x: op.tile(x, list(repeats)), [x])
+    np.testing.assert_array_equal(result, np.tile(x, repeats))
+    # Four copies at most; of a number of them that four, three and two do not divide, one.
+    copies = {(1, 5): 1, (5, 1): 1, (6, 1): 3, (2, 3): 2}.get(repeats, 4)
+    assert "memcpy" not in assembly(func) or copies == 1
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, stores.append))
+    row, lanes = 1000 * (8 if repeats[1] == 1 else 1), 32 if copies > 1 else 16
+    assert len(stores) == copies * (2 if row % lanes else 1)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

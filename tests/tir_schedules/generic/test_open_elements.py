@@ -56,6 +56,29 @@ CASES: dict[str, Case] = {
         lambda x: te.compute((2 * N, 3 * M), lambda i, j: x[i % _one(N), j % _one(M)]),
         lambda x: np.tile(x, (2, 3)),
     ),
+    "tiled many times": (
+        lambda x: te.compute((5 * N, 8 * M), lambda i, j: x[i % _one(N), j % _one(M)]),
+        lambda x: np.tile(x, (5, 8)),
+    ),
+    "as often as it has rows": (
+        lambda x: te.compute((N, N * M), lambda i, j: x[i, j % _one(M)]),
+        lambda x: np.tile(x, (1, x.shape[0])),
+    ),
+    "tiled behind the first": (
+        lambda x: te.compute(
+            (N, 2 * M),
+            lambda i, j: tirx.if_then_else(j < 1, tirx.const(7.0), x[i, j % _one(M)]),
+        ),
+        lambda x: np.where(np.arange(2 * x.shape[1]) < 1, np.float32(7), np.tile(x, (1, 2))),
+    ),
+    "turned": (
+        lambda x: te.compute((N, 2 * M), lambda i, j: x[i, (j + 1) % _one(M)]),
+        lambda x: np.roll(np.tile(x, (1, 2)), -1, 1),
+    ),
+    "edges of another size": (
+        lambda x: te.compute((N, 2 * N), lambda i, j: x[i, j % _one(M)]),
+        lambda x: x[:, np.arange(2 * x.shape[0]) % x.shape[1]],
+    ),
     "wrapped": (
         lambda x: te.compute((N, M + 5), lambda i, j: x[i, tirx.floormod(j - 2, _one(M))]),
         lambda x: np.pad(x, ((0, 0), (2, 3)), mode="wrap"),
@@ -141,6 +164,10 @@ CASES: dict[str, Case] = {
         lambda x: te.compute((2 * N, 2 * M), lambda i, j: x[i % N, j % M]),
         lambda x: np.tile(x, (2, 2)),
     ),
+    "a part of a period": (
+        lambda x: te.compute((N, M + M // 2), lambda i, j: x[i, j % M]),
+        lambda x: np.tile(x, (1, 2))[:, : x.shape[1] + x.shape[1] // 2],
+    ),
     "stretched": (
         lambda x: te.compute((N, M), lambda i, j: x[i, j * 2 // 3]),
         lambda x: x[:, np.arange(x.shape[1]) * 2 // 3],
@@ -153,6 +180,7 @@ CASES: dict[str, Case] = {
     ),
 }  # fmt: skip
 WITH_QUESTIONS = ("greater ones", "within a period", "stretched")  # for each element
+BEST = isa_named("avx512")
 OF_SOME = ("wrapped", "edges", "reflected")  # which have elements where there are none to read
 
 
@@ -202,6 +230,23 @@ def test_rows_read_in_steps_are_vectors(step: int, isa: str) -> None:
                 result = guarded(np.full((3, row), np.nan, np.float32), at_end)
                 run(tensor_of(guarded(array, at_end)), tensor_of(result))
                 np.testing.assert_array_equal(result, array[:, ::step] + np.float32(1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_row_is_read_once_for_its_copies(dtype: str) -> None:
+    """Rows of fewer elements than two vectors, of as many, of more; nothing outside is touched."""
+    x = te.placeholder((N, M), dtype, name="x")
+    tiled = te.compute((2 * N, 2 * M), lambda i, j: x[i % _one(N), j % _one(M)])
+    scheduled, _ = schedule_generic(te.create_prim_func([x, tiled]), Machine("znver4", BEST))
+    lanes = 2 * Machine("znver4", BEST).isa.vector_bits // (8 * np.dtype(dtype).itemsize)
+    assert _vectors(scheduled) == {lanes}
+    run = tvm.compile(scheduled, "llvm")
+    for row in (1, lanes - 1, lanes, lanes + 1, 2 * lanes, 3 * lanes - 1):
+        array = (100 * np.random.default_rng(row).random((3, row))).astype(dtype)
+        for at_end in (True, False):
+            result = guarded(np.full((6, 2 * row), 101, dtype), at_end)
+            run(tensor_of(guarded(array, at_end)), tensor_of(result))
+            np.testing.assert_array_equal(result, np.tile(array, (2, 2)))
 
 
 def _vectors(function: tirx.PrimFunc) -> set[int]:

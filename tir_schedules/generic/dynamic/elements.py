@@ -36,13 +36,16 @@ from ..expressions import (
 )
 from ..inline import merge_nests
 from ..loops import (
+    COPIED_VECTORS,
     flattened,
+    has_copies,
     numbers_used,
     parameter_views,
     sequence,
     store_statement,
     temporary_view,
     vectorized,
+    with_copies,
     with_statements,
 )
 from ..nest import Axis, Nest, NotHandledError, Program, analyzer_for
@@ -153,6 +156,10 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         lanes = lanes_for(nest, machine)
         if loads and lanes > 1:
             return _strided_row(nest, axis, loads, lanes)
+        positions = [each.indices[0] for each in (*nest.reads(), *nest.stores)]
+        steps = (step_along(nest, position, axis) for position in positions)
+        if lanes > 1 and has_copies(nest, steps):
+            return _strided_row(nest, axis, [], COPIED_VECTORS * lanes)
     body = _over(nest, number + 1, most, machine)
     if not shared and len(nest.spatial) == 1:
         return _near_or_far(nest, axis, body, machine)
@@ -287,9 +294,41 @@ def _without(nest: Nest, period: _Period, quotient: Expr, rest: Expr) -> Nest:
     return nest.with_values(in_value)
 
 
+def _whole_periods(piece: Piece, period: _Period) -> tuple[Expr, Expr] | None:
+    """The length of periods and their number, if the piece has no part of one.
+
+    A length that is 1 in place of 0 is taken as 0: then there is nothing in the periods.
+    """
+    end, length = piece.end, period.divisor
+    if const_int(piece.first) != 0 or const_int(period.base) != 0 or not isinstance(end, tirx.Mul):
+        return None
+    if isinstance(length, tirx.Max) and const_int(length.b) == 1:
+        length = length.a
+    analyzer = piece.nest.analyzer()
+    for count in (end.b, end.a):
+        if analyzer.can_prove_equal(length * count, end):
+            return length, count
+    return None
+
+
 def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Machine) -> tirx.Stmt:
     """A loop over periods, and one over what of a period lies in the piece."""
     nest, old, length = piece.nest, piece.nest.spatial[number], period.length
+    shared = number == 0 and machine.threads > 1
+    kind = ForKind.PARALLEL if shared else ForKind.SERIAL
+    whole = _whole_periods(piece, period)
+    if whole is not None:
+        length, count = whole
+        which, within = open_axis("period", count), open_axis(old.var.name, length)
+        nest = _without(nest, period, which.var, within.var)
+        nest = nest.substituted({old.var: which.var * length + within.var})
+        spatial = [*nest.spatial[:number], which, within, *nest.spatial[number + 1 :]]
+        nest = replace(nest, spatial=tuple(spatial)).tidied()
+        if not shared:
+            nest = with_copies(nest, [which])
+        which = nest.spatial[number]
+        body = _piece(Piece(int64(0), length, nest), number + 1, most, machine)
+        return tirx.For(which.var, int64(0), which.stated, kind, body)
     analyzer = nest.analyzer()
     first, end = (analyzer.simplify(each + period.base) for each in (piece.first, piece.end))
     begun = analyzer.simplify(tirx.floordiv(first, length))
@@ -306,8 +345,6 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
         nest.analyzer().simplify(tirx.Min(end - before, length)),
         nest,
     )
-    shared = number == 0 and machine.threads > 1
-    kind = ForKind.PARALLEL if shared else ForKind.SERIAL
     body = _piece(part, number + 1, most, machine)
     return tirx.For(which.var, int64(0), which.stated, kind, body)
 

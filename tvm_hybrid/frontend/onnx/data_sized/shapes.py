@@ -119,7 +119,7 @@ def _tile(inputs: Inputs, attrs: Attrs) -> Any:
             lambda *i: data(
                 *(
                     tirx.floormod(place, te.max(size, 1))
-                    for place, size in zip(i, data.shape, strict=True)
+                    for place, size in zip(i, dims, strict=True)
                 )
             ),
             name="tiled",

@@ -96,6 +96,8 @@ def test_expand_tile_and_constants() -> None:
             (lambda g, one, _: g.node("Expand", g.constant([[1.0, 2, 3, 4]], np.float32),
                                       g.node("Shape", one)), ("n", 4), np.float32),
             (lambda g, one, _: g.node("Tile", one, g.constant([2, 3])), ("n", 12), np.float32),
+            (lambda g, one, _: g.node("Tile", one, g.constant([1, 5])), ("n", 20), np.float32),
+            (lambda g, one, _: g.node("Tile", one, g.constant([4, 0])), (None, 0), np.float32),
             (with_shape("Tile", "count", 1), ("n", 4), np.float32),
             (with_shape("ConstantOfShape", "rows", 2), ("n", 2), np.float32),
             (with_shape("ConstantOfShape", "count"), ("n",), np.float32),
