@@ -76,7 +76,7 @@ class AttrStmt(Stmt):
     attr_key: str
     value: Expr
     body: Stmt
-    def __init__(self, node: Any, attr_key: str, value: Expr | float, body: Stmt) -> None: ...
+    def __init__(self, node: Any, attr_key: str, value: Expr | float | str, body: Stmt) -> None: ...
 
 class Return(Stmt):
     value: Expr

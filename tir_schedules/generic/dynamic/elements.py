@@ -48,7 +48,7 @@ from ..loops import (
     with_copies,
     with_statements,
 )
-from ..nest import Axis, Nest, NotHandledError, Program, analyzer_for
+from ..nest import Axis, Nest, NotHandledError, Program, Store, analyzer_for
 from ..pieces import Piece, pieces
 from ..read_program import read_program
 from ..sample_tables import with_sample_tables
@@ -156,8 +156,8 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         lanes = lanes_for(nest, machine)
         if loads and lanes > 1:
             return _strided_row(nest, axis, loads, lanes)
-        positions = [each.indices[0] for each in (*nest.reads(), *nest.stores)]
-        steps = (step_along(nest, position, axis) for position in positions)
+        accesses: list[TensorLoad | Store] = [*nest.reads(), *nest.stores]
+        steps = (step_along(nest, each.indices[0], axis) for each in accesses)
         if lanes > 1 and has_copies(nest, steps):
             return _strided_row(nest, axis, [], COPIED_VECTORS * lanes)
     body = _over(nest, number + 1, most, machine)
@@ -315,36 +315,31 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
     """A loop over periods, and one over what of a period lies in the piece."""
     nest, old, length = piece.nest, piece.nest.spatial[number], period.length
     shared = number == 0 and machine.threads > 1
-    kind = ForKind.PARALLEL if shared else ForKind.SERIAL
-    whole = _whole_periods(piece, period)
-    if whole is not None:
-        length, count = whole
-        which, within = open_axis("period", count), open_axis(old.var.name, length)
-        nest = _without(nest, period, which.var, within.var)
-        nest = nest.substituted({old.var: which.var * length + within.var})
-        spatial = [*nest.spatial[:number], which, within, *nest.spatial[number + 1 :]]
-        nest = replace(nest, spatial=tuple(spatial)).tidied()
-        if not shared:
-            nest = with_copies(nest, [which])
-        which = nest.spatial[number]
-        body = _piece(Piece(int64(0), length, nest), number + 1, most, machine)
-        return tirx.For(which.var, int64(0), which.stated, kind, body)
     analyzer = nest.analyzer()
     first, end = (analyzer.simplify(each + period.base) for each in (piece.first, piece.end))
-    begun = analyzer.simplify(tirx.floordiv(first, length))
-    count = analyzer.simplify(tirx.floordiv(end + length - int64(1), length) - begun)
+    whole = _whole_periods(piece, period)
+    if whole is None:
+        begun = analyzer.simplify(tirx.floordiv(first, length))
+        count = analyzer.simplify(tirx.floordiv(end + length - int64(1), length) - begun)
+    else:
+        begun, (length, count) = int64(0), whole
     which, within = open_axis("period", count), open_axis(old.var.name, length)
     quotient = begun + which.var
     nest = _without(nest, period, quotient, within.var)
     at = quotient * length + within.var - period.base
     spatial = (*nest.spatial[:number], which, within, *nest.spatial[number + 1 :])
     nest = replace(nest.substituted({old.var: at}), spatial=spatial).tidied()
-    before = quotient * length
-    part = Piece(
-        nest.analyzer().simplify(tirx.Max(first - before, int64(0))),
-        nest.analyzer().simplify(tirx.Min(end - before, length)),
-        nest,
-    )
+    if whole is None:
+        before = quotient * length
+        part = Piece(
+            nest.analyzer().simplify(tirx.Max(first - before, int64(0))),
+            nest.analyzer().simplify(tirx.Min(end - before, length)),
+            nest,
+        )
+    else:
+        nest = nest if shared else with_copies(nest, [which])
+        which, part = nest.spatial[number], Piece(int64(0), length, nest)
+    kind = ForKind.PARALLEL if shared else ForKind.SERIAL
     body = _piece(part, number + 1, most, machine)
     return tirx.For(which.var, int64(0), which.stated, kind, body)
 
