@@ -84,7 +84,7 @@ def _command(name: str, command: click.Command) -> str:
         max_content_width=100,
         terminal_width=100,
         # As in use: click keeps the first help option that a command gets.
-        help_option_names=cli.context_settings["help_option_names"],
+        **cli.context_settings,
     )
     return f"### {name}\n\n```text\n{command.get_help(context)}\n```\n"
 

@@ -27,7 +27,7 @@ import click
 import numpy as np
 
 import tvm_hybrid
-from tvm_hybrid.cli.base.options import NamedSize
+from tvm_hybrid.cli.base.options import NAMED_SIZE
 from tvm_hybrid.runtime.tensors import numpy_dtype
 
 REPEAT = 60
@@ -180,7 +180,7 @@ def threads_left(call: Call) -> None:
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, path_type=Path))
-@click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a dimension.")
+@click.option("--dim", "sizes", type=NAMED_SIZE, multiple=True, help="Size of a dimension.")
 @click.option("--threads", default=2, show_default=True, help="Of a run.")
 @click.option("--one-of-many", "alone", is_flag=True, hidden=True)
 def main(model: Path, sizes: tuple[tuple[str, int], ...], threads: int, alone: bool) -> None:

@@ -67,7 +67,7 @@ sys.exit(tvm_hybrid_command.main())
         "microkernels.base.logs",
         "click",
         "tvm_hybrid.cli.group",
-        "tvm_hybrid.cli.doctor",
+        "tvm_hybrid.cli.machine",
     ],
 )
 def test_ctrl_c_while_modules_are_imported(module: str) -> None:

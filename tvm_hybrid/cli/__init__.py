@@ -1,4 +1,4 @@
-"""The command line: `tvm-hybrid COMMAND`, one module a command, imported when it is used."""
+"""The command line: `tvm-hybrid COMMAND`. The file of a command is imported when it is used."""
 
 from .group import main
 

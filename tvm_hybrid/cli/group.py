@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import logging
 import os
 import sys
@@ -23,50 +22,50 @@ from .base.console import interruptible
 
 INTERRUPTED = 130
 
-COMMANDS = (
-    "compile",
-    "run",
-    "bench",
-    "serve",
-    "verify",
-    "quantize",
-    "explain",
-    "report",
-    "check",
-    "scale",
-    "tune",
-    "layouts",
-    "records",
-    "simulate",
-    "record-spaces",
-    "calibrate",
-    "kernels",
-    "doctor",
-    "completion",
-)
+COMMANDS = {
+    "compile": "program",
+    "run": "program",
+    "bench": "bench",
+    "serve": "program",
+    "verify": "program",
+    "quantize": "quantize",
+    "explain": "program",
+    "report": "program",
+    "check": "program",
+    "scale": "scale",
+    "tune": "tune",
+    "layouts": "tune",
+    "records": "records",
+    "simulate": "simulate",
+    "record-spaces": "simulate",
+    "calibrate": "machine",
+    "kernels": "machine",
+    "doctor": "machine",
+    "completion": "completion",
+}
+"""Commands in the order of a user's work, and the module of each."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are the other modules of this package.
 
     A command's module has a `click.Command` of the command's name. It is imported when the command
-    is used, or when help lists it, so that one command does not pay for the imports of another.
+    is used, or when help lists it, so that one command does not pay for the imports of others.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the commands that are there, in the order of a user's work."""
-        return [name for name in COMMANDS if importlib.util.find_spec(_module_of(name))]
+        """Names of the commands, in the order of a user's work."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called `cmd_name`, or None."""
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(_module_of(cmd_name))
-        for value in vars(module).values():
-            if isinstance(value, click.Command) and value.name == cmd_name:
-                add_examples(value, cmd_name)
-                return value
-        return None
+        module = importlib.import_module(f".{COMMANDS[cmd_name]}", __package__)
+        commands = (each for each in vars(module).values() if isinstance(each, click.Command))
+        command = next(each for each in commands if each.name == cmd_name)
+        add_examples(command, cmd_name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -75,18 +74,16 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
             if not near:
                 raise
             message = f"No such command {args[0]!r}; did you mean {near[0]}?"
             raise click.UsageError(message, ctx) from error
 
 
-def _module_of(name: str) -> str:
-    return f"{__package__}.{name.replace('-', '_')}"
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(__version__, prog_name="tvm-hybrid")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context

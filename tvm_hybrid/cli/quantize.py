@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from .base.console import output_console, print_json, say, working
-from .base.options import AT_LEAST_ONE, FILE, TargetName, json_option, model_argument
+from .base.options import (
+    AT_LEAST_ONE,
+    FILE,
+    TargetName,
+    json_option,
+    model_argument,
+    num_threads_option,
+)
 
 
 @click.command("quantize")
@@ -28,6 +35,7 @@ from .base.options import AT_LEAST_ONE, FILE, TargetName, json_option, model_arg
     "mode",
     flag_value="static",
     default=True,
+    show_default=False,
     help="Ranges of activations come from --data (the default).",
 )
 @click.option(
@@ -43,23 +51,17 @@ from .base.options import AT_LEAST_ONE, FILE, TargetName, json_option, model_arg
     help="Only weights of products are narrow, of so many bits (MatMulNBits).",
 )
 @click.option(
-    "--block",
-    default=32,
-    show_default=True,
-    type=AT_LEAST_ONE,
-    help="How many weights share a scale with --weights.",
+    "--block", default=32, type=AT_LEAST_ONE, help="How many weights share a scale with --weights."
 )
 @click.option(
     "--weight-range",
     default="auto",
-    show_default=True,
     type=click.Choice(["auto", "full", "reduced"]),
     help="Weights of 8 bits (full) or 7. auto: 7 for a CPU without VNNI, which is faster so.",
 )
 @click.option(
     "--calibration",
     default="minmax",
-    show_default=True,
     type=click.Choice(["minmax", "entropy", "percentile"]),
     help="How ranges follow from the samples.",
 )
@@ -70,30 +72,18 @@ from .base.options import AT_LEAST_ONE, FILE, TargetName, json_option, model_arg
     "what lies between them.",
 )
 @click.option("--exclude", metavar="NODE", multiple=True, help="A node that stays float32.")
-@click.option(
-    "--samples",
-    default=128,
-    show_default=True,
-    type=AT_LEAST_ONE,
-    help="Samples to read at most.",
-)
+@click.option("--samples", default=128, type=AT_LEAST_ONE, help="Samples to read at most.")
 @click.option(
     "--target", type=TargetName(), help="CPU that the model is meant for. Default: this one."
 )
-@click.option(
-    "--threads",
-    "num_threads",
-    type=AT_LEAST_ONE,
-    help="Threads of one run. Default: all that TVM would use.",
-)
+@num_threads_option
 @click.option(
     "--seconds",
     default=0.05,
-    show_default=True,
     type=click.FloatRange(min=0),
     help="Length of a turn of the measurement; 0: none.",
 )
-@click.option("--seed", default=0, show_default=True, help="For random inputs.")
+@click.option("--seed", default=0, help="For random inputs.")
 @json_option
 def command(
     model: Path,

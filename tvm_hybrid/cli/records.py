@@ -12,7 +12,7 @@ from .base.console import output_console, print_json, say
 from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 if TYPE_CHECKING:
-    from ..records.record import OtherLine, Record
+    from ..records.record import Record
     from ..records.record_file import Located
     from ..records.record_rewrite import Rewritten
     from ..records.record_store import RecordStore
@@ -23,7 +23,6 @@ format_option = click.option(
     "_format",
     type=click.Choice(["metaschedule"]),
     default="metaschedule",
-    show_default=True,
     help="MetaSchedule's JSON database: a folder with two files.",
 )
 
@@ -58,14 +57,10 @@ def export(
     from ..tvm_routes.metaschedule import export_records
 
     result = export_records(RecordStore(file), folder, machine, threads, model)
-    if as_json:
-        print_json(_as_json(result))
-        return
-    _show(result)
-    say(
-        f"{len(result.taken)} regions written as {result.programs} programs, {result.known} known "
-        f"already, {len(result.left_out)} left out"
+    done = (
+        f"{len(result.taken)} regions written as {result.programs} programs, {result.known} known"
     )
+    _tell(result, f"{done} already, {len(result.left_out)} left out", as_json)
 
 
 @click.command("import")
@@ -89,14 +84,8 @@ def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json:
 
     known = [] if model is None else regions_of_model(model)
     result = import_records(folder, RecordStore(file, must_exist=False), known)
-    if as_json:
-        print_json(_as_json(result))
-        return
-    _show(result)
-    say(
-        f"{len(result.taken)} records added, {result.foreign} of them foreign, {result.known} "
-        f"known already, {len(result.left_out)} left out"
-    )
+    done = f"{len(result.taken)} records added, {result.foreign} of them foreign, {result.known}"
+    _tell(result, f"{done} known already, {len(result.left_out)} left out", as_json)
 
 
 def show_traces(store: RecordStore) -> None:
@@ -113,25 +102,21 @@ def show_traces(store: RecordStore) -> None:
         say(f"MetaSchedule: {workload}: {len(of_it)} traces, {time}; kept, never chosen")
 
 
-def _show(result: Exchange) -> None:
-    for name, reason in result.left_out:
-        say(f"left out: {name}: {reason}")
-    for name, reason in result.partly:
-        say(f"partly: {name}: {reason}")
-
-
-def _as_json(result: Exchange) -> dict[str, object]:
-    def pairs(found: list[tuple[str, str]]) -> list[dict[str, str]]:
-        return [{"what": name, "why": reason} for name, reason in found]
-
-    return {
-        "taken": result.taken,
-        "known": result.known,
-        "programs": result.programs,
-        "foreign": result.foreign,
-        "left_out": pairs(result.left_out),
-        "partly": pairs(result.partly),
-    }
+def _tell(result: Exchange, done: str, as_json: bool) -> None:
+    if not as_json:
+        say(*(f"left out: {name}: {reason}" for name, reason in result.left_out))
+        say(*(f"partly: {name}: {reason}" for name, reason in result.partly), done)
+        return
+    names = ("taken", "known", "programs", "foreign")
+    print_json(
+        {
+            **{name: getattr(result, name) for name in names},
+            **{
+                name: [{"what": what, "why": why} for what, why in getattr(result, name)]
+                for name in ("left_out", "partly")
+            },
+        }
+    )
 
 
 file_argument = click.argument("file", type=FILE)
@@ -151,13 +136,16 @@ command.add_command(import_)
 @json_option
 def list_(file: Path, as_json: bool) -> None:
     """Counts the measurements of every region, machine and number of threads: one line for each."""
+    from ..records.record_store import trusted
+
     store = _store(file)
     located = list(store)
     rows = []
     for (workload, isa, machine, threads), records in _grouped(located).items():
         statuses = Counter(item.record.status for item in records)
         ok = statuses.pop("ok", 0)
-        gain = _gain(records)
+        chosen = trusted(records)
+        gain = _speedup(chosen[0].record) if chosen else None
         rows.append((workload, isa, machine, threads, ok, dict(statuses), gain))
     if as_json:
         names = ("workload", "isa", "machine", "threads", "ok", "failed", "speedup")
@@ -172,7 +160,8 @@ def list_(file: Path, as_json: bool) -> None:
         counts = (str(threads), str(ok), str(sum(failed.values())))
         table.add_row(escape(workload), isa, machine, *counts, how, _times(gain))
     output_console().print(table)
-    others = [f", {len(lines)} of kind {kind}" for kind, lines in _others(store).items()]
+    found = {kind: lines for file in store.files for kind, lines in file.others.items() if lines}
+    others = [f", {len(lines)} of kind {kind}" for kind, lines in found.items()]
     say(f"{len(located)} records of {len(rows)} regions{''.join(others)}")
     show_traces(store)
 
@@ -222,7 +211,18 @@ def best(file: Path, as_json: bool) -> None:
     for records in _grouped(list(_store(file))).values():
         rows += trusted(records)[:1]
     if as_json:
-        print_json([{"place": item.place, **_summary(item.record)} for item in rows])
+        first = ("workload", "isa", "machine", "threads", "config", "median_us")
+        print_json(
+            [
+                {
+                    "place": place,
+                    **{name: getattr(record, name) for name in first},
+                    "speedup": _speedup(record),
+                    "confirmed": record.confirmed,
+                }
+                for record, place in rows
+            ]
+        )
         return
     from rich.markup import escape
     from rich.table import Table
@@ -283,7 +283,6 @@ def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
     "-k",
     "--best",
     default=3,
-    show_default=True,
     type=click.IntRange(min=0),
     help="Configurations to keep of every region, machine and number of threads.",
 )
@@ -318,26 +317,12 @@ def _store(file: Path) -> RecordStore:
     return RecordStore(file)
 
 
-def _others(store: RecordStore) -> dict[str, list[OtherLine]]:
-    return {kind: lines for file in store.files for kind, lines in file.others.items() if lines}
-
-
-def _grouped(
-    located: list[Located],
-) -> dict[tuple[str, str, str, int], list[Located]]:
+def _grouped(located: list[Located]) -> dict[tuple[str, str, str, int], list[Located]]:
     groups: dict[tuple[str, str, str, int], list[Located]] = defaultdict(list)
     for item in located:
         record = item.record
         groups[record.workload, record.isa, record.machine, record.threads].append(item)
     return groups
-
-
-def _gain(records: list[Located]) -> float | None:
-    """Speed-up of what would be chosen."""
-    from ..records.record_store import trusted
-
-    chosen = trusted(records)
-    return _speedup(chosen[0].record) if chosen else None
 
 
 def _speedup(record: Record) -> float | None:
@@ -350,16 +335,3 @@ def _times(speedup: float | None) -> str:
 
 def _config(record: Record) -> str:
     return " ".join(f"{name}={value}" for name, value in record.config.items())
-
-
-def _summary(record: Record) -> dict[str, object]:
-    return {
-        "workload": record.workload,
-        "isa": record.isa,
-        "machine": record.machine,
-        "threads": record.threads,
-        "config": record.config,
-        "median_us": record.median_us,
-        "speedup": _speedup(record),
-        "confirmed": record.confirmed,
-    }

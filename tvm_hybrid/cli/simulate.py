@@ -1,9 +1,11 @@
-"""`tvm-hybrid simulate`: compares search strategies on recorded spaces, without measuring."""
+"""`tvm-hybrid simulate` and `record-spaces`: searches of whole spaces that were measured once."""
 
 from __future__ import annotations
 
+import lzma
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import click
 
 from microkernels.base.files import require_writable, write_whole
 
-from .base.console import output_console, print_json, working
-from .base.options import AT_LEAST_ONE, FILE, json_option
+from .base.console import error_console, output_console, print_json, working
+from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 FAILED = 1
 
@@ -28,42 +30,21 @@ FAILED = 1
     "or grid; may be given several times.  [default: random, evolutionary, model, transfer]",
 )
 @click.option(
-    "--seeds",
-    default=10,
-    show_default=True,
-    type=AT_LEAST_ONE,
-    help="Searches of each recording by each strategy.",
+    "--seeds", default=10, type=AT_LEAST_ONE, help="Searches of each recording by each strategy."
 )
 @click.option(
     "--share",
     default=0.98,
-    show_default=True,
     type=click.FloatRange(min=0, min_open=True, max=1),
     help="Of the optimum's speed, at which a search ends.",
 )
 @click.option(
-    "--batch",
-    default=8,
-    show_default=True,
-    type=AT_LEAST_ONE,
-    help="Trials after which their results are told.",
+    "--batch", default=8, type=AT_LEAST_ONE, help="Trials after which their results are told."
 )
+@click.option("--jobs", default=min(2, os.cpu_count() or 1), type=AT_LEAST_ONE, help="Processes.")
+@click.option("--plot", type=FILE, help="Draw best-so-far curves into this file, such as out.png.")
 @click.option(
-    "--jobs",
-    default=min(2, os.cpu_count() or 1),
-    show_default=True,
-    type=AT_LEAST_ONE,
-    help="Processes.",
-)
-@click.option(
-    "--plot",
-    type=FILE,
-    help="Draw best-so-far curves into this file, such as out.png.",
-)
-@click.option(
-    "--markdown",
-    type=FILE,
-    help="Write the tables as a page of documentation into this file.",
+    "--markdown", type=FILE, help="Write the tables as a page of documentation into this file."
 )
 @click.option(
     "--borrowing",
@@ -72,7 +53,7 @@ FAILED = 1
 )
 @click.option("--check", is_flag=True, help="Exit with 1 if one of the project's bars is missed.")
 @json_option
-def command(
+def simulate(
     recordings: tuple[str, ...],
     strategies: tuple[str, ...],
     plot: Path | None,
@@ -135,3 +116,54 @@ def _show_loans(sources: Sequence[str], as_json: bool) -> None:
         numbers = f"{loan.distance:.2f}", f"{loan.promised:.3f}x", gain, f"{loan.best:.3f}x"
         table.add_row(loan.borrower, loan.lender, *numbers)
     output_console().print(table)
+
+
+@click.command("record-spaces")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--folder",
+    default=".",
+    type=FOLDER,
+    help="Where NAME.jsonl and, when it is complete, NAME.jsonl.xz are written.",
+)
+@click.option("--cpu", type=click.IntRange(min=0), help="The CPU to measure on.")
+@click.option("--list", "only_list", is_flag=True, help="Name the regions; measure nothing.")
+def record_spaces(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bool) -> None:
+    """Measures every configuration of public regions on one thread, minutes for each.
+
+    NAME is one of those that --list tells; without any, all. The same command continues after an
+    interruption, and measures the fastest of a finished space again.
+    """
+    from relay_passes.pipeline_options import PipelineOptions
+    from tir_schedules.core.template import template_for
+
+    from ..bench.public_regions import public_names, public_regions
+    from ..records.config_space import ConfigSpace
+    from ..records.locked_file import require_appendable
+    from ..records.record_store import RecordStore, latest
+    from ..targets.resolve import resolve_target
+    from ..tuning.measuring.local_measurer import LocalMeasurer
+    from ..tuning.recordings.record_space import record_space
+
+    unknown = ", ".join(sorted(set(names) - set(public_names())))
+    if unknown:
+        raise click.UsageError(f"no public region {unknown}; --list names them")
+    for name in () if only_list else names or public_names():
+        require_appendable(folder / f"{name}.jsonl")
+    options = PipelineOptions(target=resolve_target(None), threads=1)
+    regions = public_regions(options, names)
+    if only_list:
+        for name, region in regions.items():
+            size = len(ConfigSpace.of(region, template_for(region.op), options.machine))
+            click.echo(f"{name:22} {size:5} configurations  {region.key}")
+        return
+    console = error_console()
+    for name, region in regions.items():
+        path = folder / f"{name}.jsonl"
+        store = RecordStore(path, must_exist=False)
+        with LocalMeasurer(options.machine, str(options.target), cpu=cpu) as measurer:
+            tell = partial(console.print, f"{name}:", highlight=False)
+            record_space(region, options.machine, measurer, store, tell)
+        tried = latest(store.tried(region, template_for(region.op), options.machine))
+        lines = b"".join(located.record.to_line() for located in tried)
+        write_whole(path.with_suffix(".jsonl.xz"), lzma.compress(lines, preset=9))

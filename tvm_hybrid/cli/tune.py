@@ -1,9 +1,12 @@
-"""`tvm-hybrid tune MODEL`: measures configurations of every region into a record file."""
+"""`tvm-hybrid tune MODEL` and `layouts MODEL`: measure configurations into a record file."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +14,27 @@ import click
 
 from microkernels.base.files import require_writable
 
-from .base.console import output_console, print_json, say, working
+from .base.console import error_console, output_console, print_json, say, working
 from .base.options import (
     AT_LEAST_ONE,
     FILE,
+    FOLDER,
     OF_CODE,
     SECONDS,
     compile_options,
     json_option,
     model_argument,
 )
-from .tune_progress import shown
+from .group import INTERRUPTED
 
 if TYPE_CHECKING:
-    from ..records.record import Record
-    from ..tuning.tune_result import TuneResult
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..options import CompileOptions
+    from ..tuning.tune_result import Callback, TaskInfo, Trial, TuneResult
 
 logger = logging.getLogger("tvm_hybrid")
-
-INTERRUPTED = 130
 
 
 @click.command("tune")
@@ -37,7 +42,6 @@ INTERRUPTED = 130
 @click.option(
     "--records",
     default="records.jsonl",
-    show_default=True,
     metavar="FILE",
     type=FILE,
     help="File to append measurements to.",
@@ -45,7 +49,6 @@ INTERRUPTED = 130
 @click.option(
     "--trials",
     default=1000,
-    show_default=True,
     type=AT_LEAST_ONE,
     help="Configurations of the whole model, those in the file included.",
 )
@@ -55,41 +58,31 @@ INTERRUPTED = 130
     help="Configurations of each region at most, those in the file included.",
 )
 @click.option(
-    "--time-limit",
-    metavar="SECONDS",
-    type=SECONDS,
-    help="Seconds that the search may take.",
+    "--time-limit", metavar="SECONDS", type=SECONDS, help="Seconds that the search may take."
 )
 @click.option(
     "--min-gain",
     default=0.005,
-    show_default=True,
     type=click.FloatRange(min=0),
     help="End when the model is expected to gain less than this share of its time.",
 )
 @click.option(
     "--strategy",
     default="model",
-    show_default=True,
     help="What is tried next: model (learns), evolutionary, random or grid.",
 )
 @click.option(
-    "--batch",
-    default=8,
-    show_default=True,
-    type=AT_LEAST_ONE,
-    help="Configurations that a region gets at a time.",
+    "--batch", default=8, type=AT_LEAST_ONE, help="Configurations that a region gets at a time."
 )
-@click.option("--seed", default=0, show_default=True, help="Of the search.")
+@click.option("--seed", default=0, help="Of the search.")
 @click.option(
-    "--timeout",
-    default=30.0,
-    show_default=True,
-    type=SECONDS,
-    help="Seconds that one configuration may take.",
+    "--timeout", default=30.0, type=SECONDS, help="Seconds that one configuration may take."
 )
 @click.option(
-    "--resume/--again", default=True, help="Leave out, or measure again, what the file holds."
+    "--resume/--again",
+    default=True,
+    show_default=False,
+    help="Leave out, or measure again, what the file holds.",
 )
 @click.option(
     "--replay",
@@ -108,11 +101,12 @@ INTERRUPTED = 130
     metavar="HOST:PORT",
     help="Measure at the servers of this TVM RPC tracker, and for their CPU, instead of here.",
 )
-@click.option("--key", default="", help="The key that these servers were started with.")
+@click.option(
+    "--key", default="", show_default=False, help="The key that these servers were started with."
+)
 @click.option(
     "--rpc-timeout",
     default=10.0,
-    show_default=True,
     metavar="SECONDS",
     type=SECONDS,
     help="Time that one configuration may occupy a server, besides its samples.",
@@ -120,43 +114,37 @@ INTERRUPTED = 130
 @click.option(
     "--layouts",
     default="fixed",
-    show_default=True,
     type=click.Choice(["fixed", "joint"]),
     help="joint: search layouts together with loops first. fixed: those known to the file.",
 )
 @compile_options(*OF_CODE, "threads", "strict", "dump_ir")
 @json_option
-def command(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
+def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     """Measures configurations of the regions of MODEL into a record file.
 
     Where it shortens the model's time most, first. Apply the records with --records of the other
     commands: only what was confirmed to be faster than the default is used. Ctrl-C keeps everything
     that was measured; the same command continues.
     """
-    from ..tuning.tune_model import tune
+    from ..tuning.tune_model import tune as tune_model
 
     if plot is not None:
         _check_plot(plot)
     with shown() as callback:
-        result = tune(model, callbacks=[callback], **settings)
-    if plot is not None:
-        _plot(result.records, plot)
+        result = tune_model(model, callbacks=[callback], **settings)
+    if plot is not None and not result.records:
+        logger.warning("nothing was measured, so there is no plot %s", plot)
+    elif plot is not None:
+        from ..tuning.study.tune_plot import plot_tuning, roof_of
+
+        with working("measuring what the machine can do at most"):
+            roof = roof_of(result.records)
+        plot_tuning(result.records, plot, roof)
     if as_json:
         print_json(_as_json(result))
     else:
         _print(result, settings["replay"] or settings["records"])
     return INTERRUPTED if result.interrupted else 0
-
-
-def _plot(records: Sequence[Record], path: Path) -> None:
-    from ..tuning.study.tune_plot import plot_tuning, roof_of
-
-    if not records:
-        logger.warning("nothing was measured, so there is no plot %s", path)
-        return
-    with working("measuring what the machine can do at most"):
-        roof = roof_of(records)
-    plot_tuning(records, path, roof)
 
 
 def _check_plot(path: Path) -> None:
@@ -178,11 +166,14 @@ def _print(result: TuneResult, records: Path) -> None:
     table = Table("speed-up", "runs", "default us", "best us", "tried", "failed", "region", "best")
     for region in result.regions:
         config = " ".join(f"{name}={value}" for name, value in (region.best or {}).items())
+        times = (
+            "failed" if value is None else f"{value:.2f}"
+            for value in (region.default_us, region.best_us)
+        )
         table.add_row(
             f"{region.speedup:.3f}",
             f"{region.weight} x",
-            _number(region.default_us),
-            _number(region.best_us),
+            *times,
             f"{region.tried:,} of {region.size:,}",
             str(region.failures),
             escape(region.region.key),
@@ -201,23 +192,213 @@ def _print(result: TuneResult, records: Path) -> None:
     say(f"ended: {result.reason}; records in {records}")
 
 
-def _number(value: float | None) -> str:
-    return "failed" if value is None else f"{value:.2f}"
-
-
 def _as_json(result: TuneResult) -> dict[str, object]:
     regions = []
     for region in result.regions:
         fields = dict(vars(region))
         workload, measured = fields.pop("region").key, fields.pop("trials")
         regions.append({"workload": workload, "measured": measured, **fields})
+    names = ("default_us", "best_us", "interrupted", "reason", "seconds")
     return {
         "regions": regions,
-        "default_us": result.default_us,
-        "best_us": result.best_us,
-        "interrupted": result.interrupted,
-        "reason": result.reason,
-        "seconds": result.seconds,
+        **{name: getattr(result, name) for name in names},
         "layouts": None if result.layouts is None else result.layouts.to_dict(),
         "arrangements": [vars(arrangement) for arrangement in result.arrangements],
     }
+
+
+@click.command("layouts")
+@model_argument
+@click.option(
+    "--folder",
+    default=".",
+    type=FOLDER,
+    help="Where both record files go: loops.jsonl and joint.jsonl, which must not exist.",
+)
+@click.option(
+    "--trials",
+    default=400,
+    type=AT_LEAST_ONE,
+    help="Configurations that each of both runs measures.",
+)
+@click.option(
+    "--time-limit", metavar="SECONDS", type=SECONDS, help="Seconds that each of both may take."
+)
+@click.option("--strategy", default="model", help="As for tune.")
+@click.option("--seed", default=0, help="Of both searches.")
+@compile_options(*OF_CODE, "num_threads")
+@json_option
+def layouts(
+    model: Path, folder: Path, options: CompileOptions, as_json: bool, **settings: Any
+) -> None:
+    """Tunes MODEL twice with as many trials, with its layouts and without, and compares both."""
+    from ..bench.compare_layouts import compare_layouts
+
+    with shown() as callback:
+        found = compare_layouts(
+            model, folder, options, min_gain=0.0, callbacks=[callback], **settings
+        )
+    if not as_json:
+        say(found)
+        return
+    print_json(
+        {
+            "loops_us": statistics.median(found.loops_us),
+            "joint_us": statistics.median(found.joint_us),
+            "speedup": found.speedup,
+            "chance": found.chance,
+            "loops_trials": found.loops_trials,
+            "joint_trials": found.joint_trials,
+            "layouts": None if found.layouts is None else found.layouts.to_dict(),
+        }
+    )
+
+
+LINE_SECONDS = 10.0
+"""So often a plain line is printed while one region is searched."""
+
+LONGEST_KEY = 72
+"""Of a region's key in a line of progress, in characters."""
+
+
+@contextmanager
+def shown() -> Iterator[Callback]:
+    """A callback of `tune` that shows progress on standard error."""
+    console = error_console()
+    if console.is_terminal:
+        with _bars(console) as callback:
+            yield callback
+    else:
+        yield _Lines(console)
+
+
+def table_of(tasks: tuple[TaskInfo, ...]) -> Table:
+    """What will be tuned."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("#", "runs", "configurations", "known", "region")
+    for column in table.columns[:-1]:
+        column.justify = "right"
+    for task in tasks:
+        table.add_row(
+            str(task.number + 1),
+            f"{task.weight} x",
+            f"{task.size:,}",
+            f"{task.known:,}",
+            escape(task.region.key),
+        )
+    return table
+
+
+def describe(trial: Trial) -> str:
+    """One line of text."""
+    task = trial.task
+    parts = [
+        f"trial {trial.trials_done:,}{_of(trial)}",
+        f"region {task.number + 1} of {len(trial.tasks)}",
+        f"{task.tried:,} of {task.size:,} configurations",
+    ]
+    if trial.stage == "final":
+        parts[0] = "confirming"
+    parts += _found(task)
+    if trial.seconds_left is not None:
+        parts.append(f"{duration(trial.seconds_left)} left at most")
+    key = task.region.key
+    if len(key) > LONGEST_KEY:  # the table at the beginning has all of it
+        key = f"{key[: LONGEST_KEY - 3]}..."
+    return f"{', '.join(parts)}: {key}"
+
+
+def _found(task: TaskInfo) -> list[str]:
+    """What the search of a region has found, and what it expects."""
+    best = [] if task.best is None else [f"best {task.best:.3f}x of the default"]
+    gain = task.predicted_gain
+    return best if gain is None else [*best, f"predicted {gain:+.1%}"]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 1:02:03 or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _of(trial: Trial) -> str:
+    return "" if trial.trials_left is None else f" of {trial.trials_done + trial.trials_left:,}"
+
+
+class _Lines:
+    """A line when another region's turn comes, when a better one is found, and now and then."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console, self.clock = console, clock
+        self.last: Trial | None = None
+        self.printed: Trial | None = None
+        self.at = clock()
+
+    def __call__(self, trial: Trial) -> None:
+        if trial.stage == "begin":
+            for task in trial.tasks:
+                say(
+                    f"region {task.number + 1}: {task.weight} x, {task.size:,} configurations, "
+                    f"{task.known:,} known: {task.region.key}",
+                    to=self.console,
+                )
+            return
+        before, self.last = self.last, trial
+        if before is not None and before is not self.printed:
+            changed = (before.stage, before.number) != (trial.stage, trial.number)
+            if changed or trial.stage == "end":
+                self._tell(before)
+        if trial.stage == "end":
+            return
+        improved = (
+            before is not None
+            and before.number == trial.number
+            and (trial.best or 0.0) > (before.best or 0.0)
+        )
+        if improved or self.clock() - self.at > LINE_SECONDS:
+            self._tell(trial)
+
+    def _tell(self, trial: Trial) -> None:
+        self.printed, self.at = trial, self.clock()
+        say(describe(trial), to=self.console)
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Callback]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    count = TextColumn("{task.fields[count]}")
+    description = TextColumn("{task.description}", markup=False)
+    columns = BarColumn(20), count, TimeElapsedColumn(), description
+    with Progress(*columns, console=console, transient=True) as bars:
+        whole = bars.add_task("partitioning", total=None, count="")
+        region = bars.add_task("", total=None, count="", visible=False)
+
+        def show(trial: Trial) -> None:
+            if trial.stage == "begin":
+                console.print(table_of(trial.tasks))
+            task = trial.task
+            left = trial.seconds_left
+            total = None if trial.trials_left is None else trial.trials_done + trial.trials_left
+            bars.update(
+                whole,
+                completed=trial.trials_done,
+                total=total,
+                count=f"trial {trial.trials_done:,}{_of(trial)}",
+                description="" if left is None else f"{duration(left)} left at most",
+            )
+            stage = ["confirming"] if trial.stage == "final" else []
+            place = f"region {task.number + 1} of {len(trial.tasks)}"
+            bars.update(
+                region,
+                visible=True,
+                completed=task.tried,
+                total=task.size,
+                count=f"{task.tried:,} of {task.size:,}",
+                description=", ".join([*stage, *_found(task), place, task.region.key]),
+            )
+
+        yield show

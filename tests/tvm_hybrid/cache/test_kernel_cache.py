@@ -27,7 +27,7 @@ from relay_passes.lower.codegen import PLACEHOLDER
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.small_models import ROOT
 from tvm_hybrid.cache import kernel_cache, program_key
-from tvm_hybrid.cli.environment import examine
+from tvm_hybrid.cli.machine import examine
 from tvm_hybrid.executable.executable import Executable
 from tvm_hybrid.session.inference_session import InferenceSession
 

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from tvm_hybrid.cli import tune_progress
-from tvm_hybrid.cli.tune_progress import describe, duration, shown
+from tvm_hybrid.cli import tune as tune_progress
+from tvm_hybrid.cli.tune import describe, duration, shown
 from tvm_hybrid.tuning.tune_result import Stage, TaskInfo, Trial
 
 Terminal = tuple[Console, io.StringIO]

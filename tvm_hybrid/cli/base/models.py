@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,8 @@ from .console import error_console, say, working
 from .options import FILE
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ...executable.executable import Executable
     from ...options import CompileOptions
     from ...session.inference_session import InferenceSession
@@ -75,35 +78,68 @@ def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -
             options = replace(options, values={**values, **found})
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+@dataclass(frozen=True)
+class Inputs:
+    """What `--input`, `--inputs` and `--seed` say of a model's inputs.
+
+    Attributes
+    ----------
+    arrays : tuple of str
+        `NAME=FILE.npy`, each for one input.
+    archive : Path or None
+        An .npz file with arrays for several.
+    seed : int
+        For the random values of the others.
+    """
+
+    arrays: tuple[str, ...]
+    archive: Path | None
+    seed: int
+
+    def __bool__(self) -> bool:
+        return bool(self.arrays or self.archive)
+
+    @cached_property
+    def given(self) -> dict[str, np.ndarray]:
+        """The arrays by the names of their inputs."""
+        from ...bench.feeds import load_feeds
+
+        return load_feeds(self.arrays, self.archive)
+
+    def feeds_of(self, executable: Executable) -> tuple[dict[str, np.ndarray], list[str]]:
+        """Arrays for all inputs, and the names of those with random values, which are told."""
+        from ...bench.feeds import feeds_of
+
+        feeds, drawn = feeds_of(executable, self.given, self.seed)
+        if drawn:
+            text = f"random values for input {', '.join(drawn)}; --input NAME=FILE.npy gives others"
+            say(text, to=error_console())
+        return feeds, drawn
 
 
-def input_options(command: F) -> F:
-    """Adds `--input`, `--inputs` and `--seed`: `arrays`, `archive` and `seed` (`report.feeds`)."""
-    command = click.option("--seed", default=0, show_default=True, help="For random inputs.")(
-        command
-    )
-    command = click.option(
-        "--inputs",
-        "archive",
-        metavar="FILE.npz",
-        type=FILE,
-        help="Arrays for several inputs, by name.",
-    )(command)
-    return click.option(
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--input`, `--inputs` and `--seed`; the command gets `inputs`."""
+
+    @click.option(
         "--input",
         "arrays",
         metavar="NAME=FILE.npy",
         multiple=True,
         help="The array for one input. Inputs without an array get random values.",
-    )(command)
+    )
+    @click.option(
+        "--inputs",
+        "archive",
+        metavar="FILE.npz",
+        type=FILE,
+        help="Arrays for several inputs, by name.",
+    )
+    @click.option("--seed", default=0, help="For random inputs.")
+    @wraps(command)
+    def with_inputs(*, arrays: Any, archive: Any, seed: int, **others: Any) -> Any:
+        return command(inputs=Inputs(arrays, archive, seed), **others)
 
-
-def note_random(names: Sequence[str]) -> None:
-    """Says which inputs got random values, if any did."""
-    if names:
-        text = f"random values for input {', '.join(names)}; --input NAME=FILE.npy gives others"
-        say(text, to=error_console())
+    return with_inputs
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Collection
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -29,11 +29,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 AT_LEAST_ONE = click.IntRange(min=1)
 
 
-_OTHER_NAMES = {
-    "num_threads": "--threads",
-    "shapes": "--shape or --dim",
-    "values": "--value",
-}
+_OTHER_NAMES = {"num_threads": "--threads", "shapes": "--shape or --dim", "values": "--value"}
 
 
 def in_options(error: TvmHybridError) -> str:
@@ -111,13 +107,21 @@ class ThreadsChoice(click.ParamType["int | str"]):
         return text
 
 
-T = TypeVar("T")
+class Named(click.ParamType[tuple[str, Any]]):
+    """`NAME=TEXT`; the name may itself contain an equals sign.
 
+    Parameters
+    ----------
+    name : str
+        What help shows.
+    wanted : str
+        The form and an example, for messages.
+    read : callable
+        What the text says; ValueError if it says nothing.
+    """
 
-class _Named(click.ParamType[tuple[str, T]]):
-    """`NAME=TEXT`; the name may itself contain an equals sign."""
-
-    wanted: str  # the form and an example
+    def __init__(self, name: str, wanted: str, read: Callable[[str], Any]) -> None:
+        self.name, self.wanted, self.read = name, wanted, read
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """The name as it is, where click would write it in capitals."""
@@ -125,7 +129,7 @@ class _Named(click.ParamType[tuple[str, T]]):
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, T]:
+    ) -> tuple[str, Any]:
         """The name and what the text says."""
         if isinstance(value, tuple):
             return value
@@ -137,45 +141,16 @@ class _Named(click.ParamType[tuple[str, T]]):
             pass
         self.fail(f"{value!r} is not {self.wanted}", param, ctx)
 
-    def read(self, text: str) -> T:
-        """What the text says; ValueError if it says nothing."""
-        raise NotImplementedError
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(map(_size, [] if text in ("", "scalar") else text.split("x")))
 
 
-class NamedShape(_Named[tuple[int, ...]]):
-    """`x=1x128`."""
-
-    name = "NAME=1x128"
-    wanted = "NAME=SIZExSIZE..., such as x=1x128"
-
-    def read(self, text: str) -> tuple[int, ...]:
-        """The sizes."""
-        return tuple(map(_size, [] if text in ("", "scalar") else text.split("x")))
-
-
-class NamedSize(_Named[int]):
-    """`batch=8`."""
-
-    name = "NAME=8"
-    wanted = "NAME=SIZE, such as batch=8"
-
-    def read(self, text: str) -> int:
-        """The size."""
-        return _size(text)
-
-
-class NamedValue(_Named[Any]):
-    """`axes=[0,1]`; the value is JSON."""
-
-    name = "NAME=[0,1]"
-    wanted = "NAME=VALUE, such as k=5 or axes=[0,1]"
-
-    def read(self, text: str) -> Any:
-        """The value."""
-        found = json.loads(text)
-        if not isinstance(found, int | float | list):
-            raise ValueError(text)
-        return found
+def _value(text: str) -> Any:
+    found = json.loads(text)
+    if not isinstance(found, int | float | list):
+        raise ValueError(text)
+    return found
 
 
 def _size(text: str) -> int:
@@ -184,130 +159,140 @@ def _size(text: str) -> int:
     return int(text)
 
 
+NAMED_SIZE = Named("NAME=8", "NAME=SIZE, such as batch=8", _size)
+
+
+class Counts(click.ParamType[tuple[int, ...]]):
+    """Numbers from 1 up with commas between them, as `1,2,4`.
+
+    Parameters
+    ----------
+    what : str
+        What they are, for messages.
+    """
+
+    name = "N,N,..."
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The numbers, each once, as they are given."""
+        if isinstance(value, tuple):
+            return value
+        words = str(value).split(",")
+        if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+            self.fail(f"{value!r} is not a list of {self.what}, such as 1,2,4", param, ctx)
+        return tuple(dict.fromkeys(map(int, words)))
+
+
 model_argument = click.argument("model", type=FILE)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-machine_option = click.option(
-    "--machine",
-    metavar="FILE",
-    type=FILE,
-    help="Description of the target's CPU for estimates, as calibrate writes. Default: for this "
-    "CPU TVM_HYBRID_MACHINE or what was calibrated; else what comes along.",
-)
-_COUNT_OR_PLACE = click.option(
+
+num_threads_option = click.option(
     "--threads",
-    "where",
-    type=ThreadsChoice(),
-    help="Threads of one run: how many, or the place whose cores they are bound to, such as "
-    "socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not bound.",
+    "num_threads",
+    type=AT_LEAST_ONE,
+    help="Threads of one run. Default: all that TVM would use.",
 )
 
+
+def _both(one: Decorator, other: Decorator) -> Decorator:
+    return lambda command: one(other(command))
+
+
 # Fields of `CompileOptions`, in the order of the help, and what a user gives for each.
-_OPTIONS: dict[str, tuple[Decorator, ...]] = {
-    "shapes": (
+_OPTIONS: dict[str, Decorator] = {
+    "shapes": _both(
         click.option(
-            "--shape", "named_shapes", type=NamedShape(), multiple=True, help="Shape of an input."
-        ),
-        click.option(
-            "--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic dimension."
-        ),
-    ),
-    "values": (
-        click.option(
-            "--value",
-            "named_values",
-            type=NamedValue(),
+            "--shape",
+            "named_shapes",
+            type=Named("NAME=1x128", "NAME=SIZExSIZE..., such as x=1x128", _shape),
             multiple=True,
-            help="Value of an input that is made a constant, such as axes, shapes or k.",
+            help="Shape of an input.",
         ),
-    ),
-    "target": (
         click.option(
-            "--target",
-            type=TargetName(),
-            help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this "
-            "one.",
+            "--dim", "sizes", type=NAMED_SIZE, multiple=True, help="Size of a symbolic dimension."
         ),
     ),
-    "machine": (machine_option,),
-    "precision": (
-        click.option(
-            "--precision",
-            default="auto",
-            show_default=True,
-            type=click.Choice(["auto", "f32", "bf16"]),
-            help="Operands of matrix products. auto: as the model says.",
-        ),
+    "values": click.option(
+        "--value",
+        "named_values",
+        type=Named("NAME=[0,1]", "NAME=VALUE, such as k=5 or axes=[0,1]", _value),
+        multiple=True,
+        help="Value of an input that is made a constant, such as axes, shapes or k.",
     ),
-    "fusion": (
-        click.option(
-            "--fusion",
-            default="coarse",
-            show_default=True,
-            type=click.Choice(["coarse", "fine", "none"]),
-            help="What may become one kernel: several products, one with what is around it, or it "
-            "alone.",
-        ),
+    "target": click.option(
+        "--target",
+        type=TargetName(),
+        help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
     ),
-    "fast_math": (
-        click.option(
-            "--fast-math",
-            default="default",
-            show_default=True,
-            type=click.Choice(["off", "default", "on"]),
-            help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever "
-            "faster.",
-        ),
+    "machine": click.option(
+        "--machine",
+        metavar="FILE",
+        type=FILE,
+        help="Description of the target's CPU for estimates, as calibrate writes. Default: for "
+        "this CPU TVM_HYBRID_MACHINE or what was calibrated; else what comes along.",
     ),
-    "keep_open": (
-        click.option(
-            "--keep-open",
-            is_flag=True,
-            help="Leave sizes open that the model leaves open and --shape and --dim do not give: "
-            "one program for all of them.",
-        ),
+    "precision": click.option(
+        "--precision",
+        default="auto",
+        type=click.Choice(["auto", "f32", "bf16"]),
+        help="Operands of matrix products. auto: as the model says.",
     ),
-    "check_indices": (
-        click.option(
-            "--check-indices",
-            is_flag=True,
-            help="Make an index out of range an error when the program runs. Otherwise it is "
-            "clipped.",
-        ),
+    "fusion": click.option(
+        "--fusion",
+        default="coarse",
+        type=click.Choice(["coarse", "fine", "none"]),
+        help="What may become one kernel: several products, one with what is around it, or it "
+        "alone.",
     ),
-    "num_threads": (
-        click.option(
-            "--threads",
-            "num_threads",
-            type=AT_LEAST_ONE,
-            help="Threads of one run. Default: all that TVM would use.",
-        ),
+    "fast_math": click.option(
+        "--fast-math",
+        default="default",
+        type=click.Choice(["off", "default", "on"]),
+        help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
     ),
-    "threads": (_COUNT_OR_PLACE,),
-    "weights": (
-        click.option(
-            "--weights",
-            type=click.Choice(["first-touch", "interleave", "replicate"]),
-            help="Memory nodes of weights: where they are made, in turns those of --threads, or "
-            "those of its socket. Default: replicate for threads of one socket, else first-touch.",
-        ),
+    "keep_open": click.option(
+        "--keep-open",
+        is_flag=True,
+        help="Leave sizes open that the model leaves open and --shape and --dim do not give: "
+        "one program for all of them.",
     ),
-    "spin": (
-        click.option(
-            "--spin",
-            type=click.Choice(SPINS),
-            help="How long threads wait awake: inside a run, always, never. Default: "
-            "TVM_HYBRID_SPIN, else run.",
-        ),
+    "check_indices": click.option(
+        "--check-indices",
+        is_flag=True,
+        help="Make an index out of range an error when the program runs. Otherwise it is clipped.",
     ),
-    "fallback": (
-        click.option(
-            "--fallback",
-            type=TargetName(),
-            help="Compile also for this lower CPU, or for the same one with a lower instruction "
-            "set, such as avx512_vnni: code to run where AMX is missing or denied.",
-        ),
+    "num_threads": num_threads_option,
+    "threads": click.option(
+        "--threads",
+        "where",
+        type=ThreadsChoice(),
+        help="Threads of one run: how many, or the place whose cores they are bound to, such as "
+        "socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not bound.",
     ),
-    "records": (
+    "weights": click.option(
+        "--weights",
+        type=click.Choice(["first-touch", "interleave", "replicate"]),
+        help="Memory nodes of weights: where they are made, in turns those of --threads, or "
+        "those of its socket. Default: replicate for threads of one socket, else first-touch.",
+    ),
+    "spin": click.option(
+        "--spin",
+        type=click.Choice(SPINS),
+        help="How long threads wait awake: inside a run, always, never. Default: "
+        "TVM_HYBRID_SPIN, else run.",
+    ),
+    "fallback": click.option(
+        "--fallback",
+        type=TargetName(),
+        help="Compile also for this lower CPU, or for the same one with a lower instruction "
+        "set, such as avx512_vnni: code to run where AMX is missing or denied.",
+    ),
+    "records": _both(
         click.option(
             "--records",
             multiple=True,
@@ -316,22 +301,18 @@ _OPTIONS: dict[str, tuple[Decorator, ...]] = {
         ),
         click.option("--no-records", is_flag=True, help="Apply no tuning records at all."),
     ),
-    "strict": (
-        click.option(
-            "--strict",
-            is_flag=True,
-            help="Refuse products, convolutions, norms and other operators that there is a "
-            "template for but that it does not take, as float64; operators without any template "
-            "remain.",
-        ),
+    "strict": click.option(
+        "--strict",
+        is_flag=True,
+        help="Refuse products, convolutions, norms and other operators that there is a "
+        "template for but that it does not take, as float64; operators without any template "
+        "remain.",
     ),
-    "dump_ir": (
-        click.option(
-            "--dump-ir",
-            metavar="DIR",
-            type=FOLDER,
-            help="Write the IR after every pass into this folder.",
-        ),
+    "dump_ir": click.option(
+        "--dump-ir",
+        metavar="DIR",
+        type=FOLDER,
+        help="Write the IR after every pass into this folder.",
     ),
 }
 OF_CODE = ("shapes", "values", "target", "machine", "precision", "fusion", "fast_math")
@@ -358,8 +339,8 @@ def compile_options(*names: str) -> Decorator:
 
         decorated: Callable[..., Any] = with_options
         for name in reversed(_OPTIONS):
-            for option in reversed(_OPTIONS[name] if name in wanted else ()):
-                decorated = option(decorated)
+            if name in wanted:
+                decorated = _OPTIONS[name](decorated)
         return decorated
 
     return decorate

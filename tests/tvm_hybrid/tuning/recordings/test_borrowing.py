@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tvm_hybrid.cli.simulate import command
+from tvm_hybrid.cli.simulate import simulate as command
 from tvm_hybrid.tuning.recordings.simulate import (
     Loan,
     Recording,

@@ -1,4 +1,4 @@
-"""What this installation and this machine are: the facts that `tvm-hybrid doctor` shows."""
+"""Commands about this machine: doctor, kernels, calibrate; and the facts that doctor shows."""
 
 from __future__ import annotations
 
@@ -8,25 +8,117 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+import click
 
-from microkernels.base.errors import TvmHybridError
+from microkernels.base.errors import OutputError, TvmHybridError
+from microkernels.base.files import require_writable, why_not_written, write_whole
+
+from .base.console import output_console, print_json, working
+from .base.options import AT_LEAST_ONE, FILE, json_option
 
 if TYPE_CHECKING:
     from ..runtime.topology import Cpu, Topology
 
-PACKAGES = (
-    "tvm_hybrid",
-    "apache-tvm",
-    "apache-tvm-ffi",
-    "numpy",
-    "onnx",
-    "onnxruntime",
-    "xgboost",
+_COLOURS = {"ok": "", "warning": "yellow", "bad": "bold red"}
+
+
+@click.command("doctor")
+@json_option
+def doctor(as_json: bool) -> int:
+    """Shows versions, CPU, instruction sets, threads and settings; exit code 1 if something is bad.
+
+    Put its output into bug reports.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = examine()
+    if as_json:
+        print_json(facts)
+    else:
+        table = Table("", "what", "found", show_header=False)
+        topic = ""
+        for fact in facts:
+            if fact.topic != topic:
+                table.add_section()
+            style = _COLOURS[fact.state]
+            table.add_row(
+                fact.topic if fact.topic != topic else "", fact.name, Text(fact.value, style)
+            )
+            topic = fact.topic
+        output_console().print(table)
+    return 1 if any(fact.state == BAD for fact in facts) else 0
+
+
+@click.command("kernels")
+@click.option("--repeat", default=5, type=AT_LEAST_ONE, help="Turns of each microkernel.")
+@click.option("--seconds", default=0.005, type=click.FloatRange(min=0), help="Length of a turn.")
+@click.option(
+    "--markdown", type=FILE, help="Write a Markdown table for documentation into this file."
 )
+@json_option
+def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -> int:
+    """Measures every microkernel that this CPU runs, on one thread, against the CPU's own peak.
+
+    The peak of a pair of types is measured in the same run: the fastest tile with its weight in
+    registers. Code for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids, is left
+    out.
+    """
+    from ..bench.bench_tables import kernel_speed_table
+    from ..report.kernel_speed import kernel_page, measure_kernels
+
+    if markdown is not None:
+        require_writable(markdown)
+    with working("measuring microkernels"):
+        report = measure_kernels(rounds=repeat, seconds=seconds)
+    if markdown is not None:
+        write_whole(markdown, "# Microkernels\n\n" + kernel_page(report))
+    if as_json:
+        print_json(report)
+    else:
+        output_console().print(kernel_speed_table(report))
+    return 0
+
+
+@click.command("calibrate")
+@click.option("--threads", type=AT_LEAST_ONE, help="Threads to measure. Default: one a core.")
+@click.option("--output", type=FILE, help="Write here. Default: a file in the user's cache.")
+def calibrate(threads: int | None, output: Path | None) -> int:
+    """Measures clock, bandwidths and the cost of a fork, and describes this machine by them.
+
+    Takes some seconds, on an idle machine. A description in the user's cache is in force from
+    then on; TVM_HYBRID_MACHINE or, of other commands, --machine names another. `doctor` shows
+    which one is.
+    """
+    from microkernels.machines.host import calibrated_path
+
+    from ..bench.calibrate import calibrate as measure
+    from ..runtime.threads import resolve_threads
+    from ..targets.resolve import cpu_name, host_target
+
+    path = output or calibrated_path(cpu_name(host_target()))
+    if output is None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(why_not_written(path, error)) from error
+    require_writable(path)
+    with working("measuring this machine"):
+        found = measure(resolve_threads(threads, here=True))
+    write_whole(path, found.to_json())
+    console = output_console()
+    for name, number in found.numbers.items():
+        console.print(f"{name}: {number.value} ({number.error or 0:.0%} apart)")
+    console.print(f"written to {path}")
+    return 0
+
+
+PACKAGES = ("tvm_hybrid", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "xgboost")
 
 VARIABLES = {
     "TVM_HYBRID_LOG": "level of the log on standard error: debug, info, warning, error",
@@ -43,7 +135,8 @@ VARIABLES = {
 OK, WARNING, BAD = "ok", "warning", "bad"
 
 
-class Fact(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Fact:
     """One line of the report: what, its value, and whether that is `ok`, `warning` or `bad`."""
 
     topic: str
@@ -54,17 +147,11 @@ class Fact(msgspec.Struct, frozen=True):
 
 def examine() -> list[Fact]:
     """Everything worth knowing, topic by topic."""
-    facts: list[Fact] = []
-    for find in (_versions, _cpu, _threads, _tools, _variables):
-        facts += find()
-    return facts
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    variables = (
+        Fact("environment", name, f"{os.environ.get(name, '(not set)')}: {meaning}")
+        for name, meaning in VARIABLES.items()
+    )
+    return [*_versions(), *_cpu(), *_threads(), *_tools(), *variables]
 
 
 def _versions() -> list[Fact]:
@@ -76,9 +163,12 @@ def _versions() -> list[Fact]:
 
     facts = [Fact("versions", "python", platform.python_version())]
     for package in PACKAGES:
-        found = _version(package)
-        state = OK if found or package != "tvm_hybrid" else WARNING
-        facts.append(Fact("versions", package, found or "not installed", state))
+        try:
+            fact = Fact("versions", package, metadata.version(package))
+        except metadata.PackageNotFoundError:
+            state = WARNING if package == "tvm_hybrid" else OK
+            fact = Fact("versions", package, "not installed", state)
+        facts.append(fact)
     facts.append(_checked("versions", "tvm with tvm-ffi", pair))
     hooks = metadata.entry_points(group="tvm.backends", name="tvm_hybrid")
     facts.append(
@@ -225,10 +315,3 @@ def _first_line(command: list[str]) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return f"{command[0]} does not run: {error}"
     return done.stdout.partition("\n")[0]
-
-
-def _variables() -> list[Fact]:
-    return [
-        Fact("environment", name, f"{os.environ.get(name, '(not set)')}: {meaning}")
-        for name, meaning in VARIABLES.items()
-    ]

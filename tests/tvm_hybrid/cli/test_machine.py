@@ -12,7 +12,7 @@ from microkernels.amx import permission as amx_permission
 from microkernels.amx.permission import Permission
 from tests.tvm_hybrid.runtime.affinity.made_up import two_sockets
 from tests.tvm_hybrid.runtime.affinity.test_weights import Recorded
-from tvm_hybrid.cli.environment import OK, WARNING, examine, places
+from tvm_hybrid.cli.machine import OK, WARNING, examine, places
 from tvm_hybrid.runtime import weights
 
 LINES = [

@@ -1,0 +1,319 @@
+"""Commands for one model or library: compile, check, run, serve, verify, explain, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from microkernels.base.errors import ArtifactError, VerifyError
+from microkernels.base.files import replacing, require_writable
+
+from .base.console import output_console, print_json, say, working
+from .base.models import Inputs, executable_of, input_options, session_of, stages_shown
+from .base.options import AT_LEAST_ONE, FILE, OF_CODE, compile_options, json_option, model_argument
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    from ..options import CompileOptions
+
+
+@click.command("compile")
+@model_argument
+@click.option(
+    "-o", "--output", required=True, metavar="FILE.so", type=FILE, help="The library to write."
+)
+@compile_options()
+@json_option
+def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
+    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime."""
+    from ..library.artifact import is_library
+
+    if is_library(model):
+        raise click.UsageError(f"{model} is compiled already")
+    require_writable(output, ArtifactError)
+    start = time.perf_counter()
+    from .. import compile as compile_model
+
+    with stages_shown(f"compiling {model.name}") as begin:
+        executable = compile_model(model, options)
+        begin("writing the library")
+        path = executable.export(output)
+    seconds = time.perf_counter() - start
+    manifest = executable.manifest
+    fallback = manifest.fallback
+    if as_json:
+        names = ("cpu", "isa", "threads", "precision", "fusion", "fast_math")
+        print_json(
+            {
+                "library": str(path),
+                "bytes": path.stat().st_size,
+                "seconds": seconds,
+                **{name: getattr(manifest, name) for name in names},
+                "taken": manifest.coverage.taken,
+                "nodes": manifest.coverage.nodes,
+                "fallback": fallback and {"cpu": fallback.cpu, "isa": fallback.isa},
+            }
+        )
+        return 0
+    second = [] if fallback is None else [f"fallback: {fallback.cpu} ({fallback.isa})"]
+    say(
+        f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
+        f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}, "
+        f"precision: {manifest.precision}, fusion: {manifest.fusion}, "
+        f"fast_math: {manifest.fast_math}",
+        *second,
+        executable.explain().summary(),
+    )
+    return 0
+
+
+@click.command("check")
+@click.argument("library", type=FILE)
+@json_option
+def check(library: Path, as_json: bool) -> int:
+    """Looks for damage in LIBRARY, which `compile` wrote; exit code 1 if there is any.
+
+    Loading checks all but the weights; this reads these, too. Nothing of the library is executed.
+    """
+    from ..library.artifact import read_manifest
+
+    if not library.exists():
+        raise ArtifactError(f"there is no library {library}; check the path")
+    try:
+        manifest = read_manifest(library, verify=True)
+    except ArtifactError as error:
+        raise VerifyError(str(error)) from error
+    size = library.stat().st_size
+    weights = sum(each.size for each in manifest.weights)
+    if as_json:
+        print_json({"bytes": size, "weights": len(manifest.weights), "weight_bytes": weights})
+        return 0
+    say(f"{library} is whole: {size} bytes, {weights} of them {len(manifest.weights)} weights")
+    return 0
+
+
+@click.command("run")
+@model_argument
+@input_options
+@click.option(
+    "--output", metavar="FILE.npz", type=FILE, help="Where to write the outputs, by name."
+)
+@compile_options()
+@json_option
+def run(
+    model: Path, inputs: Inputs, output: Path | None, options: CompileOptions, as_json: bool
+) -> int:
+    """Runs MODEL, an ONNX file or a library that `compile` wrote."""
+    from ..bench.feeds import save_arrays
+
+    if output is not None:
+        require_writable(output)
+    session = session_of(model, options, inputs.given)
+    feeds, drawn = inputs.feeds_of(session.executable)
+    results = session.run(None, feeds)
+    names = [info.name for info in session.get_outputs()]
+    outputs = dict(zip(names, results, strict=True))
+    if output is not None:
+        with replacing(output, what="the outputs to") as draft:
+            save_arrays(draft, outputs)
+    if as_json:
+        shown = {
+            name: {
+                "shape": list(array.shape),
+                "dtype": str(array.dtype),
+                "values": array.tolist() if array.size <= 1000 else None,
+            }
+            for name, array in outputs.items()
+        }
+        print_json({"random_inputs": drawn, "outputs": shown})
+        return 0
+    for name, array in outputs.items():
+        say(f"{name}: {array.dtype}[{', '.join(map(str, array.shape))}]", array)
+    return 0
+
+
+@click.command("serve")
+@model_argument
+@click.option("--name", help="What clients call the model. Default: the file's name.")
+@click.option("--host", default="127.0.0.1", help="Address to listen at.")
+@click.option(
+    "--port",
+    default=8000,
+    type=click.IntRange(0, 65535),
+    help="Port to listen at; 0 takes one that is free.",
+)
+@click.option(
+    "--streams", default=1, type=AT_LEAST_ONE, help="Runs at once, which share --threads."
+)
+@click.option(
+    "--queue-size",
+    type=AT_LEAST_ONE,
+    help="Runs that may wait; more are refused with 503. Default: four for each stream.",
+)
+@click.option(
+    "--max-batch",
+    default=1,
+    type=AT_LEAST_ONE,
+    help="Rows of requests that are put together into one run; 1: none are.",
+)
+@click.option(
+    "--max-delay-ms",
+    default=2.0,
+    type=click.FloatRange(min=0),
+    help="Milliseconds that a request waits for others to be put together with.",
+)
+@compile_options(*OF_CODE, "num_threads")
+def serve(
+    model: Path,
+    name: str | None,
+    max_batch: int,
+    max_delay_ms: float,
+    host: str,
+    port: int,
+    **settings: Any,
+) -> None:
+    """Serves MODEL over HTTP, by the inference protocol, version 2.
+
+    It needs the extra `serve`: pip install 'tvm_hybrid[serve]'. Batches are for models whose first
+    dimension is open, and whose rows do not depend on each other.
+    """
+    try:
+        import uvicorn
+
+        from ..serve.app import Server
+    except ImportError as error:
+        raise click.UsageError(
+            f"{error.name} is not installed; pip install 'tvm_hybrid[serve]' brings it"
+        ) from error
+    from ..session.inference_session import InferenceSession
+
+    session = InferenceSession(model, **settings)
+    server = Server({name or model.stem: session}, max_batch, max_delay_ms / 1000)
+    uvicorn.run(server.application, host=host, port=port, log_level="info")
+
+
+@click.command("verify")
+@model_argument
+@input_options
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="Largest error relative to an output's largest value. Default: derived from the model.",
+)
+@compile_options()
+@json_option
+def verify(
+    model: Path, inputs: Inputs, tolerance: float | None, options: CompileOptions, as_json: bool
+) -> int:
+    """Compares MODEL's outputs with ONNX Runtime's; exit code 1 if they differ.
+
+    The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
+    node and region that shows it.
+    """
+    import msgspec
+
+    from .. import compile as compile_model
+    from ..bench.bench_tables import verify_table
+    from ..bench.compare import Tolerance
+    from ..bench.feeds import ProductSums
+    from ..bench.verify import locate
+    from ..bench.verify import verify as verify_outputs
+    from ..frontend import import_onnx
+    from ..frontend.onnx.reader.read_model import read_model
+    from ..runtime.feeds import arrays_of
+    from ..session.inference_session import InferenceSession
+
+    proto = read_model(model)
+    session = session_of(model, options, inputs.given)
+    feeds, _ = inputs.feeds_of(session.executable)
+    options = replace(options, values=arrays_of(session.executable.values))
+    if tolerance is None:
+        shapes = {info.name: feeds[info.name].shape for info in session.executable.inputs}
+        sums = ProductSums(import_onnx(proto, shapes, options.values).mod)
+        allowed = sums.tolerance(session.executable.manifest.precision)
+    else:
+        allowed = Tolerance.given(tolerance)
+
+    def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+        executable = compile_model(prefix, options)
+        return InferenceSession(executable, progress=False).run(None, feeds), executable.explain()
+
+    report = verify_outputs(proto, session.run(None, feeds), feeds, allowed)
+    if not report.passed:
+        with working("looking for the first region that differs"):
+            first = locate(proto, feeds, allowed, evaluate)
+        report = msgspec.structs.replace(report, first_difference=first)
+    if as_json:
+        print_json({"passed": report.passed, **msgspec.to_builtins(report)})
+    else:
+        output_console().print(verify_table(report))
+        if report.first_difference is not None:
+            say(report.first_difference)
+    return 0 if report.passed else 1
+
+
+@click.command("explain")
+@model_argument
+@compile_options()
+@json_option
+def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
+    """Shows what became of every node of MODEL, an ONNX file or a library that `compile` wrote."""
+    explanation = executable_of(model, options).explain()
+    console = output_console()
+    if as_json:
+        console.file.write(explanation.to_json() + "\n")
+    else:
+        explanation.print(console)
+    return 0
+
+
+@click.command("report")
+@model_argument
+@click.option("-o", "--output", metavar="FILE.html", type=FILE, help="The page to write.")
+@input_options
+@click.option("--repeat", type=AT_LEAST_ONE, default=20, help="Runs that are timed.")
+@compile_options()
+@json_option
+def report(
+    model: Path,
+    inputs: Inputs,
+    output: Path | None,
+    repeat: int,
+    options: CompileOptions,
+    as_json: bool,
+) -> int:
+    """Writes a page that says why MODEL is slow: graph, kernels, roofline, memory, decisions.
+
+    MODEL is an ONNX file or a library that `compile` wrote. The page is one HTML file that loads
+    nothing. Machine and model are measured for it: nothing else should run.
+    --json prints what the page shows, and needs no -o.
+    """
+    if output is None and not as_json:
+        raise click.UsageError("name the page to write, such as -o report.html, or give --json")
+    from ..report.page.collect import collect
+    from ..report.page.write import write_page
+
+    if output is not None:
+        require_writable(output)
+    _ = inputs.given  # a file that cannot be read is told before the model is compiled
+    executable = executable_of(model, options)
+    feeds, _ = inputs.feeds_of(executable)
+    with working("measuring"):
+        data = collect(executable, feeds, model=str(model), repeat=repeat)
+    if output is not None:
+        write_page(data, output)
+    if as_json:
+        print_json(data)
+        return 0
+    say(f"{output}: {len(data.regions)} calls of {len(data.kernels)} kernels")
+    for advice in data.advice:
+        share = "" if advice.share is None else f" ({advice.share:.0%} of the time)"
+        say(f"{advice.title}{share}: {advice.command or advice.text}")
+    return 0
