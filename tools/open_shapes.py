@@ -22,7 +22,7 @@ import numpy as np
 import onnxruntime
 
 import tvm_hybrid
-from tvm_hybrid.bench.peers.openvino_peer import OpenVino
+from tvm_hybrid.bench.peers.contestants import OpenVino
 from tvm_hybrid.session.node_arg import NodeArg
 
 TURNS = 7

@@ -23,7 +23,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tvm_hybrid.bench.peers.openvino_peer import openvino_version
+from tvm_hybrid.bench.peers.contestants import openvino_version
 from tvm_hybrid.bench.peers.peers import openvino_python as default_openvino
 from tvm_hybrid.cli.base.console import output_console, say
 from tvm_hybrid.report.timing import ContestantError

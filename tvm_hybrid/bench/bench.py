@@ -20,8 +20,7 @@ from ..library.manifest import ChosenOptions
 from ..options import CompileOptions
 from ..report.timing import ContestantError, Progress, Timing, interleave
 from .compare import Judge, Tolerance, Verdict
-from .peers.contestants import SessionContestant, StockTvm, onnx_runtime_contestant
-from .peers.openvino_peer import OpenVino
+from .peers.contestants import OpenVino, SessionContestant, StockTvm, onnx_runtime_contestant
 from .peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING
 
 if TYPE_CHECKING:

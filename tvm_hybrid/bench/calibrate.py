@@ -28,7 +28,7 @@ from tir_schedules.core.emission import kernel_function, task_loop
 from tir_schedules.cost.cost import has_tiles
 
 from ..api import compile as compile_module
-from ..report.roof import peak_gops
+from ..report.kernel_speed import peak_gops
 from ..report.timing import time_calls
 from ..runtime.threads import use_threads
 from ..targets.resolve import host_target

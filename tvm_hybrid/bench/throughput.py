@@ -19,8 +19,8 @@ import numpy as np
 from ..report.timing import ContestantError, Progress, Timing, take_turns
 from .compare import Judge, Tolerance
 from .feeds import SessionLoad, total_rate
+from .peers.contestants import OpenVino
 from .peers.onnx_runtime import last_line, optimised_session
-from .peers.openvino_peer import OpenVino
 from .peers.peers import ONNX_RUNTIME, OURS, PEERS, SATURATING
 
 if TYPE_CHECKING:

@@ -298,7 +298,7 @@ def report(
     if output is None and not as_json:
         raise click.UsageError("name the page to write, such as -o report.html, or give --json")
     from ..report.page.collect import collect
-    from ..report.page.write import write_page
+    from ..report.page.data import write_page
 
     if output is not None:
         require_writable(output)

@@ -343,7 +343,7 @@ class Executable:
             If the file cannot be written.
         """
         from ..report.page.collect import collect
-        from ..report.page.write import write_page
+        from ..report.page.data import write_page
 
         require_writable(path)
         write_page(collect(self, inputs, repeat=repeat), path)

@@ -1,7 +1,7 @@
 """Tuning: finds fast configurations by measuring, and keeps them in records.
 
 In: a model. Out: a record file, which later compilations read. `tune_model` is the entry. It tunes
-how contractions are arranged (`tune_arrangements`), layouts if asked to (`tune_layouts`), then
+how contractions are arranged (`tune_arrangements`), layouts if asked to (`joint_layout`), then
 regions (`tune_regions`, one `TuningTask` each).
 """
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tvm import IRModule
 
 from microkernels.base.errors import Argument, ConfigError
 from microkernels.isa import require_on_host
@@ -32,18 +34,21 @@ from ..options import (
     target_of,
 )
 from ..records.locked_file import require_appendable
-from ..records.record_lookup import RecordLookup, arrangements_of
+from ..records.record_lookup import RecordLookup, arrangements_of, layouts_of
 from ..records.record_store import RecordStore
 from ..runtime.places import on_cpus
+from .joint_layout import SHARE as LAYOUTS_SHARE
+from .joint_layout import JointPlan, JointResult, JointStage
+from .measuring.kernel_clock import KernelClock
 from .measuring.local_measurer import LocalMeasurer
 from .measuring.measure import Measurer, Replay
-from .rpc.measurer import RpcMeasurer, Servers, find_servers
+from .measuring.model_race import race
+from .rpc.measurer import RpcMeasurer, find_servers
 from .rpc.tracker import Address
-from .search.strategies.registry import DEFAULT_STRATEGY, check_strategy
+from .search.strategies import DEFAULT_STRATEGY, check_strategy
 from .tune_arrangements import SHARE, ArrangementResult, tune_arrangements
-from .tune_layouts import joint_layouts, rest_of, with_layouts
 from .tune_regions import tune_regions
-from .tune_result import Callback, TuneResult
+from .tune_result import Callback, StopTuning, Trial, TuneResult
 from .tuning_task import Plan
 
 if TYPE_CHECKING:
@@ -212,12 +217,19 @@ def tune(
         counted = count_regions(mod, passes, passes.strict)
         return _replayed(counted, tuned, replay, plan, callbacks)
     store = RecordStore(records, must_exist=False)
+    footprint = sum(bytes_of(constant.value) for constant in constants_of(mod))
     if servers is not None:
         tuned = replace(tuned, name=servers.cpu)
-    footprint = sum(bytes_of(constant.value) for constant in constants_of(mod))
+    else:
+        require_on_host(tuned.isa)
+    target = str(passes.target)
     with (
         on_cpus(setting.cpus),
-        make_measurer(passes, timeout, footprint, seed, servers, rpc_timeout) as measurer,
+        LocalMeasurer(tuned, target, timeout, footprint, seed)
+        if servers is None
+        else RpcMeasurer(
+            tuned, target, servers.address, timeout, rpc_timeout, footprint, seed
+        ) as measurer,
     ):
         begin, found = time.monotonic(), None
         arrangements: list[ArrangementResult] = []
@@ -238,50 +250,6 @@ def tune(
     return replace(
         result, layouts=found, arrangements=arrangements, seconds=time.monotonic() - begin
     )
-
-
-def make_measurer(
-    options: PipelineOptions,
-    timeout: float,
-    footprint_bytes: int,
-    seed: int,
-    servers: Servers | None = None,
-    rpc_timeout: float = 10.0,
-) -> AbstractContextManager[Measurer]:
-    """Who measures a model's kernels, as a context that ends it.
-
-    Parameters
-    ----------
-    options : PipelineOptions
-        Target and threads.
-    timeout : float
-        Seconds that one configuration may take.
-    footprint_bytes : int
-        Bytes of all constants of the model.
-    seed : int
-        For the kernels' arguments.
-    servers : Servers or None
-        Who measures instead of this machine.
-    rpc_timeout : float
-        Seconds that one configuration may occupy a server.
-
-    Raises
-    ------
-    IsaError
-        If it is this CPU that measures, and it cannot run the target's code.
-    """
-    if servers is not None:
-        return RpcMeasurer(
-            replace(options.machine, name=servers.cpu),
-            str(options.target),
-            servers.address,
-            timeout,
-            rpc_timeout,
-            footprint_bytes,
-            seed,
-        )
-    require_on_host(options.machine.isa)
-    return LocalMeasurer(options.machine, str(options.target), timeout, footprint_bytes, seed)
 
 
 def _check_layouts(layouts: str, here: bool) -> None:
@@ -325,3 +293,113 @@ def _replayed(
     with tempfile.TemporaryDirectory() as folder:
         scratch = RecordStore(Path(folder) / "replay.jsonl", must_exist=False)
         return tune_regions(regions, machine, known, scratch, plan, callbacks, weights)
+
+
+def joint_layouts(
+    mod: IRModule,
+    options: PipelineOptions,
+    store: RecordStore,
+    measurer: Measurer,
+    plan: Plan,
+    footprint_bytes: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> JointResult | None:
+    """Runs the joint stage with at most `joint_layout.SHARE` of a run's trials and time.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As imported.
+    options : PipelineOptions
+        How it is compiled.
+    store : RecordStore
+        Receives records and, if they are better, layouts.
+    measurer : Measurer
+        Measures configurations of regions.
+    plan : Plan
+        Of the whole run.
+    footprint_bytes : int
+        Bytes of all constants of the model.
+    callbacks : sequence of callable
+        Told every measurement of a configuration, but no beginning and no end.
+
+    Returns
+    -------
+    JointResult or None
+        None if a callback stopped it. KeyboardInterrupt passes through.
+    """
+
+    def loops(
+        counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
+    ) -> Mapping[str, int]:
+        stops: list[StopTuning] = []
+
+        def tell(trial: Trial) -> None:
+            if trial.stage != "search":
+                return
+            try:
+                for callback in callbacks:
+                    callback(trial)
+            except StopTuning as stop:
+                stops.append(stop)
+                raise
+
+        few = replace(
+            plan,
+            trials=None,
+            trials_per_region=rounds,
+            batch=min(plan.batch, rounds),
+            min_gain=0.0,
+            time_limit=seconds if math.isfinite(seconds) else None,
+            finals=False,
+        )
+        regions, counts = [region for region, _ in counted], [count for _, count in counted]
+        found = tune_regions(regions, options.machine, measurer, store, few, [tell], counts)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if stops:
+            raise stops[0]
+        return {each.region.key: each.trials for each in found.regions}
+
+    share = JointPlan(
+        trials=None if plan.trials is None else max(1, round(LAYOUTS_SHARE * plan.trials)),
+        time_limit=None if plan.time_limit is None else LAYOUTS_SHARE * plan.time_limit,
+        seed=plan.seed,
+        resume=plan.resume,
+    )
+    with KernelClock(options, footprint_bytes) as clock:
+        try:
+            return JointStage(mod, options, store, loops, clock, race).run(share)
+        except StopTuning as stop:
+            logger.info("the joint stage ends: %s", stop)
+            return None
+
+
+def with_layouts(options: PipelineOptions, store: RecordStore) -> PipelineOptions:
+    """The layouts that compilation with this store will have."""
+    return replace(options, layouts=layouts_of(RecordLookup(store), options))
+
+
+def rest_of(plan: Plan, found: JointResult | None, keys: Collection[str], seconds: float) -> Plan:
+    """What a run may still do after the joint stage.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the whole run.
+    found : JointResult or None
+        What the joint stage did.
+    keys : collection of str
+        The regions that are left; their trials count when they are tuned.
+    seconds : float
+        That have passed.
+    """
+    if found is None:
+        return plan
+    elsewhere = sum(count for key, count in found.measured.items() if key not in keys)
+    trials, limit = plan.trials, plan.time_limit
+    return replace(
+        plan,
+        trials=None if trials is None else max(1, trials - elsewhere),
+        time_limit=None if limit is None else max(1.0, limit - seconds),
+    )

@@ -21,8 +21,7 @@ from ..records.record_file import Located
 from ..records.record_store import RecordStore, config_key, trusted
 from .measuring.sampling import MARGIN
 from .recordings.simulate import earlier_records
-from .search.strategies.registry import make_strategy
-from .search.strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
+from .search.strategies import FAILED, MakeStrategy, SearchStrategy, SearchTask, make_strategy
 from .task_scheduler import ALL_TRIED, TaskState
 from .tune_result import RegionResult, TaskInfo
 

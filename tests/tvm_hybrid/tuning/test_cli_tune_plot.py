@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tvm_hybrid.cli import main
-from tvm_hybrid.report import roof
+from tvm_hybrid.report import kernel_speed
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def model(tmp_path: Path) -> Path:
 def test_a_search_is_plotted_and_replayed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roof, "TILES_FOR_PEAK", 1)
-    monkeypatch.setattr(roof, "LARGEST_COPY", 1 << 20)
+    monkeypatch.setattr(kernel_speed, "TILES_FOR_PEAK", 1)
+    monkeypatch.setattr(kernel_speed, "LARGEST_COPY", 1 << 20)
     path = tmp_path / "r.jsonl"
 
     def tune(plot: Path, *more: object) -> int:

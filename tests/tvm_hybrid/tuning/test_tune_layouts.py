@@ -16,7 +16,7 @@ from tvm_hybrid import tuning
 from tvm_hybrid.errors import ConfigError
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.targets.resolve import resolve_target
-from tvm_hybrid.tuning import tune_layouts as module
+from tvm_hybrid.tuning import tune_model as module
 from tvm_hybrid.tuning.tune_result import RegionResult, StopTuning, Trial, TuneResult
 from tvm_hybrid.tuning.tuning_task import Plan
 

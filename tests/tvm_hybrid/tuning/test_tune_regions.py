@@ -15,8 +15,7 @@ from tir_schedules.core.config import Config
 from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tuning.measuring.measure import Effort, Measurement, Replay
-from tvm_hybrid.tuning.search.strategies.grid import GridSearch
-from tvm_hybrid.tuning.search.strategies.strategy import SearchStrategy, SearchTask
+from tvm_hybrid.tuning.search.strategies import GridSearch, SearchStrategy, SearchTask
 from tvm_hybrid.tuning.tune_regions import tune_regions
 from tvm_hybrid.tuning.tuning_task import Plan
 

@@ -24,13 +24,13 @@ from ... import InferenceSession
 from ...executable.executable import Executable
 from ...frontend import import_onnx
 from ...options import CompileOptions
-from ...report.roof import peak_gops
+from ...report.kernel_speed import peak_gops
 from ...report.timing import SLICE_SECONDS, ContestantError, interleave, time_calls, time_slices
 from ...targets.resolve import cpu_name, host_target
 from ..bench import BenchReport, bench
 from ..feeds import ProductSums
+from ..peers.contestants import OpenVino, openvino_version
 from ..peers.onnx_runtime import import_runtime, last_line, optimised_session
-from ..peers.openvino_peer import OpenVino, openvino_version
 from ..peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, openvino_python
 from .layer_models import DTYPES, INT8, Layer, LayerReport, LayerTimes, layer_input, layer_model
 

@@ -33,8 +33,7 @@ from ...records.nearest_record import NearestRecords
 from ...records.record import Record
 from ...records.record_file import COMPRESSED, Located, read_records
 from ...records.record_store import RecordStore, latest, ranked
-from ..search.strategies.registry import make_strategy
-from ..search.strategies.strategy import FAILED, SearchTask
+from ..search.strategies import FAILED, SearchTask, make_strategy
 
 logger = logging.getLogger("tvm_hybrid")
 

@@ -28,7 +28,7 @@ from ..recordings.simulate import (
     simulate,
     trials_to_reach,
 )
-from ..search.strategies.registry import STRATEGIES, check_strategy
+from ..search.strategies import STRATEGIES, check_strategy
 
 logger = logging.getLogger("tvm_hybrid")
 

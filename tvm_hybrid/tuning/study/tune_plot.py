@@ -21,7 +21,7 @@ from tir_schedules.core.template import has_template, template_for
 
 from ...records.record import Record
 from ...records.record_store import config_key
-from ...report.roof import Roof, measure_roof
+from ...report.kernel_speed import Roof, measure_roof
 from ...targets.resolve import cpu_name, host_target
 from ..verification.arguments import element_type
 

@@ -24,7 +24,7 @@ from tvm_hybrid.bench.layers.layer_models import (
 )
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PYTHON_VARIABLE
 from tvm_hybrid.cli import main
-from tvm_hybrid.report import roof
+from tvm_hybrid.report import kernel_speed
 
 LAYER = Layer("S1", 8, 16, 16, 3, 2)
 
@@ -32,7 +32,7 @@ LAYER = Layer("S1", 8, 16, 16, 3, 2)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks from one tile; no OpenVINO."""
-    monkeypatch.setattr(roof, "TILES_FOR_PEAK", 1)
+    monkeypatch.setattr(kernel_speed, "TILES_FOR_PEAK", 1)
     monkeypatch.setenv(PYTHON_VARIABLE, "/no/such/python")
 
 

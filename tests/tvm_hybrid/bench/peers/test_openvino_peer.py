@@ -10,7 +10,7 @@ import pytest
 
 from tvm_hybrid.bench.bench import bench
 from tvm_hybrid.bench.compare import Tolerance
-from tvm_hybrid.bench.peers.openvino_peer import OpenVino, openvino_version
+from tvm_hybrid.bench.peers.contestants import OpenVino, openvino_version
 from tvm_hybrid.bench.peers.peers import OPENVINO, OURS, PYTHON_VARIABLE, openvino_python
 from tvm_hybrid.report.timing import ContestantError
 

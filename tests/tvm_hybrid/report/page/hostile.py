@@ -9,9 +9,9 @@ import onnx
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.report.kernel_speed import Roof
 from tvm_hybrid.report.page.collect import collect
 from tvm_hybrid.report.page.data import PageData
-from tvm_hybrid.report.roof import Roof
 
 MARKUP = "</script><script>window.injected = 1</script>"
 NAME = "<img src=x onerror='window.injected = 2'>{{style}}.onnx"

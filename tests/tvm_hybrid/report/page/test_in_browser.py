@@ -9,8 +9,7 @@ import pytest
 
 from tests.tvm_hybrid.report.page.browser import NAMES, Browser, chromium
 from tests.tvm_hybrid.report.page.hostile import MARKUP, NAME, hostile_page
-from tvm_hybrid.report.page.data import PageData
-from tvm_hybrid.report.page.write import write_page
+from tvm_hybrid.report.page.data import PageData, write_page
 
 PROGRAM = chromium()
 

@@ -21,8 +21,7 @@ from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import IsaError, OutputError
 from tvm_hybrid.report.page import collect
-from tvm_hybrid.report.page.data import PageData
-from tvm_hybrid.report.page.write import page_of
+from tvm_hybrid.report.page.data import PageData, page_of
 
 pytestmark = pytest.mark.turns
 

@@ -27,7 +27,7 @@ from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.joint_layout import JointPlan, JointResult, JointStage, chooser
 from tvm_hybrid.tuning.measuring.model_race import ProgramKernel, Race
-from tvm_hybrid.tuning.tune_layouts import rest_of, with_layouts
+from tvm_hybrid.tuning.tune_model import rest_of, with_layouts
 from tvm_hybrid.tuning.tuning_task import Plan
 
 pytestmark = pytest.mark.turns

@@ -14,8 +14,13 @@ from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import constant, module
 from tvm_hybrid.targets.resolve import resolve_target
-from tvm_hybrid.tuning.measuring.kernel_clock import CALL_US, KernelClock, total_us
-from tvm_hybrid.tuning.measuring.kernel_clock_worker import KernelJob, time_kernel
+from tvm_hybrid.tuning.measuring.kernel_clock import (
+    CALL_US,
+    KernelClock,
+    KernelJob,
+    time_kernel,
+    total_us,
+)
 from tvm_hybrid.tuning.measuring.model_race import ProgramKernel, program_kernels
 
 op = relax.op

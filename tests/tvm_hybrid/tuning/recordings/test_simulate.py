@@ -25,7 +25,7 @@ from tvm_hybrid.tuning.recordings.simulate import (
     simulate,
     trials_to_reach,
 )
-from tvm_hybrid.tuning.search.strategies.registry import STRATEGIES
+from tvm_hybrid.tuning.search.strategies import STRATEGIES
 
 from ..synthetic import product, synthetic_records, write_recording
 

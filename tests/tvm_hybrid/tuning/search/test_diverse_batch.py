@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvm_hybrid.tuning.search.strategies.model import diverse_batch
+from tvm_hybrid.tuning.search.model_search import diverse_batch
 
 POINTS = np.array(list(itertools.product(range(4), range(4))), np.int32)
 SCORES = np.array([10.0 - x - y / 10 for x, y in POINTS])

@@ -13,8 +13,8 @@ from microkernels.base.errors import ConfigError
 from tests.tvm_hybrid.tuning.synthetic import product, synthetic_records
 from tir_schedules.core.region import Tensor
 from tvm_hybrid.records.record import Record
-from tvm_hybrid.report import roof as roofs
-from tvm_hybrid.report.roof import Roof, measure_roof
+from tvm_hybrid.report import kernel_speed
+from tvm_hybrid.report.kernel_speed import Roof, measure_roof
 from tvm_hybrid.tuning.study.tune_plot import operand_type, plot_tuning, region_runs, roof_of
 
 pytestmark = pytest.mark.turns
@@ -100,9 +100,9 @@ def test_the_roof_is_the_lower_limit() -> None:
 def test_the_roof_of_this_machine(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
     assert roof_of(records) is None  # measured on "here"
     assert roof_of([]) is None
-    monkeypatch.setattr(roofs, "TILES_FOR_PEAK", 1)
-    monkeypatch.setattr(roofs, "LEAST_COPY", 1 << 20)
-    monkeypatch.setattr(roofs, "LARGEST_COPY", 1 << 20)
+    monkeypatch.setattr(kernel_speed, "TILES_FOR_PEAK", 1)
+    monkeypatch.setattr(kernel_speed, "LEAST_COPY", 1 << 20)
+    monkeypatch.setattr(kernel_speed, "LARGEST_COPY", 1 << 20)
     found = measure_roof(["float32", "float32", "no such type"], 2)
     assert list(found.peaks) == ["float32"] and found.threads == 2
     assert 0 < found.bandwidth < math.inf and 0 < found.peaks["float32"] < math.inf

@@ -12,8 +12,8 @@ from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, records_of, scores_
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.tuning.recordings.simulate import random_median
-from tvm_hybrid.tuning.search.strategies.model import ModelOptions, ModelSearch
-from tvm_hybrid.tuning.search.strategies.strategy import FAILED, SearchTask
+from tvm_hybrid.tuning.search.model_search import ModelOptions, ModelSearch
+from tvm_hybrid.tuning.search.strategies import FAILED, SearchTask
 
 pytestmark = pytest.mark.turns
 

@@ -11,10 +11,17 @@ import pytest
 
 from microkernels.base.errors import ConfigError
 from tvm_hybrid.records.config_space import ConfigSpace
-from tvm_hybrid.tuning.search.strategies.evolutionary import EvolutionarySearch, EvolutionOptions
-from tvm_hybrid.tuning.search.strategies.grid import evenly_spread
-from tvm_hybrid.tuning.search.strategies.registry import STRATEGIES, check_strategy, make_strategy
-from tvm_hybrid.tuning.search.strategies.strategy import FAILED, SearchStrategy, SearchTask
+from tvm_hybrid.tuning.search.strategies import (
+    FAILED,
+    STRATEGIES,
+    EvolutionarySearch,
+    EvolutionOptions,
+    SearchStrategy,
+    SearchTask,
+    check_strategy,
+    evenly_spread,
+    make_strategy,
+)
 
 from .conftest import GridConfig
 

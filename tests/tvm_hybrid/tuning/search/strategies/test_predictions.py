@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tvm_hybrid.tuning.recordings.simulate import Recording, load_recording
-from tvm_hybrid.tuning.search.strategies.model import ModelSearch
+from tvm_hybrid.tuning.search.model_search import ModelSearch
 
 from ...synthetic import product, synthetic_records, write_recording
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cost_model import Annealing, CostModel, target
-from ..feature_table import FeatureTable
-from ..transfer import estimated, transferred
-from .strategy import SearchTask
+from .cost_model import Annealing, CostModel, target
+from .feature_table import FeatureTable
+from .strategies import SearchTask
+from .transfer import estimated, transferred
 
 FEWEST = 2
 """Trials without which there is nothing to learn."""

@@ -1,1 +1,0 @@
-"""Search strategies: one file each, behind the interface of `strategy`."""
