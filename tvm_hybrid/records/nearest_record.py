@@ -34,6 +34,7 @@ from tir_schedules.core.size import SAMPLE, SymbolicSize
 from tir_schedules.core.template import Template, template_for
 
 from .config_space import ConfigSpace, flat_fields
+from .record import Record
 from .record_file import Located
 from .record_store import Found, trusted
 
@@ -83,78 +84,71 @@ class NearestRecords:
         except ConfigError:
             return None
         groups = self.by_workload()
-        near = self._samples(region, groups) if region.is_open else self._near(region, groups)
-        for far, workload in sorted(near):
-            tuned = [item for item in groups[workload] if _tuned_here(item, template, machine)]
+        for far, workload in sorted(self._near(region, groups)):
+            tuned = [
+                item
+                for item in groups[workload]
+                if item.record.confirmed is not None
+                and item.record.machine == machine.name
+                and item.record.fits(template, machine)
+            ]
             best = next(iter(trusted(tuned)), None)
             if best is not None:
-                return self._lend(region, template, machine, best, far)
+                config = lent(best.record, region, template, machine)
+                return None if config is None else Borrowed(Found(config, *best), far)
         return None
 
     def _near(
         self, region: Region, groups: Mapping[str, list[Located]]
     ) -> Iterator[tuple[float, str]]:
-        """Distances and keys of regions of the same kind and nearly the same sizes."""
+        """Distances and keys of regions of the same kind and nearly the same sizes.
+
+        Of an open region, those that it is for numbers of a usual size.
+        """
+        if region.is_open:
+            for workload, located in groups.items():
+                values = symbols_in(region, located[0].record.region)
+                if values is not None and (far := class_distance(values)) <= FARTHEST_SAMPLE:
+                    yield far, workload
+            return
+        if groups is not self._indexed:
+            found = defaultdict(list)
+            for workload, located in groups.items():
+                other = located[0].record.region
+                found[kind_of(other)].append(Neighbour(sizes_of(other), workload))
+            self._neighbours, self._indexed = dict(found), groups
         sizes = sizes_of(region)
-        for neighbour in self._of_kind(kind_of(region), groups):
+        for neighbour in self._neighbours.get(kind_of(region), []):
             far = distance(sizes, neighbour.sizes)
             if neighbour.workload != region.key and far <= FARTHEST:
                 yield far, neighbour.workload
 
-    def _samples(
-        self, region: Region, groups: Mapping[str, list[Located]]
-    ) -> Iterator[tuple[float, str]]:
-        """The same of regions that an open one is, for numbers of a usual size."""
-        for workload, located in groups.items():
-            values = symbols_in(region, located[0].record.region)
-            if values is not None and (far := class_distance(values)) <= FARTHEST_SAMPLE:
-                yield far, workload
 
-    def _of_kind(self, kind: Hashable, groups: Mapping[str, list[Located]]) -> list[Neighbour]:
-        if groups is not self._indexed:
-            found = defaultdict(list)
-            for workload, located in groups.items():
-                region = located[0].record.region
-                found[kind_of(region)].append(Neighbour(sizes_of(region), workload))
-            self._neighbours, self._indexed = dict(found), groups
-        return self._neighbours.get(kind, [])
-
-    def _lend(
-        self,
-        region: Region,
-        template: Template[Any],
-        machine: Machine,
-        best: Located,
-        far: float,
-    ) -> Borrowed | None:
-        record = best.record
-        if record.relative is None or record.relative > 1 / (1 + LEAST_GAIN):
-            return None
-        try:
-            theirs = template.config_type.from_dict(record.config)
-        except ConfigError:
-            return None
-        spaces = [ConfigSpace.of(one, template, machine) for one in (record.region, region)]
-        ours = fit_config(theirs, *spaces)
-        if ours is None or ours == spaces[1].configs[0]:
-            return None
-        if template.refuses_loans:
-            configs = (theirs, ours)
-            there, here = (
-                _slower(template, one, config, space.configs[0], machine)
-                for one, config, space in zip((record.region, region), configs, spaces, strict=True)
+def lent(
+    record: Record, region: Region, template: Template[Any], machine: Machine
+) -> Config | None:
+    """The configuration of another region's record for this one; None if it is not lent."""
+    if record.relative is None or record.relative > 1 / (1 + LEAST_GAIN):
+        return None
+    try:
+        theirs = template.config_type.from_dict(record.config)
+    except ConfigError:
+        return None
+    regions = record.region, region
+    spaces = [ConfigSpace.of(one, template, machine) for one in regions]
+    ours = fit_config(theirs, *spaces)
+    if ours is None or ours == spaces[1].configs[0]:
+        return None
+    if template.refuses_loans:
+        slower = []  # cycles over those of the default; 1 if the template estimates none
+        for one, config, space in zip(regions, (theirs, ours), spaces, strict=True):
+            mine, usual = (
+                template.estimate(one, each, machine) for each in (config, space.configs[0])
             )
-            if here > (1 + MARGIN) * max(there, 1.0):
-                return None
-        return Borrowed(Found(ours, *best), far)
-
-
-def _slower(
-    template: Template[Any], region: Region, config: Config, default: Config, machine: Machine
-) -> float:
-    """Cycles of a configuration over those of the default; 1 if the template estimates none."""
-    mine, usual = (template.estimate(region, each, machine) for each in (config, default))
-    return 1.0 if mine is None or usual is None else mine / usual
+            slower.append(1.0 if mine is None or usual is None else mine / usual)
+        if slower[1] > (1 + MARGIN) * max(slower[0], 1.0):
+            return None
+    return ours
 
 
 def kind_of(region: Region) -> Hashable:
@@ -191,15 +185,6 @@ def _tensors(region: Region) -> Iterator[Tensor]:
     yield from region.inputs
     yield from region.operands
     yield region.output
-
-
-def _tuned_here(item: Located, template: Template[Any], machine: Machine) -> bool:
-    record = item.record
-    return (
-        record.confirmed is not None
-        and record.machine == machine.name
-        and record.fits(template, machine)
-    )
 
 
 MOST = 0.5

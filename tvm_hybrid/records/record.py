@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -276,11 +277,9 @@ def make_record(
     machine: Machine,
     config: Config,
     status: Status,
-    times_us: list[float] | None = None,
+    times_us: Sequence[float] = (),
     baseline_us: float | None = None,
-    error: str = "",
-    confirmed: bool | None = None,
-    predicted: float | None = None,
+    **fields: Any,
 ) -> Record:
     """A record of now, with everything that follows from the region, template and machine."""
     return Record(
@@ -293,10 +292,8 @@ def make_record(
         threads=machine.threads,
         config=config.to_dict(),
         status=status,
-        times_us=times_us or [],
+        times_us=list(times_us),
         baseline_us=baseline_us,
-        confirmed=confirmed,
-        predicted=predicted,
-        error=error,
+        **fields,
         **stamp(),
     )

@@ -62,34 +62,25 @@ class RecordLookup:
         stores = [self.store] if shipped is None else [self.store, shipped]
         for store in stores:
             if found := store.find(region, machine):
-                return self._exact(region, machine, found, store is shipped)
+                name = place_text(found.place, store is shipped)
+                if found.record.is_default:
+                    default = template_for(region.op).default_config(region, machine)
+                    if found.config != default:  # the formula has improved since
+                        return default, f"default; {name} knows nothing faster"
+                return self._use(region, found, "exact", store is shipped, name)
         if found := self.store.find(region, machine, elsewhere=True):
             text = f"record {found.place} (measured on {found.record.machine})"
             return self._use(region, found, "other machine", False, text)
         for store in stores:
             nearest = self._nearest.setdefault(id(store), NearestRecords(store.by_workload))
             if borrowed := nearest.find(region, machine):
-                return self._borrowed(region, *borrowed, store is shipped)
+                found = borrowed.found
+                text = (
+                    f"borrowed from {place_text(found.place, store is shipped)}, "
+                    f"{found.record.workload}, sizes within a factor of {2**borrowed.distance:.2f}"
+                )
+                return self._use(region, found, "borrowed", store is shipped, text)
         return None
-
-    def _exact(
-        self, region: Region, machine: Machine, found: Found, shipped: bool
-    ) -> tuple[Config, str]:
-        name = place_text(found.place, shipped)
-        if found.record.is_default:
-            default = template_for(region.op).default_config(region, machine)
-            if found.config != default:  # the formula has improved since
-                return default, f"default; {name} knows nothing faster"
-        return self._use(region, found, "exact", shipped, name)
-
-    def _borrowed(
-        self, region: Region, found: Found, distance: float, shipped: bool
-    ) -> tuple[Config, str]:
-        text = (
-            f"borrowed from {place_text(found.place, shipped)}, {found.record.workload}, "
-            f"sizes within a factor of {2**distance:.2f}"
-        )
-        return self._use(region, found, "borrowed", shipped, text)
 
     def _use(
         self, region: Region, found: Found, how: How, shipped: bool, text: str

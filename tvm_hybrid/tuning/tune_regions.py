@@ -243,7 +243,7 @@ class _Run:
             measured.status,
             measured.times_us,
             measured.baseline_us,
-            measured.error,
+            error=measured.error,
             confirmed=self._confirmed(task, measured) if stage == "final" else None,
             predicted=predicted,
         )

@@ -7,7 +7,7 @@ import math
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,11 @@ from relay_passes.ir.decisions import REORDER, Decision
 from ...explain.origins import decisions_of
 from ...explain.profile import Profile
 from ...explain.program_graph import NO_PLAN, VALUE, KernelCall, ProgramGraph
-from ...library.manifest import RecordUse
 from ...runtime.tensors import numpy_dtype
 from ...targets.cpu_features import require_host
 from ..kernel_speed import Roof, measure_roof
 from .advice import advice_for
-from .data import Head, KernelRow, Limits, Memory, Note, PageData, RecordLine
+from .data import Head, KernelRow, Memory, Note, PageData, RecordLine
 from .picture import RegionCard, Work, parts_of, picture_of, reasons_of, tensor_of
 
 if TYPE_CHECKING:
@@ -61,183 +60,195 @@ def collect(
     FeedError
         If the inputs do not fit the model, or `repeat` is not positive.
     """
-    program = executable.for_host()
-    manifest, graph = program.manifest, program.graph
-    unmeasured = ""
-    profile = None
-    try:
-        require_host(manifest.features, model, manifest.cpu)
-    except IsaError as error:
-        unmeasured = str(error)
-    else:
-        profile = program.profile(inputs, repeat)
-    calls = _calls(graph, manifest.decisions)
-    times = call_times(profile, [call.function for call in calls])
-    chosen = decisions_of(calls, manifest.decisions)
-    if profile is not None and roof is None:
-        types = {operand_type(each) for each in chosen if each is not None and each.flops}
-        roof = measure_roof(sorted(types | {"float32"}), manifest.threads)
-    everything = sum(each for each in times if each is not None)
-    regions = [
-        _region(number, call, decision, graph, manifest.records, us, everything, roof)
-        for number, (call, decision, us) in enumerate(zip(calls, chosen, times, strict=True))
-    ]
-    kernels = _kernels(regions, everything, roof)
-    head = _head(executable, model, profile, unmeasured, regions, roof)
-    used = {id(decision) for decision in chosen}
-    path = Path(model)
-    data = PageData(
-        head=head,
-        regions=regions,
-        kernels=kernels,
-        picture=None if graph is None else picture_of(graph, regions),
-        limits=None if roof is None else _limits(roof),
-        memory=memory_of(program, path.stat().st_size if path.is_file() else None),
-        reorders=[each.number for each in regions if each.op == REORDER],
-        left=_by_time(each for each in regions if not each.taken),
-        notes=[
-            Note(node=each.node, op=each.op, taken=each.taken, reason=each.reason)
-            for each in manifest.decisions
-            if id(each) not in used
-        ],
-        records=[_record(each) for each in manifest.records],
-        advice=[],
-    )
-    return msgspec.structs.replace(data, advice=advice_for(data, manifest))
+    return _Collector(executable, model, roof).page(inputs, repeat)
 
 
-def _calls(graph: ProgramGraph | None, decisions: Sequence[Decision]) -> list[KernelCall]:
-    """The calls of a program; of a library, which keeps no graph, one for each decision."""
-    if graph is not None:
-        return list(graph.calls)
-    return [KernelCall(each.node, each.function, (), ()) for each in decisions if each.function]
+class _Collector:
+    """A program, a profile of it and the machine's limits."""
 
+    def __init__(self, executable: Executable, model: str, roof: Roof | None) -> None:
+        self.executable, self.model, self.roof = executable, model, roof
+        self.program = executable.for_host()
+        self.manifest, self.graph = self.program.manifest, self.program.graph
+        self.profile: Profile | None = None
+        self.unmeasured = ""
+        self.everything = 0.0
 
-def _region(
-    number: int,
-    call: KernelCall,
-    decision: Decision | None,
-    graph: ProgramGraph | None,
-    records: Sequence[RecordUse],
-    us: float | None,
-    everything: float,
-    roof: Roof | None,
-) -> RegionCard:
-    """One call with all that is known of it; `everything` is the time of all calls."""
-    known = decision or Decision(
-        node=call.node,
-        op=call.function,
-        taken=False,
-        function=call.function,
-        kernel="runtime",
-        reason="a function of the runtime",
-    )
-    record = next((each for each in records if each.workload == known.workload), None)
-    reads = [] if graph is None else [tensor_of(graph.values[each]) for each in call.reads]
-    writes = [] if graph is None else [tensor_of(graph.values[each]) for each in call.writes]
-    return RegionCard(
-        number=number,
-        node=known.node if known.taken else call.node,
-        op=known.op,
-        function=call.function,
-        kernel=known.kernel,
-        taken=known.taken,
-        parts=parts_of(known.op),
-        origins=list(call.origins or known.origins),
-        config=known.config,
-        source=known.source,
-        record=f"{record.file}:{record.line}" if record else "",
-        reasons=reasons_of(known.reason),
-        on_vectors=known.on_vectors,
-        at_run_time=known.at_run_time,
-        workload=known.workload,
-        reads=reads,
-        writes=writes,
-        work=work_of(known, call, graph, us, everything, roof),
-    )
-
-
-def _kernels(
-    regions: Sequence[RegionCard], everything: float, roof: Roof | None
-) -> list[KernelRow]:
-    """Regions by kernel, the one that takes longest first."""
-    groups: dict[str, list[RegionCard]] = {}
-    for region in regions:
-        groups.setdefault(region.function, []).append(region)
-    rows = [
-        KernelRow(
-            function=function,
-            kernel=group[0].kernel,
-            op=group[0].op,
-            taken=group[0].taken,
-            regions=[each.number for each in group],
-            work=summed([each.work for each in group], everything, roof),
+    def page(self, inputs: Mapping[str, Any] | Sequence[Any] | None, repeat: int) -> PageData:
+        """Everything; runs the model first."""
+        manifest, graph = self.manifest, self.graph
+        try:
+            require_host(manifest.features, self.model, manifest.cpu)
+        except IsaError as error:
+            self.unmeasured = str(error)
+        else:
+            self.profile = self.program.profile(inputs, repeat)
+        if graph is not None:
+            calls = list(graph.calls)
+        else:  # a library keeps no graph
+            calls = [
+                KernelCall(each.node, each.function, (), ())
+                for each in manifest.decisions
+                if each.function
+            ]
+        times = call_times(self.profile, [call.function for call in calls])
+        chosen = decisions_of(calls, manifest.decisions)
+        if self.profile is not None and self.roof is None:
+            types = {operand_type(each) for each in chosen if each is not None and each.flops}
+            self.roof = measure_roof(sorted(types | {"float32"}), manifest.threads)
+        self.everything = sum(each for each in times if each is not None)
+        regions = [
+            self.region(number, call, decision, us)
+            for number, (call, decision, us) in enumerate(zip(calls, chosen, times, strict=True))
+        ]
+        by_time = sorted(regions, key=lambda each: -(each.work.us or 0.0))
+        used = {id(decision) for decision in chosen}
+        path = Path(self.model)
+        data = PageData(
+            head=self.head(regions),
+            regions=regions,
+            kernels=self.kernels(regions),
+            picture=None if graph is None else picture_of(graph, regions),
+            limits=self.roof,
+            memory=memory_of(self.program, path.stat().st_size if path.is_file() else None),
+            reorders=[each.number for each in regions if each.op == REORDER],
+            left=[each.number for each in by_time if not each.taken],
+            notes=[
+                Note(node=each.node, op=each.op, taken=each.taken, reason=each.reason)
+                for each in manifest.decisions
+                if id(each) not in used
+            ],
+            records=[
+                RecordLine(
+                    place=f"{use.file}:{use.line}",
+                    how=use.how,
+                    shipped=use.shipped,
+                    workload=use.workload,
+                    measured=use.measured,
+                )
+                for use in manifest.records
+            ],
+            advice=[],
         )
-        for function, group in groups.items()
-    ]
-    return sorted(rows, key=lambda row: -(row.work.us or 0.0))
+        return msgspec.structs.replace(data, advice=advice_for(data, manifest))
 
+    def region(
+        self, number: int, call: KernelCall, decision: Decision | None, us: float | None
+    ) -> RegionCard:
+        """One call with all that is known of it."""
+        known = decision or Decision(
+            node=call.node,
+            op=call.function,
+            taken=False,
+            function=call.function,
+            kernel="runtime",
+            reason="a function of the runtime",
+        )
+        records, graph = self.manifest.records, self.graph
+        record = next((each for each in records if each.workload == known.workload), None)
+        flops = 0 if known.at_run_time else known.flops
+        nbytes = 0 if graph is None else moved(known, call, graph)
+        return RegionCard(
+            number=number,
+            node=known.node if known.taken else call.node,
+            op=known.op,
+            function=call.function,
+            kernel=known.kernel,
+            taken=known.taken,
+            parts=parts_of(known.op),
+            origins=list(call.origins or known.origins),
+            config=known.config,
+            source=known.source,
+            record=f"{record.file}:{record.line}" if record else "",
+            reasons=reasons_of(known.reason),
+            on_vectors=known.on_vectors,
+            at_run_time=known.at_run_time,
+            workload=known.workload,
+            reads=[] if graph is None else [tensor_of(graph.values[each]) for each in call.reads],
+            writes=[] if graph is None else [tensor_of(graph.values[each]) for each in call.writes],
+            work=self.work(us, flops, nbytes, operand_type(known)),
+        )
 
-def _by_time(regions: Iterable[RegionCard]) -> list[int]:
-    return [each.number for each in sorted(regions, key=lambda each: -(each.work.us or 0.0))]
+    def kernels(self, regions: Sequence[RegionCard]) -> list[KernelRow]:
+        """Regions by kernel, the one that takes longest first."""
+        groups: dict[str, list[RegionCard]] = {}
+        for region in regions:
+            groups.setdefault(region.function, []).append(region)
+        rows = []
+        for function, group in groups.items():
+            works = [each.work for each in group]
+            times = [work.us for work in works if work.us is not None]
+            nbytes = sum(work.nbytes for work in works) if all(work.nbytes for work in works) else 0
+            flops = sum(work.flops for work in works)
+            us = sum(times) if times else None
+            rows.append(
+                KernelRow(
+                    function=function,
+                    kernel=group[0].kernel,
+                    op=group[0].op,
+                    taken=group[0].taken,
+                    regions=[each.number for each in group],
+                    work=self.work(us, flops, nbytes, works[0].dtype),
+                )
+            )
+        return sorted(rows, key=lambda row: -(row.work.us or 0.0))
 
+    def work(self, us: float | None, flops: int, nbytes: int, dtype: str) -> Work:
+        """Time and work of one call, or of all calls of a kernel."""
+        gflops = flops / us / 1e3 if us and flops else None
+        peak = self.roof.peaks.get(dtype) if self.roof else None
+        computing = flops / peak / 1e3 if peak and flops else 0.0
+        moving = nbytes / self.roof.bandwidth / 1e3 if self.roof else 0.0
+        bound = "compute" if computing > moving else "memory"
+        return Work(
+            us=us,
+            share=us / self.everything if us is not None and self.everything else None,
+            flops=flops,
+            nbytes=nbytes,
+            gflops=gflops,
+            gbytes=nbytes / us / 1e3 if us and nbytes else None,
+            of_peak=gflops / peak if gflops and peak else None,
+            least_us=max(computing, moving) or None,
+            bound=bound if max(computing, moving) else "",
+            dtype=dtype,
+        )
 
-def _limits(roof: Roof) -> Limits:
-    return Limits(threads=roof.threads, peaks=roof.peaks, bandwidth=roof.bandwidth)
-
-
-def _record(use: RecordUse) -> RecordLine:
-    return RecordLine(
-        place=f"{use.file}:{use.line}",
-        how=use.how,
-        shipped=use.shipped,
-        workload=use.workload,
-        measured=use.measured,
-    )
-
-
-def _head(
-    executable: Executable,
-    model: str,
-    profile: Profile | None,
-    unmeasured: str,
-    regions: Sequence[RegionCard],
-    roof: Roof | None,
-) -> Head:
-    manifest = executable.for_host().manifest
-    least = None
-    if roof is not None:
-        counted = [each.work for each in regions if each.work.dtype in roof.peaks]
-        least = sum(work.flops / roof.peaks[work.dtype] / 1e3 for work in counted)
-    functions = [each.function for each in regions]
-    total = statistics.median(profile.runs_us) if profile else None
-    kernels = [each.work.us for each in regions if each.work.us is not None]
-    outside = between_kernels(profile, functions) if profile else None
-    if outside is not None and total is not None:
-        outside = min(outside, max(total - sum(kernels), 0.0))
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return Head(
-        model=Path(model).name,
-        cpu=manifest.cpu,
-        processor=processor() if not unmeasured else "",
-        isa=manifest.isa,
-        threads=manifest.threads,
-        **manifest.chosen(),
-        date=now.strftime("%Y-%m-%d %H:%M UTC"),
-        versions={**manifest.versions, "python": platform.python_version()},
-        inputs=[str(each) for each in executable.inputs],
-        outputs=[str(each) for each in executable.outputs],
-        taken=manifest.coverage.taken,
-        nodes=manifest.coverage.nodes,
-        total_us=total,
-        least_total_us=min(profile.runs_us) if profile else None,
-        kernels_us=sum(kernels) if kernels else None,
-        outside_us=outside,
-        least_us=least,
-        of_peak=least / total if least and total else None,
-        repeat=profile.repeat if profile else 0,
-        unmeasured=unmeasured,
-    )
+    def head(self, regions: Sequence[RegionCard]) -> Head:
+        """The program, and how long a run takes."""
+        manifest, profile, roof = self.manifest, self.profile, self.roof
+        least = None
+        if roof is not None:
+            counted = [each.work for each in regions if each.work.dtype in roof.peaks]
+            least = sum(work.flops / roof.peaks[work.dtype] / 1e3 for work in counted)
+        total = statistics.median(profile.runs_us) if profile else None
+        kernels = [each.work.us for each in regions if each.work.us is not None]
+        functions = [each.function for each in regions]
+        outside = between_kernels(profile, functions) if profile else None
+        if outside is not None and total is not None:
+            outside = min(outside, max(total - sum(kernels), 0.0))
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return Head(
+            model=Path(self.model).name,
+            cpu=manifest.cpu,
+            processor=processor() if not self.unmeasured else "",
+            isa=manifest.isa,
+            threads=manifest.threads,
+            **manifest.chosen(),
+            date=now.strftime("%Y-%m-%d %H:%M UTC"),
+            versions={**manifest.versions, "python": platform.python_version()},
+            inputs=[str(each) for each in self.executable.inputs],
+            outputs=[str(each) for each in self.executable.outputs],
+            taken=manifest.coverage.taken,
+            nodes=manifest.coverage.nodes,
+            total_us=total,
+            least_total_us=min(profile.runs_us) if profile else None,
+            kernels_us=sum(kernels) if kernels else None,
+            outside_us=outside,
+            least_us=least,
+            of_peak=least / total if least and total else None,
+            repeat=profile.repeat if profile else 0,
+            unmeasured=self.unmeasured,
+        )
 
 
 _BYTES = re.compile(r"u8|s8")
@@ -251,20 +262,6 @@ def operand_type(decision: Decision) -> str:
     if "bf16_bf16" in decision.kernel or "amx_bf16" in decision.kernel:
         return "bfloat16"
     return "uint8" if _BYTES.search(decision.kernel) else "float32"
-
-
-def work_of(
-    decision: Decision,
-    call: KernelCall,
-    graph: ProgramGraph | None,
-    us: float | None,
-    everything: float,
-    roof: Roof | None,
-) -> Work:
-    """Time and work of one call; `everything` is the time of all, `roof` None if not known."""
-    flops = 0 if decision.at_run_time else decision.flops
-    nbytes = 0 if graph is None else moved(decision, call, graph)
-    return _work(us, flops, nbytes, operand_type(decision), everything, roof)
 
 
 def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> int:
@@ -281,37 +278,6 @@ def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> int:
     if not decision.taken and _PICKING.search(decision.op):
         reads = [min(each, written) for each in reads]
     return sum(reads) + written
-
-
-def summed(works: Sequence[Work], everything: float, roof: Roof | None) -> Work:
-    """All calls of a kernel together."""
-    times = [work.us for work in works if work.us is not None]
-    nbytes = sum(work.nbytes for work in works) if all(work.nbytes for work in works) else 0
-    flops = sum(work.flops for work in works)
-    us = sum(times) if times else None
-    return _work(us, flops, nbytes, works[0].dtype, everything, roof)
-
-
-def _work(
-    us: float | None, flops: int, nbytes: int, dtype: str, everything: float, roof: Roof | None
-) -> Work:
-    gflops = flops / us / 1e3 if us and flops else None
-    peak = roof.peaks.get(dtype) if roof else None
-    computing = flops / peak / 1e3 if peak and flops else 0.0
-    moving = nbytes / roof.bandwidth / 1e3 if roof else 0.0
-    bound = "compute" if computing > moving else "memory"
-    return Work(
-        us=us,
-        share=us / everything if us is not None and everything else None,
-        flops=flops,
-        nbytes=nbytes,
-        gflops=gflops,
-        gbytes=nbytes / us / 1e3 if us and nbytes else None,
-        of_peak=gflops / peak if gflops and peak else None,
-        least_us=max(computing, moving) or None,
-        bound=bound if max(computing, moving) else "",
-        dtype=dtype,
-    )
 
 
 def _result_bytes(workload: str) -> int:

@@ -14,6 +14,7 @@ import msgspec
 from microkernels.base.files import write_whole
 
 from ...library.manifest import ChosenOptions
+from ..kernel_speed import Roof
 from .picture import Picture, RegionCard, Work
 
 
@@ -94,7 +95,7 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
     regions: list[RegionCard]
     kernels: list[KernelRow]
     picture: Picture | None
-    limits: Limits | None
+    limits: Roof | None
     memory: Memory
     reorders: list[int]
     left: list[int]
@@ -145,14 +146,6 @@ class Head(ChosenOptions, frozen=True, kw_only=True):
     of_peak: float | None
     repeat: int
     unmeasured: str
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The roof, measured on this machine: see `tvm_hybrid.report.kernel_speed.Roof`."""
-
-    threads: int
-    peaks: dict[str, float]
-    bandwidth: float
 
 
 # In the order in which they are run, as one script.

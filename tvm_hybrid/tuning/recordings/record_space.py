@@ -123,15 +123,9 @@ class _Recorder:
         default: Config = self.space.configs[0]
         arguments: tuple[Any, ...] = (self.region, self.template, configs, default, effort)
         for number, (config, found) in enumerate(self.measurer.measure(*arguments), 1):
+            about = self.region, self.template, self.machine, config
             record = make_record(
-                self.region,
-                self.template,
-                self.machine,
-                config,
-                found.status,
-                found.times_us,
-                found.baseline_us,
-                found.error,
+                *about, found.status, found.times_us, found.baseline_us, error=found.error
             )
             if config == default and record.times_us:  # by definition
                 record = msgspec.structs.replace(record, baseline_us=record.median_us)
