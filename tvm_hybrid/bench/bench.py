@@ -19,7 +19,7 @@ import numpy as np
 from ..library.manifest import ChosenOptions
 from ..options import CompileOptions
 from ..report.timing import ContestantError, Progress, Timing, interleave
-from .compare import Judge, Tolerance, Verdict
+from .compare import Judge, Tolerance
 from .peers.contestants import OpenVino, SessionContestant, StockTvm, onnx_runtime_contestant
 from .peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING
 
@@ -128,7 +128,7 @@ def bench(
     variants : mapping, optional
         Level of fusion -> the same model compiled with it; each gets a row of its own.
     openvino_python : str or None
-        The Python that has OpenVINO; see `openvino_peer.openvino_python`.
+        The Python that has OpenVINO; see `peers.openvino_python`.
     progress : callable
         Gets a line for every step.
     turns : callable
@@ -167,21 +167,27 @@ def bench(
         times, failures = interleave(contestants, rounds, seconds, warmup=warmup, progress=turns)
     missing += [BenchRow(name=name, note=note) for name, note in failures.items()]
     ours = Timing.of(times[OURS])
-    rows = [
-        _row(
-            name,
-            Timing.of(times[name]),
-            ours,
-            flops,
-            judge.verdict(
-                contestants[name].outputs,
-                name in SATURATING,
-                options.precision if name.startswith(OURS) else "auto",
-            ),
-            kernels.get(name, ()),
+    rows = []
+    for name in times:
+        timing, precision = Timing.of(times[name]), options.precision
+        verdict = judge.verdict(
+            contestants[name].outputs,
+            name in SATURATING,
+            precision if name.startswith(OURS) else "auto",
         )
-        for name in times
-    ]
+        rows.append(
+            BenchRow(
+                name=name,
+                timing=timing,
+                requests_per_second=timing.runs_per_second,
+                gflops=flops / timing.min_us / 1e3 if flops else None,
+                ratio=timing.min_us / ours.min_us,
+                agrees=not verdict.complaint,
+                max_rel=verdict.max_rel,
+                note=verdict.complaint,
+                kernels=kernels.get(name, ()),
+            )
+        )
     return BenchReport(
         model=model.stem,
         threads=threads,
@@ -199,24 +205,3 @@ def variant_name(level: str) -> str:
 def _kernels(session: InferenceSession) -> tuple[str, ...]:
     """What each kernel that a run calls computes."""
     return tuple(decision.op for decision in session.explain() if decision.function)
-
-
-def _row(
-    name: str,
-    timing: Timing,
-    ours: Timing,
-    flops: int,
-    verdict: Verdict,
-    kernels: tuple[str, ...],
-) -> BenchRow:
-    return BenchRow(
-        name=name,
-        timing=timing,
-        requests_per_second=timing.runs_per_second,
-        gflops=flops / timing.min_us / 1e3 if flops else None,
-        ratio=timing.min_us / ours.min_us,
-        agrees=not verdict.complaint,
-        max_rel=verdict.max_rel,
-        note=verdict.complaint,
-        kernels=kernels,
-    )

@@ -137,80 +137,76 @@ def measure_throughput(
     turns : callable
         As `progress` of `timing.take_turns`.
     """
-    contestants: dict[tuple[str, int], Any] = {}
-    rows: dict[tuple[str, int], ThroughputRow] = {}
+    contestants: dict[str, Any] = {}
+    rows: dict[str, ThroughputRow] = {}  # by name and streams
     told: set[str] = set()
     ours = {name: feed for name, feed in feeds.items() if name not in known}
 
-    def prepare(name: str, row: ThroughputRow) -> Any:
-        if name == OURS:
+    def prepare(row: ThroughputRow) -> Any:
+        if row.name == OURS:
             return SessionLoad(sessions[row.streams], ours, row.callers)
-        if name == ONNX_RUNTIME:
+        if row.name == ONNX_RUNTIME:
             session = optimised_session(str(model), row.threads)
             try:
                 return SessionLoad(session, feeds, row.callers)
             except Exception as error:
-                raise ContestantError(f"{name}: {last_line(error)}") from error
+                raise ContestantError(f"{row.name}: {last_line(error)}") from error
         count, python = row.threads * row.streams, openvino_python
         return OpenVino(model, feeds, count, python, streams=row.streams, callers=row.callers)
 
     with ExitStack() as stack:
         for streams, session in sessions.items():
             for name in [OURS, *(PEERS[peer] for peer in peers)]:
-                key = name, streams
-                each = session.executable.num_threads
-                rows[key] = ThroughputRow(
+                key, each = _key(name, streams), session.executable.num_threads
+                row = ThroughputRow(
                     name=name, streams=streams, threads=each, callers=callers or streams
                 )
-                progress(f"preparing {name}, streams: {streams}")
+                progress(f"preparing {key}")
                 try:
-                    contestants[key] = prepare(name, rows[key])
+                    contestants[key] = prepare(row)
                 except ContestantError as error:
                     if str(error) not in told:
                         logger.warning("left out: %s", error)
                     told.add(str(error))
-                    rows[key] = msgspec.structs.replace(rows[key], note=str(error))
+                    row = msgspec.structs.replace(row, note=str(error))
                 else:
                     stack.callback(contestants[key].close)
+                rows[key] = row
         progress("judging")
         first = next(iter(contestants.values()))
         judge = Judge.of(model, feeds, tolerance, first.outputs)
         progress("measuring")
-        calls = {_text(key): each.load_for for key, each in contestants.items()}
+        calls = {key: each.load_for for key, each in contestants.items()}
         found, failures = take_turns(
             calls, rounds, seconds, lambda turn: turn.seconds, warmup=warmup, progress=turns
         )
-    rates = {name: total_rate(each) for name, each in found.items()}
+    rates = {key: total_rate(each) for key, each in found.items()}
+    best = {True: 0.0, False: 0.0}  # of ours, of others
     for key, row in rows.items():
-        text = _text(key)
-        if text in failures:
-            rows[key] = msgspec.structs.replace(row, note=failures[text])
-        if text not in found:
+        if key in failures:
+            rows[key] = msgspec.structs.replace(row, note=failures[key])
+        if key not in found:
             continue
-        computed = precision if key[0] == OURS else "auto"
-        verdict = judge.verdict(contestants[key].outputs, key[0] in SATURATING, computed)
+        is_ours = row.name == OURS
+        best[is_ours] = max(best[is_ours], rates[key])
+        computed = precision if is_ours else "auto"
+        verdict = judge.verdict(contestants[key].outputs, row.name in SATURATING, computed)
         rows[key] = msgspec.structs.replace(
             row,
-            timing=Timing.of([time for turn in found[text] for time in turn.times]),
-            requests_per_second=rates[text],
-            ratio=rates[_text((OURS, row.streams))] / rates[text],
+            timing=Timing.of([time for turn in found[key] for time in turn.times]),
+            requests_per_second=rates[key],
+            ratio=rates[_key(OURS, row.streams)] / rates[key],
             agrees=not verdict.complaint,
             max_rel=verdict.max_rel,
             note=verdict.complaint,
         )
     return ThroughputReport(
-        model=model.stem, threads=threads, rows=list(rows.values()), best_ratio=_best(rows.values())
+        model=model.stem,
+        threads=threads,
+        rows=list(rows.values()),
+        best_ratio=best[True] / best[False] if best[False] else None,
     )
 
 
-def _text(key: tuple[str, int]) -> str:
-    name, streams = key
+def _key(name: str, streams: int) -> str:
     return f"{name}, streams: {streams}"
-
-
-def _best(rows: Any) -> float | None:
-    best = {True: 0.0, False: 0.0}
-    for row in rows:
-        rate = row.requests_per_second or 0.0
-        best[row.name == OURS] = max(best[row.name == OURS], rate)
-    return best[True] / best[False] if best[False] else None

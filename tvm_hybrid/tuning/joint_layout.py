@@ -180,7 +180,8 @@ class JointStage:
 
     def run(self, plan: JointPlan) -> JointResult:
         """Searches, and writes the layouts if they are better for certain."""
-        problems = list({each.key: each for each in self._problems()}.values())
+        found_problems = layout_problems(self.mod, self.options)
+        problems = list({each.key: each for each in found_problems}.values())
         choices = sum(operator.leads for each in problems for operator in each.operators)
         if not choices:
             return JointResult(choices)
@@ -204,8 +205,10 @@ class JointStage:
         )
         if not found.is_default:
             result = self._compared(problems, found, result)
-        if not result.chosen:
-            self._take_back(problems, known)
+        if not result.chosen:  # the cheapest cut, over what was not found to be better again
+            for problem, record in zip(problems, known, strict=True):
+                if record is not None:
+                    self._append(problem.key, problem.default, [], [])
         logger.info("%s", result)
         return result
 
@@ -232,9 +235,6 @@ class JointStage:
         lowered = lower_module(self.mod, replace(options, lookup=RecordLookup(self.store)))
         return total_us(self.clock, program_kernels(lowered))
 
-    def _problems(self) -> list[LayoutProblem]:
-        return layout_problems(self.mod, self.options)
-
     def _compared(
         self, problems: Sequence[LayoutProblem], found: WalkResult, result: JointResult
     ) -> JointResult:
@@ -257,12 +257,6 @@ class JointStage:
             default_times_us=tuple(default_times),
             chosen=faster,
         )
-
-    def _take_back(self, problems: Sequence[LayoutProblem], known: Sequence[object]) -> None:
-        """Writes the cheapest cut over what was not found to be better again."""
-        for problem, record in zip(problems, known, strict=True):
-            if record is not None:
-                self._append(problem.key, problem.default, [], [])
 
     def _append(
         self, key: str, labels: Mapping[str, int], times: list[float], default_times: list[float]

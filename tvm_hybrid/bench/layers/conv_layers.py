@@ -7,18 +7,20 @@ stay: the least of several means of a few runs.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from relay_passes.ir.decisions import REORDER, Decision
+from relay_passes.ir.decisions import REORDER
 
 from ... import InferenceSession
 from ...executable.executable import Executable
@@ -64,7 +66,7 @@ def measure_layers(
     rounds, seconds
         As for `timing.interleave`, for whole models and for kernels.
     openvino : str or None
-        The Python that has OpenVINO; see `openvino_peer.openvino_python`.
+        The Python that has OpenVINO; see `peers.openvino_python`.
     options : CompileOptions, optional
         How layers are compiled; the number of threads is that of `threads`.
     progress : callable
@@ -73,36 +75,23 @@ def measure_layers(
     versions, left_out = {}, {}
     for peer in peers:
         try:
-            versions[peer] = _version(peer, openvino)
+            if peer == "openvino":
+                versions[peer] = openvino_version(openvino_python(openvino))
+            else:
+                versions[peer] = str(import_runtime().__version__)
         except ContestantError as error:
             logger.warning("left out: %s", error)
             left_out[PEERS[peer]] = str(error)
     progress("measuring peaks")
-    peaks = {dtype: _peak(dtype) for dtype in DTYPES}
+    peaks = {dtype: peak_gops("uint8" if dtype == INT8 else dtype) for dtype in DTYPES}
+    run = _Measurement(list(versions), rounds, seconds, openvino, options, peaks)
     rows = []
     with tempfile.TemporaryDirectory(prefix="tvm_hybrid-layers-") as folder:
-        for count in threads:
-            for dtype in DTYPES:
-                for layer in layers:
-                    progress(f"{layer.name} {dtype}, threads: {count}")
-                    path = Path(folder) / f"{layer.name} {dtype}.onnx"
-                    onnx.save(layer_model(layer, dtype), path)
-                    session = InferenceSession(
-                        path, options=options, num_threads=count, progress=False
-                    )
-                    rows.append(
-                        _measure(
-                            session,
-                            path,
-                            layer,
-                            dtype,
-                            peers=list(versions),
-                            rounds=rounds,
-                            seconds=seconds,
-                            openvino=openvino,
-                            peak=peaks[dtype] * count,
-                        )
-                    )
+        for count, dtype, layer in itertools.product(threads, DTYPES, layers):
+            progress(f"{layer.name} {dtype}, threads: {count}")
+            path = Path(folder) / f"{layer.name} {dtype}.onnx"
+            onnx.save(layer_model(layer, dtype), path)
+            rows.append(run.measure(path, layer, dtype, count))
     from ...version_check import __version__
 
     return LayerReport(
@@ -115,95 +104,68 @@ def measure_layers(
     )
 
 
-def _measure(
-    session: InferenceSession,
-    path: Path,
-    layer: Layer,
-    dtype: str,
-    *,
-    peers: Sequence[str],
-    rounds: int,
-    seconds: float,
-    openvino: str | None,
-    peak: float,
-) -> LayerTimes:
-    """One layer in one type; `peak` in 1e9 operations a second of all threads."""
-    executable = session.executable
-    feeds = {"x": layer_input(layer, dtype)}
-    sums = ProductSums(import_onnx(path).mod)
-    whole = bench(
-        session,
-        path,
-        feeds,
-        threads=executable.num_threads,
-        flops=layer.flops,
-        tolerance=sums.tolerance(),
-        peers=peers,
-        rounds=rounds,
-        seconds=seconds,
-        openvino_python=openvino,
-    )
-    ours = OurKernels(executable, feeds)
-    notes = [f"{row.name}: {row.note}" for row in whole.rows if row.note]
-    kernels, failures = _kernel_times(
-        ours, path, feeds, executable.num_threads, _present(whole), rounds, seconds, openvino
-    )
-    notes += [f"{name}: {note}" for name, note in failures.items()]
-    return LayerTimes(
-        layer=layer,
-        dtype=dtype,
-        threads=executable.num_threads,
-        kernel=", ".join(ours.names),
-        whole_us={row.name: row.timing.min_us for row in whole.rows if row.timing},
-        kernel_us=kernels,
-        share=layer.flops / kernels[OURS] / 1e3 / peak,
-        notes=notes,
-        wrong=bool(whole.wrong),
-    )
+@dataclass(frozen=True)
+class _Measurement:
+    """What all layers are measured with; see `measure_layers`."""
 
+    peers: Sequence[str]
+    rounds: int
+    seconds: float
+    openvino: str | None
+    options: CompileOptions | None
+    peaks: Mapping[str, float]
 
-def _present(whole: BenchReport) -> list[str]:
-    return [row.name for row in whole.rows if row.timing]
+    def measure(self, path: Path, layer: Layer, dtype: str, count: int) -> LayerTimes:
+        """One layer in one type on so many threads."""
+        session = InferenceSession(path, options=self.options, num_threads=count, progress=False)
+        executable = session.executable
+        feeds = {"x": layer_input(layer, dtype)}
+        whole = bench(
+            session,
+            path,
+            feeds,
+            threads=executable.num_threads,
+            flops=layer.flops,
+            tolerance=ProductSums(import_onnx(path).mod).tolerance(),
+            peers=self.peers,
+            rounds=self.rounds,
+            seconds=self.seconds,
+            openvino_python=self.openvino,
+        )
+        ours = OurKernels(executable, feeds)
+        kernels, failures = self.kernel_times(path, feeds, ours, whole)
+        notes = [f"{row.name}: {row.note}" for row in whole.rows if row.note]
+        return LayerTimes(
+            layer=layer,
+            dtype=dtype,
+            threads=whole.threads,
+            kernel=", ".join(ours.names),
+            whole_us={row.name: row.timing.min_us for row in whole.rows if row.timing},
+            kernel_us=kernels,
+            share=layer.flops / kernels[OURS] / 1e3 / (self.peaks[dtype] * count),
+            notes=notes + [f"{name}: {note}" for name, note in failures.items()],
+            wrong=bool(whole.wrong),
+        )
 
-
-def _kernel_times(
-    ours: OurKernels,
-    path: Path,
-    feeds: Mapping[str, np.ndarray],
-    threads: int,
-    present: Sequence[str],
-    rounds: int,
-    seconds: float,
-    openvino: str | None,
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Least mean of a slice in microseconds by contestant; why, by contestant that failed."""
-    contestants: dict[str, Any] = {OURS: ours}
-    failures: dict[str, str] = {}
-    with ExitStack() as stack:
-        if ONNX_RUNTIME in present:
-            contestants[ONNX_RUNTIME] = OnnxRuntimeKernels(path, feeds, threads)
-        if OPENVINO in present:
-            try:
-                worker = OpenVino(path, feeds, threads, openvino, kernels=True)
-            except ContestantError as error:
-                failures[OPENVINO] = str(error)
-            else:
-                stack.callback(worker.close)
-                contestants[OPENVINO] = worker
-        times, failed = interleave(contestants, rounds, seconds)
-    return {name: min(means) * 1e6 for name, means in times.items()}, failures | failed
-
-
-def _version(peer: str, openvino: str | None) -> str:
-    """The version of a peer that is installed."""
-    if peer == "openvino":
-        return openvino_version(openvino_python(openvino))
-    return str(import_runtime().__version__)
-
-
-def _peak(dtype: str) -> float:
-    """1e9 operations a second of one thread with operands of a type."""
-    return peak_gops("uint8" if dtype == INT8 else dtype)
+    def kernel_times(
+        self, path: Path, feeds: Mapping[str, np.ndarray], ours: OurKernels, whole: BenchReport
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        """Least mean of a slice in microseconds by contestant; why, by contestant that failed."""
+        contestants: dict[str, Any] = {OURS: ours}
+        failures: dict[str, str] = {}
+        with ExitStack() as stack:
+            if whole.row(ONNX_RUNTIME):
+                contestants[ONNX_RUNTIME] = OnnxRuntimeKernels(path, feeds, whole.threads)
+            if whole.row(OPENVINO):
+                try:
+                    worker = OpenVino(path, feeds, whole.threads, self.openvino, kernels=True)
+                except ContestantError as error:
+                    failures[OPENVINO] = str(error)
+                else:
+                    stack.callback(worker.close)
+                    contestants[OPENVINO] = worker
+            times, failed = interleave(contestants, self.rounds, self.seconds)
+        return {name: min(means) * 1e6 for name, means in times.items()}, failures | failed
 
 
 # Contestants that measure the kernels of a model alone, without reorders at its borders and calls.
@@ -212,7 +174,7 @@ def _peak(dtype: str) -> float:
 # layout that fast kernels reorder on the way in and out. Such a contestant tells how long what is
 # neither a reorder nor a call takes in one run: of ours by the virtual machine's instrument, half a
 # microsecond too long; of ONNX Runtime's by its profile, whose ticks are microseconds (half a tick
-# is added, what cutting off costs on average). `openvino_peer.OpenVino` does the same for OpenVINO.
+# is added, what cutting off costs on average). `contestants.OpenVino` does the same for OpenVINO.
 #
 # As the last only tells the mean of runs, so do all: a turn is cut into slices of a few runs, short
 # enough that another process seldom interrupts one, and gives the mean of each.
@@ -245,8 +207,9 @@ class OurKernels:
         self._executable, self._feeds = executable, dict(feeds)
         decisions = [d for d in executable.explain() if d.function and d.op != REORDER]
         self.functions = frozenset(decision.function for decision in decisions)
-        self.names = tuple(_name(decision) for decision in decisions)
-        self._runs = runs_in_slice(time_calls(lambda: executable.run(self._feeds), SLICE_SECONDS))
+        self.names = tuple(f"{d.op.partition(' + ')[0]} {d.kernel}" for d in decisions)
+        times = time_calls(lambda: executable.run(self._feeds), SLICE_SECONDS)
+        self._runs = max(int(SLICE_SECONDS / min(times)), 1)
 
     def run_for(self, seconds: float) -> list[float]:
         """Mean seconds of the kernels in one run, of every slice in about `seconds`."""
@@ -296,15 +259,6 @@ class OnnxRuntimeKernels:
             except Exception as error:  # onnxruntime's exceptions have no common base
                 raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
         return mean_kernel_seconds(profile, 1 + runs)
-
-
-def _name(decision: Decision) -> str:
-    return f"{decision.op.partition(' + ')[0]} {decision.kernel}"
-
-
-def runs_in_slice(times: list[float]) -> int:
-    """How many runs make a slice, from the seconds of some."""
-    return max(int(SLICE_SECONDS / min(times)), 1)
 
 
 def mean_kernel_seconds(profile: bytes, runs: int) -> float:
