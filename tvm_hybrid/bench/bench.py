@@ -189,11 +189,7 @@ def bench(
             )
         )
     return BenchReport(
-        model=model.stem,
-        threads=threads,
-        flops=flops,
-        rows=rows + missing,
-        **options.code(),
+        model=model.stem, threads=threads, flops=flops, rows=rows + missing, **options.code()
     )
 
 

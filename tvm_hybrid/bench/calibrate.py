@@ -79,12 +79,16 @@ def calibrate(threads: int) -> Calibration:
     shipped = describe(name)
     machine = Machine.from_target(host_target())
     counts = sorted({1, threads})
-    numbers = {f"clock_{512 if machine.isa.f32_lanes == 16 else 256}": _clock(machine)}
+    lanes = machine.isa.f32_lanes
+    # By the ports that the description states, and the cycles that it states of a tile product.
+    clock = _clock("float32", 2 * lanes * machine.fma_rate, "f32")
+    numbers = {f"clock_{512 if lanes == 16 else 256}": clock}
     if has_tiles(machine):
-        numbers["clock_tiles"] = _tile_clock(machine)
-    numbers["l3_rate"] = _curve(
-        [(count, _reading(count, _in_l3(machine, count))) for count in counts]
-    )
+        each = TILE_OPERATIONS / machine.tile_core.tdp
+        numbers["clock_tiles"] = _clock("uint8", each, "8-bit")
+    # A weight that is well within L3, and of which each thread's part is well beyond L2.
+    within = ((count, min(machine.l3_bytes // 2, 4 * machine.l2_bytes * count)) for count in counts)
+    numbers["l3_rate"] = _curve([(count, _reading(count, size)) for count, size in within])
     beyond = min(4 * machine.l3_bytes, LARGEST)
     numbers["memory_rate"] = _curve([(count, _reading(count, beyond)) for count in counts])
     if threads > 1:
@@ -94,23 +98,10 @@ def calibrate(threads: int) -> Calibration:
     return Calibration(name=name, title=title, inherits=shipped.name, numbers=numbers)
 
 
-def _clock(machine: Machine) -> Number:
-    """MHz at which the ports that the description states reach the peak that is measured."""
-    each = 2 * machine.isa.f32_lanes * machine.fma_rate
-    clocks = [1e3 * peak_gops("float32") / each for _ in range(3)]
-    return Number(round(max(clocks)), "measured", "peak of f32 products", _spread(clocks))
-
-
-def _tile_clock(machine: Machine) -> Number:
-    """MHz at which tile products of so many cycles as the description states reach the peak."""
-    each = TILE_OPERATIONS / machine.tile_core.tdp
-    clocks = [1e3 * peak_gops("uint8") / each for _ in range(3)]
-    return Number(round(max(clocks)), "measured", "peak of 8-bit products", _spread(clocks))
-
-
-def _in_l3(machine: Machine, threads: int) -> int:
-    """Bytes of a weight that is well within L3, and of which each part is well beyond L2."""
-    return min(machine.l3_bytes // 2, 4 * machine.l2_bytes * threads)
+def _clock(dtype: str, each: float, what: str) -> Number:
+    """MHz at which `each` operations a cycle reach the peak that is measured."""
+    clocks = [1e3 * peak_gops(dtype) / each for _ in range(3)]
+    return Number(round(max(clocks)), "measured", f"peak of {what} products", _spread(clocks))
 
 
 def _reading(threads: int, size: int) -> list[float]:

@@ -165,11 +165,7 @@ def describe(apart: Distance, why: str = "") -> str:
 
 
 _FAR = Distance(
-    max_abs=math.inf,
-    max_rel=math.inf,
-    max_rel_element=math.inf,
-    cosine=0.0,
-    exact=False,
+    max_abs=math.inf, max_rel=math.inf, max_rel_element=math.inf, cosine=0.0, exact=False
 )
 
 
@@ -262,11 +258,7 @@ class Judge:
     """
 
     def __init__(
-        self,
-        outputs: Sequence[Any],
-        tolerance: Tolerance,
-        why: str = "",
-        names: Sequence[str] = (),
+        self, outputs: Sequence[Any], tolerance: Tolerance, why: str = "", names: Sequence[str] = ()
     ) -> None:
         self._outputs, self._tolerance, self._why = outputs, tolerance, why
         self._names = names or [""] * len(outputs)

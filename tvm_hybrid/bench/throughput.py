@@ -18,9 +18,7 @@ import numpy as np
 
 from ..report.timing import ContestantError, Progress, Timing, take_turns
 from .compare import Judge, Tolerance
-from .feeds import SessionLoad, total_rate
-from .peers.contestants import OpenVino
-from .peers.onnx_runtime import last_line, optimised_session
+from .peers.contestants import OpenVino, SessionContestant, onnx_runtime_contestant, total_rate
 from .peers.peers import ONNX_RUNTIME, OURS, PEERS, SATURATING
 
 if TYPE_CHECKING:
@@ -144,13 +142,9 @@ def measure_throughput(
 
     def prepare(row: ThroughputRow) -> Any:
         if row.name == OURS:
-            return SessionLoad(sessions[row.streams], ours, row.callers)
+            return SessionContestant(sessions[row.streams], ours, row.callers)
         if row.name == ONNX_RUNTIME:
-            session = optimised_session(str(model), row.threads)
-            try:
-                return SessionLoad(session, feeds, row.callers)
-            except Exception as error:
-                raise ContestantError(f"{row.name}: {last_line(error)}") from error
+            return onnx_runtime_contestant(str(model), feeds, row.threads, row.callers)
         count, python = row.threads * row.streams, openvino_python
         return OpenVino(model, feeds, count, python, streams=row.streams, callers=row.callers)
 

@@ -93,10 +93,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(
-    model: onnx.ModelProto,
-    ours: Sequence[np.ndarray],
-    feeds: Feeds,
-    tolerance: Tolerance,
+    model: onnx.ModelProto, ours: Sequence[np.ndarray], feeds: Feeds, tolerance: Tolerance
 ) -> VerifyReport:
     """Compares our outputs with ONNX Runtime's.
 

@@ -85,9 +85,7 @@ def _percentile(ordered: Sequence[float], percent: int) -> float:
 
 
 def time_calls(
-    call: Callable[[], object],
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
+    call: Callable[[], object], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
     """Calls for about `seconds`, at least once, without garbage collection.
 

@@ -131,11 +131,7 @@ def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
         # Results are spread around zero by about 2 sqrt(K); three of that make the largest byte.
         scale = np.float32(6 / 255 * np.sqrt(length))
         graph.node(
-            "QuantizeLinear",
-            value,
-            graph.constant(scale),
-            graph.constant(np.uint8(0)),
-            output="y",
+            "QuantizeLinear", value, graph.constant(scale), graph.constant(np.uint8(0)), output="y"
         )
     return graph.model(
         layer.name,

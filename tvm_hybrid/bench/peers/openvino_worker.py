@@ -90,7 +90,7 @@ def run_times(request: Any, seconds: float) -> list[float]:
 def loaded(queue: Any, seconds: float) -> dict[str, Any]:
     """All requests of a queue under way for about `seconds`: their times and the rate.
 
-    Each request is a caller that sends again when it has its result; see `load.LoadTurn`.
+    Each request is a caller that sends again when it has its result; see `contestants.LoadTurn`.
     """
     if len(queue) == 1:  # nobody has to be told
         alone = run_times(queue[0], seconds)

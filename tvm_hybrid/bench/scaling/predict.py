@@ -279,11 +279,7 @@ def _products(
 
 
 def _predicted(
-    name: str,
-    plan: ProductPlan,
-    found: Prediction,
-    copies: int = 1,
-    workload: str = "",
+    name: str, plan: ProductPlan, found: Prediction, copies: int = 1, workload: str = ""
 ) -> PredictedProduct:
     kernel = plan.kernel
     assert isinstance(kernel, AmxMicrokernel)

@@ -118,10 +118,7 @@ class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scale_model(
-    model: Any,
-    threads: Iterable[int],
-    options: CompileOptions,
-    name: str = "model",
+    model: Any, threads: Iterable[int], options: CompileOptions, name: str = "model"
 ) -> ScaleReport:
     """Predictions for some numbers of threads, and for one.
 

@@ -233,11 +233,7 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
     where = newest[0].place.rpartition(":")[0]
     try:
         template = template_for(first.region.op)
-        machine = Machine(
-            first.machine,
-            isa_named(first.isa),
-            first.threads,
-        )
+        machine = Machine(first.machine, isa_named(first.isa), first.threads)
         configs = [template.config_type.from_dict(record.config) for record, _ in newest]
         default = template.default_config(first.region, machine)
     except TvmHybridError as error:

@@ -63,10 +63,7 @@ class ModelSearch:
     """Proposes what the model expects to be fastest; see `SearchStrategy`."""
 
     def __init__(
-        self,
-        task: SearchTask,
-        generator: random.Random,
-        options: ModelOptions | None = None,
+        self, task: SearchTask, generator: random.Random, options: ModelOptions | None = None
     ) -> None:
         self.options = options or ModelOptions()
         self.space = task.space
@@ -183,11 +180,7 @@ class ModelSearch:
 
 
 def diverse_batch(
-    candidates: Sequence[int],
-    scores: np.ndarray,
-    points: np.ndarray,
-    count: int,
-    alpha: float,
+    candidates: Sequence[int], scores: np.ndarray, points: np.ndarray, count: int, alpha: float
 ) -> list[int]:
     """Choosing a batch that is both good and diverse.
 

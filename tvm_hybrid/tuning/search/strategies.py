@@ -171,10 +171,7 @@ class EvolutionarySearch:
     """Children are drawn from the space itself, so that each is legal and new."""
 
     def __init__(
-        self,
-        task: SearchTask,
-        generator: random.Random,
-        options: EvolutionOptions | None = None,
+        self, task: SearchTask, generator: random.Random, options: EvolutionOptions | None = None
     ) -> None:
         self.points = task.space.points
         self.generator = generator
