@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tvm_hybrid.bench.scaling.scale import scale_model
+from tvm_hybrid.bench.scale import scale_model
 from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.report.timing import markdown_table
 

@@ -21,7 +21,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 from ..frontend.model_input import import_model
-from .layers.layer_models import FLOAT32, INT8, RESNET18, OnnxGraph, layer_model
+from .layer_models import FLOAT32, INT8, RESNET18, OnnxGraph, layer_model
 
 MATMULS = {"small": (32, 384, 384), "large": (256, 768, 1024)}
 """Rows, inputs and outputs of products with bias."""

@@ -290,8 +290,8 @@ class BenchRequest:
 
     def _measure_layers(self, network: str) -> int:
         """With the number of threads in the options; without one, with one and with all."""
-        from ..bench.layers.conv_layers import measure_layers
-        from ..bench.layers.layer_models import NETWORKS, layer_tables, markdown_page
+        from ..bench.conv_layers import measure_layers
+        from ..bench.layer_models import NETWORKS, layer_tables, markdown_page
         from ..options import given
         from ..runtime.threads import resolve_threads
 
@@ -333,7 +333,7 @@ class BenchRequest:
 
     def _predict(self) -> int:
         """Predictions for a model, or for the table of shapes."""
-        from ..bench.scaling.predict import predict_model, predict_shapes, predict_tables
+        from ..bench.predict import predict_model, predict_shapes, predict_tables
         from ..options import target_of
         from ..runtime.threads import resolve_threads
         from ..targets.resolve import threads_of

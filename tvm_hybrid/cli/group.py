@@ -32,7 +32,7 @@ COMMANDS = {
     "explain": "program",
     "report": "program",
     "check": "program",
-    "scale": "scale",
+    "scale": "program",
     "tune": "tune",
     "layouts": "tune",
     "records": "records",

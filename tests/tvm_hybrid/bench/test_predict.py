@@ -17,7 +17,7 @@ from microkernels.isa import isa_named
 from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.registry import all_microkernels
 from tests.tvm_hybrid.onnx_models import saved
-from tvm_hybrid.bench.scaling.predict import LABEL, SHAPES, TYPES, predict_model, predict_shapes
+from tvm_hybrid.bench.predict import LABEL, SHAPES, TYPES, predict_model, predict_shapes
 from tvm_hybrid.cli import main
 from tvm_hybrid.demo.perceptrons import mlp_model
 from tvm_hybrid.options import CompileOptions

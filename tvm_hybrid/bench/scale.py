@@ -24,11 +24,11 @@ from tir_schedules.program.cycles import KernelTime
 from tir_schedules.program.read import read
 from tir_schedules.program.time import kernel_time
 
-from ...executable.executable import Executable
-from ...explain.profile import Profile
-from ...frontend.model_input import import_model
-from ...options import CompileOptions, passes_options, records_of, target_of
-from ...targets.resolve import cpu_name, resolve_target
+from ..executable.executable import Executable
+from ..explain.profile import Profile
+from ..frontend.model_input import import_model
+from ..options import CompileOptions, passes_options, records_of, target_of
+from ..targets.resolve import cpu_name, resolve_target
 from .model_calls import model_calls, origins
 
 LABEL = "prediction, not measured"

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import tvm_hybrid
-from tvm_hybrid.bench.layers.conv_layers import OnnxRuntimeKernels, OurKernels, mean_kernel_seconds
-from tvm_hybrid.bench.layers.layer_models import FLOAT32, Layer, layer_input, layer_model
+from tvm_hybrid.bench.conv_layers import OnnxRuntimeKernels, OurKernels, mean_kernel_seconds
+from tvm_hybrid.bench.layer_models import FLOAT32, Layer, layer_input, layer_model
 from tvm_hybrid.bench.peers.contestants import ContestantError
 from tvm_hybrid.explain.profile import Profile
 

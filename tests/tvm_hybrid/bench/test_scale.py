@@ -10,7 +10,7 @@ import pytest
 
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import mlp_module
-from tvm_hybrid.bench.scaling.scale import (
+from tvm_hybrid.bench.scale import (
     LABEL,
     RegionTime,
     ScaleReport,

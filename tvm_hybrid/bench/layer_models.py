@@ -21,8 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.table import Table
 from rich.text import Text
 
-from ...report.timing import markdown_table
-from ..peers.peers import OURS
+from ..report.timing import markdown_table
+from .peers.peers import OURS
 
 FLOAT32, INT8 = "float32", "int8"
 DTYPES = (FLOAT32, INT8)

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tvm_hybrid.bench.layers import conv_layers, layer_models
-from tvm_hybrid.bench.layers.conv_layers import measure_layers
-from tvm_hybrid.bench.layers.layer_models import (
+from tvm_hybrid.bench import conv_layers, layer_models
+from tvm_hybrid.bench.conv_layers import measure_layers
+from tvm_hybrid.bench.layer_models import (
     DTYPES,
     FLOAT32,
     INT8,

@@ -8,7 +8,7 @@ import pytest
 
 from tvm_hybrid import import_onnx
 from tvm_hybrid.bench.feeds import ProductSums
-from tvm_hybrid.bench.layers.layer_models import (
+from tvm_hybrid.bench.layer_models import (
     DTYPES,
     FLOAT32,
     INT8,

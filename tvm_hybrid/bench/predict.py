@@ -33,9 +33,9 @@ from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.tile_stores import stores_in_place
 from tir_schedules.product.zero_points import ZeroPoints
 
-from ...frontend.model_input import import_model
-from ...options import CompileOptions, records_of, target_of
-from ...targets.resolve import cpu_name, resolve_target
+from ..frontend.model_input import import_model
+from ..options import CompileOptions, records_of, target_of
+from ..targets.resolve import cpu_name, resolve_target
 
 _ADVICE = (
     "products of float32 do not run on AMX tiles (regions with such products: {}); with "

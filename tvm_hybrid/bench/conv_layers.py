@@ -22,19 +22,19 @@ import onnx
 
 from relay_passes.ir.decisions import REORDER
 
-from ... import InferenceSession
-from ...executable.executable import Executable
-from ...frontend import import_onnx
-from ...options import CompileOptions
-from ...report.kernel_speed import peak_gops
-from ...report.timing import SLICE_SECONDS, ContestantError, interleave, time_calls, time_slices
-from ...targets.resolve import cpu_name, host_target
-from ..bench import BenchReport, bench
-from ..feeds import ProductSums
-from ..peers.contestants import OpenVino, openvino_version
-from ..peers.onnx_runtime import import_runtime, last_line, optimised_session
-from ..peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, openvino_python
+from .. import InferenceSession
+from ..executable.executable import Executable
+from ..frontend import import_onnx
+from ..options import CompileOptions
+from ..report.kernel_speed import peak_gops
+from ..report.timing import SLICE_SECONDS, ContestantError, interleave, time_calls, time_slices
+from ..targets.resolve import cpu_name, host_target
+from .bench import BenchReport, bench
+from .feeds import ProductSums
 from .layer_models import DTYPES, INT8, Layer, LayerReport, LayerTimes, layer_input, layer_model
+from .peers.contestants import OpenVino, openvino_version
+from .peers.onnx_runtime import import_runtime, last_line, optimised_session
+from .peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, openvino_python
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -92,7 +92,7 @@ def measure_layers(
             path = Path(folder) / f"{layer.name} {dtype}.onnx"
             onnx.save(layer_model(layer, dtype), path)
             rows.append(run.measure(path, layer, dtype, count))
-    from ...version_check import __version__
+    from ..version_check import __version__
 
     return LayerReport(
         network=network,
