@@ -175,15 +175,12 @@ def measure_throughput(
             calls, rounds, seconds, lambda turn: turn.seconds, warmup=warmup, progress=turns
         )
     rates = {key: total_rate(each) for key, each in found.items()}
-    best = {True: 0.0, False: 0.0}  # of ours, of others
     for key, row in rows.items():
         if key in failures:
             rows[key] = msgspec.structs.replace(row, note=failures[key])
         if key not in found:
             continue
-        is_ours = row.name == OURS
-        best[is_ours] = max(best[is_ours], rates[key])
-        computed = precision if is_ours else "auto"
+        computed = precision if row.name == OURS else "auto"
         verdict = judge.verdict(contestants[key].outputs, row.name in SATURATING, computed)
         rows[key] = msgspec.structs.replace(
             row,
@@ -194,11 +191,13 @@ def measure_throughput(
             max_rel=verdict.max_rel,
             note=verdict.complaint,
         )
+    best = [
+        max((rates[key] for key in rates if (rows[key].name == OURS) is ours_are), default=0.0)
+        for ours_are in (True, False)
+    ]
+    ratio = best[0] / best[1] if best[1] else None
     return ThroughputReport(
-        model=model.stem,
-        threads=threads,
-        rows=list(rows.values()),
-        best_ratio=best[True] / best[False] if best[False] else None,
+        model=model.stem, threads=threads, rows=list(rows.values()), best_ratio=ratio
     )
 
 

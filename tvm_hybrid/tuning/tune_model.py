@@ -43,7 +43,7 @@ from .measuring.kernel_clock import KernelClock
 from .measuring.local_measurer import LocalMeasurer
 from .measuring.measure import Measurer, Replay
 from .measuring.model_race import race
-from .rpc.measurer import RpcMeasurer, find_servers
+from .rpc.measurer import RpcMeasurer, Servers, find_servers
 from .rpc.tracker import Address
 from .search.strategies import DEFAULT_STRATEGY, check_strategy
 from .tune_arrangements import SHARE, ArrangementResult, tune_arrangements
@@ -179,26 +179,13 @@ def tune(
         If there is no tracker, no server, or one that cannot run the target's code.
     """
     check_strategy(strategy)
-    plan = Plan(
-        strategy=strategy,
-        trials=trials,
-        trials_per_region=trials_per_region,
-        batch=batch,
-        min_gain=min_gain,
-        time_limit=time_limit,
-        seed=seed,
-        resume=resume,
-    )
+    plan = Plan(strategy, trials, trials_per_region, batch, min_gain, time_limit, seed, resume)
     _check_plan(plan, timeout)
     _check_layouts(layouts, here=tracker is None and replay is None)
     chosen = chosen_options(options, keywords, TuneKeywords)
     if replay is None:
         require_appendable(Path(records))
-    servers = None
-    if tracker is not None or key:
-        if replay is not None:
-            raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
-        servers = find_servers(Address.parse(tracker or "", key))
+    servers = _servers(tracker, key, replay)
     here = servers is None and replay is None
     if not isinstance(chosen.threads, int | None) and not here:
         raise ConfigError(
@@ -250,6 +237,17 @@ def tune(
     return replace(
         result, layouts=found, arrangements=arrangements, seconds=time.monotonic() - begin
     )
+
+
+def _servers(
+    tracker: str | None, key: str, replay: str | os.PathLike[str] | None
+) -> Servers | None:
+    """Who measures in place of this machine, if a tracker is named."""
+    if tracker is None and not key:
+        return None
+    if replay is not None:
+        raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
+    return find_servers(Address.parse(tracker or "", key))
 
 
 def _check_layouts(layouts: str, here: bool) -> None:

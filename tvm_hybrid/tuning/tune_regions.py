@@ -26,7 +26,7 @@ from tir_schedules.core.region import Region
 
 from ..records.record import Record, make_record
 from ..records.record_store import RecordStore, config_key
-from .measuring.measure import Effort, Measurement, Measurer
+from .measuring.measure import Candidates, Effort, Measurement, Measurer
 from .measuring.sampling import is_faster
 from .task_scheduler import Halt, TaskScheduler
 from .tune_result import Callback, Stage, StopTuning, Trial, TuneResult
@@ -204,7 +204,8 @@ class _Run:
             effort = msgspec.structs.replace(SEARCH_EFFORT, best_ratio=1 / best if best else None)
             expected = {_key(config): task.expected(config) for config in configs}
         self.interruption.check()
-        running = self.measurer.measure(task.region, task.template, configs, task.baseline, effort)
+        wanted = Candidates(task.region, task.template, configs, task.baseline, effort)
+        running = self.measurer.measure(wanted)
         with contextlib.ExitStack() as closing:
             if isinstance(running, Generator):
                 closing.callback(running.close)

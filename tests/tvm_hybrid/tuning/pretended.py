@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template
-from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
+from tvm_hybrid.tuning.measuring.measure import Candidates, Effort, Measurement
 from tvm_hybrid.tuning.tune_regions import FINAL_EFFORT
 from tvm_hybrid.tuning.tuning_task import Plan
 
@@ -30,17 +28,10 @@ class Pretended:
         self.batches: list[int] = []
         self.interrupt_at = -1
 
-    def measure(
-        self,
-        region: Region,
-        template: Template,
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Iterator[tuple[Config, Measurement]]:
-        self.batches.append(len(configs))
-        for config in configs:
-            yield config, self.one(config, baseline, effort)
+    def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
+        self.batches.append(len(wanted.configs))
+        for config in wanted.configs:
+            yield config, self.one(config, wanted.baseline, wanted.effort)
 
     def one(self, config: Config, baseline: Config | None, effort: Effort) -> Measurement:
         block, final = config.to_dict()["block"], effort == FINAL_EFFORT

@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
-from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
+from tvm_hybrid.tuning.measuring.measure import Candidates, Measurement
 from tvm_hybrid.tuning.tune_regions import tune_regions
 from tvm_hybrid.tuning.tune_result import Trial
 from tvm_hybrid.tuning.tuning_task import Plan
@@ -32,23 +30,18 @@ PLAN = Plan("grid", min_gain=0.0)
 class Formula:
     """A measurer whose times follow from the configuration: large blocks are fast, 32 the best."""
 
-    def measure(
-        self,
-        region: Region,
-        template: Template,
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Iterator[tuple[Config, Measurement]]:
-        for config in configs:
-            count = effort.samples
+    def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
+        for config in wanted.configs:
+            count = wanted.effort.samples
             yield (
                 config,
                 Measurement(
                     status="ok",
                     times_us=[_time_us(config)] * count,
-                    baseline_times_us=[_time_us(baseline)] * count if baseline else [],
-                    baseline_us=_time_us(baseline) if baseline else None,
+                    baseline_times_us=[_time_us(wanted.baseline)] * count
+                    if wanted.baseline
+                    else [],
+                    baseline_us=_time_us(wanted.baseline) if wanted.baseline else None,
                 ),
             )
 

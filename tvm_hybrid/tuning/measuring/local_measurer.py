@@ -13,21 +13,19 @@ import math
 import os
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template
 
 from ...records.record import Status
 from ...runtime.threads import same_core
 from .case import Case
 from .child_process import ChildProcess, wait_for
-from .measure import Effort, Measurement, joined
+from .measure import Candidates, Effort, Measurement, joined
 from .worker import BUILDING, Job, Lost, WorkerProcess
 
 logger = logging.getLogger("tvm_hybrid")
@@ -68,14 +66,7 @@ class ProcessMeasurer:
         self.footprint_bytes, self.seed = footprint_bytes, seed
         self._workers: Sequence[WorkerProcess] = []
 
-    def measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Generator[tuple[Config, Measurement], None, None]:
+    def measure(self, wanted: Candidates) -> Generator[tuple[Config, Measurement], None, None]:
         """Each candidate with what came of it, in order of completion; see `Measurer.measure`.
 
         If `effort` names the best so far, what is found becomes the best for those that follow.
@@ -87,6 +78,7 @@ class ProcessMeasurer:
         ServerError
             If servers are needed, and there is none that can run the code.
         """
+        region, template, configs, baseline, effort = wanted
         if configs:
             self._prepare(len(configs))
         case = Case.of(region, template, self.machine, self.target, self.footprint_bytes, self.seed)
@@ -227,17 +219,11 @@ class LocalMeasurer(ProcessMeasurer):
         """The first process's id while it lives."""
         return self._workers[0].child.pid
 
-    def measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Generator[tuple[Config, Measurement], None, None]:
+    def measure(self, wanted: Candidates) -> Generator[tuple[Config, Measurement], None, None]:
         """As `ProcessMeasurer.measure`; samples may be shared among fresh processes."""
+        effort = wanted.effort
         if effort.processes == 1:
-            yield from super().measure(region, template, configs, baseline, effort)
+            yield from super().measure(wanted)
             return
         share = msgspec.structs.replace(
             effort,
@@ -245,11 +231,12 @@ class LocalMeasurer(ProcessMeasurer):
             samples=math.ceil(effort.samples / effort.processes),
             seconds=effort.seconds / effort.processes,
         )
-        for config in configs:
+        for config in wanted.configs:
+            one = wanted._replace(configs=[config], effort=share)
             parts: list[Measurement] = []
             while len(parts) < effort.processes and all(part.status == "ok" for part in parts):
                 self.close()
-                ((_, found),) = super().measure(region, template, [config], baseline, share)
+                ((_, found),) = super().measure(one)
                 parts.append(found)
             yield config, joined(parts)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -144,27 +144,35 @@ def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]
 
 
+class Candidates(NamedTuple):
+    """What a measurer is asked for.
+
+    Attributes
+    ----------
+    region : Region
+        What is computed.
+    template : Template
+        What builds it.
+    configs : sequence of Config
+        The candidates.
+    baseline : Config or None
+        The configuration that each is sampled in turns with.
+    effort : Effort
+        How long.
+    """
+
+    region: Region
+    template: Template[Any]
+    configs: Sequence[Config]
+    baseline: Config | None
+    effort: Effort
+
+
 class Measurer(Protocol):
     """Measures candidates of a region."""
 
-    def measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Iterator[tuple[Config, Measurement]]:
+    def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
         """Each candidate with what came of it, as soon as it is known, in any order.
-
-        Parameters
-        ----------
-        configs : sequence of Config
-            The candidates.
-        baseline : Config or None
-            The configuration that each is sampled in turns with.
-        effort : Effort
-            How long.
 
         Raises
         ------
@@ -206,14 +214,7 @@ class Replay:
         for record in self._of(region, template).values():
             yield template.config_type.from_dict(record.config)
 
-    def measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Iterator[tuple[Config, Measurement]]:
+    def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
         """What the file says of each.
 
         Raises
@@ -221,9 +222,9 @@ class Replay:
         RecordError
             If a configuration was never measured.
         """
-        del baseline, effort
-        known = self._of(region, template)
-        for config in configs:
+        region = wanted.region
+        known = self._of(region, wanted.template)
+        for config in wanted.configs:
             record = known.get(config_key(config.to_dict()))
             if record is None:
                 raise RecordError(f"{self.path}: nothing is recorded of {config} for {region.key}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tir_schedules.core.template import template_for
 from ...records.config_space import ConfigSpace
 from ...records.record import Record, make_record
 from ...records.record_store import RecordStore, config_key, latest
-from ..measuring.measure import Measurer
+from ..measuring.measure import Candidates, Measurer
 from ..measuring.sampling import RECORDING_EFFORT, Effort
 
 CAREFUL_EFFORT = Effort(samples=41, seconds=0.6, accuracy=0.003, hopeless=3.0)
@@ -62,24 +62,22 @@ def record_space(
     _Recorder(region, machine, measurer, store, progress).run()
 
 
+@dataclass
 class _Recorder:
     """One region."""
 
-    def __init__(
-        self,
-        region: Region,
-        machine: Machine,
-        measurer: Measurer,
-        store: RecordStore,
-        progress: Progress,
-    ) -> None:
-        self.region, self.machine, self.measurer = region, machine, measurer
-        self.store, self.progress = store, progress
-        self.template = template_for(region.op)
-        self.space = ConfigSpace.of(region, self.template, machine)
+    region: Region
+    machine: Machine
+    measurer: Measurer
+    store: RecordStore
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.template = template_for(self.region.op)
+        self.space = ConfigSpace.of(self.region, self.template, self.machine)
         self.records: dict[bytes, Record] = {
             config_key(located.record.config): located.record
-            for located in latest(store.tried(region, self.template, machine))
+            for located in latest(self.store.tried(self.region, self.template, self.machine))
         }
 
     def run(self) -> None:
@@ -121,8 +119,8 @@ class _Recorder:
 
     def _measure(self, configs: Sequence[Config], effort: Effort) -> None:
         default: Config = self.space.configs[0]
-        arguments: tuple[Any, ...] = (self.region, self.template, configs, default, effort)
-        for number, (config, found) in enumerate(self.measurer.measure(*arguments), 1):
+        wanted = Candidates(self.region, self.template, configs, default, effort)
+        for number, (config, found) in enumerate(self.measurer.measure(wanted), 1):
             about = self.region, self.template, self.machine, config
             record = make_record(
                 *about, found.status, found.times_us, found.baseline_us, error=found.error

@@ -15,7 +15,7 @@ import dataclasses
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -292,8 +292,12 @@ def transferred(
 
 def _known(history: Sequence[Record], region: Region, machine: Machine) -> list[_Block]:
     """A block for each workload but the region's own that says something."""
+    groups: dict[tuple[str, str, int], list[Record]] = {}
+    for record in history:
+        if record.workload != region.key and record.isa == machine.isa.name:
+            groups.setdefault((record.workload, record.machine, record.threads), []).append(record)
     blocks = []
-    for records in _by_workload(history, region.key, machine):
+    for records in groups.values():
         key = (machine, *map(id, records))
         block = _blocks.get(key, records, partial(_block, records, machine))
         if block is not None:
@@ -318,16 +322,6 @@ class _Block:
     features: np.ndarray
     scores: np.ndarray
     estimate: np.ndarray
-
-
-def _by_workload(
-    history: Sequence[Record], workload: str, machine: Machine
-) -> Iterable[Sequence[Record]]:
-    groups: dict[tuple[str, str, int], list[Record]] = {}
-    for record in history:
-        if record.workload != workload and record.isa == machine.isa.name:
-            groups.setdefault((record.workload, record.machine, record.threads), []).append(record)
-    return groups.values()
 
 
 def _block(records: Sequence[Record], machine: Machine) -> _Block | None:

@@ -20,7 +20,7 @@ from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.measuring import local_measurer
 from tvm_hybrid.tuning.measuring import worker as worker_module
 from tvm_hybrid.tuning.measuring.local_measurer import LocalMeasurer, with_best
-from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
+from tvm_hybrid.tuning.measuring.measure import Candidates, Effort, Measurement
 from tvm_hybrid.tuning.measuring.measure import measured as outcome_of
 from tvm_hybrid.tuning.measuring.worker import WorkerProcess
 
@@ -75,7 +75,9 @@ def measure(
 ) -> Measurement:
     config = toy.ToyConfig(block=16, mode=mode)
     default = toy.ToyConfig(block=8)
-    [(measured, result)] = measurer.measure(toy.region(), toy.TOY, [config], default, effort)
+    [(measured, result)] = measurer.measure(
+        Candidates(toy.region(), toy.TOY, [config], default, effort)
+    )
     assert measured == config
     return result
 
@@ -118,7 +120,7 @@ def test_a_right_candidate(measurer: LocalMeasurer, toy: ModuleType) -> None:
     assert len(measured.baseline_times_us) == len(measured.times_us)
     assert measured.baseline_us is not None and measured.baseline_us > 0
     config = toy.ToyConfig(block=16)
-    [(_, alone)] = measurer.measure(toy.region(), toy.TOY, [config], None, QUICK)
+    [(_, alone)] = measurer.measure(Candidates(toy.region(), toy.TOY, [config], None, QUICK))
     assert alone.status == "ok" and alone.baseline_us is None and alone.ratio is None
 
 
@@ -162,7 +164,7 @@ def test_what_fails_is_a_result_and_the_next_one_is_measured(
     configs = [toy.ToyConfig(block=b, mode=m) for b, m in zip(blocks, modes, strict=True)]
     found, pids = {}, []
     for config, result in measurer.measure(
-        toy.region(), toy.TOY, configs, toy.ToyConfig(block=8), QUICK
+        Candidates(toy.region(), toy.TOY, configs, toy.ToyConfig(block=8), QUICK)
     ):
         found[config] = result
         pids.append(measurer.pid)
@@ -215,7 +217,7 @@ def test_whoever_had_enough_leaves_nothing_running(
     measurer: LocalMeasurer, toy: ModuleType
 ) -> None:
     configs = [toy.ToyConfig(block=block) for block in (1, 2, 4)]
-    running = measurer.measure(toy.region(), toy.TOY, configs, None, QUICK)
+    running = measurer.measure(Candidates(toy.region(), toy.TOY, configs, None, QUICK))
     assert next(running)[0] == configs[0]
     pid = measurer.pid
     running.close()
@@ -227,7 +229,7 @@ def test_a_template_that_the_worker_cannot_import(measurer: LocalMeasurer, toy: 
     strange = type("Strange", (toy.Toy,), {"name": "strange", "__module__": "no.such.module"})()
     region = toy.region().replace(op="strange")
     with pytest.raises(CompileError, match="No module named 'no'"):
-        list(measurer.measure(region, strange, [toy.ToyConfig(block=8)], None, QUICK))
+        list(measurer.measure(Candidates(region, strange, [toy.ToyConfig(block=8)], None, QUICK)))
     assert measure(measurer, toy, "right").status == "ok"
 
 
@@ -244,7 +246,9 @@ def test_one_builds_while_another_measures(
     found = {}
 
     def work() -> None:
-        for config, measured in measurer.measure(toy.region(), toy.TOY, configs, configs[3], QUICK):
+        for config, measured in measurer.measure(
+            Candidates(toy.region(), toy.TOY, configs, configs[3], QUICK)
+        ):
             found[config] = measured.status
             measuring.append(
                 sum(
@@ -261,7 +265,7 @@ def test_one_builds_while_another_measures(
     assert max(measuring) <= 1
     left = [worker.child.pid for worker in (first, second) if worker.child.pid is not None]
     assert left and all(alive(pid) for pid in left)
-    running = measurer.measure(toy.region(), toy.TOY, configs[:6], None, LONG)
+    running = measurer.measure(Candidates(toy.region(), toy.TOY, configs[:6], None, LONG))
     next(running)
     busy = [worker.child.pid for worker in (first, second) if worker.job is not None]
     assert len(busy) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,14 +11,13 @@ from click.testing import CliRunner
 from microkernels.machines.machine import Machine
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template, template_for
+from tir_schedules.core.template import template_for
 from tvm_hybrid.bench.public_regions import public_regions
 from tvm_hybrid.cli.simulate import record_spaces as command
 from tvm_hybrid.records.config_space import ConfigSpace
 from tvm_hybrid.records.record_store import RecordStore, ranked
 from tvm_hybrid.targets.resolve import resolve_target
-from tvm_hybrid.tuning.measuring.measure import Effort, Measurement, measured
+from tvm_hybrid.tuning.measuring.measure import Candidates, Measurement, measured
 from tvm_hybrid.tuning.recordings.record_space import CAREFUL_EFFORT, record_space
 
 DEFAULT_US = 10.0
@@ -33,16 +32,9 @@ class Luck:
         self.quick: list[int] = []
         self.careful: list[int] = []
 
-    def measure(
-        self,
-        region: Region,
-        template: Template,
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Iterator[tuple[Config, Measurement]]:
-        for config in configs:
-            block, careful = config.to_dict()["block"], effort == CAREFUL_EFFORT
+    def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
+        for config in wanted.configs:
+            block, careful = config.to_dict()["block"], wanted.effort == CAREFUL_EFFORT
             (self.careful if careful else self.quick).append(block)
             relative = {FASTEST: 0.9, LUCKY: 1.0 if careful else 0.5, 8: 1.1}.get(block, 1.0)
             time_us = relative * DEFAULT_US

@@ -14,7 +14,7 @@ from microkernels.base.errors import ServerError
 from microkernels.isa import CAP_VARIABLE
 from tir_schedules.core.region import Region, Tensor
 from tvm_hybrid.records.record_store import RecordStore, config_key
-from tvm_hybrid.tuning.measuring.measure import Measurement
+from tvm_hybrid.tuning.measuring.measure import Candidates, Measurement
 from tvm_hybrid.tuning.measuring.sampling import Effort
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer, find_servers
 from tvm_hybrid.tuning.tune_regions import tune_regions
@@ -31,7 +31,9 @@ LONG = Effort(samples=10000, seconds=0.6)
 
 def measure(measurer: RpcMeasurer, toy: ModuleType, *modes: str) -> list[tuple[str, Measurement]]:
     configs = [toy.ToyConfig(block=16, mode=mode) for mode in modes]
-    found = measurer.measure(toy.region(), toy.TOY, configs, toy.ToyConfig(block=8), QUICK)
+    found = measurer.measure(
+        Candidates(toy.region(), toy.TOY, configs, toy.ToyConfig(block=8), QUICK)
+    )
     return [(config.to_dict()["mode"], measurement) for config, measurement in found]
 
 
@@ -75,12 +77,12 @@ def test_a_batch_that_nobody_reads_to_its_end(
 ) -> None:
     """Its workers end with their sessions, which no server minds."""
     configs = [toy.ToyConfig(block=block) for block in (1, 2, 4)]
-    batch = measurer.measure(toy.region(), toy.TOY, configs, None, LONG)
+    batch = measurer.measure(Candidates(toy.region(), toy.TOY, configs, None, LONG))
     _, first = next(batch)
     assert isinstance(batch, Generator)
     batch.close()
     assert first.status == "ok" and first.baseline_us is None
-    ((_, again),) = measurer.measure(toy.region(), toy.TOY, configs[:1], None, QUICK)
+    ((_, again),) = measurer.measure(Candidates(toy.region(), toy.TOY, configs[:1], None, QUICK))
     assert again.status == "ok"
     assert servers.count() == COUNT
 
@@ -96,7 +98,9 @@ def test_lost_servers_cost_no_candidate(
         caplog.at_level(logging.WARNING, "tvm_hybrid"),
         make_measurer(servers.address, workers=2) as measurer,
     ):
-        for config, measured in measurer.measure(toy.region(), toy.TOY, configs, configs[2], LONG):
+        for config, measured in measurer.measure(
+            Candidates(toy.region(), toy.TOY, configs, configs[2], LONG)
+        ):
             found.append(config.to_dict()["block"])
             assert (measured.status, measured.error) == ("ok", "")
             if len(found) == 1:
