@@ -12,7 +12,7 @@ import click
 
 from microkernels.base.files import require_writable, write_whole
 
-from .base.console import output_console, print_json, say, turns_bar, working
+from .base.console import show, turns_bar, working
 from .base.models import Inputs, session_of
 
 if TYPE_CHECKING:
@@ -219,14 +219,10 @@ class BenchRequest:
             )
         if self.table is not None:
             write_whole(self.table, bench_csv(report))
-        if self.as_json:
-            print_json(report)
-        else:
-            ours = "" if report.precision == "auto" else f", our precision: {report.precision}"
-            ours += "" if report.fusion == "coarse" else f", our fusion: {report.fusion}"
-            ours += "" if report.fast_math == "default" else f", fast_math: {report.fast_math}"
-            title = f"threads: {report.threads}{ours}"
-            output_console().print(bench_table([report], title=title))
+        ours = "" if report.precision == "auto" else f", our precision: {report.precision}"
+        ours += "" if report.fusion == "coarse" else f", our fusion: {report.fusion}"
+        ours += "" if report.fast_math == "default" else f", fast_math: {report.fast_math}"
+        show(report, self.as_json, bench_table([report], f"threads: {report.threads}{ours}"))
         return 1 if report.wrong else 0
 
     def _measure_streams(self, model: Path, streams: tuple[int, ...]) -> int:
@@ -280,12 +276,9 @@ class BenchRequest:
             )
         if self.table is not None:
             write_whole(self.table, bench_csv(report))
-        if self.as_json:
-            print_json(report)
-        else:
-            ours = "" if precision == "auto" else f", our precision: {precision}"
-            title = f"{report.model}, threads: {threads}{ours}"
-            output_console().print(throughput_table(report, title))
+        ours = "" if precision == "auto" else f", our precision: {precision}"
+        title = f"{report.model}, threads: {threads}{ours}"
+        show(report, self.as_json, throughput_table(report, title))
         return 1 if report.wrong else 0
 
     def _measure_layers(self, network: str) -> int:
@@ -324,11 +317,7 @@ class BenchRequest:
             )
         if self.markdown is not None:
             write_whole(self.markdown, markdown_page(report))
-        if self.as_json:
-            print_json(report)
-        else:
-            for table in layer_tables(report):
-                output_console().print(table)
+        show(report, self.as_json, *layer_tables(report))
         return 1 if any(row.wrong for row in report.rows) else 0
 
     def _predict(self) -> int:
@@ -350,11 +339,6 @@ class BenchRequest:
         else:
             with working(f"predicting {model.name}"):
                 report = predict_model(model, options, threads, name=model.stem)
-        if self.as_json:
-            print_json(report)
-            return 0
-        for table in predict_tables(report):
-            output_console().print(table)
-        if report.advice:
-            say(report.advice)
+        advice = [report.advice] if report.advice else []
+        show(report, self.as_json, *predict_tables(report), *advice)
         return 0

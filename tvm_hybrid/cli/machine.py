@@ -18,7 +18,7 @@ import click
 from microkernels.base.errors import OutputError, TvmHybridError
 from microkernels.base.files import require_writable, why_not_written, write_whole
 
-from .base.console import output_console, print_json, working
+from .base.console import output_console, show, working
 from .base.options import AT_LEAST_ONE, FILE, json_option
 
 if TYPE_CHECKING:
@@ -38,20 +38,15 @@ def doctor(as_json: bool) -> int:
     from rich.text import Text
 
     facts = examine()
-    if as_json:
-        print_json(facts)
-    else:
-        table = Table("", "what", "found", show_header=False)
-        topic = ""
-        for fact in facts:
-            if fact.topic != topic:
-                table.add_section()
-            style = _COLOURS[fact.state]
-            table.add_row(
-                fact.topic if fact.topic != topic else "", fact.name, Text(fact.value, style)
-            )
-            topic = fact.topic
-        output_console().print(table)
+    table = Table("", "what", "found", show_header=False)
+    topic = ""
+    for fact in facts:
+        if fact.topic != topic:
+            table.add_section()
+        first = fact.topic if fact.topic != topic else ""
+        table.add_row(first, fact.name, Text(fact.value, _COLOURS[fact.state]))
+        topic = fact.topic
+    show(facts, as_json, table)
     return 1 if any(fact.state == BAD for fact in facts) else 0
 
 
@@ -78,10 +73,7 @@ def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
         report = measure_kernels(rounds=repeat, seconds=seconds)
     if markdown is not None:
         write_whole(markdown, "# Microkernels\n\n" + kernel_page(report))
-    if as_json:
-        print_json(report)
-    else:
-        output_console().print(kernel_speed_table(report))
+    show(report, as_json, kernel_speed_table(report))
     return 0
 
 

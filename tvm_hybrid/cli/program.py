@@ -13,7 +13,7 @@ import click
 from microkernels.base.errors import ArtifactError, VerifyError
 from microkernels.base.files import replacing, require_writable
 
-from .base.console import output_console, print_json, say, working
+from .base.console import output_console, print_json, say, show, working
 from .base.models import Inputs, executable_of, input_options, session_of, stages_shown
 from .base.options import (
     ALL,
@@ -101,10 +101,10 @@ def check(library: Path, as_json: bool) -> int:
         raise VerifyError(str(error)) from error
     size = library.stat().st_size
     weights = sum(each.size for each in manifest.weights)
-    if as_json:
-        print_json({"bytes": size, "weights": len(manifest.weights), "weight_bytes": weights})
-        return 0
-    say(f"{library} is whole: {size} bytes, {weights} of them {len(manifest.weights)} weights")
+    count = len(manifest.weights)
+    found = {"bytes": size, "weights": count, "weight_bytes": weights}
+    text = f"{library} is whole: {size} bytes, {weights} of them {count} weights"
+    show(found, as_json, text)
     return 0
 
 
@@ -257,14 +257,11 @@ def verify(
     report = verify_outputs(proto, session.run(None, feeds), feeds, allowed)
     if not report.passed:
         with working("looking for the first region that differs"):
-            first = locate(proto, feeds, allowed, evaluate)
-        report = msgspec.structs.replace(report, first_difference=first)
-    if as_json:
-        print_json({"passed": report.passed, **msgspec.to_builtins(report)})
-    else:
-        output_console().print(verify_table(report))
-        if report.first_difference is not None:
-            say(report.first_difference)
+            difference = locate(proto, feeds, allowed, evaluate)
+        report = msgspec.structs.replace(report, first_difference=difference)
+    first = [] if report.first_difference is None else [str(report.first_difference)]
+    found = {"passed": report.passed, **msgspec.to_builtins(report)}
+    show(found, as_json, verify_table(report), *first)
     return 0 if report.passed else 1
 
 
@@ -318,13 +315,11 @@ def report(
         data = collect(executable, feeds, model=str(model), repeat=repeat)
     if output is not None:
         write_page(data, output)
-    if as_json:
-        print_json(data)
-        return 0
-    say(f"{output}: {len(data.regions)} calls of {len(data.kernels)} kernels")
+    lines = [f"{output}: {len(data.regions)} calls of {len(data.kernels)} kernels"]
     for advice in data.advice:
         share = "" if advice.share is None else f" ({advice.share:.0%} of the time)"
-        say(f"{advice.title}{share}: {advice.command or advice.text}")
+        lines.append(f"{advice.title}{share}: {advice.command or advice.text}")
+    show(data, as_json, *lines)
     return 0
 
 
@@ -376,13 +371,9 @@ def scale(
         feeds, _ = inputs.feeds_of(executables[1])
         with working("measuring"):
             report = with_measured(report, executables, feeds)
-    if as_json:
-        print_json(report)
-        return 0
-    output_console().print(scale_table(report, rows or 0))
-    for run in report.runs:
-        if run.measured_us is not None:
-            output_console().print(measured_table(run, rows or 0))
-    for line in report.slower:
-        say(f"slower with twice the threads: {line}")
+    measured = (
+        measured_table(run, rows or 0) for run in report.runs if run.measured_us is not None
+    )
+    slower = (f"slower with twice the threads: {line}" for line in report.slower)
+    show(report, as_json, scale_table(report, rows or 0), *measured, *slower)
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .base.console import output_console, print_json, say, working
+from .base.console import show, working
 from .base.options import (
     AT_LEAST_ONE,
     FILE,
@@ -111,22 +111,16 @@ def command(
     from ..quantization import quantize
     from ..quantization.quantize_table import accuracy_table, lines, time_table
 
-    with working(f"quantising {model.name}") as show:
+    with working(f"quantising {model.name}") as step:
         report = quantize(
             model,
             output,
             mode=mode if bits is None else "weights",
             bits=int(bits or 4),
             operators=[name for name in (operators or "").split(",") if name] or None,
-            progress=show,
+            progress=step,
             **settings,
         )
-    if as_json:
-        print_json(report)
-    else:
-        console = output_console()
-        console.print(accuracy_table(report))
-        if report.timings:
-            console.print(time_table(report))
-        say(*lines(report))
+    times = [time_table(report)] if report.timings else []
+    show(report, as_json, accuracy_table(report), *times, *lines(report))
     return 0 if report.passed else 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .base.console import output_console, print_json, say
+from .base.console import output_console, print_json, say, show
 from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 if TYPE_CHECKING:
@@ -103,20 +103,17 @@ def show_traces(store: RecordStore) -> None:
 
 
 def _tell(result: Exchange, done: str, as_json: bool) -> None:
-    if not as_json:
-        say(*(f"left out: {name}: {reason}" for name, reason in result.left_out))
-        say(*(f"partly: {name}: {reason}" for name, reason in result.partly), done)
-        return
     names = ("taken", "known", "programs", "foreign")
-    print_json(
-        {
-            **{name: getattr(result, name) for name in names},
-            **{
-                name: [{"what": what, "why": why} for what, why in getattr(result, name)]
-                for name in ("left_out", "partly")
-            },
-        }
-    )
+    found = {
+        **{name: getattr(result, name) for name in names},
+        **{
+            name: [{"what": what, "why": why} for what, why in getattr(result, name)]
+            for name in ("left_out", "partly")
+        },
+    }
+    left_out = (f"left out: {name}: {reason}" for name, reason in result.left_out)
+    partly = (f"partly: {name}: {reason}" for name, reason in result.partly)
+    show(found, as_json, *left_out, *partly, done)
 
 
 file_argument = click.argument("file", type=FILE)
@@ -170,15 +167,12 @@ def list_(file: Path, as_json: bool) -> None:
 @file_argument
 @click.argument("pattern", default="")
 @json_option
-def show(file: Path, pattern: str, as_json: bool) -> None:
+def show_(file: Path, pattern: str, as_json: bool) -> None:
     """Shows every measurement, line by line; with a PATTERN those of regions that contain it.
 
     `list` counts them.
     """
     located = [item for item in _store(file) if pattern in item.record.workload]
-    if as_json:
-        print_json([item.record for item in located])
-        return
     from rich.markup import escape
     from rich.table import Table
 
@@ -196,8 +190,7 @@ def show(file: Path, pattern: str, as_json: bool) -> None:
             speedup,
             escape(_config(record)),
         )
-    output_console().print(table)
-    say(f"{len(located)} records")
+    show([record for record, _ in located], as_json, table, f"{len(located)} records")
 
 
 @command.command("best")
@@ -205,41 +198,32 @@ def show(file: Path, pattern: str, as_json: bool) -> None:
 @json_option
 def best(file: Path, as_json: bool) -> None:
     """Shows what `compile` would choose for every region, machine and number of threads."""
+    from rich.markup import escape
+    from rich.table import Table
+
     from ..records.record_store import trusted
 
     rows = []
     for records in _grouped(list(_store(file))).values():
         rows += trusted(records)[:1]
-    if as_json:
-        first = ("workload", "isa", "machine", "threads", "config", "median_us")
-        print_json(
-            [
-                {
-                    "place": place,
-                    **{name: getattr(record, name) for name in first},
-                    "speedup": _speedup(record),
-                    "confirmed": record.confirmed,
-                }
-                for record, place in rows
-            ]
-        )
-        return
-    from rich.markup import escape
-    from rich.table import Table
-
+    names = ("workload", "isa", "machine", "threads", "config", "median_us")
+    found = []
     table = Table("region", "isa", "machine", "threads", "us", "speed-up", "config", "line")
     for record, place in rows:
+        fields = {name: getattr(record, name) for name in names}
+        speedup = _speedup(record)
+        found.append({"place": place, **fields, "speedup": speedup, "confirmed": record.confirmed})
         table.add_row(
             escape(record.workload),
             record.isa,
             record.machine,
             str(record.threads),
             f"{record.median_us:.2f}",
-            _times(_speedup(record)),
+            _times(speedup),
             escape(_config(record)),
             place.rpartition(":")[2],
         )
-    output_console().print(table)
+    show(found, as_json, table)
 
 
 @command.command("check")
@@ -255,10 +239,7 @@ def check(file: Path, as_json: bool) -> int:
 
     store = _store(file)
     found = problems(store)
-    if as_json:
-        print_json(found)
-    else:
-        say(*found, f"{sum(1 for _ in store)} records, {len(found)} problems")
+    show(found, as_json, *found, f"{sum(1 for _ in store)} records, {len(found)} problems")
     return 1 if found else 0
 
 
@@ -302,13 +283,10 @@ def prune(file: Path, best: int, keep_failures: bool, dry_run: bool, as_json: bo
 
 def _report(done: Rewritten, file: Path, as_json: bool, dry_run: bool) -> None:
     removed = {why: count for why, count in done.removed.items() if count}
-    if as_json:
-        print_json({"kept": done.kept, "removed": removed, "skipped": done.skipped})
-        return
-    say(*done.skipped)
     text = ", ".join(f"{count} {why}" for why, count in removed.items())
     verb = "would be removed" if dry_run else "removed"
-    say(f"{done.kept} lines in {file}; {verb}: {text or 'none'}")
+    found = {"kept": done.kept, "removed": removed, "skipped": done.skipped}
+    show(found, as_json, *done.skipped, f"{done.kept} lines in {file}; {verb}: {text or 'none'}")
 
 
 def _store(file: Path) -> RecordStore:

@@ -13,7 +13,7 @@ import click
 
 from microkernels.base.files import require_writable, write_whole
 
-from .base.console import error_console, output_console, print_json, working
+from .base.console import error_console, show, working
 from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 FAILED = 1
@@ -91,11 +91,7 @@ def simulate(
     if markdown is not None:
         picture = None if plot is None else os.path.relpath(plot, markdown.parent)
         write_whole(markdown, search_page(study, picture))
-    if as_json:
-        print_json(search_json(study))
-    else:
-        for table in search_tables(study):
-            output_console().print(table)
+    show(search_json(study), as_json, *search_tables(study))
     return FAILED if check and not all(bar.holds for bar in study.bars()) else 0
 
 
@@ -105,9 +101,6 @@ def _show_loans(sources: Sequence[str], as_json: bool) -> None:
     from ..tuning.recordings.simulate import load_recordings, simulate_borrowing
 
     loans = simulate_borrowing([one for source in sources for one in load_recordings(source)])
-    if as_json:
-        print_json(loans)
-        return
     table = Table(
         "region", "would borrow of", "distance", "gain there", "gain here", "optimum here"
     )
@@ -115,7 +108,7 @@ def _show_loans(sources: Sequence[str], as_json: bool) -> None:
         gain = "not measured" if loan.gain is None else f"{loan.gain:.3f}x"
         numbers = f"{loan.distance:.2f}", f"{loan.promised:.3f}x", gain, f"{loan.best:.3f}x"
         table.add_row(loan.borrower, loan.lender, *numbers)
-    output_console().print(table)
+    show(loans, as_json, table)
 
 
 @click.command("record-spaces")

@@ -14,7 +14,7 @@ import click
 
 from microkernels.base.files import require_writable
 
-from .base.console import error_console, output_console, print_json, say, working
+from .base.console import error_console, say, show, working
 from .base.options import (
     AT_LEAST_ONE,
     FILE,
@@ -28,7 +28,7 @@ from .base.options import (
 from .group import INTERRUPTED
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from ..options import CompileOptions
@@ -140,10 +140,8 @@ def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
         with working("measuring what the machine can do at most"):
             roof = roof_of(result.records)
         plot_tuning(result.records, plot, roof)
-    if as_json:
-        print_json(_as_json(result))
-    else:
-        _print(result, settings["replay"] or settings["records"])
+    parts = _parts(result, settings["replay"] or settings["records"])
+    show(_as_json(result), as_json, *parts)
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -159,7 +157,8 @@ def _check_plot(path: Path) -> None:
     require_writable(path)
 
 
-def _print(result: TuneResult, records: Path) -> None:
+def _parts(result: TuneResult, records: Path) -> Iterator[RenderableType]:
+    """What a terminal shows."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -179,17 +178,16 @@ def _print(result: TuneResult, records: Path) -> None:
             escape(region.region.key),
             escape(config),
         )
-    output_console().print(table)
+    yield table
     if result.best_us:
-        say(
+        yield (
             f"all regions: {result.default_us:.1f} us by default, {result.best_us:.1f} us tuned, "
             f"{result.default_us / result.best_us:.3f}x"
         )
-    for arrangement in result.arrangements:
-        say(arrangement)
+    yield from map(str, result.arrangements)
     if result.layouts is not None:
-        say(result.layouts)
-    say(f"ended: {result.reason}; records in {records}")
+        yield str(result.layouts)
+    yield f"ended: {result.reason}; records in {records}"
 
 
 def _as_json(result: TuneResult) -> dict[str, object]:
@@ -238,20 +236,14 @@ def layouts(
         found = compare_layouts(
             model, folder, options, min_gain=0.0, callbacks=[callback], **settings
         )
-    if not as_json:
-        say(found)
-        return
-    print_json(
-        {
-            "loops_us": statistics.median(found.loops_us),
-            "joint_us": statistics.median(found.joint_us),
-            "speedup": found.speedup,
-            "chance": found.chance,
-            "loops_trials": found.loops_trials,
-            "joint_trials": found.joint_trials,
-            "layouts": None if found.layouts is None else found.layouts.to_dict(),
-        }
-    )
+    names = ("speedup", "chance", "loops_trials", "joint_trials")
+    fields = {
+        "loops_us": statistics.median(found.loops_us),
+        "joint_us": statistics.median(found.joint_us),
+        **{name: getattr(found, name) for name in names},
+        "layouts": None if found.layouts is None else found.layouts.to_dict(),
+    }
+    show(fields, as_json, str(found))
 
 
 LINE_SECONDS = 10.0
@@ -377,7 +369,7 @@ def _bars(console: Console) -> Iterator[Callback]:
         whole = bars.add_task("partitioning", total=None, count="")
         region = bars.add_task("", total=None, count="", visible=False)
 
-        def show(trial: Trial) -> None:
+        def update(trial: Trial) -> None:
             if trial.stage == "begin":
                 console.print(table_of(trial.tasks))
             task = trial.task
@@ -401,4 +393,4 @@ def _bars(console: Console) -> Iterator[Callback]:
                 description=", ".join([*stage, *_found(task), place, task.region.key]),
             )
 
-        yield show
+        yield update

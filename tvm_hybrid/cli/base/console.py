@@ -73,6 +73,18 @@ def print_json(value: Any) -> None:
     output_console().file.write(text.decode() + "\n")
 
 
+def show(value: Any, as_json: bool, *parts: RenderableType) -> None:
+    """Prints what a command found: `value` as JSON, or its tables and lines of text."""
+    if as_json:
+        print_json(value)
+        return
+    for part in parts:
+        if isinstance(part, str):
+            say(part)
+        else:
+            output_console().print(part)
+
+
 @contextmanager
 def working(message: str) -> Iterator[Callable[[str], None]]:
     """Shows that something is going on: a spinner on a terminal, one line anywhere else.
