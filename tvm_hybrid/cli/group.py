@@ -13,12 +13,14 @@ import sys
 from collections.abc import Sequence
 
 import click
+from rich.logging import RichHandler
+from rich.text import Text
 
 from microkernels.base.errors import TvmHybridError, VerifyError
 from microkernels.base.logs import LOG_VARIABLE
 
 from ..version_check import __version__
-from .base.console import interruptible
+from .base.console import error_console, interruptible
 
 INTERRUPTED = 130
 
@@ -98,9 +100,6 @@ def cli(context: click.Context, debug: bool) -> None:
 
 def _show_warnings() -> None:
     """Shows the library's warnings, unless the environment asked for a log of its own."""
-    from rich.logging import RichHandler
-
-    from .base.console import error_console
 
     logger = logging.getLogger("tvm_hybrid")
     if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
@@ -148,7 +147,6 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
             click.echo(context.get_usage(), err=True)
         return _failed(error.format_message(), 2)
     if isinstance(error, TvmHybridError):
-        from .base.console import error_console
         from .base.options import in_options
 
         if "--debug" in arguments:
@@ -158,9 +156,6 @@ def _told(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    from rich.text import Text
-
-    from .base.console import error_console
 
     line = Text.assemble(("Error: ", "bold red"), " ".join(message.split()))
     error_console().print(line, soft_wrap=True)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.table import Table
+from rich.text import Text
 
 from microkernels.base.errors import OutputError, TvmHybridError
 from microkernels.base.files import require_writable, why_not_written, write_whole
@@ -34,8 +36,6 @@ def doctor(as_json: bool) -> int:
 
     Put its output into bug reports.
     """
-    from rich.table import Table
-    from rich.text import Text
 
     facts = examine()
     table = Table("", "what", "found", show_header=False)

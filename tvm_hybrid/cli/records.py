@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.markup import escape
+from rich.table import Table
 
 from .base.console import output_console, print_json, say, show
 from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
@@ -148,8 +150,6 @@ def list_(file: Path, as_json: bool) -> None:
         names = ("workload", "isa", "machine", "threads", "ok", "failed", "speedup")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    from rich.markup import escape
-    from rich.table import Table
 
     table = Table("region", "isa", "machine", "threads", "ok", "failed", "how", "best")
     for workload, isa, machine, threads, ok, failed, gain in rows:
@@ -173,8 +173,6 @@ def show_(file: Path, pattern: str, as_json: bool) -> None:
     `list` counts them.
     """
     located = [item for item in _store(file) if pattern in item.record.workload]
-    from rich.markup import escape
-    from rich.table import Table
 
     table = Table("line", "region", "on", "status", "us", "speed-up", "config")
     for record, place in located:
@@ -198,8 +196,6 @@ def show_(file: Path, pattern: str, as_json: bool) -> None:
 @json_option
 def best(file: Path, as_json: bool) -> None:
     """Shows what `compile` would choose for every region, machine and number of threads."""
-    from rich.markup import escape
-    from rich.table import Table
 
     from ..records.record_store import trusted
 

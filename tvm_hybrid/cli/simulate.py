@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.table import Table
 
 from microkernels.base.files import require_writable, write_whole
 
@@ -96,7 +97,6 @@ def simulate(
 
 
 def _show_loans(sources: Sequence[str], as_json: bool) -> None:
-    from rich.table import Table
 
     from ..tuning.recordings.simulate import load_recordings, simulate_borrowing
 

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from microkernels.base.files import require_writable
 
@@ -28,9 +32,6 @@ from .base.options import (
 from .group import INTERRUPTED
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-
     from ..options import CompileOptions
     from ..tuning.tune_result import Callback, TaskInfo, Trial, TuneResult
 
@@ -159,8 +160,6 @@ def _check_plot(path: Path) -> None:
 
 def _parts(result: TuneResult, records: Path) -> Iterator[RenderableType]:
     """What a terminal shows."""
-    from rich.markup import escape
-    from rich.table import Table
 
     table = Table("speed-up", "runs", "default us", "best us", "tried", "failed", "region", "best")
     for region in result.regions:
@@ -266,8 +265,6 @@ def shown() -> Iterator[Callback]:
 
 def table_of(tasks: tuple[TaskInfo, ...]) -> Table:
     """What will be tuned."""
-    from rich.markup import escape
-    from rich.table import Table
 
     table = Table("#", "runs", "configurations", "known", "region")
     for column in table.columns[:-1]:
@@ -360,7 +357,6 @@ class _Lines:
 
 @contextmanager
 def _bars(console: Console) -> Iterator[Callback]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     count = TextColumn("{task.fields[count]}")
     description = TextColumn("{task.description}", markup=False)

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-    from rich.console import Console, RenderableType
-    from rich.table import Column, Table
 
 _PLAIN_WIDTH = 140
 
@@ -27,7 +29,6 @@ class FittingConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As of any console."""
-        from rich.table import Table
 
         fitting = (shown_on(self, each) if isinstance(each, Table) else each for each in objects)
         super().print(*fitting, **options)
@@ -115,7 +116,6 @@ def turns_bar(message: str) -> Iterator[tuple[Callable[[str], None], Callable[[i
         with working(message) as show:
             yield show, lambda done, total: None
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
@@ -233,7 +233,6 @@ def shown_on(console: Console, table: Table) -> RenderableType:
 
 def _least_width(console: Console, column: Column) -> int:
     """The width that a column has to have."""
-    from rich.measure import Measurement
 
     wide = console.options.update(max_width=10_000)
     measured = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
@@ -245,8 +244,6 @@ def _least_width(console: Console, column: Column) -> int:
 
 def _as_list(console: Console, table: Table) -> RenderableType:
     """Every row as lines, a line for each column that has something to say."""
-    from rich.console import Group
-    from rich.text import Text
 
     def text(cell: RenderableType) -> Text:
         return cell if isinstance(cell, Text) else console.render_str(str(cell), highlight=False)
@@ -272,7 +269,6 @@ def _as_list(console: Console, table: Table) -> RenderableType:
 
 def _indented(header: str, cell: RenderableType) -> RenderableType:
     """A cell behind its column's header, folded beside it."""
-    from rich.table import Table
 
     line = Table.grid()
     line.add_column(no_wrap=True)

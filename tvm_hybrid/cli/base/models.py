@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.markup import escape
 
 from .console import error_console, say, working
 from .options import FILE
@@ -153,7 +154,6 @@ def stages_shown(message: str, lines: bool = True) -> Iterator[Callable[[str], N
         with working(message):
             yield lambda title: None
         return
-    from rich.markup import escape
 
     from relay_passes.ir.stages import Stage, listening
 
