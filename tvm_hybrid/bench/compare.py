@@ -338,7 +338,8 @@ def difference(
         return f"in type: {what} is {result.dtype} instead of {right.dtype}"
     scalar = not result.ndim
     result, right = np.atleast_1d(result), np.atleast_1d(right)
-    got, wanted = _numbers(result), _numbers(right)
+    # A type that has all of them, and inf and NaN.
+    got, wanted = result.astype(np.float64), right.astype(np.float64)
     odd = (got != wanted) & ~(np.isnan(got) & np.isnan(wanted))
     odd &= ~(np.isfinite(got) & np.isfinite(wanted))
     if odd.any():
@@ -356,11 +357,6 @@ def difference(
     text += f"{odd.size} "
     text += f"elements by more than the {_allowed(apart, tolerance)} that rounding explains"
     return _with_reasons(text, reasons)
-
-
-def _numbers(array: np.ndarray) -> np.ndarray:
-    """In a type that has all of them, and inf and NaN."""
-    return array.astype(np.float64)
 
 
 def _at(
@@ -383,7 +379,8 @@ def _limit(apart: Distance, right: np.ndarray, tolerance: Tolerance) -> float:
         return tolerance.steps
     if right.dtype.kind in "iub":
         return 0.0
-    finite = _numbers(right)[np.isfinite(_numbers(right))]
+    finite = right.astype(np.float64)
+    finite = finite[np.isfinite(finite)]
     return tolerance.relative * float(np.abs(finite).max(initial=0.0))
 
 

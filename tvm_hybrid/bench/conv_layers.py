@@ -29,6 +29,7 @@ from ..options import CompileOptions
 from ..report.kernel_speed import peak_gops
 from ..report.timing import SLICE_SECONDS, ContestantError, interleave, time_calls, time_slices
 from ..targets.resolve import cpu_name, host_target
+from ..version_check import __version__
 from .bench import BenchReport, bench
 from .feeds import ProductSums
 from .layer_models import DTYPES, INT8, Layer, LayerReport, LayerTimes, layer_input, layer_model
@@ -92,8 +93,6 @@ def measure_layers(
             path = Path(folder) / f"{layer.name} {dtype}.onnx"
             onnx.save(layer_model(layer, dtype), path)
             rows.append(run.measure(path, layer, dtype, count))
-    from ..version_check import __version__
-
     return LayerReport(
         network=network,
         cpu=cpu_name(host_target()),

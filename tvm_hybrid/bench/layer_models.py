@@ -123,7 +123,12 @@ def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
                 np.zeros(layer.filters, np.int32),
             ),
         ]
-    value = graph.node("Conv", value, *operands, **_window(layer))
+    window: dict[str, Any] = {
+        "kernel_shape": [layer.kernel] * 2,
+        "strides": [layer.stride] * 2,
+        "pads": [layer.kernel // 2] * 4,
+    }
+    value = graph.node("Conv", value, *operands, **window)
     if dtype == FLOAT32:
         graph.node("Relu", value, output="y")
     else:
@@ -149,14 +154,6 @@ def layer_input(layer: Layer, dtype: str) -> np.ndarray:
     if dtype == FLOAT32:
         return rng.standard_normal(shape, np.float32)
     return rng.integers(0, 256, shape, np.uint8)
-
-
-def _window(layer: Layer) -> dict[str, Any]:
-    return {
-        "kernel_shape": [layer.kernel] * 2,
-        "strides": [layer.stride] * 2,
-        "pads": [layer.kernel // 2] * 4,
-    }
 
 
 class OnnxGraph:
@@ -285,11 +282,12 @@ _ABOUT = {
 
 def layer_tables(report: LayerReport) -> Iterator[Table]:
     """A table for every number of threads and type."""
+    left_out = [f"{name} is left out: {why}" for name, why in report.left_out.items()]
     for (threads, dtype), rows in _parts(report):
         table = Table(
             title=f"{report.network}, {dtype}, threads: {threads}, {report.cpu}",
             title_justify="left",
-            caption="\n".join(_left_out(report) + _notes(rows)) or None,
+            caption="\n".join([*left_out, *_notes(rows)]) or None,
             caption_justify="left",
         )
         table.add_column("layer", no_wrap=True)
@@ -380,10 +378,6 @@ def _mean_cells(report: LayerReport, rows: Sequence[LayerTimes]) -> list[str]:
         *("", "", *gap, mean(lambda row: row.kernel_us)),
         *("", *gap, mean(lambda row: row.whole_us)),
     ]
-
-
-def _left_out(report: LayerReport) -> list[str]:
-    return [f"{name} is left out: {why}" for name, why in report.left_out.items()]
 
 
 def _notes(rows: Sequence[LayerTimes]) -> list[str]:

@@ -55,12 +55,8 @@ def public_regions(options: PipelineOptions, names: Sequence[str] = ()) -> dict[
             continue
         mod = import_model(model(), None).mod
         regions = collect_regions(mod, dataclasses.replace(options, precision=precision))
-        found[name] = max(regions, key=_operations)
+        found[name] = max(regions, key=lambda region: template_for(region.op).flops(region))
     return found
-
-
-def _operations(region: Region) -> int:
-    return template_for(region.op).flops(region)
 
 
 def _models() -> Iterator[tuple[str, str, Callable[[], onnx.ModelProto]]]:

@@ -25,7 +25,6 @@ from tir_schedules.program.read import read
 from tir_schedules.program.time import kernel_time
 
 from ..executable.executable import Executable
-from ..explain.profile import Profile
 from ..frontend.model_input import import_model
 from ..options import CompileOptions, passes_options, records_of, target_of
 from ..targets.resolve import cpu_name, resolve_target
@@ -370,10 +369,12 @@ def measure(executable: Executable, feeds: Mapping[str, Any]) -> tuple[float, di
     profiles = [executable.profile(feeds, repeat) for _ in range(TURNS)]
     total = min(profile.total_us for profile in profiles)
     calls = {row.function: row.calls for row in profiles[0].rows}
-    least = {name: min(_time(profile, name) for profile in profiles) for name in calls}
+    least = {
+        name: min(
+            sum(row.microseconds for row in profile.rows if row.function == name)
+            for profile in profiles
+        )
+        for name in calls
+    }
     surplus = max(0.0, sum(least.values()) - total) / sum(calls.values())
     return total, {name: max(0.0, time - surplus * calls[name]) for name, time in least.items()}
-
-
-def _time(profile: Profile, name: str) -> float:
-    return sum(row.microseconds for row in profile.rows if row.function == name)

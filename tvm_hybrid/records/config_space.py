@@ -63,7 +63,11 @@ class ConfigSpace:
     @staticmethod
     def of(region: Region, template: Template[Any], machine: Machine) -> ConfigSpace:
         """The template's own space for a region, in the same order in every process."""
-        configs = sorted(template.space(region, machine), key=_place)
+
+        def place(config: Config) -> list[tuple[str, tuple[int, float, str]]]:
+            return [(name, _order(value)) for name, value in flat_fields(config.to_dict())]
+
+        configs = sorted(template.space(region, machine), key=place)
         return ConfigSpace(template.default_config(region, machine), configs)
 
     def __len__(self) -> int:
@@ -99,10 +103,6 @@ def flat_fields(fields: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         return
     for name, value in items:
         yield from flat_fields(value, f"{prefix}.{name}" if prefix else str(name))
-
-
-def _place(config: Config) -> list[tuple[str, tuple[int, float, str]]]:
-    return [(name, _order(value)) for name, value in flat_fields(config.to_dict())]
 
 
 def _order(value: Any) -> tuple[int, float, str]:

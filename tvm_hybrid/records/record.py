@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
+import tvm
 
 from microkernels.base.errors import RecordError
 from microkernels.machines.machine import Machine
@@ -131,8 +132,6 @@ def decode(line: bytes, type: Any) -> Any:
 
 def stamp() -> dict[str, Any]:
     """The fields `date` (ISO 8601, UTC) and `tvm` (its version) of a record of now."""
-    import tvm
-
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return {"date": now, "tvm": tvm.__version__}
 

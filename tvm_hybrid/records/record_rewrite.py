@@ -148,7 +148,9 @@ def _why_removed(lines: Iterable[Line], best: int, keep_failures: bool) -> dict[
     """Place -> why it goes."""
     whys: dict[str, str] = {}
     groups: dict[tuple[object, ...], list[Located]] = defaultdict(list)
-    for record, place in _records(lines):
+    for record, place in ((line.record, line.place) for line in lines):
+        if record is None:
+            continue
         if has_template(record.template) and record.version < template_for(record.template).version:
             whys[place] = "former template version"
         else:
@@ -195,10 +197,6 @@ def _default_keys(record: Record) -> set[bytes]:
         logger.debug("no default configuration of %s: %s", record.workload, error)
         return set()
     return {config_key(default.to_dict())}
-
-
-def _records(lines: Iterable[Line]) -> Iterator[Located]:
-    return (Located(line.record, line.place) for line in lines if line.record is not None)
 
 
 def problems(store: RecordStore) -> list[str]:

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
@@ -218,6 +220,4 @@ def ranked(records: Iterable[Located]) -> list[Located]:
 
 def config_key(config: dict[str, object]) -> bytes:
     """Equal for equal configurations, whatever the order of their fields."""
-    import msgspec
-
     return msgspec.json.encode(config, order="deterministic")

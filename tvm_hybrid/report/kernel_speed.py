@@ -12,7 +12,7 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -231,7 +231,8 @@ def kernel_page(report: KernelReport) -> str:
     rows = []
     for types, peak in report.peaks.items():
         of_types = [kernel for kernel in report.kernels if kernel.types == types]
-        for isa in _levels(of_types):
+        present = {kernel.isa for kernel in of_types}
+        for isa in (isa.name for isa in reversed(LADDER) if isa.name in present):
             tiles = ", ".join(
                 f"{kernel.tile} {kernel.share:.0%}" for kernel in of_types if kernel.isa == isa
             )
@@ -240,12 +241,6 @@ def kernel_page(report: KernelReport) -> str:
     if report.left_out:
         lines += ["", f"Not on this CPU: {', '.join(report.left_out)}."]
     return "\n".join(lines) + "\n"
-
-
-def _levels(kernels: Iterable[KernelSpeed]) -> list[str]:
-    """Names of the instruction sets of some kernels, highest first."""
-    present = {kernel.isa for kernel in kernels}
-    return [isa.name for isa in reversed(LADDER) if isa.name in present]
 
 
 # The limits of this machine: operations per second by type, bytes per second from memory.
@@ -310,7 +305,8 @@ def peak_gops(dtype: str) -> float:
     """
     here = _here(dtype)
     highest = max(here, key=lambda kernel: kernel.isa.level).isa
-    largest = sorted((kernel for kernel in here if kernel.isa == highest), key=_area)
+    fitting = (kernel for kernel in here if kernel.isa == highest)
+    largest = sorted(fitting, key=lambda kernel: kernel.mr * kernel.nr)
     report = measure_kernels(largest[-TILES_FOR_PEAK:])
     return report.peaks[types_of(largest[-1])]
 
@@ -318,10 +314,6 @@ def peak_gops(dtype: str) -> float:
 def _here(dtype: str) -> list[Microkernel]:
     """The microkernels that this CPU runs on operands of a type."""
     return [one for one in all_microkernels() if one.a_dtype == dtype and runs_here(one)]
-
-
-def _area(kernel: Microkernel) -> int:
-    return kernel.mr * kernel.nr
 
 
 def _copy_bandwidth(threads: int) -> float:
@@ -336,10 +328,6 @@ def _copy_bandwidth(threads: int) -> float:
         copy_all = map if threads == 1 else pool.map
         for _ in range(COPIES):
             start = clock()
-            list(copy_all(_copy, pairs))
+            list(copy_all(lambda pair: np.copyto(pair[1], pair[0]), pairs))
             best = min(best, clock() - start)
     return 2 * size * threads / best / 1e9
-
-
-def _copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
-    np.copyto(pair[1], pair[0])

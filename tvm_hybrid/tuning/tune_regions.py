@@ -159,7 +159,13 @@ class _Run:
 
     def _finals(self) -> str:
         """Measures the few best again: the fastest of many measurements is partly luck."""
-        for task in self._by_gain():
+
+        def gain_us(task: TuningTask) -> float:
+            state = task.state()
+            return state.weight * ((state.reference_us or 0.0) - (state.best_us or 0.0))
+
+        # Those first whose best would shorten the model's time most.
+        for task in sorted(self.tasks, key=gain_us, reverse=True):
             default = task.default_record
             if default is not None and default.confirmed is None and default.times_us:
                 # Tuned by an earlier version: from now on, only what is confirmed is chosen.
@@ -172,15 +178,6 @@ class _Run:
                     return f"{self.plan.time_limit:g} s are over"
                 self._attempt(task, configs, "final")
         return ""
-
-    def _by_gain(self) -> list[TuningTask]:
-        """Those first whose best would shorten the model's time most."""
-
-        def gain_us(task: TuningTask) -> float:
-            state = task.state()
-            return state.weight * ((state.reference_us or 0.0) - (state.best_us or 0.0))
-
-        return sorted(self.tasks, key=gain_us, reverse=True)
 
     def _attempt(self, task: TuningTask, configs: Sequence[Config], stage: Stage) -> list[Record]:
         """Measures; a region that cannot be measured at all does not end the others' search."""
@@ -236,6 +233,11 @@ class _Run:
     ) -> Record:
         if measured.status != "ok":
             logger.info("%s: %s: %s", measured.status, config, measured.error)
+        confirmed = None
+        if stage == "final" and task.baseline is None:
+            confirmed = measured.status == "ok"  # it is faster than what does not run
+        elif stage == "final":
+            confirmed = is_faster(measured.times_us, measured.baseline_times_us, FINALISTS)
         record = make_record(
             task.region,
             task.template,
@@ -245,7 +247,7 @@ class _Run:
             measured.times_us,
             measured.baseline_us,
             error=measured.error,
-            confirmed=self._confirmed(task, measured) if stage == "final" else None,
+            confirmed=confirmed,
             predicted=predicted,
         )
         if task.is_default(record) and record.times_us:
@@ -253,11 +255,6 @@ class _Run:
             baseline_us = record.baseline_us or record.median_us
             record = msgspec.structs.replace(record, baseline_us=baseline_us, confirmed=confirmed)
         return record
-
-    def _confirmed(self, task: TuningTask, measured: Measurement) -> bool:
-        if task.baseline is None:
-            return measured.status == "ok"  # it is faster than what does not run
-        return is_faster(measured.times_us, measured.baseline_times_us, FINALISTS)
 
     def _keep(self, task: TuningTask, record: Record) -> None:
         self.store.append(record)

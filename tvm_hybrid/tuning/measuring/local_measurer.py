@@ -21,7 +21,6 @@ from microkernels.base.errors import ConfigError
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 
-from ...records.record import Status
 from ...runtime.threads import same_core
 from .case import Case
 from .child_process import ChildProcess, wait_for
@@ -107,7 +106,12 @@ class ProcessMeasurer:
                             )
                             todo.append(number)
                             continue
-                        outcome = _blamed(outcome)
+                        building = outcome.stage in BUILDING
+                        outcome = Measurement(
+                            status="compile_error" if building else "runtime_error",
+                            error=f"{MOST_LOSSES} servers or workers were lost with it; "
+                            f"at last {outcome.reason}",
+                        )
                     effort = with_best(effort, outcome)
                     if len(self._workers) > 1:
                         go_on()  # on other CPUs than whoever looks at this
@@ -151,13 +155,6 @@ class ProcessMeasurer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _blamed(lost: Lost) -> Measurement:
-    """What is said of a candidate with which too many workers or servers were lost."""
-    status: Status = "compile_error" if lost.stage in BUILDING else "runtime_error"
-    text = f"{MOST_LOSSES} servers or workers were lost with it; at last {lost.reason}"
-    return Measurement(status=status, error=text)
 
 
 def with_best(effort: Effort, measured: Measurement) -> Effort:

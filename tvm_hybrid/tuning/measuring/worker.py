@@ -23,6 +23,7 @@ from microkernels.base.errors import CompileError, ServerError, TvmHybridError
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import Template
 
+from ...runtime.threads import use_threads
 from .case import Case
 from .child_process import Answers, ChildProcess, die_with
 from .measure import Bench, Effort, Measurement
@@ -141,8 +142,6 @@ class _Worker:
         self.benches = Benches(Bench)
 
     def handle(self, job: Job) -> Reply:
-        from ...runtime.threads import use_threads
-
         self.answer(Stage("prepare"))
         use_threads(job.case.threads)
         try:

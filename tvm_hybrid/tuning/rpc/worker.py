@@ -23,6 +23,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import tvm
+from tvm.error import RPCError, RPCSessionTimeoutError
+from tvm.target import Target, codegen
 
 from microkernels.base.errors import ServerError, TvmHybridError
 from microkernels.base.tvm_compat.runtime import configure_threads, system_cpu
@@ -97,8 +100,6 @@ class _Worker:
         return self._at_a_server(job, bench, library)
 
     def _at_a_server(self, job: Job, bench: RemoteBench, library: Library) -> Reply:
-        from tvm.error import RPCError, RPCSessionTimeoutError
-
         seconds = self.setting.seconds_for(job)
         server, session = self._connected(seconds)
         try:
@@ -161,8 +162,6 @@ def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: 
     ServerError
         Saying what to do.
     """
-    from tvm.target import Target, codegen
-
     found = server_cpu(session)
     if found:
         if found == codegen.llvm_get_system_cpu():
@@ -283,8 +282,6 @@ class RemoteBench(PreparedCase):
 
     def try_here(self, library: Library) -> str | None:
         """Runs a candidate once on this machine, if it can; what is wrong with its result."""
-        import tvm
-
         if not allowed_on_host(self.isa):
             return None
         use_threads(self.threads)
@@ -342,8 +339,6 @@ class RemoteBench(PreparedCase):
 
     def _row(self, constants: dict[int, np.ndarray], device: Any) -> tuple[list[Any], Any]:
         """A kernel's arguments on a device, and the last of them: its output."""
-        import tvm
-
         arrays = [constants.get(i, array) for i, array in enumerate(self.arrays)]
         output = never_right(self.region, self.expected.value)
         row = [tvm.runtime.tensor(array, device) for array in (*arrays, output)]
@@ -353,8 +348,6 @@ class RemoteBench(PreparedCase):
         self, row: Sequence[Any], constants: dict[int, np.ndarray], device: Any
     ) -> list[list[Any]]:
         """Rows of arguments that differ in the copies of their constants, made at the server."""
-        import tvm
-
         size = sum(array.nbytes for array in constants.values())
         copies = max(1, min(MOST_COPIES, math.ceil(self.footprint_bytes / size))) if size else 1
         originals = {i: tvm.runtime.tensor(array, device) for i, array in constants.items()}

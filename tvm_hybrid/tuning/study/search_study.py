@@ -28,7 +28,7 @@ from ..recordings.simulate import (
     simulate,
     trials_to_reach,
 )
-from ..search.strategies import STRATEGIES, check_strategy
+from ..search.strategies import STRATEGIES
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -140,11 +140,8 @@ class SearchStudy:
             wanted = [("random", name) for name in self.contestants if name != "random"]
         return [pair for pair in wanted if set(pair) <= present]
 
-    def bars(self) -> list[Bar]:
+    def bars(self) -> Iterator[Bar]:
         """What can be said of the project's bars."""
-        return list(self._bars())
-
-    def _bars(self) -> Iterator[Bar]:
         share, present = f"{self.share:.0%} of the optimum", {*self.contestants, EXACT}
         for random, how in (("random", "simulated"), (EXACT, "exact")):
             if {random, "model"} <= present:
@@ -199,8 +196,10 @@ def study_searches(
     RecordError
         If a recording is not there, or cannot be used.
     """
+    known = (*STRATEGIES, TRANSFER)
     for name in contestants:
-        check_contestant(name)
+        if name not in known:
+            raise ConfigError(f"no search strategy {name!r}; there are {', '.join(known)}")
     if seeds < 1 or batch < 1 or jobs < 1 or not 0 < share <= 1:
         raise ConfigError(
             "seeds, batch and jobs must be at least 1 and share in (0, 1]: "
@@ -233,16 +232,6 @@ def study_searches(
                 progress(f"{len(rows)} of {len(recordings)}: {recordings[index].name}")
     ordered = tuple(rows[index] for index in range(len(recordings)))
     return SearchStudy(share, seeds, batch, task.contestants, ordered)
-
-
-def check_contestant(name: str) -> None:
-    """Raises ConfigError unless it is a strategy, or transfer."""
-    if name != TRANSFER:
-        try:
-            check_strategy(name)
-        except ConfigError:
-            names = ", ".join((*STRATEGIES, TRANSFER))
-            raise ConfigError(f"no search strategy {name!r}; there are {names}") from None
 
 
 @dataclass(frozen=True)

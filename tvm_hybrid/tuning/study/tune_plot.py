@@ -179,12 +179,8 @@ def _draw_progress(axis: Any, runs: Sequence[RegionRun]) -> None:
     axis.axhline(1, color="0.4", linewidth=0.7, linestyle=":")
     axis.set_xlabel("trials")
     axis.set_ylabel("best speed so far, times the default's")
-    axis.set_ylim(bottom=min(0.9, max(_lowest_start(runs), 0.5)))
+    axis.set_ylim(bottom=min(0.9, max(min(float(run.speeds[0]) for run in runs), 0.5)))
     axis.set_title("progress", fontsize=9)
-
-
-def _lowest_start(runs: Sequence[RegionRun]) -> float:
-    return min(float(run.speeds[0]) for run in runs)
 
 
 def _draw_predictions(axis: Any, runs: Sequence[RegionRun]) -> None:

@@ -100,7 +100,7 @@ def test_quotients_and_bars() -> None:
     assert [bar.holds for bar in study.bars()] == [True] * 6
 
     slow = _row("c", 1.3, random=[10], model=[35], transfer=[35])
-    missed = dataclasses.replace(study, rows=(slow,)).bars()
+    missed = list(dataclasses.replace(study, rows=(slow,)).bars())
     assert [bar.holds for bar in missed] == [False] * 6
     assert missed[0].value == pytest.approx(10 / 35)
     assert "98% of the optimum" in missed[0].text
