@@ -110,7 +110,7 @@ def compare_layouts(
         for file in files
     )
     mod = import_model(model, options.shapes, options.values).mod
-    found = race(mod, free, fixed, effort)
+    found = race((mod, free), (mod, fixed), effort)
     return LayoutComparison(
         found.other_times_us, found.times_us, joint.layouts, _tried(loops), _tried(joint)
     )

@@ -39,7 +39,7 @@ from ..records.choice_record import LayoutRecord
 from ..records.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
 from .measuring.kernel_clock import Clock, total_us
-from .measuring.model_race import Race, program_kernels
+from .measuring.model_race import Program, Race, program_kernels
 from .measuring.sampling import is_faster
 
 logger = logging.getLogger("tvm_hybrid")
@@ -53,7 +53,7 @@ Loops = Callable[[Sequence[tuple[Region, int]], int, float], Mapping[str, int]]
 """(regions and how often each runs, trials of each, seconds for all) -> a region's key ->
 measurements made; writes records."""
 
-RunRace = Callable[[IRModule, PipelineOptions, PipelineOptions], Race]
+RunRace = Callable[[Program, Program], Race]
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class JointStage:
         """The best labelling against the cheapest cut."""
         options = replace(self.options, lookup=RecordLookup(self.store))
         chosen = replace(options, layouts=chooser(found.best, "the joint stage"))
-        times, default_times, same = self.race(self.mod, chosen, options)
+        times, default_times, same = self.race((self.mod, chosen), (self.mod, options))
         if not same:
             logger.warning("a model computes something else in other layouts; they are not used")
         changed = {each.key: each.differences(found.best[each.key]) for each in problems}

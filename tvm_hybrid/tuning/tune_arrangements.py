@@ -27,7 +27,7 @@ from tir_schedules.tensorize.arrangement import Arrangement, ArrangementProblem
 from ..records.choice_record import ArrangementRecord
 from ..records.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
-from .measuring.model_race import Race, race_modules
+from .measuring.model_race import Program, Race, race
 from .measuring.sampling import Effort, is_faster
 
 logger = logging.getLogger("tvm_hybrid")
@@ -37,7 +37,7 @@ SHARE = 0.2
 """Of a run's time, at most."""
 EFFORT = Effort(samples=51, seconds=2.0)
 
-RaceModules = Callable[[IRModule, IRModule, PipelineOptions, Effort], Race]
+RunRace = Callable[[Program, Program, Effort], Race]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def tune_arrangements(
     store: RecordStore,
     resume: bool = True,
     seconds: float | None = None,
-    race: RaceModules = race_modules,
+    race: RunRace = race,
 ) -> list[ArrangementResult]:
     """Measures the candidates of every contraction that has several.
 
@@ -92,7 +92,7 @@ def tune_arrangements(
     seconds : float or None
         No contraction is begun afterwards.
     race : callable
-        Compares two modules.
+        Compares two programs.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
     options = replace(options, strict=False, dump_ir=None, layouts=None)
@@ -114,7 +114,7 @@ def tune_arrangements(
 
 
 def _measured(
-    problem: ArrangementProblem, options: PipelineOptions, race: RaceModules
+    problem: ArrangementProblem, options: PipelineOptions, race: RunRace
 ) -> ArrangementRecord:
     """The best candidate of a contraction."""
     lanes = options.machine.isa.f32_lanes
@@ -133,7 +133,7 @@ def _measured(
     best = made(default, [], [])
     for candidate in others:
         module = arranged_module(problem, candidate, lanes)
-        times, default_times, same = race(module, first, options, EFFORT)
+        times, default_times, same = race((module, options), (first, options), EFFORT)
         if not same:
             logger.warning("%s computes something else arranged so", problem.key)
             continue

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tvm import IRModule
 
 from relay_passes.collect_regions import count_regions
 from relay_passes.pipeline_options import PipelineOptions
@@ -19,7 +18,7 @@ from tvm_hybrid.frontend.model_input import SourceModel
 from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.joint_layout import JointResult
-from tvm_hybrid.tuning.measuring.model_race import Race
+from tvm_hybrid.tuning.measuring.model_race import Program, Race
 from tvm_hybrid.tuning.measuring.sampling import Effort
 from tvm_hybrid.tuning.tune_result import TuneResult
 
@@ -42,8 +41,8 @@ class Tunes:
 def tunes(monkeypatch: pytest.MonkeyPatch) -> Tunes:
     """No real tuning; a race of what would be compiled."""
 
-    def race(mod: IRModule, one: PipelineOptions, other: PipelineOptions, effort: Effort) -> Race:
-        regions = [[r.op for r, _ in count_regions(mod, each)] for each in (one, other)]
+    def race(one: Program, other: Program, effort: Effort) -> Race:
+        regions = [[r.op for r, _ in count_regions(*each)] for each in (one, other)]
         assert "batch_matmul" in regions[0]
         assert "batch_matmul" not in regions[1]
         return Race([8.0, 8.0, 9.0] * 5, [10.0, 12.0, 9.0] * 5, True)

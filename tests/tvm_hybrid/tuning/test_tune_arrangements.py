@@ -18,7 +18,8 @@ from tvm_hybrid.records.choice_record import ArrangementRecord
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning import tune_model
-from tvm_hybrid.tuning.measuring.model_race import Race, race_modules
+from tvm_hybrid.tuning.measuring.model_race import Program, Race
+from tvm_hybrid.tuning.measuring.model_race import race as run_race
 from tvm_hybrid.tuning.measuring.sampling import Effort
 from tvm_hybrid.tuning.tune_arrangements import tune_arrangements
 
@@ -43,15 +44,13 @@ def store(tmp_path: Path) -> RecordStore:
 
 @dataclass
 class Says:
-    """Stands for `race_modules`: candidates take so long, in their order."""
+    """Stands for `race`: candidates take so long, in their order."""
 
     microseconds: list[float]
     same: bool = True
     asked: int = 0
 
-    def __call__(
-        self, mod: IRModule, other: IRModule, options: PipelineOptions, effort: Effort
-    ) -> Race:
+    def __call__(self, one: Program, other: Program, effort: Effort) -> Race:
         mine = self.microseconds[self.asked]
         self.asked += 1
         return Race([mine] * effort.samples, [10.0] * effort.samples, self.same)
@@ -110,7 +109,9 @@ def test_records_of_others_do_not_fit(options: PipelineOptions, store: RecordSto
 
 
 def test_modules_are_raced(options: PipelineOptions) -> None:
-    times, other, same = race_modules(einsum(), einsum(), options, Effort(samples=3, seconds=0.1))
+    times, other, same = run_race(
+        (einsum(), options), (einsum(), options), Effort(samples=3, seconds=0.1)
+    )
     assert same and len(times) == len(other) > 0
 
 

@@ -41,40 +41,26 @@ class Race(NamedTuple):
     same: bool
 
 
-def race(
-    mod: IRModule, options: PipelineOptions, other: PipelineOptions, effort: Effort = RACE_EFFORT
-) -> Race:
-    """Compiles a model in two ways, and runs both in this process, on the same numbers.
+Program = tuple[IRModule, PipelineOptions]
+"""A model as imported, whose shapes are all known, and how it is compiled."""
+
+
+def race(one: Program, two: Program, effort: Effort = RACE_EFFORT) -> Race:
+    """Compiles two programs of the same meaning, and runs both in this process, in turns.
 
     Parameters
     ----------
-    mod : IRModule
-        As imported; all shapes are known.
-    options, other : PipelineOptions
-        The two ways; for as many threads.
+    one, two : tuple of IRModule and PipelineOptions
+        The programs, for as many threads; both get the same numbers.
     effort : Effort
         How long.
     """
-    inputs = _inputs(mod)
-    use_threads(options.threads)  # before TVM tells the code where its pool is
-    one, two = (_Program(mod, each, inputs) for each in (options, other))
-    return _race(one, two, options.threads, effort)
-
-
-def race_modules(
-    mod: IRModule, other: IRModule, options: PipelineOptions, effort: Effort = RACE_EFFORT
-) -> Race:
-    """Compiles two modules of the same meaning in one way, and runs both as `race` does."""
-    inputs = _inputs(mod)
-    use_threads(options.threads)  # before TVM tells the code where its pool is
-    one, two = (_Program(each, options, inputs) for each in (mod, other))
-    return _race(one, two, options.threads, effort)
-
-
-def _race(one: _Program, two: _Program, threads: int, effort: Effort) -> Race:
+    inputs, threads = _inputs(one[0]), one[1].threads
+    use_threads(threads)  # before TVM tells the code where its pool is
+    first, second = (_Program(mod, options, inputs) for mod, options in (one, two))
     use_threads(threads)
-    same = _same(one.outputs(), two.outputs())
-    return Race(*time_in_turns(one, two, effort, threads), same)
+    same = _same(first.outputs(), second.outputs())
+    return Race(*time_in_turns(first, second, effort, threads), same)
 
 
 class _Program(Sampled):

@@ -26,7 +26,7 @@ from tvm_hybrid.records.record_file import RecordFile
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.joint_layout import JointPlan, JointResult, JointStage, chooser
-from tvm_hybrid.tuning.measuring.model_race import ProgramKernel, Race
+from tvm_hybrid.tuning.measuring.model_race import Program, ProgramKernel, Race
 from tvm_hybrid.tuning.tune_model import rest_of, with_layouts
 from tvm_hybrid.tuning.tuning_task import Plan
 
@@ -76,9 +76,10 @@ class Races:
     def __init__(self, ratio: float = 0.8, same: bool = True) -> None:
         self.ratio, self.same, self.count = ratio, same, 0
 
-    def __call__(self, mod: IRModule, one: PipelineOptions, other: PipelineOptions) -> Race:
-        assert one.layouts is not None and other.layouts is None
-        assert one.lookup is other.lookup is not None
+    def __call__(self, one: Program, other: Program) -> Race:
+        assert one[0] is other[0]
+        assert one[1].layouts is not None and other[1].layouts is None
+        assert one[1].lookup is other[1].lookup is not None
         self.count += 1
         return Race([100.0 * self.ratio] * 41, [100.0] * 41, self.same)
 

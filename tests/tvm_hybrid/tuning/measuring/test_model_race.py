@@ -34,7 +34,7 @@ def test_both_run_on_the_same_numbers() -> None:
     labels = problem.cheapest({name: FIRST})
     assert labels is not None
     first = replace(options, layouts=chooser({problem.key: labels}, "the test"))
-    result = race(mod, first, options, Effort(samples=3, seconds=1.0))
+    result = race((mod, first), (mod, options), Effort(samples=3, seconds=1.0))
     assert result.same
     assert len(result.times_us) == len(result.other_times_us) == 3
     assert min(*result.times_us, *result.other_times_us) > 0
