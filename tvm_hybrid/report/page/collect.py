@@ -24,8 +24,7 @@ from ...explain.program_graph import NO_PLAN, VALUE, KernelCall, ProgramGraph
 from ...runtime.tensors import numpy_dtype
 from ...targets.cpu_features import require_host
 from ..kernel_speed import Roof, measure_roof
-from .advice import advice_for
-from .data import Head, KernelRow, Memory, Note, PageData, RecordLine
+from .data import Head, KernelRow, Memory, Note, PageData, RecordLine, advice_for
 from .picture import RegionCard, Work, parts_of, picture_of, reasons_of, tensor_of
 
 if TYPE_CHECKING:
