@@ -58,7 +58,6 @@ class ConfigSpace:
         for knob, name in enumerate(self.knobs):
             number = {value: i for i, value in enumerate(self.values[knob])}
             self.points[:, knob] = [number[value] for value in columns[name]]
-        self._at = {point.tobytes(): i for i, point in enumerate(self.points)}
 
     @staticmethod
     def of(region: Region, template: Template[Any], machine: Machine) -> ConfigSpace:
@@ -76,20 +75,6 @@ class ConfigSpace:
     def index_of(self, config: Config) -> int | None:
         """The place of a configuration; None if the space lacks it."""
         return self._index.get(config_key(config.to_dict()))
-
-    def neighbours(self, index: int) -> list[int]:
-        """The configurations that differ from one in exactly one knob."""
-        found = []
-        point = self.points[index].copy()
-        for knob, values in enumerate(self.values):
-            own = point[knob]
-            for value in range(len(values)):
-                point[knob] = value
-                other = self._at.get(point.tobytes())
-                if value != own and other is not None:
-                    found.append(other)
-            point[knob] = own
-        return found
 
 
 def flat_fields(fields: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

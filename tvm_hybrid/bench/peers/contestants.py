@@ -58,8 +58,6 @@ class WorkerContestant:
     ----------
     outputs : list of numpy.ndarray
         Results of the first run.
-    prepare_seconds : float
-        How long the worker took to load and run the model.
 
     Raises
     ------
@@ -85,7 +83,7 @@ class WorkerContestant:
             save_arrays(folder / "feeds.npz", feeds)
             (folder / "job.json").write_bytes(msgspec.json.encode({**job, **files}))
             self._child.spawn()
-            self.prepare_seconds = float(self._answer("ready"))
+            self._answer("ready")
             with np.load(folder / "outputs.npz") as arrays:
                 self.outputs = [as_saved(arrays[name]) for name in arrays.files]
         except OSError as error:

@@ -267,7 +267,7 @@ class Annealing:
 
 
 class Neighbours:
-    """For every configuration those that differ in one knob; see `ConfigSpace.neighbours`.
+    """For every configuration those that differ from it in exactly one knob.
 
     Parameters
     ----------
