@@ -30,11 +30,11 @@ _PAIRS = 8
 """Partners of each configuration in a round, to rank."""
 
 
-@dataclass(frozen=True)
-class CostModelOptions:
-    """Numbers of a model.
+@dataclass
+class CostModel:
+    """Trees over one matrix of features.
 
-    Attributes
+    Parameters
     ----------
     objective : str
         "rank" or "regression".
@@ -46,6 +46,8 @@ class CostModelOptions:
         Share of the features that a split may choose from.
     rows : float
         Share of the samples that a tree is trained on.
+    seed : int
+        Equal seeds and data make equal models.
     """
 
     objective: Objective = "rank"
@@ -54,22 +56,9 @@ class CostModelOptions:
     rate: float = 0.3
     columns: float = 1.0
     rows: float = 1.0
+    seed: int = 0
 
-
-class CostModel:
-    """Trees over one matrix of features.
-
-    Parameters
-    ----------
-    options : CostModelOptions
-        Its numbers.
-    seed : int
-        Equal seeds and data make equal models.
-    """
-
-    def __init__(self, options: CostModelOptions | None = None, seed: int = 0) -> None:
-        self.options = options or CostModelOptions()
-        self.seed = seed
+    def __post_init__(self) -> None:
         self._trees: Any = None
 
     def fit(
@@ -97,16 +86,16 @@ class CostModel:
         targets = target(scores)
         margins = np.zeros(len(scores)) if margins is None else np.asarray(margins, np.float64)
         sizes = list(groups) or [len(scores)]
-        if self.options.objective == "regression":
+        if self.objective == "regression":
             targets, margins = (_centred(values, sizes) for values in (targets, margins))
         data = _matrix(features, margins)
         data.set_label(targets)
         parameters = self._parameters()
-        if self.options.objective == "rank":
+        if self.objective == "rank":
             parameters["lambdarank_pair_method"] = "mean"
             parameters["lambdarank_num_pair_per_sample"] = _PAIRS
             data.set_group(sizes)
-        self._trees = xgboost.train(parameters, data, num_boost_round=self.options.rounds)
+        self._trees = xgboost.train(parameters, data, num_boost_round=self.rounds)
 
     def predict(self, features: np.ndarray, margins: np.ndarray | None = None) -> np.ndarray:
         """What is expected of each sample, float64; higher is faster.
@@ -118,14 +107,13 @@ class CostModel:
         return np.asarray(found, np.float64)
 
     def _parameters(self) -> dict[str, Any]:
-        options = self.options
         return {
-            "objective": _OBJECTIVES[options.objective],
-            "max_depth": options.depth,
-            "eta": options.rate,
+            "objective": _OBJECTIVES[self.objective],
+            "max_depth": self.depth,
+            "eta": self.rate,
             "gamma": 1e-4,
-            "colsample_bynode": options.columns,
-            "subsample": options.rows,
+            "colsample_bynode": self.columns,
+            "subsample": self.rows,
             "base_score": 0.0,
             "nthread": 1,
             "seed": self.seed,
@@ -170,9 +158,15 @@ Scores = Callable[[np.ndarray], np.ndarray]
 """Numbers of configurations -> their scores, float64; higher is better."""
 
 
-@dataclass(frozen=True)
-class AnnealingOptions:
-    """Numbers of the search.
+class Annealing:
+    """Chains on one space.
+
+    Parameters
+    ----------
+    space : ConfigSpace
+        Where they walk.
+    generator : numpy.random.Generator
+        Where randomness comes from.
 
     Attributes
     ----------
@@ -193,27 +187,7 @@ class AnnealingOptions:
     patience: int = 50
     leap: float = 0.05
 
-
-class Annealing:
-    """Chains on one space.
-
-    Parameters
-    ----------
-    space : ConfigSpace
-        Where they walk.
-    generator : numpy.random.Generator
-        Where randomness comes from.
-    options : AnnealingOptions
-        Numbers of the search.
-    """
-
-    def __init__(
-        self,
-        space: ConfigSpace,
-        generator: np.random.Generator,
-        options: AnnealingOptions | None = None,
-    ) -> None:
-        self.options = options or AnnealingOptions()
+    def __init__(self, space: ConfigSpace, generator: np.random.Generator) -> None:
         self.generator = generator
         self.size = len(space)
         self._neighbours = Neighbours(space.points)
@@ -231,7 +205,7 @@ class Annealing:
         allowed : numpy.ndarray
             [configurations] bool; chains pass through the others too.
         """
-        options, generator = self.options, self.generator
+        generator = self.generator
         known = np.full(self.size, np.nan)
 
         def score_of(indices: np.ndarray) -> np.ndarray:
@@ -242,13 +216,13 @@ class Annealing:
 
         at = self._chains
         if at is None:
-            at = generator.integers(self.size, size=options.chains)
+            at = generator.integers(self.size, size=self.chains)
         own = score_of(at)
         scale = float(np.std(own)) or 1.0
         kept, calm = np.zeros(0, np.intp), 0
-        for temperature in np.linspace(options.hot, options.cold, options.steps):
+        for temperature in np.linspace(self.hot, self.cold, self.steps):
             there = self._neighbours.draw(at, generator)
-            leaps = generator.random(len(at)) < options.leap
+            leaps = generator.random(len(at)) < self.leap
             there[leaps] = generator.integers(self.size, size=int(leaps.sum()))
             theirs = score_of(there)
             odds = np.exp(np.minimum((theirs - own) / scale / (temperature + 1e-5), 0.0))
@@ -257,7 +231,7 @@ class Annealing:
             best = _best(known, allowed, count)
             calm = calm + 1 if np.array_equal(best, kept) else 0
             kept = best
-            if calm >= options.patience:
+            if calm >= self.patience:
                 break
         self._chains = at
         if len(kept) < count:

@@ -29,7 +29,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 
 from ...records.record import Record
-from .cost_model import Annealing, CostModel, CostModelOptions, target
+from .cost_model import Annealing, CostModel, target
 from .feature_table import Features, FeatureTable, shared_features
 from .strategies import SearchTask
 
@@ -39,9 +39,10 @@ TRUST = 3.0
 """What a factor of 2 in the belief weighs, in the model's units."""
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """Numbers of the search; those that were not found by simulation are the paper's.
+class ModelSearch:
+    """Proposes what the model expects to be fastest; see `SearchStrategy`.
+
+    Numbers that were not found by simulation are the paper's.
 
     Attributes
     ----------
@@ -69,14 +70,7 @@ class ModelOptions:
     first_alpha: float = 4.0
     candidates: int = 64
 
-
-class ModelSearch:
-    """Proposes what the model expects to be fastest; see `SearchStrategy`."""
-
-    def __init__(
-        self, task: SearchTask, generator: random.Random, options: ModelOptions | None = None
-    ) -> None:
-        self.options = options or ModelOptions()
+    def __init__(self, task: SearchTask, generator: random.Random) -> None:
         self.space = task.space
         table = FeatureTable.of(task.region, task.machine, task.space)
         self.features = table.all.values
@@ -92,8 +86,8 @@ class ModelSearch:
         self._worth: np.ndarray | None = None
 
     def propose(self, count: int) -> list[int]:
-        """The next batch, at most `options.batch` at once; see `SearchStrategy`."""
-        count = min(count, self.options.batch, int(self._left.sum()))
+        """The next batch, at most `batch` at once; see `SearchStrategy`."""
+        count = min(count, self.batch, int(self._left.sum()))
         if count <= 0:
             return []
         worth = self._worths()
@@ -105,11 +99,11 @@ class ModelSearch:
             at_random = 0
         best = count - at_random
         candidates = self._annealing.search(
-            lambda indices: worth[indices], max(count, self.options.candidates), self._left
+            lambda indices: worth[indices], max(count, self.candidates), self._left
         )
-        alpha = self.options.alpha
+        alpha = self.alpha
         if self._blind and len(self._observed) < FEWEST:
-            alpha = self.options.first_alpha
+            alpha = self.first_alpha
         chosen = diverse_batch(candidates, worth[candidates], self.space.points, best, alpha)
         self._left[chosen] = False
         for _ in range(at_random):
@@ -129,8 +123,8 @@ class ModelSearch:
 
     def _epsilon(self) -> float:
         """The share of random proposals: a model that finds nothing better is not to be trusted."""
-        stuck = self._stalled >= self.options.patience
-        return self.options.restless if stuck else self.options.epsilon
+        stuck = self._stalled >= self.patience
+        return self.restless if stuck else self.epsilon
 
     def predicted(self) -> float | None:
         """The model's best of what is left; see `prediction`."""
@@ -252,8 +246,8 @@ MOST = 512
 
 # By simulation (recorded convolutions, products, a chain): trees that regress know how much faster,
 # so that what is learned of one workload adds up with what is measured of another.
-_TREES = CostModelOptions(
-    objective="regression", depth=4, rounds=300, rate=0.1, columns=0.7, rows=0.7
+_TREES = partial(
+    CostModel, objective="regression", depth=4, rounds=300, rate=0.1, columns=0.7, rows=0.7
 )
 
 
@@ -376,7 +370,7 @@ def _spread(scores: np.ndarray, most: int) -> list[int]:
 
 
 def _model(blocks: Sequence[_Block]) -> CostModel:
-    model = CostModel(_TREES)
+    model = _TREES()
     model.fit(
         np.concatenate([block.features for block in blocks]),
         np.concatenate([block.scores for block in blocks]),

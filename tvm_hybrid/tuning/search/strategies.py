@@ -144,9 +144,8 @@ def evenly_spread(count: int) -> list[int]:
 # tens of them (found by simulation), the shares are MetaSchedule's.
 
 
-@dataclass(frozen=True)
-class EvolutionOptions:
-    """Numbers of the search.
+class EvolutionarySearch:
+    """Children are drawn from the space itself, so that each is legal and new.
 
     Attributes
     ----------
@@ -166,16 +165,9 @@ class EvolutionOptions:
     two_knobs: float = 0.3
     epsilon: float = 0.05
 
-
-class EvolutionarySearch:
-    """Children are drawn from the space itself, so that each is legal and new."""
-
-    def __init__(
-        self, task: SearchTask, generator: random.Random, options: EvolutionOptions | None = None
-    ) -> None:
+    def __init__(self, task: SearchTask, generator: random.Random) -> None:
         self.points = task.space.points
         self.generator = generator
-        self.options = options or EvolutionOptions()
         self._new = np.ones(len(self.points), bool)
         self._scores: dict[int, float] = {}
         self._drawn = 0
@@ -185,7 +177,7 @@ class EvolutionarySearch:
         # Equal scores: the smaller index first, so that the order of observations is no matter.
         alive = [index for index, score in self._scores.items() if score > FAILED]
         elite = sorted(alive, key=lambda index: (-self._scores[index], index))
-        elite = elite[: self.options.population]
+        elite = elite[: self.population]
         chosen = []
         for _ in range(min(count, int(self._new.sum()))):
             index = self._child(elite)
@@ -205,11 +197,11 @@ class EvolutionarySearch:
         return None
 
     def _child(self, elite: Sequence[int]) -> int:
-        options, generator = self.options, self.generator
-        begun = max(self._drawn, len(self._scores)) >= options.population
-        if not elite or not begun or generator.random() < options.epsilon:
+        generator = self.generator
+        begun = max(self._drawn, len(self._scores)) >= self.population
+        if not elite or not begun or generator.random() < self.epsilon:
             return self._draw(self._new)
-        if generator.random() >= options.mutation:
+        if generator.random() >= self.mutation:
             mother, father = self.points[self._parent(elite)], self.points[self._parent(elite)]
             crossed = ((self.points == mother) | (self.points == father)).all(axis=1) & self._new
             if crossed.any():
@@ -219,7 +211,7 @@ class EvolutionarySearch:
     def _mutant(self, parent: np.ndarray) -> int:
         """One or two knobs changed, and of the others no more than legality asks for."""
         knobs = range(self.points.shape[1])
-        count = 2 if self.generator.random() < self.options.two_knobs else 1
+        count = 2 if self.generator.random() < self.two_knobs else 1
         chosen = self.generator.sample(knobs, min(count, len(knobs)))
         differs = self.points != parent
         among = self._new & differs[:, chosen].all(axis=1)

@@ -7,14 +7,15 @@ import pytest
 
 from tests.tvm_hybrid.tuning.regions import scores_of, space_of
 from tvm_hybrid.records.config_space import ConfigSpace
-from tvm_hybrid.tuning.search.cost_model import Annealing, AnnealingOptions, Neighbours
+from tvm_hybrid.tuning.search.cost_model import Annealing, Neighbours
 
 SIZE = (64, 96, 128)
 
 
 def annealing(seed: int = 0, **numbers: float) -> Annealing:
-    options = AnnealingOptions(**numbers)  # type: ignore[arg-type]
-    return Annealing(space_of(*SIZE), np.random.default_rng(seed), options)
+    made = Annealing(space_of(*SIZE), np.random.default_rng(seed))
+    vars(made).update(numbers)
+    return made
 
 
 def test_moves_reach_all_neighbours_and_nothing_else() -> None:

@@ -8,7 +8,6 @@ import pytest
 from tvm_hybrid.tuning.search.cost_model import (
     LOWEST,
     CostModel,
-    CostModelOptions,
     Objective,
     target,
 )
@@ -24,7 +23,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 @pytest.mark.parametrize("objective", ["rank", "regression"])
 def test_it_ranks_what_it_has_not_seen(objective: Objective) -> None:
-    model = CostModel(CostModelOptions(objective=objective), seed=1)
+    model = CostModel(objective=objective, seed=1)
     model.fit(FEATURES[:100], SCORES[:100])
     mean = model.predict(FEATURES[100:])
     # 0.9 and more measured; a model of nothing has 0.0 +- 0.07.
@@ -35,7 +34,7 @@ def test_it_ranks_what_it_has_not_seen(objective: Objective) -> None:
 def test_equal_seeds_and_data_make_equal_models(objective: Objective) -> None:
     found = []
     for _ in range(2):
-        model = CostModel(CostModelOptions(objective=objective), seed=5)
+        model = CostModel(objective=objective, seed=5)
         model.fit(FEATURES[:50], SCORES[:50])
         found.append(model.predict(FEATURES))
     assert np.array_equal(*found)
@@ -44,7 +43,7 @@ def test_equal_seeds_and_data_make_equal_models(objective: Objective) -> None:
 @pytest.mark.parametrize("objective", ["rank", "regression"])
 def test_of_equal_scores_only_the_margin_is_left(objective: Objective) -> None:
     margins = np.linspace(0, 1, 40)
-    model = CostModel(CostModelOptions(objective=objective))
+    model = CostModel(objective=objective)
     model.fit(FEATURES[:40], np.ones(40), np.zeros(40))
     mean = model.predict(FEATURES[:40], margins)
     assert np.diff(mean) == pytest.approx(np.diff(margins), abs=1e-5)  # float32 sums
@@ -52,7 +51,7 @@ def test_of_equal_scores_only_the_margin_is_left(objective: Objective) -> None:
 
 def test_a_right_margin_leaves_nothing_to_learn() -> None:
     margins = target(SCORES)
-    model = CostModel(CostModelOptions(objective="regression"))
+    model = CostModel(objective="regression")
     model.fit(FEATURES[:20], SCORES[:20], margins[:20])
     mean = model.predict(FEATURES, margins)
     assert mean == pytest.approx(margins, abs=1e-5)
@@ -61,7 +60,7 @@ def test_a_right_margin_leaves_nothing_to_learn() -> None:
 @pytest.mark.parametrize("objective", ["rank", "regression"])
 def test_only_order_within_a_group_counts(objective: Objective) -> None:
     scores = np.concatenate([SCORES[:100], 1000 * SCORES[100:200]])
-    together = CostModel(CostModelOptions(objective=objective))
+    together = CostModel(objective=objective)
     together.fit(FEATURES[:200], scores, groups=[100, 100])
     mean = together.predict(FEATURES[200:])
     assert rank_correlation(mean, SCORES[200:]) > 0.8

@@ -12,7 +12,7 @@ from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, records_of, scores_
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.records.record import Record
 from tvm_hybrid.tuning.recordings.simulate import random_median
-from tvm_hybrid.tuning.search.model_search import ModelOptions, ModelSearch
+from tvm_hybrid.tuning.search.model_search import ModelSearch
 from tvm_hybrid.tuning.search.strategies import FAILED, SearchTask
 
 pytestmark = pytest.mark.turns
@@ -26,8 +26,9 @@ def task_of(size: tuple[int, int, int] = SIZE, history: tuple[Record, ...] = ())
 
 
 def search_of(seed: int = 0, task: SearchTask | None = None, **options: object) -> ModelSearch:
-    numbers = ModelOptions(**options)  # type: ignore[arg-type]
-    return ModelSearch(task or task_of(), random.Random(seed), numbers)
+    search = ModelSearch(task or task_of(), random.Random(seed))
+    vars(search).update(options)
+    return search
 
 
 def run(
@@ -55,14 +56,14 @@ def trials_to_best(search: ModelSearch, scores: np.ndarray) -> int:
 
 def test_each_configuration_is_proposed_once(task: SearchTask) -> None:
     """Of a space of which nothing is described."""
-    search = ModelSearch(task, random.Random(1), ModelOptions(batch=16))
+    search = search_of(1, task, batch=16)
     scores = np.random.default_rng(0).uniform(0.5, 2, len(task.space))
     assert sorted(run(search, scores, 10_000, 16)) == list(range(len(task.space)))
     assert search.propose(5) == [] and search.predicted() is None
 
 
 def test_the_default_is_first_where_nothing_is_known_then_others_differ(task: SearchTask) -> None:
-    search = ModelSearch(task, random.Random(1), ModelOptions(batch=4, epsilon=0.0))
+    search = search_of(1, task, batch=4, epsilon=0.0)
     first = search.propose(4)
     assert first[0] == 0
     points = task.space.points[first]

@@ -15,7 +15,6 @@ from tvm_hybrid.tuning.search.strategies import (
     FAILED,
     STRATEGIES,
     EvolutionarySearch,
-    EvolutionOptions,
     SearchStrategy,
     SearchTask,
     check_strategy,
@@ -111,8 +110,8 @@ def test_evolution_climbs(task: SearchTask) -> None:
 
 def test_children_are_near_their_parents(task: SearchTask) -> None:
     """Once bred, every proposal shares all but one or two knobs with some of the elite."""
-    options = EvolutionOptions(population=8, mutation=1.0, epsilon=0.0)
-    search = EvolutionarySearch(task, random.Random(1), options)
+    search = EvolutionarySearch(task, random.Random(1))
+    vars(search).update(population=8, mutation=1.0, epsilon=0.0)
     order = run(task, search, 8, batch=8)
     elite = sorted(order, key=lambda index: -score(task, index))[:8]
     for child in search.propose(6):
@@ -125,8 +124,8 @@ def test_knobs_that_go_together_change_together(task: SearchTask) -> None:
     """A space in which x and y are the same number: changing one is legal only with the other."""
     configs = [GridConfig(x=x, y=x, z=z) for x in range(6) for z in range(6)]
     coupled = dataclasses.replace(task, space=ConfigSpace(configs[0], configs))
-    options = EvolutionOptions(population=1, mutation=1.0, two_knobs=0.0, epsilon=0.0)
-    search = EvolutionarySearch(coupled, random.Random(1), options)
+    search = EvolutionarySearch(coupled, random.Random(1))
+    vars(search).update(population=1, mutation=1.0, two_knobs=0.0, epsilon=0.0)
     search.observe([(0, 1.0)])
     points = coupled.space.points[search.propose(8)]
     assert ((points != 0).sum(axis=1) <= 2).all()
@@ -134,8 +133,8 @@ def test_knobs_that_go_together_change_together(task: SearchTask) -> None:
 
 
 def test_crossing_takes_every_knob_from_a_parent(task: SearchTask) -> None:
-    options = EvolutionOptions(population=2, mutation=0.0, epsilon=0.0)
-    search = EvolutionarySearch(task, random.Random(1), options)
+    search = EvolutionarySearch(task, random.Random(1))
+    vars(search).update(population=2, mutation=0.0, epsilon=0.0)
     parents = [task.space.points.tolist().index(point) for point in ([0, 1, 1], [3, 4, 0])]
     search.observe([(parents[0], 1.0), (parents[1], 1.1)])
     mother, father = (task.space.points[index] for index in parents)
