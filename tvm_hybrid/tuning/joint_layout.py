@@ -145,6 +145,7 @@ class JointResult:
         return f"{text}{speedup}; {len(self.changed)} changed, {state}"
 
 
+@dataclass
 class JointStage:
     """The joint stage of one model.
 
@@ -164,18 +165,15 @@ class JointStage:
         Compares two whole programs.
     """
 
-    def __init__(
-        self,
-        mod: IRModule,
-        options: PipelineOptions,
-        store: RecordStore,
-        loops: Loops,
-        clock: Clock,
-        race: RunRace,
-    ) -> None:
-        self.mod, self.store, self.loops = mod, store, loops
-        self.options = replace(options, layouts=None, strict=False, dump_ir=None)
-        self.clock, self.race = clock, race
+    mod: IRModule
+    options: PipelineOptions
+    store: RecordStore
+    loops: Loops
+    clock: Clock
+    race: RunRace
+
+    def __post_init__(self) -> None:
+        self.options = replace(self.options, layouts=None, strict=False, dump_ir=None)
         self.measured: dict[str, int] = {}
 
     def run(self, plan: JointPlan) -> JointResult:

@@ -78,6 +78,7 @@ class Halt:
     reason: str
 
 
+@dataclass(frozen=True)
 class TaskScheduler:
     """Spends a budget of measurements.
 
@@ -95,15 +96,10 @@ class TaskScheduler:
         tasks. 0: never.
     """
 
-    def __init__(
-        self,
-        trials: int | None = None,
-        trials_per_region: int | None = None,
-        batch: int = 8,
-        min_gain: float = 0.005,
-    ) -> None:
-        self.trials, self.trials_per_region = trials, trials_per_region
-        self.batch, self.min_gain = batch, min_gain
+    trials: int | None = None
+    trials_per_region: int | None = None
+    batch: int = 8
+    min_gain: float = 0.005
 
     def next(self, states: Sequence[TaskState]) -> Batch | Halt:
         """Where the next measurements are spent, a function of nothing but the states.

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -89,24 +90,23 @@ def tune_regions(
     return _Run(tasks, machine, measurer, store, plan, callbacks).run()
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        tasks: list[TuningTask],
-        machine: Machine,
-        measurer: Measurer,
-        store: RecordStore,
-        plan: Plan,
-        callbacks: Sequence[Callback],
-    ) -> None:
-        self.tasks, self.machine, self.measurer, self.store = tasks, machine, measurer, store
-        self.plan, self.callbacks = plan, callbacks
+    tasks: list[TuningTask]
+    machine: Machine
+    measurer: Measurer
+    store: RecordStore
+    plan: Plan
+    callbacks: Sequence[Callback]
+
+    def __post_init__(self) -> None:
+        plan = self.plan
         self.scheduler = TaskScheduler(
             plan.trials, plan.trials_per_region, plan.batch, plan.min_gain
         )
         self.interruption = Interruption()
         self.unmeasurable: dict[int, CompileError] = {}
-        self.records = [record for task in tasks for record in task.held]
+        self.records = [record for task in self.tasks for record in task.held]
         self.start = time.monotonic()
         self.deadline = float("inf") if plan.time_limit is None else self.start + plan.time_limit
         self.costs: dict[Stage, list[float]] = {"search": [], "final": []}

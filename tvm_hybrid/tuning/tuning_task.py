@@ -64,6 +64,7 @@ class Plan:
     space: Space | None = None
 
 
+@dataclass(eq=False)
 class TuningTask:
     """One region.
 
@@ -92,18 +93,15 @@ class TuningTask:
         Why it gets no more trials.
     """
 
-    def __init__(
-        self,
-        number: int,
-        region: Region,
-        weight: int,
-        machine: Machine,
-        store: RecordStore,
-        plan: Plan,
-    ) -> None:
-        self.number, self.region, self.weight = number, region, weight
-        self.machine, self.store, self.plan = machine, store, plan
-        self.template = template_for(region.op)
+    number: int
+    region: Region
+    weight: int
+    machine: Machine
+    store: RecordStore
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        self.template = template_for(self.region.op)
         self.space = self._space()
         self.default = self.space.configs[0]
         self._default_key = config_key(self.default.to_dict())
@@ -116,11 +114,11 @@ class TuningTask:
         self._finalists: list[Config] | None = None
         self.measured = 0
         self.stopped = ""
-        if plan.resume:
-            for record, _ in store.tried(region, self.template, machine):
+        if self.plan.resume:
+            for record, _ in self.store.tried(self.region, self.template, self.machine):
                 self._keep(record)
         default = self.default_record
-        if plan.finals and default is not None and default.relative not in (None, 1.0):
+        if self.plan.finals and default is not None and default.relative not in (None, 1.0):
             # It was a candidate, in turns with what was the default then.
             del self._records[self._default_key]
         self.known = len(self._records)

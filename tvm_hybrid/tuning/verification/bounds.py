@@ -150,25 +150,22 @@ def after_epilogue(
     return Expected(value, tolerance)
 
 
+@dataclass
 class _Evaluation:
     """A region's epilogue, at the anchor's result or near it."""
 
-    def __init__(
-        self,
-        region: Region,
-        result: np.ndarray,
-        operands: Sequence[np.ndarray],
-        own: np.ndarray | None,
-    ) -> None:
-        self.region, self.result, self.own = region, result, own
-        self.exact = is_exact(region)
-        self.inexact = any(self._is_inexact(step) for step in region.epilogue)
-        self.operands = [
-            x.astype(np.float64)
-            if x.dtype.name in FLOATS and not (self.exact or result.dtype == np.float32)
-            else x
-            for x in operands
-        ]
+    region: Region
+    result: np.ndarray
+    operands: Sequence[np.ndarray]
+    own: np.ndarray | None
+
+    def __post_init__(self) -> None:
+        self.exact = is_exact(self.region)
+        self.inexact = any(self._is_inexact(step) for step in self.region.epilogue)
+        if not (self.exact or self.result.dtype == np.float32):
+            self.operands = [
+                x.astype(np.float64) if x.dtype.name in FLOATS else x for x in self.operands
+            ]
 
     def value(self, error: float | np.ndarray = 0.0, push: int = 0) -> np.ndarray:
         """What is stored, in float64, if the anchor is off by `error` and functions err by `push`
