@@ -28,6 +28,8 @@ FLOAT32, INT8 = "float32", "int8"
 DTYPES = (FLOAT32, INT8)
 INPUT_SCALE, WEIGHT_SCALE = 0.02, 0.01
 
+Array = np.ndarray | np.generic
+
 
 class Layer(msgspec.Struct, frozen=True):
     """A convolution with bias and ReLU, padded by half its kernel; images and kernels are square.
@@ -163,7 +165,7 @@ class OnnxGraph:
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
 
-    def constant(self, value: np.ndarray | np.generic) -> str:
+    def constant(self, value: Array) -> str:
         """Adds a constant; returns its name."""
         name = f"constant{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.asarray(value), name))
@@ -175,13 +177,7 @@ class OnnxGraph:
         self._nodes.append(helper.make_node(operator, inputs, [output], **attributes))
         return output
 
-    def dequantize(
-        self,
-        value: str,
-        scale: np.ndarray | np.generic,
-        zero: np.ndarray | np.generic,
-        axis: int = 0,
-    ) -> str:
+    def dequantize(self, value: str, scale: Array, zero: Array, axis: int = 0) -> str:
         """Adds a DequantizeLinear along an axis; returns the name of its result."""
         operands = value, self.constant(scale), self.constant(zero)
         if np.ndim(scale):

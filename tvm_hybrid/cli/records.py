@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import Exchange
 
+EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
 format_option = click.option(
     "--format",
     "_format",
@@ -29,15 +30,20 @@ format_option = click.option(
 )
 
 
-@click.command("export")
-@click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
+@click.group("records")
+def command() -> None:
+    """Shows, ranks, checks, merges and prunes tuning records."""
+
+
+@command.command("export")
+@click.argument("file", type=EXISTING)
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @format_option
 @click.option("--machine", help="Only records of this CPU, by its LLVM name.")
 @click.option("--threads", type=AT_LEAST_ONE, help="Only records of so many threads.")
 @click.option(
     "--model",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=EXISTING,
     help="Write also for the programs that TVM makes of this model.",
 )
 @json_option
@@ -65,13 +71,13 @@ def export(
     _tell(result, f"{done} already, {len(result.left_out)} left out", as_json)
 
 
-@click.command("import")
+@command.command("import")
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.argument("file", type=FILE)
 @format_option
 @click.option(
     "--model",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=EXISTING,
     help="A model whose regions foreign programs are compared with.",
 )
 @json_option
@@ -119,15 +125,6 @@ def _tell(result: Exchange, done: str, as_json: bool) -> None:
 
 
 file_argument = click.argument("file", type=FILE)
-
-
-@click.group("records")
-def command() -> None:
-    """Shows, ranks, checks, merges and prunes tuning records."""
-
-
-command.add_command(export)
-command.add_command(import_)
 
 
 @command.command("list")

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 JOINT_WIDTH, LAYER_GAP = 10.0, 44.0
 # A graph that is longer than wide is cut into columns, until it is about so wide for its height.
@@ -176,21 +177,13 @@ def order_layers(
             if not 0 <= other < len(layers):
                 continue
             place = {box: index for index, box in enumerate(layers[other])}
-            own = {box: index for index, box in enumerate(layers[level])}
-
-            def key(
-                box: int,
-                place: Mapping[int, int] = place,
-                own: Mapping[int, int] = own,
-                scale: float = len(layers[other]) / max(len(layers[level]), 1),
-                neighbours: Mapping[int, list[int]] = neighbours,
-            ) -> float:
-                found = neighbours.get(box)
-                return (
-                    sum(map(place.__getitem__, found)) / len(found) if found else own[box] * scale
-                )
-
-            layers[level].sort(key=key)
+            scale = len(layers[other]) / max(len(layers[level]), 1)
+            means = {
+                box: fmean(place[each] for each in found) if found else index * scale
+                for index, box in enumerate(layers[level])
+                for found in [neighbours.get(box)]
+            }
+            layers[level].sort(key=means.__getitem__)
         crossings = _crossings(layers, below)
         if crossings < least:
             best, least = [list(layer) for layer in layers], crossings
