@@ -236,6 +236,9 @@ _ROUNDED_STEPS = {"add", "subtract", "multiply", "divide", "sqrt"}
 _FUSED_BELOW = 2.0**20
 """Largest score with which a kernel takes a row's largest score away in one multiply-add."""
 
+Bounded = tuple[np.ndarray, np.ndarray]
+"""Values, and how far off each may be."""
+
 SPREAD = (1.0, 3.0)
 """Standard deviation of scores: keys differ, and none outweighs all others."""
 
@@ -301,7 +304,7 @@ def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> Expec
 
 def _scores(
     problem: AttentionProblem, q: np.ndarray, k: np.ndarray, operands: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Bounded:
     """The scores, and by how much each may be off."""
     part = problem.scores
     q, k = _queries(problem, q), _keys(problem, k)
@@ -352,9 +355,7 @@ def _distance(value: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.nan_to_num(np.abs(value - other), nan=0.0)
 
 
-def _probabilities(
-    problem: AttentionProblem, score: np.ndarray, delta: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _probabilities(problem: AttentionProblem, score: np.ndarray, delta: np.ndarray) -> Bounded:
     """The softmax, and the relative error of each probability before it is rounded."""
     largest = score.max(axis=-1, keepdims=True)
     powers = np.exp(score - largest)
@@ -369,9 +370,7 @@ def _probabilities(
     return p, np.where(counts, np.expm1(delta + mean) + own, 0.0)
 
 
-def _floats(
-    problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _floats(problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray) -> Bounded:
     """The product of float probabilities, and how far off it may be."""
     kind = product_types(problem.product)[1]
     v = v.astype(element_type(kind)).astype(np.float64)
@@ -386,7 +385,7 @@ def _floats(
 
 def _integers(
     problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Bounded:
     """The product of probabilities rounded to integers, and how far off it may be."""
     softmax, product = problem.softmax, problem.product
     scale = softmax.epilogue[softmax.epilogue[-1].args[1] - 1].value
