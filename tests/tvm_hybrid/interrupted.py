@@ -52,7 +52,7 @@ def main(model: str, folder: Path, seed: int) -> None:
     import tvm
 
     from tvm_hybrid.bench import bench as _bench  # noqa: F401
-    from tvm_hybrid.cli import bench, compile, run, tune, verify  # noqa: F401
+    from tvm_hybrid.cli import bench, program, tune  # noqa: F401
     from tvm_hybrid.session import inference_session as session  # noqa: F401
 
     tvm.get_global_func("target.llvm_get_system_cpu")()

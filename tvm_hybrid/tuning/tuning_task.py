@@ -37,7 +37,7 @@ class Plan:
     Attributes
     ----------
     strategy : str or callable
-        A name of `strategies.registry`, or what makes a strategy of (task, generator).
+        A name of `strategies.STRATEGIES`, or what makes a strategy of (task, generator).
     trials, trials_per_region, batch, min_gain
         See `TaskScheduler`.
     time_limit : float or None

@@ -1,4 +1,4 @@
-"""Worker process that runs a model through OpenVINO; see `worker_process` for its job and answers.
+"""Worker process that runs a model through OpenVINO; see `contestants` for its job and answers.
 
 It imports nothing of this project, and is run by its path: the Python that has OpenVINO needs only
 NumPy besides. The job has, apart from the files, "model" (an ONNX file), "threads", "precision"

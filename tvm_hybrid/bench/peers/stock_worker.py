@@ -6,8 +6,8 @@ models, and from there uses TVM's default pipeline.
 
     python -m tvm_hybrid.bench.peers.stock_worker JOB.json
 
-The job is that of `contestants.StockTvm`; see `worker_process` for the answers. A request is a line
-with the number of seconds to run for. The end of input ends it.
+The job is that of `contestants.StockTvm`; see `contestants.WorkerContestant` for the answers. A
+request is a line with the number of seconds to run for. The end of input ends it.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def simulate(
     Parameters
     ----------
     strategy : str
-        As `strategies.registry.make_strategy` knows it.
+        As `strategies.make_strategy` knows it.
     recording : Recording
         What is searched.
     trials : int or None
