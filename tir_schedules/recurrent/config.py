@@ -25,6 +25,7 @@ from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, 
 from microkernels.vector.ieee import round_to_integer
 from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.rows.quantization_range import LARGEST, emit_extremes, emit_parameters
 
@@ -36,6 +37,8 @@ PAIR_ACCUMULATORS = {**ACCUMULATORS, "avx2": 8}  # a product needs a register be
 BYTE_INSTRUCTIONS, WORD_INSTRUCTIONS = 3, 2  # of a product of pairs, with the addition
 CELL_CYCLES = 132.0  # of a vector of an LSTM's hidden values, for each row, measured on Zen 4
 MOST_ROWS = 12
+ENOUGH = 16
+"""Accumulators of a tile whose products wait for no others, with room to spare."""
 
 
 class RecurrentConfig(Config, frozen=True, kw_only=True):
@@ -209,6 +212,10 @@ def _candidates(region: Region, machine: Machine) -> Iterator[RecurrentConfig]:
     held = (4 * HEAP_ELEMENTS - 1) // (size * lanes)  # vectors of a row that have registers
     for units in range(1, 1 + max(1, min(min(most, held) // gates, problem.hidden // lanes))):
         highest = max(1, min(most // (units * gates), batch, MOST_ROWS))
+        if is_open((region.inputs[0].shape[1],)):
+            # Batches are powers of two more often than multiples of 6.
+            even = 1 << (highest.bit_length() - 1)
+            highest = even if even >= 4 and even * units * gates >= ENOUGH else highest
         for rows in {highest, max(1, -(-highest // 2))}:
             yield RecurrentConfig(kernel=kernel.name, rows=rows, units=units, threads=threads)
 

@@ -308,3 +308,15 @@ def test_a_kernel_has_products_of_whole_cells() -> None:
     assert TEMPLATE.kernel_name(region, config, machine.isa) == f"avx2_f32_{config.rows}x{columns}"
     double = recurrent("lstm", 9, 1, 256, weight="float64")
     assert TEMPLATE.kernel_name(double, config, machine.isa).startswith("avx2_f64_")
+
+
+def test_tiles_of_a_dynamic_batch_are_a_power_of_two_high() -> None:
+    """8 rows are 4 and 4, not 6 and 2; heights of a known batch, and low tiles, stay."""
+    machine = machine_for("avx512_vnni")
+    for batch, rows in ((BATCH, 4), (6, 6)):
+        region = recurrent("lstm", 9, batch, 256, weight="int8")
+        assert TEMPLATE.default_config(region, machine).rows == rows
+    found = TEMPLATE.space(recurrent("lstm", 9, BATCH, 256), machine_for("avx512"))
+    assert {(each.rows, each.units) for each in found} >= {(4, 1), (3, 2), (1, 3)}
+    few = TEMPLATE.space(recurrent("lstm", 9, BATCH, 256), machine_for("avx2"))
+    assert max(each.rows for each in few) == 3
