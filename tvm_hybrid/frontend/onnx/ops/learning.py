@@ -1,0 +1,359 @@
+"""Steps of optimisers, and operators on features: domains ai.onnx.preview.training, ai.onnx.ml.
+
+Momentum(r, t, x, g, v)             v' = alpha v + beta' (g + norm x),  x' = x - r v'
+ArrayFeatureExtractor(x, places)    Gather(x, places, axis=-1)
+Binarizer(x)                        x > threshold, in the type of x
+Scaler(x)                           (x - offset) * scale, in float32
+LabelEncoder(x)                     values at the first place where x equals the key
+TreeEnsemble(x)                     steps that all rows and trees take at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+from tvm import relax
+from tvm.relax import op
+
+from ...expressions import (
+    OUTPUTS,
+    Attrs,
+    Converter,
+    Expr,
+    Inputs,
+    cast,
+    dtype_of,
+    emit,
+    known_dims,
+    literal,
+    normalize,
+    number,
+)
+from ..apply import apply
+from ..data_sized.choice import align
+from ..operators import operator
+
+STEPS_DOMAIN = "ai.onnx.preview.training"
+FEATURES_DOMAIN = "ai.onnx.ml"
+
+
+class _Step:
+    """The arithmetic of one tensor; numbers are of its type."""
+
+    def __init__(self, x: Expr, rate: Expr, count: Expr, attrs: Attrs) -> None:
+        self.x, self.attrs = x, attrs
+        self.rate, self.count = (cast(each, dtype_of(x)) for each in (rate, count))
+
+    def number(self, name: str, default: float = 0.0) -> Expr:
+        """An attribute."""
+        return number(self.x, self.attrs.get(name, default))
+
+    def later(self, then: Expr, otherwise: Expr) -> Expr:
+        """One value after the first step, another one in it."""
+        return op.where(op.greater(self.count, number(self.x, 0)), then, otherwise)
+
+    def gradient(self, g: Expr) -> Expr:
+        """With that of the regularisation."""
+        return emit(op.add(op.multiply(self.number("norm_coefficient"), self.x), g))
+
+    def mixed(self, old: Expr, new: Expr, share: float) -> Expr:
+        """A running mean."""
+        kept = op.multiply(number(self.x, share), old)
+        return emit(op.add(kept, op.multiply(number(self.x, 1 - share), new)))
+
+
+def _adagrad(step: _Step, g: Expr, h: Expr) -> list[Expr]:
+    decay = op.multiply(step.count, step.number("decay_factor"))
+    rate = op.divide(step.rate, op.add(number(step.x, 1), decay))
+    gradient = step.gradient(g)
+    squares = emit(op.add(h, op.multiply(gradient, gradient)))
+    size = op.add(op.sqrt(squares), step.number("epsilon", 1e-6))
+    change = op.divide(op.multiply(rate, gradient), size)
+    return [op.subtract(step.x, change), squares]
+
+
+def _adam(step: _Step, g: Expr, v: Expr, h: Expr) -> list[Expr]:
+    alpha, beta = step.attrs.get("alpha", 0.9), step.attrs.get("beta", 0.999)
+    gradient = step.gradient(g)
+    mean = step.mixed(v, gradient, alpha)
+    squares = step.mixed(h, op.multiply(gradient, gradient), beta)
+    size = op.add(op.sqrt(squares), step.number("epsilon", 1e-6))
+    first, second = (
+        op.subtract(number(step.x, 1), apply("Pow", number(step.x, share), step.count))
+        for share in (alpha, beta)
+    )
+    corrected = op.divide(op.multiply(step.rate, op.sqrt(second)), first)
+    rate = step.later(corrected, step.rate)
+    moved = op.subtract(step.x, op.multiply(rate, op.divide(mean, size)))
+    shrunk = number(step.x, 1 - step.attrs.get("norm_coefficient_post", 0.0))
+    return [op.multiply(shrunk, moved), mean, squares]
+
+
+def _momentum(step: _Step, g: Expr, v: Expr) -> list[Expr]:
+    mode = step.attrs["mode"]
+    if mode not in ("standard", "nesterov"):
+        raise ValueError(f"mode {mode!r} is neither standard nor nesterov")
+    gradient = step.gradient(g)
+    share = step.later(step.number("beta"), number(step.x, 1))
+    alpha = step.number("alpha")
+    mean = emit(op.add(op.multiply(alpha, v), op.multiply(share, gradient)))
+    change = op.add(gradient, op.multiply(alpha, mean)) if mode == "nesterov" else mean
+    return [op.subtract(step.x, op.multiply(step.rate, change)), mean]
+
+
+def _stepping(function: Callable[..., list[Expr]], roles: int) -> Converter:
+    """The step of every tensor; inputs and outputs are grouped by their roles."""
+
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
+        tensors, rest = divmod(len(inputs) - 2, roles)
+        if rest or not tensors or len(attrs[OUTPUTS]) != tensors * (roles - 1):
+            raise ValueError(f"{len(inputs)} inputs and {len(attrs[OUTPUTS])} outputs do not fit")
+        results: list[list[Expr]] = []
+        for place in range(tensors):
+            x, *others = align(list(inputs)[2 + place :: tensors])
+            if dtype_of(x) not in ("float32", "float64"):
+                raise ValueError(f"a tensor of {dtype_of(x)}, which is neither float nor double")
+            results.append(function(_Step(x, inputs[0], inputs[1], attrs), *others))
+        return relax.Tuple([each for role in zip(*results, strict=True) for each in role])
+
+    return convert
+
+
+operator("Adagrad", domain=STEPS_DOMAIN)(_stepping(_adagrad, 3))
+operator("Adam", domain=STEPS_DOMAIN)(_stepping(_adam, 4))
+operator("Momentum", domain=STEPS_DOMAIN)(_stepping(_momentum, 3))
+
+
+@operator("ArrayFeatureExtractor", domain=FEATURES_DOMAIN, static=True)
+def _array_feature_extractor(inputs: Inputs, attrs: Attrs) -> Any:
+    """Elements of the last axis; of a vector, as a matrix of one row."""
+    x, places = inputs
+    shape, count = known_dims(x), int(np.prod(known_dims(places)))
+    if len(shape) == 1:
+        x = normalize(op.reshape(x, (1, *shape)))
+    flat = normalize(op.reshape(places, (count,)))
+    return apply("Gather", x, flat, axis=max(1, len(shape) - 1))
+
+
+@operator("Binarizer", domain=FEATURES_DOMAIN)
+def _binarizer(inputs: Inputs, attrs: Attrs) -> Any:
+    x = inputs[0]
+    larger = op.greater(x, number(x, attrs.get("threshold", 0.0)))
+    return op.astype(larger, dtype_of(x))
+
+
+@operator("Scaler", domain=FEATURES_DOMAIN, static=True)
+def _scaler(inputs: Inputs, attrs: Attrs) -> Any:
+    """Numbers of the last axis' elements, or one for all."""
+    width = known_dims(inputs[0])[-1]
+    offset, scale = (
+        np.array(attrs.get(name, [default]), np.float32)
+        for name, default in (("offset", 0.0), ("scale", 1.0))
+    )
+    for name, numbers in (("offset", offset), ("scale", scale)):
+        if numbers.size not in (1, width):
+            raise ValueError(f"{name} has {numbers.size} elements for {width} features")
+    moved = op.subtract(cast(inputs[0], "float32"), literal(offset))
+    return apply("Mul", normalize(moved), literal(scale))
+
+
+@operator("LabelEncoder", domain=FEATURES_DOMAIN, static=True)
+def _label_encoder(inputs: Inputs, attrs: Attrs) -> Any:
+    """The value of the key that is met, or the default; NaN meets NaN."""
+    keys, _ = _numbers(attrs, "keys")
+    values, made = _numbers(attrs, "values")
+    if len(keys) != len(values):
+        raise ValueError(f"there are {len(keys)} keys and {len(values)} values")
+    default = attrs.get(f"default_{made.removesuffix('s')}", _DEFAULTS[made])
+    if isinstance(default, TensorProto):
+        default = numpy_helper.to_array(default).item()
+    shape = known_dims(inputs[0])
+    wide = normalize(op.reshape(inputs[0], (*shape, 1)))
+    met = op.equal(wide, literal(keys))
+    if keys.dtype.kind == "f" and np.isnan(keys).any():
+        met = op.logical_or(met, op.logical_and(op.isnan(wide), literal(np.isnan(keys))))
+    # Behind the keys a place that is always met.
+    last = literal(np.ones((*shape, 1), np.int32))
+    hits = normalize(op.concat([op.astype(met, "int32"), last], axis=len(shape)))
+    place = normalize(op.argmax(hits, len(shape), False))
+    return apply("Gather", literal(np.append(values, np.array(default, values.dtype))), place)
+
+
+_DEFAULTS: dict[str, Any] = {"floats": 0.0, "int64s": -1, "tensor": 0}
+_DTYPES = {"floats": np.float32, "int64s": np.int64}
+
+
+def _numbers(attrs: Attrs, role: str) -> tuple[np.ndarray, str]:
+    """The keys or values of a LabelEncoder, and in which kind of attribute they are."""
+    for kind in _DEFAULTS:
+        given = attrs.get(f"{role}_{kind}")
+        if given is None:
+            continue
+        if isinstance(given, TensorProto) and given.data_type != TensorProto.STRING:
+            return numpy_helper.to_array(given).reshape(-1), kind
+        if not isinstance(given, TensorProto):
+            return np.array(given, _DTYPES[kind]), kind
+    raise ValueError(f"{role} that are no numbers")
+
+
+_COMPARISONS = (op.less_equal, op.less, op.greater_equal, op.greater, op.equal)
+_NOT_EQUAL, _MEMBER = 5, 6
+_AVERAGE, _SUM, _MIN, _MAX = range(4)
+_NONE, _SOFTMAX, _LOGISTIC = range(3)
+
+
+class _Trees:
+    """The tables of nodes and leaves, from a node's attrs."""
+
+    def __init__(self, attrs: Attrs, features: int) -> None:
+        def whole(name: str) -> np.ndarray:
+            return np.array(attrs[name], np.int64)
+
+        modes = numpy_helper.to_array(attrs["nodes_modes"])
+        self.weights = numpy_helper.to_array(attrs["leaf_weights"])
+        self.targets = whole("leaf_targetids")
+        self.roots = whole("tree_roots")
+        self.count, leaves = len(modes), len(self.weights)
+        feature, own = whole("nodes_featureids"), np.arange(self.count, self.count + leaves)
+        self.branches = [
+            np.append(
+                np.where(whole(f"nodes_{side}leafs") == 1, self.count, 0)
+                + whole(f"nodes_{side}nodeids"),
+                own,
+            )
+            for side in ("true", "false")
+        ]
+        targets = attrs.get("n_targets", 1)
+        for name, table, end in (
+            ("nodes_featureids", feature, features),
+            ("leaf_targetids", self.targets, targets),
+            ("tree_roots", self.roots, self.count),
+            ("nodes_truenodeids", self.branches[0], self.count + leaves),
+            ("nodes_falsenodeids", self.branches[1], self.count + leaves),
+        ):
+            if table.size and not 0 <= table.min() <= table.max() < end:
+                raise ValueError(f"{name} must be numbers from 0 to {end - 1}")
+        splits = numpy_helper.to_array(attrs["nodes_splits"])
+        tracks = np.array(attrs.get("nodes_missing_value_tracks_true") or [0] * self.count)
+        self.feature, self.tracks = (np.pad(table, (0, leaves)) for table in (feature, tracks == 1))
+        self.splits, self.modes = (np.pad(table, (0, leaves)) for table in (splits, modes))
+        self.members = self._members(attrs)
+        self.depth = self._depth()
+
+    def _members(self, attrs: Attrs) -> np.ndarray:
+        """The values that each node tests, NaN (which equals nothing) behind them."""
+        sets: list[list[float]] = [[]]
+        if "membership_values" in attrs:
+            for value in numpy_helper.to_array(attrs["membership_values"]).tolist():
+                if np.isnan(value):
+                    sets.append([])
+                else:
+                    sets[-1].append(value)
+        places = np.flatnonzero(self.modes[: self.count] == _MEMBER)
+        if len(places) > len(sets):
+            raise ValueError(f"there are {len(sets)} sets for {len(places)} nodes that test them")
+        table = np.full((len(self.modes), max(map(len, sets))), np.nan, self.splits.dtype)
+        for place, members in zip(places, sets, strict=False):
+            table[place, : len(members)] = members
+        return table
+
+    def _depth(self) -> int:
+        """How many steps lead from every root to a leaf."""
+        places = np.unique(self.roots)
+        for depth in range(self.count + 1):
+            places = places[places < self.count]
+            if not places.size:
+                return depth
+            places = np.unique(np.concatenate([branch[places] for branch in self.branches]))
+        raise ValueError("the nodes of a tree form a cycle")
+
+
+Places = np.ndarray | Any  # constant at the roots
+
+
+@operator("TreeEnsemble", domain=FEATURES_DOMAIN, static=True)
+def _tree_ensemble(inputs: Inputs, attrs: Attrs) -> Any:
+    """The trees' steps, their sum (mean, least, largest), and what is made of it.
+
+        place = roots                                                              [rows, trees]
+        place = Where(x[feature[place]] <= split[place], yes[place], no[place])    for each level
+        y     = the sum of weight[place] over the trees, for each target
+
+    Leaves stand behind the nodes in all tables and lead to themselves.
+    """
+    x, own = inputs[0], dtype_of(inputs[0])
+    transform = attrs.get("post_transform", _NONE)
+    aggregate = attrs.get("aggregate_function", _SUM)
+    if transform not in (_NONE, _SOFTMAX, _LOGISTIC) or aggregate not in range(4):
+        raise ValueError(
+            f"post_transform={transform} with aggregate_function={aggregate} is not supported"
+        )
+    rows, features = known_dims(x)
+    trees, targets = _Trees(attrs, features), attrs.get("n_targets", 1)
+    place: Places = np.broadcast_to(trees.roots, (rows, len(trees.roots))).copy()
+    for _ in range(trees.depth):
+        place = _step(trees, x, place)
+    if isinstance(place, np.ndarray):
+        leaf: Places = place - trees.count
+    else:
+        leaf = normalize(op.subtract(place, literal(np.array(trees.count, np.int64))))
+    wide, shape = "float64" if own == "float64" else "float32", (rows, len(trees.roots), 1)
+    weight = op.reshape(_at(trees.weights.astype(wide), leaf), shape)
+    target = op.reshape(_at(trees.targets, leaf), shape)
+    hits = emit(op.equal(target, literal(np.arange(targets))))
+    total = _aggregate(hits, emit(weight), aggregate, wide)
+    if aggregate == _AVERAGE:
+        total = op.divide(total, literal(np.array(len(trees.roots), wide)))
+    y = op.reshape(total, (rows, targets))
+    if transform != _NONE:
+        y = op.nn.softmax(y, 1) if transform == _SOFTMAX else op.sigmoid(y)
+    return cast(normalize(y), own)
+
+
+def _at(values: np.ndarray, place: Places) -> Expr:
+    if isinstance(place, np.ndarray):
+        return literal(values[place])
+    return apply("Gather", literal(values), place)
+
+
+def _step(trees: _Trees, x: Expr, place: Places) -> Expr:
+    """Where every row is after one more node of every tree."""
+    value = apply("GatherElements", x, _at(trees.feature, place), axis=1)
+    modes = sorted(set(trees.modes[: trees.count].tolist()))
+    chosen: Expr = None
+    for mode in modes:
+        met = _compared(trees, mode, value, place)
+        if len(modes) > 1:
+            met = op.logical_and(met, _at(trees.modes == mode, place))
+        chosen = met if chosen is None else op.logical_or(chosen, met)
+    if _NOT_EQUAL in modes or trees.tracks.any():
+        chosen = op.where(op.isnan(value), _at(trees.tracks, place), chosen)
+    yes, no = (_at(branch, place) for branch in trees.branches)
+    return normalize(op.where(chosen, yes, no))
+
+
+def _compared(trees: _Trees, mode: int, value: Expr, place: Places) -> Expr:
+    if mode < _NOT_EQUAL:
+        return _COMPARISONS[mode](value, _at(trees.splits, place))
+    if mode == _NOT_EQUAL:
+        return op.logical_not(op.equal(value, _at(trees.splits, place)))
+    if mode != _MEMBER:
+        raise ValueError(f"mode {mode} of a node is none of 0 to {_MEMBER}")
+    shape = known_dims(value)
+    same = op.equal(op.reshape(value, (*shape, 1)), _at(trees.members, place))
+    found = op.max(op.astype(same, "int32"), [2], True)
+    return op.astype(op.reshape(found, shape), "bool")
+
+
+def _aggregate(hits: Expr, weight: Expr, function: int, dtype: str) -> Expr:
+    """Over the trees, of each target; 0 where no tree has a weight."""
+    zero = literal(np.array(0, dtype))
+    if function in (_SUM, _AVERAGE):
+        return op.sum(op.where(hits, weight, zero), [1], True)
+    reduce, none = (op.min, np.inf) if function == _MIN else (op.max, -np.inf)
+    best = reduce(op.where(hits, weight, literal(np.array(none, dtype))), [1], True)
+    some = op.max(op.astype(hits, "int32"), [1], True)
+    return op.where(op.astype(some, "bool"), best, zero)
