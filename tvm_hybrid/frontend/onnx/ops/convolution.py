@@ -1,7 +1,4 @@
-"""Convolutions and transposed convolutions of one to three spatial axes, with a bias.
-
-Rewrites have turned `auto_pad` and `output_shape` into `pads`.
-"""
+"""Convolutions and transposed convolutions of one to three spatial axes, with a bias."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from tvm import relax
 
 from ...expressions import Attrs, Converter, Expr, Inputs, known_dims, normalize, rank_of
 from ..operators import operator
+from .windows import kernel_of, with_pads
 
 _AXES = {1: "W", 2: "HW", 3: "DHW"}
 _CONV = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -30,16 +28,16 @@ def _convolution(
         axes = rank_of(x) - 2
         if axes not in operators:
             raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
+        automatic = attrs.get("auto_pad", "NOTSET")
+        if is_transposed and attrs.get("output_shape"):
+            attrs = _of_output_shape(x, weight, attrs)
+        elif is_transposed and automatic not in ("NOTSET", "VALID"):
+            attrs = {**attrs, "pads": _transposed_pads(weight, attrs, automatic == "SAME_UPPER")}
+        else:
+            x, attrs = with_pads("Conv", x, kernel_of(weight, attrs), attrs)
         further: dict[str, Any] = {}
         if is_transposed:
             further["output_padding"] = attrs.get("output_padding", [0] * axes)
-        automatic = attrs.get("auto_pad", "NOTSET")
-        if automatic == "VALID":
-            attrs = {**attrs, "pads": [0] * (2 * axes)}
-        elif is_transposed and automatic != "NOTSET":
-            attrs = {**attrs, "pads": _transposed_pads(weight, attrs, automatic == "SAME_UPPER")}
-        elif automatic != "NOTSET":
-            raise ValueError(f"auto_pad={automatic} of sizes that are not known")
         result = normalize(
             operators[axes](
                 x,
@@ -59,6 +57,29 @@ def _convolution(
         return relax.op.add(result, relax.op.reshape(bias, [1, -1, *([1] * axes)]))
 
     return convert
+
+
+def _of_output_shape(x: Expr, weight: Expr, attrs: Attrs) -> Attrs:
+    """With pads in the place of `output_shape`.
+
+    If the result is too large, it is cropped on both sides, an odd element at the beginning unless
+    auto_pad is SAME_UPPER. If it is too small, it is padded at its end, as ONNX Runtime does.
+    """
+    extents, kernel = known_dims(x)[2:], known_dims(weight)[2:]
+    ones = [1] * len(extents)
+    strides, dilations = (attrs.get(name) or ones for name in ("strides", "dilations"))
+    added = list(attrs.get("output_padding") or [0] * len(extents))
+    before, after = [], []
+    for axis, wanted in enumerate(attrs["output_shape"][-len(extents) :]):
+        span = (kernel[axis] - 1) * dilations[axis] + 1
+        natural = strides[axis] * (extents[axis] - 1) + added[axis] + span
+        total = max(0, natural - wanted)
+        small, large = total // 2, total - total // 2
+        upper = attrs.get("auto_pad") == "SAME_UPPER"
+        before.append(small if upper else large)
+        after.append(large if upper else small)
+        added[axis] += max(0, wanted - natural)
+    return {**attrs, "pads": [*before, *after], "output_padding": added}
 
 
 def _transposed_pads(weight: Expr, attrs: Attrs, upper: bool) -> list[int]:

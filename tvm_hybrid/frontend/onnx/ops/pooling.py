@@ -1,7 +1,7 @@
 """Converters of the places of maxima, and of operators that put windows back into an image.
 
 operator         Relax
-MaxPoolPlaces    a kernel: an argmax over each window (the front end's own operator)
+MaxPool          a kernel for the places: an argmax over each window
 MaxUnpool        a kernel: zeros, then each element at its place
 Col2Im           a kernel: for each pixel the sum over the windows that it lies in
 """
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
@@ -28,14 +27,9 @@ from ...expressions import (
     cast,
     constant,
     dtype_of,
-    emit,
     emit_te,
     is_nan,
-    literal,
-    normalize,
-    rank_of,
 )
-from ..apply import apply
 from ..data_sized.requests import check, check_equal, requested_sizes
 from ..data_sized.sizes import (
     INDEX,
@@ -51,14 +45,12 @@ from ..data_sized.sizes import (
     simplified,
     table,
 )
-from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
 
 
-@operator("MaxPoolPlaces", domain=OWN_DOMAIN)
-def _max_pool_places(inputs: Inputs, attrs: Attrs) -> Any:
-    """Places in the flat tensor; the first NaN if there is one, else the first of the maxima."""
-    x, kernel, pads = inputs[0], attrs["kernel_shape"], attrs["pads"]
+def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
+    """Places of the maxima in the flat tensor; of the first NaN if there is one."""
+    kernel, pads = attrs["kernel_shape"], attrs["pads"]
     if "float16" in dtype_of(x):
         x = cast(x, "float32")
 
@@ -404,61 +396,3 @@ def window_count(
     if isinstance(extent, int):
         return count - behind
     return count - tirx.Select(behind, tirx.const(1, "int64"), tirx.const(0, "int64"))
-
-
-_MAX_POOLS = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
-_MEAN_POOLS = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
-
-
-def _pool(pools: dict[int, Callable[..., Expr]], x: Expr, attrs: Attrs) -> Expr:
-    """A pool; rewrites have turned auto_pad into pads where they are known."""
-    kernel = attrs["kernel_shape"]
-    axes = len(kernel)
-    if axes not in pools:
-        raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
-    automatic = attrs.get("auto_pad", "NOTSET")
-    if automatic not in ("NOTSET", "VALID"):
-        raise ValueError(f"auto_pad={automatic} of sizes that are not known")
-    pads = attrs.get("pads") if automatic == "NOTSET" else None
-    return pools[axes](
-        x,
-        kernel,
-        attrs.get("strides") or [1] * axes,
-        pads or [0] * (2 * axes),
-        attrs.get("dilations") or [1] * axes,
-        bool(attrs.get("ceil_mode", 0)),
-        bool(attrs.get("count_include_pad", 0)),
-    )
-
-
-@operator("MaxPool")
-def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
-    return _pool(_MAX_POOLS, inputs[0], attrs)
-
-
-@operator("AveragePool")
-def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
-    return _pool(_MEAN_POOLS, inputs[0], attrs)
-
-
-@operator("LpPool")
-def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
-    """The root of a sum of powers, which is the mean times the number of elements."""
-    p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
-    power, root, count = (
-        literal(np.array(each, dtype_of(x))) for each in (p, 1.0 / p, math.prod(kernel))
-    )
-    powers = emit(relax.op.power(normalize(relax.op.abs(x)), power))
-    mean = normalize(_pool(_MEAN_POOLS, powers, {**attrs, "count_include_pad": 1}))
-    return relax.op.power(normalize(relax.op.multiply(mean, count)), root)
-
-
-@operator("GlobalLpPool")
-def _global_lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
-    x, p = inputs[0], attrs.get("p", 2)
-    if p in (1, 2) and rank_of(x) > 2:
-        return apply(f"ReduceL{p}", x, axes=list(range(2, rank_of(x))))
-    power, root = (literal(np.array(each, dtype_of(x))) for each in (p, 1.0 / p))
-    powers = normalize(relax.op.power(normalize(relax.op.abs(x)), power))
-    total = normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))
-    return relax.op.power(total, root)

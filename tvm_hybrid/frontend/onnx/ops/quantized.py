@@ -43,6 +43,7 @@ from ..data_sized.requests import check_equal
 from ..data_sized.sizes import dims_of, index, is_open
 from ..graph.graph import CONTRIB_DOMAIN, OWN_DOMAIN
 from ..operators import operator
+from .windows import kernel_of, with_pads
 
 
 @operator("MatMulInteger")
@@ -66,12 +67,13 @@ def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
         left = _parameter(left, ())
     if right is not None:  # one value for each output channel
         right = _parameter(right, (-1, 1, *(1 for _ in range(rank))))
+    x, attrs = with_pads("ConvInteger", inputs[0], kernel_of(inputs[1], attrs), attrs)
     # What is padded is 0 once the zero point is subtracted: the operator pads with zero points.
     return _CONVOLUTIONS[rank](
-        centred(normalize, inputs[0], left),
+        centred(normalize, x, left),
         centred(normalize, inputs[1], right),
         strides=attrs.get("strides", (1,) * rank),
-        padding=attrs.get("pads", (0,) * (2 * rank)),
+        padding=attrs["pads"],
         dilation=attrs.get("dilations", (1,) * rank),
         groups=attrs.get("group", 1),
         out_dtype="int32",

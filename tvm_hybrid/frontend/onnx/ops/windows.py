@@ -1,0 +1,314 @@
+"""Windows that slide over an image: their padding, and pools.
+
+`auto_pad` becomes explicit padding. The amounts are those of the ONNX operators: the output has
+ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
+
+    Conv(x, W, auto_pad=SAME_UPPER, strides=[2, 2])       pads=[0, 0, 1, 1]
+    MaxPool(x[n], auto_pad=SAME_UPPER, kernel_shape=[2], strides=[2])       ceil_mode=1
+    Conv(x[n], W, auto_pad=SAME_UPPER, strides=[3])       of Pad(x, ...)
+
+Where an extent is dynamic, windows of two elements lack one at most, at the end: that is ceil_mode.
+Of other windows the amounts follow from the extent, and a Pad adds them.
+
+`ceil_mode` becomes more padding at the end. The last window may reach beyond the padding, but has
+to begin before the padding at the end. With extent n, span k, stride s and pads p and q there are
+
+    min(ceil((n + p + q - k) / s), floor((n + p - 1) / s)) + 1
+
+windows, as in ONNX Runtime; ONNX infers more. Where it depends on n which of both is smaller, the
+pool makes the larger number, and a slice drops the last window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ...expressions import (
+    OUTPUTS,
+    Attrs,
+    Expr,
+    Inputs,
+    dtype_of,
+    emit,
+    known_dims,
+    literal,
+    normalize,
+    number,
+    rank_of,
+)
+from ..apply import apply
+from ..data_sized.open_operators import check_result
+from ..data_sized.requests import requested_sizes
+from ..data_sized.sizes import dims_of, index, plain_dims, simplified
+from ..operators import operator
+from .pooling import max_pool_places, window_count
+
+_SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+class Axis(NamedTuple):
+    """How windows lie along an axis of an image."""
+
+    extent: int | Expr
+    size: int
+    stride: int
+    dilation: int
+
+    @property
+    def span(self) -> int:
+        """From the first element of a window to its last."""
+        return (self.size - 1) * self.dilation + 1
+
+
+def axes_of(x: Expr, kernel: Sequence[int], attrs: Attrs) -> list[Axis]:
+    """The axes behind the channels; ValueError unless there are as many as the kernel has."""
+    extents, ones = plain_dims(x)[2:], [1] * len(kernel)
+    if len(extents) != len(kernel):
+        raise ValueError(f"a window of {len(kernel)} axes over an image of {len(extents)}")
+    strides, dilations = (attrs.get(name) or ones for name in ("strides", "dilations"))
+    return [Axis(*each) for each in zip(extents, kernel, strides, dilations, strict=True)]
+
+
+def kernel_of(weight: Expr, attrs: Attrs) -> Sequence[int]:
+    """The extents of a convolution's window; numbers only if `auto_pad` wants to know them."""
+    if attrs.get("kernel_shape"):
+        return list(attrs["kernel_shape"])
+    known = attrs.get("auto_pad", "NOTSET") in _SAME
+    return known_dims(weight)[2:] if known else [0] * (rank_of(weight) - 2)
+
+
+def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[Expr, Attrs]:
+    """An image and attributes with pads in the place of `auto_pad`.
+
+    Raises
+    ------
+    ValueError
+        Elements that are added would count: of means, and of integers with a zero point.
+    """
+    mode, rank = attrs.get("auto_pad", "NOTSET"), len(kernel)
+    pads = attrs.get("pads") or [0] * (2 * rank)
+    if mode not in _SAME:
+        return x, {**attrs, "pads": [0] * (2 * rank) if mode == "VALID" else list(pads)}
+    before, after, dynamic, ceil = [], [], {}, attrs.get("ceil_mode", 0)
+    for place, axis in enumerate(axes_of(x, kernel, attrs), 2):
+        extent, span = axis.extent, axis.span
+        if not isinstance(extent, int) and axis.stride > 1:
+            if name == "MaxPool" and span <= 2 and mode == "SAME_UPPER":
+                ceil = 1
+            else:
+                dynamic[place] = axis
+            extent, span = axis.stride, min(span, axis.stride)  # which needs no padding
+        extent = extent if isinstance(extent, int) else 1  # any: windows begin at every place
+        outputs = -(-extent // axis.stride)
+        total = max(0, (outputs - 1) * axis.stride + span - extent)
+        small, large = total // 2, total - total // 2
+        before.append(small if mode == "SAME_UPPER" else large)
+        after.append(large if mode == "SAME_UPPER" else small)
+    if dynamic and name not in ("Conv", "MaxPool"):
+        raise ValueError(
+            "its padding depends on an extent that is not known; give shapes that fix it, or write "
+            "the padding as a Pad before it"
+        )
+    if dynamic:
+        x = _padded(x, dynamic, mode == "SAME_UPPER", name == "MaxPool")
+    return x, {**attrs, "auto_pad": "NOTSET", "pads": [*before, *after], "ceil_mode": ceil}
+
+
+def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Expr:
+    """An image with what windows lack along axes of dynamic extents."""
+    rank = rank_of(x)
+    amounts: list[Expr] = [index(0)] * (2 * rank)
+    for place, axis in axes.items():
+        whole = simplified(tirx.floordiv(axis.extent + (axis.stride - 1), axis.stride))
+        reach = simplified(whole * axis.stride + (axis.span - axis.stride))
+        total = simplified(reach - axis.extent)
+        # Windows without gaps never lack fewer than none. TVM cannot prove that, but divides only
+        # what is not negative; the sum of both amounts, and so the size, is free of the maximum.
+        positive = simplified(te.max(total, index(0)))
+        total = positive if axis.span < axis.stride else total
+        small = simplified(tirx.floordiv(positive, 2))
+        large = simplified(total - small)
+        amounts[place], amounts[rank + place] = (small, large) if upper else (large, small)
+    dtype = np.dtype(dtype_of(x))
+    least = -np.inf if np.issubdtype(dtype, np.floating) else np.iinfo(dtype).min
+    margin = normalize(relax.op.shape_to_tensor(relax.ShapeExpr(amounts)))
+    return apply("Pad", x, margin, literal(np.array(least if of_maxima else 0, dtype)))
+
+
+_MAX_POOLS = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
+_MEAN_POOLS = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
+
+
+class _Pool(NamedTuple):
+    """A pool's image and attributes, and how many results count along some axes."""
+
+    x: Expr
+    attrs: Attrs
+    counts: dict[int, Expr]
+
+    def of(self, pools: dict[int, Callable[..., Expr]], x: Expr) -> Expr:
+        """The pool of an image."""
+        kernel, ones = self.attrs["kernel_shape"], [1] * len(self.attrs["kernel_shape"])
+        strides, dilations = (self.attrs.get(name) or ones for name in ("strides", "dilations"))
+        counts_padding = bool(self.attrs.get("count_include_pad", 0))
+        ceil, pads = bool(self.attrs.get("ceil_mode", 0)), self.attrs["pads"]
+        made = pools[len(kernel)](x, kernel, strides, pads, dilations, ceil, counts_padding)
+        return normalize(made)
+
+    def part(self, pools: dict[int, Callable[..., Expr]], x: Expr) -> Expr:
+        """The pool of an image as a part of the result: the program checks its sizes before."""
+        made = self.of(pools, x)
+        check_result([x], made, True)
+        return made
+
+    def counted(self, value: Expr) -> Expr:
+        """Without results that do not count."""
+        if not self.counts:
+            return value
+        axes, ends = list(self.counts), list(self.counts.values())
+        return relax.op.strided_slice(value, axes, [0] * len(axes), ends, assume_inbound=True)
+
+
+def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
+    """With explicit padding."""
+    kernel = attrs["kernel_shape"]
+    if len(kernel) not in _MAX_POOLS:
+        raise ValueError(f"{len(kernel)} spatial axes, where 1 to 3 are supported")
+    x, attrs = with_pads(name, x, kernel, attrs)
+    axes, pads = axes_of(x, kernel, attrs), list(attrs["pads"])
+    around = list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
+    counts: dict[int, Expr] = {}
+    if attrs.get("ceil_mode", 0):
+        known = all(isinstance(axis.extent, int) for axis in axes)
+        if name == "AveragePool" and attrs.get("count_include_pad", 0) and known:
+            return _Pool(x, attrs, {})  # TVM's form of it is right
+        for place, (axis, amounts) in enumerate(zip(axes, around, strict=True)):
+            longer = _longer(axis, amounts)
+            if longer is None:
+                return _Pool(x, attrs, {})
+            pads[len(kernel) + place] = longer
+            known = isinstance(axis.extent, int)
+            if not known and axis.span - axis.stride < amounts[1] < axis.span - 1:
+                counts[place + 2] = _count(axis, amounts)
+        return _Pool(x, {**attrs, "ceil_mode": 0, "pads": pads}, counts)
+    for place, (axis, amounts) in enumerate(zip(axes, around, strict=True)):
+        # ONNX's inference and ONNX Runtime round (extent - window) / stride toward zero: where less
+        # than a stride is missing, there is one window, over what there is.
+        missing = axis.span - (axis.extent + sum(amounts)) if isinstance(axis.extent, int) else 0
+        if axis.extent != 0 and 0 < missing < axis.stride:
+            pads[len(kernel) + place] += missing
+    return _Pool(x, {**attrs, "pads": pads}, counts)
+
+
+def _longer(axis: Axis, pads: tuple[int, int]) -> int | None:
+    """The padding at the end that makes room for the last window; None if there is no window."""
+    if isinstance(axis.extent, int):
+        count = window_count(axis.extent, pads, axis.size, axis.stride, axis.dilation, True)
+        reach = (count - 1) * axis.stride + axis.span
+        return None if count < 1 else max(0, reach - axis.extent - pads[0])
+    return axis.span - 1 if pads[1] >= axis.span - 1 else pads[1] + axis.stride - 1
+
+
+def _count(axis: Axis, pads: tuple[int, int]) -> Expr:
+    over = axis.extent + (sum(pads) - axis.span + axis.stride - 1)
+    inside = axis.extent + (pads[0] - 1)
+    stride = axis.stride
+    return simplified(te.min(tirx.floordiv(over, stride), tirx.floordiv(inside, stride)) + 1)
+
+
+@operator("MaxPool")
+def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
+    """The places of the maxima are a kernel of their own: what computes the maxima stays the same,
+    with all that is fused with it."""
+    x = inputs[0]
+    pool = _pool_of("MaxPool", x, attrs)
+    made = pool.part if pool.counts else pool.of
+    y = pool.counted(made(_MAX_POOLS, pool.x))
+    if len(attrs[OUTPUTS]) == 1:
+        return y
+    if pool.counts or pool.x is not x:
+        raise ValueError(
+            "windows of a dynamic extent are not counted where places are asked for; give shapes "
+            "that fix it, or write the padding as a Pad before it"
+        )
+    ones = [1] * len(attrs["kernel_shape"])
+    strides, dilations = (attrs.get(name) or ones for name in ("strides", "dilations"))
+    form = {"ceil_mode": 0, "storage_order": 0, **pool.attrs}
+    places = max_pool_places(x, {**form, "strides": strides, "dilations": dilations})
+    return relax.Tuple([normalize(y), places])
+
+
+@operator("AveragePool")
+def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
+    """An average that counts the padding does not count what lies beyond it, in ceil_mode: it is
+    divided by the same average of ones."""
+    pool = _pool_of("AveragePool", inputs[0], attrs)
+    longer = attrs.get("ceil_mode", 0) and not pool.attrs["ceil_mode"]
+    counts_padding = bool(longer and attrs.get("count_include_pad", 0))
+    made = pool.part if pool.counts or counts_padding else pool.of
+    y = made(_MEAN_POOLS, pool.x)
+    if counts_padding:
+        _, plain = with_pads("AveragePool", inputs[0], attrs["kernel_shape"], attrs)
+        rank = len(attrs["kernel_shape"])
+        before, after = plain["pads"][:rank], plain["pads"][rank:]
+        counted = [min(each) for each in zip(pool.attrs["pads"][rank:], after, strict=True)]
+        sizes = [
+            size + (first + last)
+            for size, first, last in zip(dims_of(pool.x)[2:], before, counted, strict=True)
+        ]
+        ones = relax.op.broadcast_to(
+            number(pool.x, 1), relax.ShapeExpr([index(1), index(1), *sizes])
+        )
+        beyond = [most - own for most, own in zip(pool.attrs["pads"][rank:], counted, strict=True)]
+        around = {**pool.attrs, "pads": [*[0] * rank, *beyond]}
+        shares = pool._replace(attrs=around).part(_MEAN_POOLS, normalize(ones))
+        y = normalize(relax.op.divide(y, shares))
+    return pool.counted(y)
+
+
+@operator("LpPool")
+def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
+    """The root of a sum of powers, which is the mean times the number of elements."""
+    p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
+    power, root, count = (number(x, each) for each in (p, 1.0 / p, math.prod(kernel)))
+    pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
+    powers = emit(relax.op.power(relax.op.abs(pool.x), power))
+    mean = pool.part(_MEAN_POOLS, powers)
+    return pool.counted(normalize(relax.op.power(relax.op.multiply(mean, count), root)))
+
+
+@operator("GlobalLpPool")
+def _global_lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
+    x, p = inputs[0], attrs.get("p", 2)
+    if p in (1, 2) and rank_of(x) > 2:
+        return apply(f"ReduceL{p}", x, axes=list(range(2, rank_of(x))))
+    power, root = (number(x, each) for each in (p, 1.0 / p))
+    powers = normalize(relax.op.power(normalize(relax.op.abs(x)), power))
+    total = normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))
+    return relax.op.power(total, root)
+
+
+@operator("CenterCropPad")
+def _center_crop_pad(inputs: Inputs, attrs: Attrs) -> Any:
+    """One Pad, whose amounts below 0 crop.
+
+    CenterCropPad(x: [n, 3], [5], axes=[0])
+        ->  Pad(x, [max(5 - n, 0) // 2 - max(n - 5, 0) // 2, what is left], axes=[0]): [5, 3]
+    """
+    x, wanted = inputs
+    dims, asked = dims_of(x), requested_sizes(wanted)
+    places = [axis % len(dims) for axis in attrs.get("axes", range(len(dims)))]
+    before, after = [], []
+    for place, size in zip(places, asked, strict=True):
+        most = te.max(dims[place], size)
+        missing, too_many = (simplified(most - each) for each in (dims[place], size))
+        first = tirx.floordiv(missing, 2) - tirx.floordiv(too_many, 2)
+        before.append(simplified(first))
+        after.append(simplified(size - dims[place] - first))
+    amounts = normalize(relax.op.shape_to_tensor(relax.ShapeExpr([*before, *after])))
+    return apply("Pad", x, amounts, None, literal(np.array(places, np.int64)))
