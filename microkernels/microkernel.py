@@ -54,6 +54,16 @@ attributes #0 = {{ alwaysinline nounwind }}
 attributes #1 = {{ nounwind memory(none) }}
 """
 
+FENCE = "tvm_hybrid_fence"
+"""A function without instructions, of which LLVM thinks that it may change all memory."""
+FENCE_LLVM_IR = f"""
+define linkonce_odr i32 @{FENCE}() #0 {{
+  call void asm sideeffect "", "~{{memory}}"()
+  ret i32 0
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+"""
+
 
 @contextlib.contextmanager
 def whole_loop(extent: int | Expr, hidden: bool = False) -> Iterator[Expr]:

@@ -144,6 +144,11 @@ class Machine:
         return int(self.description.at("far_access_bits"))
 
     @property
+    def string_copy_cost(self) -> float:
+        """Time of string instructions over that of vectors, to copy rows to a result beyond L2."""
+        return self.description.at("string_copy_cost")
+
+    @property
     def library_cycles(self) -> float:
         """Cycles of a function of the mathematical library for one number."""
         return self.description.at("library_cycles")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 
 from microkernels.machines.machine import Machine
@@ -52,6 +53,7 @@ from .loops import (
     threads_sharing,
     vectorized,
     with_copies,
+    without_memcpy,
 )
 from .nest import Axis, Nest, analyzer_for
 from .strided_reads import stage, strided_loads
@@ -59,6 +61,16 @@ from .transpose import transpose_axes, transpose_loops
 
 MOST_PIECES = 16
 """Loop nests that one nest may be split into to get rid of conditions."""
+
+LEAST_STRING_BYTES = 2048
+"""Bytes from which on glibc copies by string instructions."""
+
+FAR_COPIED_VECTORS = 4
+"""Vectors of a row that are read before they are stored, in copies beyond L2.
+
+On Zen 4 a load waits for an earlier store to an address that is the same modulo 4 KB. Two vectors
+are up to 8% slower for that; eight are up to a half slower.
+"""
 
 _FEW_OPERATIONS = 2
 _SINGLE = ("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "fabs")
@@ -139,6 +151,35 @@ def far_lanes(nest: Nest, steps: Iterable[int | None], machine: Machine) -> tupl
     return lanes, machine.l2_bytes * 8 // bits
 
 
+def copied_row_lanes(nest: Nest, machine: Machine) -> int:
+    """Lanes of `FAR_COPIED_VECTORS` if a flat nest copies rows, each once; else 0.
+
+    glibc copies long rows by string instructions, which are slow on some CPUs
+    (`Machine.string_copy_cost`). A tensor that is copied as a whole gains nothing. Of conditions
+    LLVM makes no memcpy.
+    """
+    (store, *others), axes = nest.stores, {axis.var for axis in nest.spatial}
+    if machine.string_copy_cost <= 1 or others or nest.lets or len(axes) < 2:
+        return 0
+    if not isinstance(store.value, TensorLoad) or not axes <= variables_of(store.value):
+        return 0
+    if str(store.value.ty.dtype) == "bool":
+        return 0
+    return FAR_COPIED_VECTORS * machine.isa.vector_bits // max(*_bits_of(nest), 8)
+
+
+def far_rows(nest: Nest, machine: Machine) -> Expr:
+    """Whether the result, with what is read, is beyond L2, and `is_long` of its rows."""
+    store, *_ = nest.stores
+    elements = machine.l2_bytes // 2 * 8 // max(*_bits_of(nest), 8)
+    return tirx.And(store.buffer.shape[0] >= int64(elements), is_long(nest))
+
+
+def is_long(nest: Nest) -> Expr:
+    """Whether glibc copies a row of the nest by string instructions."""
+    return nest.spatial[-1].stated >= int64(LEAST_STRING_BYTES * 8 // max(*_bits_of(nest), 8))
+
+
 def _operations(value: Expr) -> float:
     """Those of a value, where calls that are one instruction count as one."""
     single = sum(len(calls_of(value, name)) for name in _SINGLE)
@@ -210,8 +251,14 @@ def _rows(
     far, most = far_lanes(nest, (strides[row.var] for strides in loads), machine)
     if far and len(axes) == 1 and row.extent >= most * threads:
         lanes = far
-    copied = has_copies(nest, (strides[row.var] for strides in (*loads, *stores)))
-    lanes *= COPIED_VECTORS if copied else 1
+    passes = math.prod(axis.extent for axis in axes[:-1])
+    steps = [strides[row.var] for strides in (*loads, *stores)]
+    loop = hidden if has_copies(nest, steps) else serial
+    lanes *= COPIED_VECTORS if loop is hidden else 1
+    in_loops = passes >= 8 * threads or threads == 1
+    wide = copied_row_lanes(nest, machine) if in_loops and set(steps) == {1} else 0
+    if wide and const_int(Analyzer().simplify(far_rows(nest, machine))) == 1:
+        loop, lanes = without_memcpy, wide
     main, tail = divmod(row.extent, lanes)
 
     strided = strided_loads(nest, row)
@@ -226,9 +273,7 @@ def _rows(
         return sequence([*staged.statements, vectorized(width, at_lane)])
 
     rest = [vector(int64(main * lanes), tail)] if tail else []
-    passes = math.prod(axis.extent for axis in axes[:-1])
-    if passes >= 8 * threads or threads == 1 or main <= 1:
-        loop = hidden if copied else serial
+    if in_loops or main <= 1:
         body = [loop(main, lambda step: vector(step * int64(lanes), lanes))] if main else []
         return _Rows(axes[:-1], sequence([*body, *rest]), threads)
     step = Axis.new(main, "step")

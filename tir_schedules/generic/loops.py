@@ -20,7 +20,7 @@ from tvm.tirx import ForKind
 
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import HIDDEN, HIDDEN_LLVM_IR
+from microkernels.microkernel import FENCE, FENCE_LLVM_IR, HIDDEN, HIDDEN_LLVM_IR
 from microkernels.vector.expressions import Expr, element_of
 from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_worth
 
@@ -295,6 +295,13 @@ def hidden(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
     return tirx.AttrStmt(
         int64(0), IMPORT_LLVM, HIDDEN_LLVM_IR, tirx.SeqStmt([tirx.Bind(count, number), loop])
     )
+
+
+def without_memcpy(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    """A loop that copies, and of which LLVM makes no memcpy, as memory might change in it."""
+    fence = tirx.Evaluate(tirx.call_extern("int32", FENCE))
+    loop = serial(extent, lambda step: sequence([fence, body(step)]))
+    return tirx.AttrStmt(int64(0), IMPORT_LLVM, FENCE_LLVM_IR, loop)
 
 
 def vectorized(lanes: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:

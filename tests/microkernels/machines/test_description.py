@@ -80,6 +80,11 @@ def test_changed_numbers_say_so() -> None:
     assert changed.description.numbers["l2_bytes"].kind == "guess"
 
 
+def test_copies_are_left_to_memcpy_where_string_instructions_were_not_measured() -> None:
+    slow = {name for name in described() if describe(name).at("string_copy_cost") > 1}
+    assert slow == {"znver3", "znver4"}
+
+
 def test_a_cpu_without_a_description_gets_the_base() -> None:
     assert describe("k8").name == BASE
     assert describe("tigerlake").name == "icelake-server"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.guard import guarded
 from tests.tir_schedules.generic.test_open_reductions import function_of
+from tests.tir_schedules.run_generic import assembly
 from tir_schedules.core.emission import walk
 from tir_schedules.generic.dynamic.elements import open_elements, open_nests
 from tir_schedules.generic.expressions import calls_of, variables_of
@@ -301,6 +303,57 @@ def test_known_results_beyond_l2_are_narrow_vectors(size: int, threads: int, lan
     result = guarded(np.full(size, np.nan, np.float32), True)
     tvm.compile(scheduled, "llvm")(tensor_of(guarded(array, True)), tensor_of(result))
     np.testing.assert_array_equal(result, -array)
+
+
+def _beside(
+    rows: tirx.Expr | int, left: tirx.Expr | int, right: tirx.Expr | int, dtype: str
+) -> tirx.PrimFunc:
+    """Rows of one tensor beside rows of another."""
+    x, y = (te.placeholder((rows, row), dtype, name="x") for row in (left, right))
+    z = te.compute(
+        (rows, left + right), lambda i, j: tirx.if_then_else(j < left, x[i, j], y[i, j - left])
+    )
+    return te.create_prim_func([x, y, z])
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "int8", "bool"])
+def test_long_rows_are_copied_to_results_beyond_l2_in_vectors(dtype: str, known: bool) -> None:
+    """Rows of 2 KB and less, beside rows of a few elements."""
+    of_bytes, by_string = np.dtype(dtype).itemsize, _FAR.with_numbers(string_copy_cost=1)
+    long, lanes = 2048 // of_bytes, 256 // of_bytes
+    for rows, left in ((9, long), (4, long + 1), (11, 3 * long - 1), (9, long - 1), (1, 8)):
+        sizes = (rows, left, rows) if known else (N, M, N)
+        function = _beside(*sizes, dtype)
+        scheduled, plain = (schedule_generic(function, each)[0] for each in (_FAR, by_string))
+        if dtype != "bool" and (left >= long or not known):
+            assert lanes in _vectors(scheduled) - _vectors(plain)
+            calls, before = (assembly(each).count("memcpy") for each in (scheduled, plain))
+            # Of dynamic sizes, both kinds of rows may be short, and the result within L2.
+            assert calls == 0 < before if known else calls == before + 2
+        else:
+            assert tvm_ffi.structural_equal(scheduled, plain, map_free_vars=True)
+        generator = np.random.default_rng(left)
+        x, y = ((3 * generator.random((rows, row))).astype(dtype) for row in (left, rows))
+        run = tvm.compile(scheduled, "llvm")
+        for at_end in (True, False):
+            result = guarded(np.zeros((rows, left + rows), dtype), at_end)
+            run(*(tensor_of(guarded(each, at_end)) for each in (x, y)), tensor_of(result))
+            np.testing.assert_array_equal(result, np.concatenate([x, y], 1))
+
+
+@pytest.mark.parametrize("sizes", [(9, 600), (N, M)])
+def test_whole_tensors_and_repeated_rows_are_left_to_memcpy(sizes: tuple[Any, Any]) -> None:
+    x, row = (te.placeholder(each, "float32", name="x") for each in (sizes, (1, sizes[1])))
+    copied = (x, te.compute(sizes, lambda i, j: x[i, j]))
+    repeated = (row, te.compute(sizes, lambda i, j: row[0, j]))
+    for tensors in (copied, repeated):
+        function = te.create_prim_func(list(tensors))
+        made = [
+            schedule_generic(function, machine)[0]
+            for machine in (_FAR, _FAR.with_numbers(string_copy_cost=1))
+        ]
+        assert tvm_ffi.structural_equal(*made, map_free_vars=True)
 
 
 def test_rows_that_are_also_read_otherwise_are_loops_over_elements() -> None:

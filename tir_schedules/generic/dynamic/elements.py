@@ -16,6 +16,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import detect_linear_equation
 from tvm.tirx import ForKind
@@ -23,7 +24,7 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from ..elementwise import far_lanes, lanes_for
+from ..elementwise import copied_row_lanes, far_lanes, far_rows, is_long, lanes_for
 from ..expressions import (
     calls_of,
     const_int,
@@ -101,14 +102,21 @@ def _gains(nest: Nest) -> bool:
 
 
 def element_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
-    """Loops for a flat nest without reduction."""
+    """Loops for a flat nest without reduction; for rows beyond L2 others (`far_rows`)."""
     most: dict[tirx.Var, int] = {}
     left = MOST_PIECES
     for number, axis in reversed(list(enumerate(nest.spatial))):
         cut = pieces(nest, axis.var, axis.stated, _inside(nest, number), left)
         most[axis.var] = len(cut)
         left //= len(cut)
-    return _over(nest.tidied(), 0, most, machine)
+    loops = _over(nest.tidied(), 0, most, machine)
+    copies = isinstance(nest.stores[0].value, TensorLoad | Call)
+    if machine.string_copy_cost <= 1 or not copies or len(nest.spatial) < 2:
+        return loops
+    near = _over(nest.tidied(), 0, most, machine.with_numbers(string_copy_cost=1))
+    if tvm_ffi.structural_equal(loops, near, map_free_vars=True):
+        return loops
+    return tirx.IfThenElse(far_rows(nest, machine), loops, near)
 
 
 def _inside(nest: Nest, number: int) -> set[tirx.Var]:
@@ -157,9 +165,12 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         if loads and lanes > 1:
             return _strided_row(nest, axis, loads, lanes)
         accesses: list[TensorLoad | Store] = [*nest.reads(), *nest.stores]
-        steps = (step_along(nest, each.indices[0], axis) for each in accesses)
+        steps = [step_along(nest, each.indices[0], axis) for each in accesses]
         if lanes > 1 and has_copies(nest, steps):
             return _strided_row(nest, axis, [], COPIED_VECTORS * lanes)
+        wide = copied_row_lanes(nest, machine) if lanes > 1 and set(steps) == {1} else 0
+        if wide:
+            return _strided_row(nest, axis, [], wide, is_long(nest))
     body = _over(nest, number + 1, most, machine)
     if not shared and len(nest.spatial) == 1:
         return _near_or_far(nest, axis, body, machine)
@@ -217,8 +228,13 @@ def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
     return found
 
 
-def _strided_row(nest: Nest, axis: Axis, loads: list[TensorLoad], lanes: int) -> tirx.Stmt:
-    """A loop over vectors, the last of which ends with the row; over elements of shorter rows."""
+def _strided_row(
+    nest: Nest, axis: Axis, loads: list[TensorLoad], lanes: int, when: Expr | None = None
+) -> tirx.Stmt:
+    """A loop over vectors, the last of which ends with the row; over elements of shorter rows.
+
+    If `when` is given, it decides in place of the row's length; no shorter row may fulfil it.
+    """
     start = tirx.Var("start", "int64")
     staged = stage(loads, axis, {axis.var: start}, lanes)
 
@@ -233,7 +249,8 @@ def _strided_row(nest: Nest, axis: Axis, loads: list[TensorLoad], lanes: int) ->
     single = tirx.For(
         axis.var, int64(0), axis.stated, ForKind.SERIAL, store_statement(nest, nest.stores, {})
     )
-    return tirx.IfThenElse(axis.stated >= int64(lanes), wide, single)
+    wide_enough = axis.stated >= int64(lanes) if when is None else when
+    return tirx.IfThenElse(wide_enough, wide, single)
 
 
 def _replaced(
