@@ -40,7 +40,7 @@ def test_sizes_of_one_program(threads: int) -> None:
     session = tvm_hybrid.InferenceSession(model, num_threads=threads, records=[])
     peer = literal_session(model)
     assert [each.function for each in session.explain()] == ["max_roi_pool"]
-    for sizes in ((2, 20, 17, 40), (1, 1, 1, 1), (3, 50, 60, 20), (1, 5, 7, 0)):
+    for sizes in ((2, 20, 17, 40), (1, 1, 1, 1), (2, 9, 16, 30), (3, 50, 60, 20), (1, 5, 7, 0)):
         feeds = feeds_of(sizes)
         (found,), (wanted,) = session.run(None, feeds), peer.run(None, feeds)
         np.testing.assert_array_equal(found, wanted)
@@ -62,15 +62,17 @@ def test_other_types(dtype: type) -> None:
     assert (found[~finite] <= np.finfo(dtype).min).all()
 
 
-def test_special_numbers() -> None:
+@pytest.mark.parametrize("width", [6, 16, 37])
+def test_special_numbers(width: int) -> None:
     """NaN is the largest, and nothing is read for a region that no image has."""
     model = model_of(["n", 1, "h", "w"], ["k", 5])
     session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
-    x = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
+    x = np.full((1, 1, 6, width), 99, np.float32)
+    x[..., :6] = np.arange(36).reshape(6, 6)
     x[0, 0, 1, 4] = np.nan
     (found,) = session.run(None, {"x": x, "r": np.array([[0, 0, 0, 10, 10]], np.float32)})
     np.testing.assert_array_equal(found[0, 0], [[8, np.nan], [20, 23], [32, 35]])
     odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2**31, 7], np.float32)
     regions = odd[np.random.default_rng(0).integers(0, 7, (200, 5))]
-    (found,) = session.run(None, {"x": np.ones((2, 1, 5, 5), np.float32), "r": regions})
+    (found,) = session.run(None, {"x": np.ones((2, 1, 5, width), np.float32), "r": regions})
     assert np.isin(found, [0, 1]).all()

@@ -33,6 +33,7 @@ from ...expressions import (
 from ..data_sized.requests import check, check_equal, requested_sizes
 from ..data_sized.sizes import (
     INDEX,
+    cell,
     dims_of,
     emit_kernel,
     index,
@@ -283,6 +284,7 @@ def _col2im(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 _FAR = 1 << 30  # beyond all coordinates that are used
+_LANES = 16  # of a vector that goes down the rows of a bin
 
 
 @dataclass(frozen=True)
@@ -332,26 +334,60 @@ def _max_roi_pool(inputs: Inputs, attrs: Attrs) -> Any:
             rows.fill(first[1], first[3], extents[0])
             columns.fill(first[0], first[2], extents[1])
             image = te.min(te.max(_whole(regions[region, 0]), index(0)), images - 1)
-            line = table(extents[1], str(x.dtype))
-            start, end = columns.starts[0], columns.ends[width - 1]
+            line, part = table(extents[1], str(x.dtype)), cell(str(x.dtype))
+            start = columns.starts[0]
+            span = te.max(columns.ends[width - 1] - start, index(0))
             with I.grid(channels, index(height)) as (channel, bin_row):
-                with I.serial(te.max(end - start, index(0))) as place:
-                    put(line, least, start + place)
                 top, count = rows.of(bin_row)
-                with I.grid(count, te.max(end - start, index(0))) as (row, place):
-                    at = start + place
-                    put(line, te.max(line[at], x[image, channel, top + row, at]), at)
+
+                def element(row: Expr, column: Expr) -> Expr:
+                    return x[image, channel, top + row, column]
+
+                _largest_of_rows(line, element, (start, span), count)
                 with I.serial(index(width)) as bin_column:
                     left, wide = columns.of(bin_column)
-                    here = (region, channel, bin_row, bin_column)
+                    put(part, tirx.const(-math.inf, str(x.dtype)))
+                    with I.serial(wide) as place:
+                        put(part, _larger(part[0], line[left + place]))
                     empty = tirx.EQ(te.min(count, wide), index(0))
-                    put(y, tirx.Select(empty, tirx.const(0, y.dtype), least), *here)
-                    with I.If(tirx.Not(empty)), I.Then(), I.serial(wide) as place:
-                        put(y, te.max(y[here], line[left + place]), *here)
+                    value = tirx.Select(empty, tirx.const(0, y.dtype), te.max(part[0], least))
+                    put(y, value, region, channel, bin_row, bin_column)
 
     shape = [dims_of(regions)[0], dims_of(x)[1], height, width]
     (y,) = emit_kernel("max_roi_pool", [x, regions], [(shape, dtype_of(x))], body)
     return cast(y, dtype)
+
+
+def _largest_of_rows(
+    line: Expr, element: Callable[[Expr, Expr], Expr], columns: tuple[Expr, Expr], count: Expr
+) -> None:
+    """For columns, a first one and how many, the largest elements of so many rows, -inf of none.
+
+    Vectors stay in registers for all rows; where they would leave the line, they reach back.
+    """
+    (start, span), extent, none = columns, line.shape[0], tirx.const(-math.inf, line.dtype)
+    with I.If(extent >= _LANES):
+        with I.Then():
+            best = I.sblock_alloc_buffer([_LANES], line.dtype)
+            with I.serial(tirx.floordiv(span + (_LANES - 1), index(_LANES))) as number:
+                at = te.min(start + number * _LANES, extent - _LANES)
+                with I.vectorized(index(_LANES)) as lane:
+                    put(best, none, lane)
+                with I.serial(count) as row, I.vectorized(index(_LANES)) as lane:
+                    put(best, _larger(best[lane], element(row, at + lane)), lane)
+                with I.vectorized(index(_LANES)) as lane:
+                    put(line, best[lane], at + lane)
+        with I.Else():
+            with I.serial(span) as place:
+                put(line, none, start + place)
+            with I.grid(count, span) as (row, place):
+                put(line, _larger(line[start + place], element(row, start + place)), start + place)
+
+
+def _larger(old: Expr, new: Expr) -> Expr:
+    """The larger of two floats; a NaN if either is one. `llvm.maximum` branches on signs."""
+    some = old <= tirx.const(math.inf, str(old.ty.dtype))
+    return tirx.Select(some, tirx.Select(old > new, old, new), old)
 
 
 def _whole(number: Expr) -> Expr:
