@@ -541,7 +541,9 @@ def _compared(x: Expr, one: Expr, other: Expr) -> Expr:
     put(result, tirx.const(0, "int8"))
     put(place, index(0))
     with I.While(tirx.all(tirx.EQ(result[0], tirx.const(0, "int8")), place[0] < outer * inner)):
-        row, column = tirx.floordiv(place[0], inner), tirx.floormod(place[0], inner)
+        row, column = index(0), place[0]
+        if not is_number(outer, 1):
+            row, column = tirx.floordiv(column, inner), tirx.floormod(column, inner)
         left, right = x[row, one, column], x[row, other, column]
         with I.If(lesser(left, right)), I.Then():
             put(result, tirx.const(1, "int8"))
