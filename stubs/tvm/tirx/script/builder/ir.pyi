@@ -97,3 +97,9 @@ def parallel(
     *,
     annotations: Mapping[str, Any] | None = None,
 ) -> frame.ForFrame: ...
+def vectorized(
+    start: Expr | int,
+    stop: Expr | int | None = None,
+    *,
+    annotations: Mapping[str, Any] | None = None,
+) -> frame.ForFrame: ...
