@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import tvm_hybrid
+from tests.guard import guarded
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 
@@ -60,6 +61,17 @@ def test_other_types(dtype: type) -> None:
     finite = wanted != lowest
     np.testing.assert_array_equal(found[finite], wanted[finite].astype(dtype))
     assert (found[~finite] <= np.finfo(dtype).min).all()
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize("width", [6, 16, 37])
+def test_nothing_is_read_outside_of_the_image(width: int, at_end: bool) -> None:
+    model = model_of(["n", 1, "h", "w"], ["k", 5])
+    program = tvm_hybrid.compile(model, num_threads=1, records=[], keep_open=True)
+    x = guarded(np.ones((1, 1, 6, width), np.float32), at_end)
+    corners = [[0, 0, 0, 8, 4], [0, 2 * width - 8, 6, 2 * width, 12]]
+    (found,) = program.run({"x": x, "r": np.array(corners, np.float32)})
+    np.testing.assert_array_equal(found.numpy(), np.ones((2, 1, 3, 2)))
 
 
 @pytest.mark.parametrize("width", [6, 16, 37])
