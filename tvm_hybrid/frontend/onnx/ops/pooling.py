@@ -381,7 +381,7 @@ def _largest_of_rows(
             with I.serial(span) as place:
                 put(line, none, start + place)
             with I.grid(count, span) as (row, place):
-                put(line, _larger(line[start + place], element(row, start + place)), start + place)
+                put(line, te.max(line[start + place], element(row, start + place)), start + place)
 
 
 def _larger(old: Expr, new: Expr) -> Expr:
