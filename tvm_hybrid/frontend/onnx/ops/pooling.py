@@ -385,7 +385,7 @@ def _largest_of_rows(
 
 
 def _larger(old: Expr, new: Expr) -> Expr:
-    """The larger of two floats; a NaN if either is one. `llvm.maximum` branches on signs."""
+    """The larger of two floats; a NaN if either is one. `llvm.maximum` looks at signs, too."""
     some = old <= tirx.const(math.inf, str(old.ty.dtype))
     return tirx.Select(some, tirx.Select(old > new, old, new), old)
 
