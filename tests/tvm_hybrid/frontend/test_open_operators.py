@@ -11,7 +11,7 @@ import pytest
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
-from tvm_hybrid.errors import FeedError
+from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 
 Shape = list[int | str]
 IMAGE: Shape = ["batch", 6, "height", "width"]
@@ -306,3 +306,28 @@ def test_sizes_that_do_not_fit_are_refused(name: str, sizes: dict[str, tuple[int
     assert len(session.programs) == 1
     with pytest.raises(FeedError):
         session.run(None, {key: np.zeros(shape, np.float32) for key, shape in sizes.items()})
+
+
+def test_updates_with_names_of_their_own() -> None:
+    """Their sizes are those of the indices and the data, and are checked when they arrive."""
+    build = OnnxBuilder()
+    data = build.input("data", ["rows", "width"])
+    places = build.input("places", ["count", 1], np.int64)
+    updates = build.input("updates", ["more", "wide"])
+    build.output(build.node("ScatterND", data, places, updates), None)
+    program = tvm_hybrid.compile(build.model(), num_threads=1, keep_open=True, records=[])
+    before, where = np.zeros((4, 3), np.float32), np.array([[1], [3]])
+    (found,) = program.run(before, where, np.ones((2, 3), np.float32))
+    np.testing.assert_array_equal(found.numpy()[:, 0], [0, 1, 0, 1])
+    with pytest.raises(FeedError, match="'count' is 2 in input 'places'"):
+        program.run(before, where, np.ones((3, 3), np.float32))
+
+
+def test_an_open_number_of_coordinates_is_refused() -> None:
+    build = OnnxBuilder()
+    data = build.input("data", ["rows", "width"])
+    places = build.input("places", ["count", "depth"], np.int64)
+    updates = build.input("updates", ["count", "width"])
+    build.output(build.node("ScatterND", data, places, updates), None)
+    with pytest.raises(UnsupportedOperatorError, match="how many coordinates"):
+        tvm_hybrid.compile(build.model(), num_threads=1, keep_open=True)

@@ -68,7 +68,7 @@ def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
 # NonMaxSuppression             as many boxes as scores
 # RoiAlign                      as many images as regions
 # ScatterElements               indices and updates have one shape, which the data contain
-# ScatterND                     there are elements to write to
+# ScatterND                     there are elements to write to, and updates for all indices
 # SpaceToDepth                  the extents are whole blocks
 # Split                         the parts are the whole
 # UpdateCache                   past and new rows are of as many sequences, heads and columns
@@ -172,9 +172,12 @@ def _scatter(inputs: Inputs, attrs: Attrs) -> None:
 
 
 def _scatter_nd(inputs: Inputs, attrs: Attrs) -> None:
-    data, indices = map(dims_of, inputs[:2])
+    data, indices, updates = map(dims_of, inputs[:3])
     if isinstance(indices[-1], tirx.IntImm):  # else the converter refuses it
-        check_choice(data[: int(indices[-1])], indices[:-1])
+        count = int(indices[-1])
+        check_choice(data[:count], indices[:-1])
+        for one, other in zip(updates, [*indices[:-1], *data[count:]], strict=True):
+            check_equal(one, other)
 
 
 def _space_to_depth(inputs: Inputs, attrs: Attrs) -> None:

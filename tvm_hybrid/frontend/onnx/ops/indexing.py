@@ -50,6 +50,8 @@ def _scatter_elements(inputs: Inputs, attrs: Attrs) -> Any:
 def _scatter_nd(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices, updates = inputs
     reduction = _reduction(attrs)
+    if not isinstance(dims_of(indices)[-1], tirx.IntImm):
+        raise ValueError("how many coordinates an index has must be known")
     indices = from_the_front(data, indices, 0)
     return relax.op.scatter_nd(data, indices, updates, reduction)
 
