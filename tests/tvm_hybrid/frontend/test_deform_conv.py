@@ -146,9 +146,13 @@ def test_forms(name: str) -> None:
 @pytest.mark.parametrize(
     ("position", "shape", "words"),
     [
-        (1, (4, 2, 2, 2), r"'i1' has the shape \(4, 2, 2, 2\); the others ask for \(4, 3, 2, 2\)"),
-        (2, (1, 8, 3, 4), r"'i2' has the shape"),
-        (4, (1, 2, 4, 4), r"'i4' has the shape"),
+        (
+            1,
+            (4, 2, 2, 2),
+            r"input 1 has the shape \(4, 2, 2, 2\); the others ask for \(4, 3, 2, 2\)",
+        ),
+        (2, (1, 8, 3, 4), r"input 2 has the shape"),
+        (4, (1, 2, 4, 4), r"input 4 has the shape"),
     ],
 )
 def test_shapes_that_do_not_fit(position: int, shape: tuple[int, ...], words: str) -> None:

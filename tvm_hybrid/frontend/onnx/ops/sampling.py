@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import add, mul
 from typing import Any
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from tir_schedules.core.emission import opaque_block
 
 from ...expressions import (
+    OPSET,
     Attrs,
     Expr,
     Inputs,
+    cast,
     dtype_of,
-    emit,
     emit_te,
-    literal,
     normalize,
     rank_of,
 )
@@ -33,15 +30,9 @@ from ..data_sized.sizes import (
     dims_of,
     emit_kernel,
     index,
-    is_open,
-    plain,
-    plain_dims,
-    product,
     put,
 )
-from ..graph.graph import OWN_DOMAIN
 from ..operators import operator
-from .pooling import window_count
 
 # RoiAlign as ONNX defines it: bilinear samples of a region, their mean or the largest of them.
 #
@@ -133,7 +124,9 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
     mode = attrs.get("mode", "avg")
     if mode not in ("avg", "max"):
         raise ValueError(f"mode={mode!r} is neither avg nor max")
-    transformation = attrs.get("coordinate_transformation_mode", "output_half_pixel")
+    # Opset 16 brought the attribute, and another default.
+    default = "half_pixel" if attrs[OPSET] >= 16 else "output_half_pixel"
+    transformation = attrs.get("coordinate_transformation_mode", default)
     if transformation not in ("half_pixel", "output_half_pixel"):
         raise ValueError(f"coordinate_transformation_mode={transformation!r}")
     sizes = attrs.get("output_height", 1), attrs.get("output_width", 1)
@@ -203,140 +196,6 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.permute_dims(y, [0, 3, 1, 2])
 
 
-# DeformColumns: the front end's own operator for what a deformable convolution multiplies.
-#
-#     DeformColumns(x: [N, C, H, W], offset, mask)    ->    [N, group, OH * OW, C / group * KH * KW]
-#
-# For each output element one row of bilinear samples, a sample for each channel of its group and
-# each element of the kernel. A sample outside is 0, as are the parts of a sample that come from
-# outside.
-
-
-_FAR = -2  # an element whose next one is outside, too
-_OUTSIDE = -1.0  # in place of a weight
-
-
-@operator("DeformColumns", domain=OWN_DOMAIN)
-def _columns(inputs: Inputs, attrs: Attrs) -> Expr:
-    x, offset, mask = inputs[0], inputs[1], inputs[2]
-    (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
-    rank, dtype, groups = rank_of(x) - 2, dtype_of(x), attrs["group"]
-    taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
-    per_group, per_offset = channels // groups, channels // offset_groups
-    # So many channels share a group and an offset group.
-    unit = math.gcd(per_group, per_offset)
-    _check_sizes(inputs, attrs)
-    corners = _corners(offset, plain_dims(x)[2:], attrs)
-    pixels = normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
-    flat = (batch, math.prod(plain_dims(x)[2:]), channels)
-    pixels = normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
-    masks = []
-    if mask is not None:
-        shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
-        masks = [normalize(relax.op.reshape(mask, shape))]
-
-    def compute(pixels: te.Tensor, corners: list[te.Tensor], masks: list[te.Tensor]) -> te.Tensor:
-        places, weights = corners[: 2**rank], corners[2**rank :]
-        # The kernel's own names of sizes that are open.
-        batch, _, _, *outputs = plain(places[0].shape)
-
-        def element(image: Expr, group: Expr, *at: Expr) -> Expr:
-            *row, tap, part, within = at
-            first = group * per_group + part * unit
-            own = (image, first // per_offset, tap, *row)
-            parts = []
-            for place, weight in zip(places, weights, strict=True):
-                pixel, share = pixels[image, place[own], first + within], weight[own]
-                zero = tirx.const(0, dtype)
-                parts.append(tirx.Select(share >= zero, share * pixel, zero))
-            value = functools.reduce(add, parts)
-            return value * masks[0][own] if masks else value
-
-        shape = (batch, groups, *outputs, taps, per_group // unit, unit)
-        return te.compute(shape, element, name="deform_columns")
-
-    columns = emit_te(compute, pixels, corners, masks, primfunc_name_hint="deform_columns")
-    rows = (batch, groups, math.prod(outputs), taps * per_group)
-    return relax.op.reshape(columns, relax.ShapeExpr(rows))
-
-
-def _check_sizes(inputs: Inputs, attrs: Attrs) -> None:
-    """Has the program check open sizes; the rewrite has seen to those that are known."""
-    if not any(map(is_open, inputs)):
-        return
-    (batch, _, *extents), offset = dims_of(inputs[0]), dims_of(inputs[1])
-    rank, taps = len(extents), math.prod(attrs["kernel_shape"])
-    around = zip(attrs["pads"][:rank], attrs["pads"][rank:], strict=True)
-    forms = (attrs[name] for name in ("kernel_shape", "strides", "dilations"))
-    axes = zip(extents, around, *forms, strict=True)
-    outputs = [window_count(*axis) for axis in axes]
-    for value, parts in ((inputs[1], taps * rank), (inputs[2], taps)):
-        if value is not None:
-            wanted = [batch, index(attrs["offset_group"] * parts), *outputs]
-            for one, other in zip(dims_of(value), wanted, strict=True):
-                check_equal(one, other)
-    # There are elements to sample.
-    check(tirx.any(product(extents) > 0, tirx.EQ(product(offset), index(0))))
-
-
-def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[Expr]:
-    """The elements around each sample, the first one for what is outside, and then their weights.
-
-    Each is of the shape [N, offset groups, elements of the kernel, *output extents]. Places are
-    within the image: TVM drops a bound of an index where a Select implies it, and then reads what
-    the Select does not choose.
-    """
-    dtype, rank = dtype_of(offset), len(extents)
-    batch, _, *outputs = plain_dims(offset)
-    taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
-    shape = relax.ShapeExpr((batch, groups, taps, rank, *outputs))
-    moved = normalize(relax.op.reshape(offset, shape))
-
-    def compute(moved: te.Tensor, starts: te.Tensor, extents: list[Expr]) -> list[te.Tensor]:
-        batch, _, _, _, *outputs = plain(moved.shape)
-
-        def corner(which: int, part: int) -> Callable[..., Expr]:
-            def element(image: Expr, group: Expr, tap: Expr, *row: Expr) -> Expr:
-                places, weights, inside = [], [], []
-                for axis, extent in enumerate(extents):
-                    grid = row[axis] * attrs["strides"][axis] + starts[tap, axis]
-                    place = moved[(image, group, tap, axis, *row)] + grid.astype(dtype)
-                    near = tirx.all(place > tirx.const(-1, dtype), place < tirx.Cast(dtype, extent))
-                    low = te.floor(tirx.Select(near, place, tirx.const(_FAR, dtype)))
-                    share = place - low
-                    step = which >> (rank - 1 - axis) & 1
-                    weights.append(share if step else tirx.const(1, dtype) - share)
-                    at = low.astype("int32") + step
-                    places.append(at)
-                    inside += [at >= 0, at < tirx.Cast("int32", extent)]
-                if part:
-                    weight = functools.reduce(mul, weights)
-                    return tirx.Select(tirx.all(*inside), weight, tirx.const(_OUTSIDE, dtype))
-                flat = functools.reduce(
-                    lambda flat, axis: flat * tirx.Cast("int32", extents[axis]) + places[axis],
-                    range(1, rank),
-                    places[0],
-                )
-                return tirx.Select(tirx.all(*inside), flat, tirx.const(0, "int32"))
-
-            return element
-
-        return [
-            te.compute(
-                (batch, groups, taps, *outputs), corner(which, part), name=f"corner_{which}_{part}"
-            )
-            for part in (0, 1)
-            for which in range(2**rank)
-        ]
-
-    kernel = attrs["kernel_shape"]
-    at = np.indices(kernel).reshape(rank, -1)
-    first = [at[axis] * attrs["dilations"][axis] - attrs["pads"][axis] for axis in range(rank)]
-    starts = literal(np.stack(first, 1).astype(np.int64))
-    found = emit_te(compute, moved, starts, list(extents), primfunc_name_hint="deform_corners")
-    return [emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
-
-
 # Relax's operator knows only numbers: a grid of open sizes is a kernel.
 #
 # of any number of images of known extents    ->    R.image.affine_grid
@@ -396,6 +255,10 @@ def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
     return start.astype(dtype) + at.astype(dtype) * step.astype(dtype)
 
 
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+_PICKED = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")  # exact in float64
+
+
 @operator("GridSample")
 def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
     """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
@@ -403,11 +266,16 @@ def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
     axes = rank_of(images) - 2
     methods = {"linear": "bilinear", "cubic": "bicubic", "bicubic": "bicubic"}
     mode: str = attrs.get("mode", "linear")
-    method = methods.get(mode, mode)
+    own, method = dtype_of(images), methods.get(mode, mode)
+    if own not in _FLOATS and (mode != "nearest" or own not in _PICKED):
+        raise ValueError(f"{own} is not interpolated; cast it to float before")
     if axes not in (2, 3) or (axes == 3 and method == "bicubic"):
         raise ValueError(f"{axes} spatial axes with mode={method}")
+    # The operator makes float32 of float16, and of different types the wider one.
+    single = all(dtype_of(each) in _FLOATS[:3] for each in inputs)
+    images, grid = (cast(each, "float32" if single else "float64") for each in inputs)
     order = [0, axes + 1, *range(1, axes + 1)]
-    return relax.op.image.grid_sample(
+    sampled = relax.op.image.grid_sample(
         images,
         normalize(relax.op.permute_dims(grid, order)),
         method=method,
@@ -415,3 +283,4 @@ def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
         padding_mode=attrs.get("padding_mode", "zeros"),
         align_corners=bool(attrs.get("align_corners", 0)),
     )
+    return cast(normalize(sampled), own)
