@@ -1,4 +1,4 @@
-"""Relax expressions as the converters handle them: constants, static shapes, dtypes."""
+"""Relax expressions as converters make and read them, and the builder that they go to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microkernels.vector.expressions import reinterpret
 from relay_passes.ir.constants import tensor_of
 
 Expr: TypeAlias = Any  # a Relax expression
-# Facts of a node beside its attributes, which no attribute's name is.
+# Keys among a node's attributes of what converters want to know beside them.
 NODE_NUMBER, OUTPUTS, OPSET = ":number", ":outputs", ":opset"
 Attrs: TypeAlias = dict[str, Any]
 
@@ -51,7 +51,7 @@ def current_builder() -> relax.BlockBuilder:
 
 
 def normalize(expr: Expr) -> Expr:
-    """An expression with its type; what it is made of is bound to variables."""
+    """An expression with its type; calls inside it are bound to variables, each call once."""
     return _builder.get().normalize(expr)
 
 

@@ -8,11 +8,11 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, te, tirx
 
-from ...expressions import Attrs, Inputs, constant, emit_te, known_dims, literal, normalize
+from ...expressions import Attrs, Inputs, constant, emit_te, known_dims, literal
 from ..operators import operator
 from .choice import broadcast, common_size
 from .requests import check_equal, requested_sizes, reshaped_sizes
-from .sizes import dims_of, index, is_open, product, reshaped_to
+from .sizes import dims_of, index, is_open, product, reshaped_to, scalar_of
 
 
 @operator("Shape")
@@ -23,8 +23,7 @@ def _shape(inputs: Inputs, attrs: Attrs) -> Any:
 
 @operator("Size")
 def _size(inputs: Inputs, attrs: Attrs) -> Any:
-    total = relax.ShapeExpr([product(dims_of(inputs[0]))])
-    return relax.op.reshape(normalize(relax.op.shape_to_tensor(total)), ())
+    return scalar_of(product(dims_of(inputs[0])))
 
 
 @operator("Reshape")

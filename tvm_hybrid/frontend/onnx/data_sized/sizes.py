@@ -93,6 +93,12 @@ def is_number(size: Expr, number: int) -> bool:
     return isinstance(size, tirx.IntImm) and int(size) == number
 
 
+def scalar_of(size: Expr) -> Expr:
+    """A size as a tensor without axes."""
+    vector = relax.op.shape_to_tensor(relax.ShapeExpr([size]))
+    return normalize(relax.op.reshape(normalize(vector), ()))
+
+
 def size_in(count: Expr) -> tirx.Var:
     """The only element of an int64 vector, as a size; the shapes behind it are in its terms."""
     shape = emit(relax.op.tensor_to_shape(count))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tvm import relax
 
 from microkernels.base.errors import ShapeError
@@ -18,7 +17,6 @@ from ...expressions import (
     Inputs,
     cast,
     dtype_of,
-    literal,
     normalize,
     number,
     rank_of,
@@ -57,7 +55,7 @@ def _prelu(inputs: Inputs, attrs: Attrs) -> Any:
         axis = rank - len(sizes) + axes[0] if axes else rank - 1
         size = sizes[axes[0]] if axes else 1
         return relax.op.nn.prelu(x, normalize(relax.op.reshape(slope, (size,))), axis)
-    zero = literal(np.array(0, dtype_of(x)))
+    zero = number(x, 0)
     steep = normalize(relax.op.multiply(x, slope))
     return relax.op.where(normalize(relax.op.less(x, zero)), steep, x)
 

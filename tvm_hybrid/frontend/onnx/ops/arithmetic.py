@@ -18,6 +18,7 @@ from ...expressions import (
     dtype_of,
     literal,
     normalize,
+    number,
     static_dims,
 )
 from ..operators import operator
@@ -136,7 +137,7 @@ def _reciprocal(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 def _one(x: Expr) -> Expr:
-    return literal(np.array(1, dtype_of(x)))
+    return number(x, 1)
 
 
 @operator("Clip")

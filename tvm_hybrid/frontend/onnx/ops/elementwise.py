@@ -88,15 +88,12 @@ def _mod(inputs: Inputs, attrs: Attrs) -> Any:
         return relax.op.floor_mod(x, divisor)
     zero = literal(np.array(0, dtype))
 
-    def emit(call: Expr) -> Expr:
-        return normalize(call)
-
-    rest = emit(relax.op.mod(x, divisor))
-    below = emit(relax.op.less(divisor, zero))
-    differ = emit(relax.op.logical_xor(emit(relax.op.less(rest, zero)), below))
-    moved = emit(relax.op.where(differ, emit(relax.op.add(rest, divisor)), rest))
-    signed = emit(relax.op.where(below, literal(np.array(-0.0, dtype)), zero))
-    return relax.op.where(emit(relax.op.equal(rest, zero)), signed, moved)
+    rest = normalize(relax.op.mod(x, divisor))
+    below = normalize(relax.op.less(divisor, zero))
+    differ = normalize(relax.op.logical_xor(normalize(relax.op.less(rest, zero)), below))
+    moved = normalize(relax.op.where(differ, normalize(relax.op.add(rest, divisor)), rest))
+    signed = normalize(relax.op.where(below, literal(np.array(-0.0, dtype)), zero))
+    return relax.op.where(normalize(relax.op.equal(rest, zero)), signed, moved)
 
 
 @operator("IsInf")
@@ -182,31 +179,30 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
     """
     dtype, kind = dtype_of(x), dtype_of(exponent)
 
-    def emit(call: Expr) -> Expr:
-        return normalize(call)
-
     def number(value: int, dtype: str) -> Expr:
         return literal(np.array(value, dtype))
 
-    odd = emit(relax.op.bitwise_and(exponent, number(1, kind)))
-    above = emit(relax.op.greater_equal(exponent, number(_MOST, kind)))
-    least = emit(relax.op.add(odd, number(_MOST, kind)))
-    bits = cast(emit(relax.op.where(above, least, exponent)), "int32")
+    odd = normalize(relax.op.bitwise_and(exponent, number(1, kind)))
+    above = normalize(relax.op.greater_equal(exponent, number(_MOST, kind)))
+    least = normalize(relax.op.add(odd, number(_MOST, kind)))
+    bits = cast(normalize(relax.op.where(above, least, exponent)), "int32")
     power, square = number(1, dtype), x
     for bit in range((_MOST + 1).bit_length()):
-        one = emit(relax.op.bitwise_and(bits, number(1 << bit, "int32")))
-        chosen = emit(relax.op.not_equal(one, number(0, "int32")))
-        power = emit(relax.op.where(chosen, emit(relax.op.multiply(power, square)), power))
-        square = emit(relax.op.multiply(square, square))
+        one = normalize(relax.op.bitwise_and(bits, number(1 << bit, "int32")))
+        chosen = normalize(relax.op.not_equal(one, number(0, "int32")))
+        power = normalize(
+            relax.op.where(chosen, normalize(relax.op.multiply(power, square)), power)
+        )
+        square = normalize(relax.op.multiply(square, square))
     if kind.startswith("uint"):
         return power
     # 1 / x ** n is 0 but for x of 1 and -1.
-    units = [emit(relax.op.equal(x, number(unit, dtype))) for unit in (1, -1)]
-    unit = emit(relax.op.logical_or(*units))
-    is_odd = emit(relax.op.not_equal(odd, number(0, kind)))
-    signed = emit(relax.op.where(is_odd, x, number(1, dtype)))
-    inverse = emit(relax.op.where(unit, signed, number(0, dtype)))
-    negative = emit(relax.op.less(exponent, number(0, kind)))
+    units = [normalize(relax.op.equal(x, number(unit, dtype))) for unit in (1, -1)]
+    unit = normalize(relax.op.logical_or(*units))
+    is_odd = normalize(relax.op.not_equal(odd, number(0, kind)))
+    signed = normalize(relax.op.where(is_odd, x, number(1, dtype)))
+    inverse = normalize(relax.op.where(unit, signed, number(0, dtype)))
+    negative = normalize(relax.op.less(exponent, number(0, kind)))
     return relax.op.where(negative, inverse, power)
 
 

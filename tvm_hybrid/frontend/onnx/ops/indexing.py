@@ -23,7 +23,7 @@ from ...expressions import (
 )
 from ..data_sized.index_grids import index_grid
 from ..data_sized.requests import requested_sizes
-from ..data_sized.sizes import dims_of, index, reshaped_to
+from ..data_sized.sizes import dims_of, index, reshaped_to, scalar_of
 from ..data_sized.slices import from_the_front, gather, open_slice
 from ..operators import operator
 
@@ -149,7 +149,7 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
     (count,) = requested_sizes(given) if depth is None else [index(int(depth.item()))]
     number = cast(indices, "int64")
     if not dtype_of(indices).startswith("uint"):
-        total = literal(np.array(int(count))) if depth is not None else _scalar(count)
+        total = literal(np.array(int(count))) if depth is not None else scalar_of(count)
         negative = relax.op.less(number, literal(np.array(0)))
         number = normalize(relax.op.where(negative, relax.op.add(number, total), number))
     number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])
@@ -161,11 +161,6 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
         every = reshaped_to(normalize(every), [count, *behind])
     off, on = (_element(values, place) for place in (0, 1))
     return relax.op.where(relax.op.equal(number, every), on, off)
-
-
-def _scalar(size: Expr) -> Expr:
-    vector = normalize(relax.op.shape_to_tensor(relax.ShapeExpr([size])))
-    return relax.op.reshape(vector, ())
 
 
 def _element(values: Expr, place: int) -> Expr:

@@ -19,10 +19,11 @@ from ...expressions import (
     dtype_of,
     literal,
     normalize,
+    number,
     rank_of,
 )
 from ..apply import apply
-from ..data_sized.sizes import dims_of, index
+from ..data_sized.sizes import dims_of, index, scalar_of
 from ..operators import operator
 
 Reduce = Callable[[Expr, "list[int] | None", bool], Expr]
@@ -61,7 +62,7 @@ _COMPUTED_AS = {
 }
 
 
-def _reduction(name: str, reduced: Callable[[Expr, list[int] | None, bool], Expr]) -> Converter:
+def _reduction(name: str, reduced: Reduce) -> Converter:
     """Over axes, which are an attribute or an input; none are all, or none where that is asked."""
     before, _, after = _REDUCTIONS.get(name, (_plain, None, _plain))
 
@@ -84,7 +85,7 @@ def _reduction(name: str, reduced: Callable[[Expr, list[int] | None, bool], Expr
     return convert
 
 
-def _by_parts(name: str) -> Callable[[Expr, list[int] | None, bool], Expr]:
+def _by_parts(name: str) -> Reduce:
     before, reduce, after = _REDUCTIONS[name]
     return lambda x, axes, kept: after(normalize(reduce(normalize(before(x)), axes, kept)))
 
@@ -115,8 +116,7 @@ def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
         if isinstance(size, tirx.IntImm):
             last: Expr = literal(np.array(int(size) - 1, np.int64))
         else:
-            shape = relax.op.shape_to_tensor(relax.ShapeExpr([size - index(1)]))
-            last = normalize(relax.op.reshape(normalize(shape), ()))
+            last = scalar_of(size - index(1))
         turned = normalize(relax.op.flip(x, axis=axis))
         place = normalize(place_of(turned, axis, kept))
         return relax.op.subtract(last, place)
@@ -136,7 +136,7 @@ def _over_images(reduce: Reduce) -> Converter:
 def _mean_variance(inputs: Inputs, attrs: Attrs) -> Any:
     """(x - mean) / sqrt(mean of squares - square of mean), over images and their pixels."""
     x, axes = inputs[0], list(attrs.get("axes", (0, 2, 3)))
-    two = literal(np.array(2, dtype_of(x)))
+    two = number(x, 2)
     mean = normalize(relax.op.mean(x, axes, True))
     squares = normalize(relax.op.mean(normalize(relax.op.power(x, two)), axes, True))
     variance = normalize(relax.op.subtract(squares, normalize(relax.op.power(mean, two))))

@@ -23,6 +23,7 @@ from ...expressions import (
     known_dims,
     literal,
     normalize,
+    number,
 )
 from ..data_sized.resize import open_resize
 from ..data_sized.resize_taps import (
@@ -229,5 +230,5 @@ def _extrapolated(x: Expr, how: Resizing, taps: list[Taps]) -> Expr:
         inside = inside[..., None] & tap.inside
     if inside.all():
         return x
-    outside = literal(np.array(how.extrapolation, dtype_of(x)))
+    outside = number(x, how.extrapolation)
     return relax.op.where(literal(inside), x, outside)

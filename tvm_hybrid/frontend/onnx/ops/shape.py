@@ -12,9 +12,8 @@ from ...expressions import (
     Attrs,
     Inputs,
     constant,
-    dtype_of,
-    literal,
     normalize,
+    number,
     rank_of,
 )
 from ..data_sized.sizes import dims_of
@@ -80,7 +79,7 @@ def _trilu(inputs: Inputs, attrs: Attrs) -> Any:
     compare = relax.op.greater_equal if above else relax.op.less_equal
     kept = normalize(compare(distance, shift))
     kept = normalize(relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x))))
-    return relax.op.where(kept, x, literal(np.array(0, dtype_of(x))))
+    return relax.op.where(kept, x, number(x, 0))
 
 
 @operator("SpaceToDepth")
