@@ -108,7 +108,8 @@ def test_an_old_hardmax_chooses_among_all_axes_from_one_on(opset: int) -> None:
 def test_an_old_softmax_along_no_axis_is_refused(axis: int, opset: int) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"], axis=axis)
     model = make_model([node], [f32("x", 2, 3, 4)], [f32("y", 2, 3, 4)], opset=opset)
-    with pytest.raises(ShapeError, match=f"its axis {axis} is none"):
+    # ONNX's own inference refuses what it knows, by a message of its own.
+    with pytest.raises(ShapeError, match=rf"its axis {axis} is none|'axis' must be .* is: {axis};"):
         import_onnx(model)
 
 
