@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from microkernels.base.tvm_compat.relax import order_symbols
 from microkernels.vector.expressions import reinterpret
 from relay_passes.ir.constants import tensor_of
 
@@ -33,6 +34,9 @@ class Inputs(list[Any]):
 Converter = Callable[[Inputs, Attrs], Any]
 
 _builder: ContextVar[relax.BlockBuilder] = ContextVar("builder")
+
+# A model becomes the same module in every process.
+order_symbols()
 
 
 @contextmanager
