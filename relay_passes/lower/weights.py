@@ -284,7 +284,7 @@ def _expressed(function: relax.Function, isa: Isa, index: int, weight: relax.Exp
     """A packed weight in terms of the weight."""
     region = region_of(function)
     packing = template_for(region.op).packing
-    assert packing is not None and packing.express is not None  # partition made no others
+    assert packing is not None  # partition made no others
     return packing.express(region, config_of(function, region), isa, index, weight)
 
 

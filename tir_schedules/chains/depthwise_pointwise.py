@@ -57,7 +57,7 @@ from tir_schedules.core.extents import (
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing, Template, register_template, template_for
+from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost.amx_cost import reasons
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -76,7 +76,7 @@ from .depthwise_pointwise_cost import (
     usual,
     variations,
 )
-from .packing import express, pack, packed_shape, packed_uses, sources_of, tensors_of, unpack
+from .packing import PACKING, packed_uses, sources_of, tensors_of
 from .parts import (
     chain_reference,
     matmul_of_rows,
@@ -311,7 +311,7 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
     nests = staticmethod(nests)
     products = staticmethod(products)
     why_vectors = staticmethod(why_vectors)
-    packing = Packing(pack, unpack, packed_shape, express)
+    packing = PACKING
 
     def default_config(self, region: Region, machine: Machine) -> DepthwisePointwiseConfig:
         """The bands that `estimate_pair` prefers; no tuning is needed."""

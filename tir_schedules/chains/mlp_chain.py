@@ -36,7 +36,7 @@ from tir_schedules.core.extents import as_matrix, flat_rows, read_extents
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing, Template, register_template, template_for
+from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.product.dynamic.rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
@@ -55,7 +55,7 @@ from .mlp_chain_config import (
     rows_of,
     with_rows,
 )
-from .packing import express, pack, packed_shape, packed_uses, sources_of, tensors_of, unpack
+from .packing import PACKING, packed_uses, sources_of, tensors_of
 from .parts import (
     chain_reference,
     parts_kernel_name,
@@ -308,7 +308,7 @@ class MlpChain(Template[MlpChainConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(estimate)
     products = staticmethod(products)
-    packing = Packing(pack, unpack, packed_shape, express)
+    packing = PACKING
 
     def build(self, region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; weights are flat, as `pack` makes them."""

@@ -49,47 +49,49 @@ def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:
     ]
 
 
-def pack(
-    region: Region, config: PartsConfig, isa: Isa, index: int, array: np.ndarray
-) -> np.ndarray:
-    """A constant as `build` reads it."""
-    user = _user(region, config, index)
-    if user is None:
-        return array
-    given = array.reshape(user.part.inputs[user.position].shape)
-    return user.packing.pack(user.part, user.config, isa, user.position, given)
+class PartsPacking(Packing[Any]):
+    """Weights as each part packs them; what no part packs stays as it is."""
+
+    def pack(
+        self, region: Region, config: PartsConfig, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """A constant as `build` reads it."""
+        user = _user(region, config, index)
+        if user is None:
+            return array
+        given = array.reshape(user.part.inputs[user.position].shape)
+        return user.packing.pack(user.part, user.config, isa, user.position, given)
+
+    def unpack(
+        self, region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The constant as a Relax expression of its packed form."""
+        user = _user(region, config, index)
+        if user is None:
+            return expr
+        whole = user.packing.unpack(user.part, user.config, isa, user.position, expr)
+        shape = region.inputs[index].shape
+        same = user.part.inputs[user.position].shape == shape
+        return whole if same else relax.op.reshape(whole, shape)
+
+    def express(
+        self, region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The packed input as a Relax expression of one that products read."""
+        user = _user(region, config, index)
+        if user is None:
+            return expr
+        return user.packing.express(user.part, user.config, isa, user.position, expr)
+
+    def shape(self, region: Region, config: PartsConfig, isa: Isa, index: int) -> tuple[int, ...]:
+        """Shape of the kernel's parameter for an input."""
+        user = _user(region, config, index)
+        if user is None:
+            return region.inputs[index].shape
+        return user.packing.shape(user.part, user.config, isa, user.position)
 
 
-def unpack(
-    region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The constant as a Relax expression of its packed form."""
-    user = _user(region, config, index)
-    if user is None:
-        return expr
-    whole = user.packing.unpack(user.part, user.config, isa, user.position, expr)
-    shape = region.inputs[index].shape
-    same = user.part.inputs[user.position].shape == shape
-    return whole if same else relax.op.reshape(whole, shape)
-
-
-def express(
-    region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The packed input as a Relax expression of one that products read."""
-    user = _user(region, config, index)
-    if user is None:
-        return expr
-    assert user.packing.express is not None  # only products have weights that are no constants
-    return user.packing.express(user.part, user.config, isa, user.position, expr)
-
-
-def packed_shape(region: Region, config: PartsConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of the kernel's parameter for an input."""
-    user = _user(region, config, index)
-    if user is None:
-        return region.inputs[index].shape
-    return user.packing.shape(user.part, user.config, isa, user.position)
+PACKING = PartsPacking()
 
 
 def parameter_dtype(region: Region, config: PartsConfig, index: int) -> str:

@@ -36,7 +36,7 @@ from tir_schedules.product.tile_stores import direct_store, row_store
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize import default_config as normalize_config
 
-from .packing import PartsConfig, packed_shape, parameter_dtype, sources_of, tensors_of
+from .packing import PACKING, PartsConfig, parameter_dtype, sources_of, tensors_of
 
 Leading = Callable[[Expr], Sequence[Expr]]
 
@@ -46,7 +46,7 @@ def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr
     return [
         parameter(
             f"input{i}",
-            buffer_shape(packed_shape(region, config, isa, i)),
+            buffer_shape(PACKING.shape(region, config, isa, i)),
             parameter_dtype(region, config, i),
         )
         for i in range(len(region.inputs))

@@ -7,8 +7,7 @@ Lowering, tuning and the contract tests take every template that is registered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,28 +26,39 @@ C = TypeVar("C", bound=Config)
 T = TypeVar("T", bound="Template[Any]")
 
 
-@dataclass(frozen=True)
-class Packing(Generic[C]):
-    """How a template wants its constant inputs; every face takes the input's number.
+class Packing(ABC, Generic[C]):
+    """How a template wants its constant inputs; `index` is the input's number."""
 
-    Attributes
-    ----------
-    pack : callable
-        (region, config, isa, index, array) -> the array that `build` reads.
-    unpack : callable
-        (region, config, isa, index, expr) -> Relax expression of the original input from its packed
-        form: the inverse of `pack`, kept as a meaning rather than computed.
-    shape : callable
-        (region, config, isa, index) -> shape of the packed array.
-    express : callable or None
-        (region, config, isa, index, expr) -> Relax expression that packs an input; None if the
-        template has none, and takes constants alone.
-    """
+    @abstractmethod
+    def pack(
+        self, region: Region, config: C, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """The array that `build` reads."""
 
-    pack: Callable[[Region, C, Isa, int, np.ndarray], np.ndarray]
-    unpack: Callable[[Region, C, Isa, int, relax.Expr], relax.Expr]
-    shape: Callable[[Region, C, Isa, int], tuple[int, ...]]
-    express: Callable[[Region, C, Isa, int, relax.Expr], relax.Expr] | None = None
+    @abstractmethod
+    def unpack(
+        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The original input as a Relax expression of its packed form.
+
+        It is the inverse of `pack`, kept as a meaning rather than computed.
+        """
+
+    @abstractmethod
+    def shape(self, region: Region, config: C, isa: Isa, index: int) -> tuple[int, ...]:
+        """Shape of the packed array."""
+
+    def express(
+        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The packed input as a Relax expression of the original one.
+
+        Raises
+        ------
+        ConfigError
+            If only constants can be packed.
+        """
+        raise ConfigError(f"input {index} has to be a constant, in {region.key}")
 
 
 class Template(ABC, Generic[C]):

@@ -39,7 +39,7 @@ from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product_plan import Product, is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.parallel import product_nest
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
@@ -60,7 +60,7 @@ from .matmul_config import (
     shares_k,
     window_of,
 )
-from .matmul_product import MatmulProduct, express, pack, packed_shape, parameter_shape, unpack
+from .matmul_product import PACKING, MatmulProduct, parameter_shape
 from .narrow_weight import further_inputs, has_scale, reject_scale, scaled
 from .tile_config import (
     RESULT_DTYPES,
@@ -201,7 +201,7 @@ class Matmul(Template[MatmulConfig]):
     check = staticmethod(check)
     flops = staticmethod(flops)
     estimate = staticmethod(estimated_cycles)
-    packing = Packing(pack, unpack, packed_shape, express)
+    packing = PACKING
 
     def space(self, region: Region, machine: Machine) -> Iterator[MatmulConfig]:
         """Every register tile with blocks of several sizes, on every grid of threads."""
@@ -222,7 +222,7 @@ class Matmul(Template[MatmulConfig]):
         window = window_of(region)
         with kernel_function("matmul") as builder:
             a = tensor_parameter("A", region.inputs[0])
-            w = parameter("W", packed_shape(region, config, isa, 1), kernel.b_dtype)
+            w = parameter("W", PACKING.shape(region, config, isa, 1), kernel.b_dtype)
             further = [
                 parameter(f"input{i}", parameter_shape(region, config, isa, i), tensor.dtype)
                 for i, tensor in enumerate(region.inputs[2:], 2)

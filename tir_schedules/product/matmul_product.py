@@ -26,6 +26,7 @@ from tir_schedules.core.extents import extent, worth_copying
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
+from tir_schedules.core.template import Packing
 
 from .activations import Activations, InPlace, Read
 from .best_grid import ThreadGrid
@@ -258,60 +259,63 @@ class MatmulProduct:
 # All of it lies in one flat array of the weight's type; columns are padded to whole vectors.
 
 
-def pack(
-    region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
-) -> np.ndarray:
-    """The weight as `build` reads it, a zero point for each column as int32."""
-    kernel = check(region, config, isa)
-    if index > 1:
-        padding = packed_shape(region, config, isa, index)[0] - array.size
-        return np.pad(shifted_columns(region, kernel, array), (0, padding))
-    matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
-    packed = plan_of(region, config).panels.pack(matrix)
-    answer = [pairs_fit(packed)] if has_answer(region, kernel) else []
-    terms = []
-    if has_column_term(region, kernel):
-        terms.append(ZeroPoints.of(region, kernel).column_term(matrix))
-    if has_column_sums(region, config, kernel):
-        terms.append(matrix.sum(axis=0, dtype="int32"))
-    for term in terms:
-        padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
-        packed = np.concatenate([packed, np.pad(term, (0, padding)).view(packed.dtype)])
-    return np.concatenate([packed, np.array(answer, "int32").view(packed.dtype)])
+class MatmulPacking(Packing[MatmulConfig]):
+    """The weight in panels with what follows it; zero points of columns as int32."""
 
+    def pack(
+        self, region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """The weight as `build` reads it, a zero point for each column as int32."""
+        kernel = check(region, config, isa)
+        if index > 1:
+            padding = self.shape(region, config, isa, index)[0] - array.size
+            return np.pad(shifted_columns(region, kernel, array), (0, padding))
+        matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
+        packed = plan_of(region, config).panels.pack(matrix)
+        answer = [pairs_fit(packed)] if has_answer(region, kernel) else []
+        terms = []
+        if has_column_term(region, kernel):
+            terms.append(ZeroPoints.of(region, kernel).column_term(matrix))
+        if has_column_sums(region, config, kernel):
+            terms.append(matrix.sum(axis=0, dtype="int32"))
+        for term in terms:
+            padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
+            packed = np.concatenate([packed, np.pad(term, (0, padding)).view(packed.dtype)])
+        return np.concatenate([packed, np.array(answer, "int32").view(packed.dtype)])
 
-def unpack(
-    region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
-    kernel, panels = check(region, config, isa), plan_of(region, config).panels
-    if index > 1:
-        columns = relax.op.strided_slice(expr, [0], [0], [panels.n])
+    def unpack(
+        self, region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
+        kernel, panels = check(region, config, isa), plan_of(region, config).panels
+        if index > 1:
+            columns = relax.op.strided_slice(expr, [0], [0], [panels.n])
+            if shift := b_shift_of(region, kernel):
+                columns = relax.op.add(columns, relax.const(-shift, "int32"))
+            return relax.op.reshape(columns, region.inputs[index].shape)
+        matrix = panels.unpack(expr)
         if shift := b_shift_of(region, kernel):
-            columns = relax.op.add(columns, relax.const(-shift, "int32"))
-        return relax.op.reshape(columns, region.inputs[index].shape)
-    matrix = panels.unpack(expr)
-    if shift := b_shift_of(region, kernel):
-        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(-shift, "int32"))
-        matrix = relax.op.astype(wide, "uint8")
-    shape = region.inputs[1].shape
-    return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
+            wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(-shift, "int32"))
+            matrix = relax.op.astype(wide, "uint8")
+        shape = region.inputs[1].shape
+        return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
+
+    def express(
+        self, region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The packed weight as a Relax expression of one [K, N] of floats."""
+        check(region, config, isa)
+        return plan_of(region, config).panels.express(expr)
+
+    def shape(self, region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
+        """Shape of a packed constant: the weight, and what follows it."""
+        kernel, panels = check(region, config, isa), plan_of(region, config).panels
+        if index > 1:
+            return (panels.columns,)
+        return (answer_at(region, config, kernel) + 4 * has_answer(region, kernel),)
 
 
-def express(
-    region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The packed weight as a Relax expression of one [K, N] of floats."""
-    check(region, config, isa)
-    return plan_of(region, config).panels.express(expr)
-
-
-def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of a packed constant: the weight, and what follows it."""
-    kernel, panels = check(region, config, isa), plan_of(region, config).panels
-    if index > 1:
-        return (panels.columns,)
-    return (answer_at(region, config, kernel) + 4 * has_answer(region, kernel),)
+PACKING = MatmulPacking()
 
 
 def has_column_term(region: Region, kernel: Microkernel) -> bool:
@@ -345,4 +349,4 @@ def answer_at(region: Region, config: MatmulConfig, kernel: Microkernel) -> int:
 def parameter_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the kernel's parameter for an input, packed if it is constant."""
     tensor = region.inputs[index]
-    return packed_shape(region, config, isa, index) if tensor.constant else tensor.shape
+    return PACKING.shape(region, config, isa, index) if tensor.constant else tensor.shape

@@ -315,15 +315,6 @@ def _no_panel(_panel: Expr | int, _width: int, _step: Expr | int, _j: int) -> Ex
     raise AssertionError("the weight is not read without being decoded")
 
 
-def pack(
-    region: Region, config: WeightOnlyConfig, isa: Isa, index: int, array: np.ndarray
-) -> np.ndarray:
-    """The weight, scales or zero points as `build` reads them."""
-    weight = weight_format(region, check(region, config, isa).lanes)
-    panels = _panels(region, config, weight, isa)
-    return weight.pack(array, panels) if index == 1 else weight.pack_per_block(array, panels)
-
-
 def _panels(region: Region, config: WeightOnlyConfig, weight: NarrowWeight, isa: Isa) -> Panels:
     """The panels of the weight as one of f32, whatever multiplies it."""
     panels = _plan(region, config, weight).panels
@@ -333,22 +324,37 @@ def _panels(region: Region, config: WeightOnlyConfig, weight: NarrowWeight, isa:
     return panels
 
 
-def unpack(
-    region: Region, config: WeightOnlyConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The original constant as a Relax expression of its packed form."""
-    weight = weight_format(region, check(region, config, isa).lanes)
-    panels = _panels(region, config, weight, isa)
-    shape = region.inputs[index].shape
-    if index > 1:
-        return weight.unpack_per_block(expr, panels, shape)
-    return relax.op.reshape(weight.unpack(expr, panels), shape)
+class WeightOnlyPacking(Packing[WeightOnlyConfig]):
+    """The weight, its scales and its zero points."""
+
+    def pack(
+        self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """The weight, scales or zero points as `build` reads them."""
+        weight = weight_format(region, check(region, config, isa).lanes)
+        panels = _panels(region, config, weight, isa)
+        return weight.pack(array, panels) if index == 1 else weight.pack_per_block(array, panels)
+
+    def unpack(
+        self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The original constant as a Relax expression of its packed form."""
+        weight = weight_format(region, check(region, config, isa).lanes)
+        panels = _panels(region, config, weight, isa)
+        shape = region.inputs[index].shape
+        if index > 1:
+            return weight.unpack_per_block(expr, panels, shape)
+        return relax.op.reshape(weight.unpack(expr, panels), shape)
+
+    def shape(
+        self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int
+    ) -> tuple[int, ...]:
+        """Shape of a packed constant."""
+        weight = weight_format(region, check(region, config, isa).lanes)
+        return (weight.packed_bytes if index == 1 else weight.per_block_size,)
 
 
-def packed_shape(region: Region, config: WeightOnlyConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of a packed constant."""
-    weight = weight_format(region, check(region, config, isa).lanes)
-    return (weight.packed_bytes if index == 1 else weight.per_block_size,)
+PACKING = WeightOnlyPacking()
 
 
 def flops(region: Region) -> int:
@@ -376,7 +382,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
     check = staticmethod(check)
     flops = staticmethod(flops)
     estimate = staticmethod(estimated_cycles)
-    packing = Packing(pack, unpack, packed_shape)
+    packing = PACKING
 
     def default_config(self, region: Region, machine: Machine) -> WeightOnlyConfig:
         """The configuration with the fewest estimated cycles; no tuning is needed."""

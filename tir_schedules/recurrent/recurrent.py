@@ -43,7 +43,7 @@ from tir_schedules.core.emission import (
 )
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.core.template import Template, register_template
 from tir_schedules.rows.quantization_range import LARGEST, dynamic_range
 
 from . import weight
@@ -163,7 +163,7 @@ class Recurrent(Template[RecurrentConfig]):
     space = staticmethod(space)
     check = staticmethod(check)
     estimate = staticmethod(estimate)
-    packing = Packing(weight.pack, weight.unpack, weight.packed_shape, weight.express)
+    packing = weight.PACKING
 
     def reject(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region, or None."""
@@ -183,7 +183,7 @@ class Recurrent(Template[RecurrentConfig]):
         kernel, panels = kernel_of(problem, config), panels_of(problem, config)
         size = sum(each.size for each in panels)
         vectors = max(each.vectors for each in panels)
-        stored = Tensor(weight.packed_shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
+        stored = Tensor(weight.PACKING.shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
         with kernel_function(region.op) as builder:
             parameters = _parameters(region, problem, stored)
             if region.is_open:

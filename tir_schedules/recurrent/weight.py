@@ -22,6 +22,7 @@ from microkernels.kernels.byte_pairs import KR, has_pairs, split_pairs
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, materialise, ramp, reinterpret_group
 from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing
 
 from .config import Panels, RecurrentConfig, check, kernel_of, panels_of, starts_with_sums
 from .problem import RecurrentProblem
@@ -42,24 +43,6 @@ def _columns(panels: Panels) -> np.ndarray:
         + gates[None, None, :, None]
         + lanes[None, None, None, :]
     )
-
-
-def pack(
-    region: Region, config: RecurrentConfig, isa: Isa, index: int, array: np.ndarray
-) -> np.ndarray:
-    """The weight, flat."""
-    if index != WEIGHT:
-        return array
-    problem = check(region, config, isa)
-    kernel = kernel_of(problem, config)
-    packed = _panels(problem, config, array.astype(kernel.b_dtype, copy=False))
-    if not starts_with_sums(kernel):
-        return packed
-    large = large_pairs(problem, config)
-    if large is not None:
-        packed = large.pack(packed)
-    sums = array.sum(axis=-1, dtype=np.int32).reshape(-1)
-    return np.concatenate([packed, sums.view(packed.dtype)])
 
 
 def large_pairs(problem: RecurrentProblem, config: RecurrentConfig) -> LargePairs | None:
@@ -93,43 +76,6 @@ def _panels(problem: RecurrentProblem, config: RecurrentConfig, array: np.ndarra
     return np.concatenate(flat)
 
 
-def unpack(
-    region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The weight as a Relax expression of its packed form."""
-    if index != WEIGHT:
-        return expr
-    places = relax.const(_places(region, config, isa))
-    large = large_pairs(check(region, config, isa), config)
-    if large is not None:
-        expr = large.unpack(expr)
-    elements = relax.op.take(expr, places, axis=0, mode="fast")
-    tensor = region.inputs[index]
-    return relax.op.astype(relax.op.reshape(elements, tensor.shape), tensor.dtype)
-
-
-def express(
-    region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The packed weight as a Relax expression of the weight, by moves of whole blocks."""
-    if index != WEIGHT:
-        return expr
-    problem = check(region, config, isa)
-    kernel = kernel_of(problem, config)
-    if starts_with_sums(kernel):
-        raise ConfigError(f"{kernel.name} packs bytes of constants alone, in {region.key}")
-    sides, _, hidden = region.inputs[index].shape
-    if region.inputs[index].dtype != kernel.b_dtype:
-        expr = relax.op.astype(expr, kernel.b_dtype)
-    gates = relax.op.reshape(expr, (sides, problem.gates, hidden, hidden))
-    parts = [
-        relax.op.reshape(_expressed(gates, sides, panels, kernel.b_dtype), (sides, panels.size))
-        for panels in panels_of(problem, config)
-    ]
-    packed = parts[0] if len(parts) == 1 else relax.op.concat(relax.Tuple(parts), axis=1)
-    return relax.op.reshape(packed, packed_shape(region, config, isa, index))
-
-
 def _expressed(gates: relax.Expr, sides: int, panels: Panels, dtype: str) -> relax.Expr:
     """The panels of one product, of a weight [directions, gates, hidden, hidden]."""
     hidden, width, steps = panels.hidden, panels.width, panels.steps
@@ -150,15 +96,76 @@ def _expressed(gates: relax.Expr, sides: int, panels: Panels, dtype: str) -> rel
     return relax.op.permute_dims(relax.op.reshape(joined, shape), [0, 2, 5, 3, 1, 4, 6])
 
 
-def packed_shape(region: Region, config: RecurrentConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of the packed weight: flat."""
-    if index != WEIGHT:
-        return region.inputs[index].shape
-    problem = check(region, config, isa)
-    sums = 4 * problem.directions * problem.gates * problem.hidden
-    return (
-        sums_at(problem, config) + (sums if starts_with_sums(kernel_of(problem, config)) else 0),
-    )
+class RecurrentPacking(Packing[RecurrentConfig]):
+    """The weight of the recurrence in panels; other inputs stay as they are."""
+
+    def pack(
+        self, region: Region, config: RecurrentConfig, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """The weight, flat."""
+        if index != WEIGHT:
+            return array
+        problem = check(region, config, isa)
+        kernel = kernel_of(problem, config)
+        packed = _panels(problem, config, array.astype(kernel.b_dtype, copy=False))
+        if not starts_with_sums(kernel):
+            return packed
+        large = large_pairs(problem, config)
+        if large is not None:
+            packed = large.pack(packed)
+        sums = array.sum(axis=-1, dtype=np.int32).reshape(-1)
+        return np.concatenate([packed, sums.view(packed.dtype)])
+
+    def unpack(
+        self, region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The weight as a Relax expression of its packed form."""
+        if index != WEIGHT:
+            return expr
+        places = relax.const(_places(region, config, isa))
+        large = large_pairs(check(region, config, isa), config)
+        if large is not None:
+            expr = large.unpack(expr)
+        elements = relax.op.take(expr, places, axis=0, mode="fast")
+        tensor = region.inputs[index]
+        return relax.op.astype(relax.op.reshape(elements, tensor.shape), tensor.dtype)
+
+    def express(
+        self, region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The packed weight as a Relax expression of the weight, by moves of whole blocks."""
+        if index != WEIGHT:
+            return expr
+        problem = check(region, config, isa)
+        kernel = kernel_of(problem, config)
+        if starts_with_sums(kernel):
+            raise ConfigError(f"{kernel.name} packs bytes of constants alone, in {region.key}")
+        sides, _, hidden = region.inputs[index].shape
+        if region.inputs[index].dtype != kernel.b_dtype:
+            expr = relax.op.astype(expr, kernel.b_dtype)
+        gates = relax.op.reshape(expr, (sides, problem.gates, hidden, hidden))
+        parts = [
+            relax.op.reshape(_expressed(gates, sides, panels, kernel.b_dtype), (sides, panels.size))
+            for panels in panels_of(problem, config)
+        ]
+        packed = parts[0] if len(parts) == 1 else relax.op.concat(relax.Tuple(parts), axis=1)
+        return relax.op.reshape(packed, self.shape(region, config, isa, index))
+
+    def shape(
+        self, region: Region, config: RecurrentConfig, isa: Isa, index: int
+    ) -> tuple[int, ...]:
+        """Shape of the packed weight: flat."""
+        if index != WEIGHT:
+            return region.inputs[index].shape
+        problem = check(region, config, isa)
+        sums = 4 * problem.directions * problem.gates * problem.hidden
+        return (
+            sums_at(problem, config)
+            + (sums if starts_with_sums(kernel_of(problem, config)) else 0),
+        )
+
+
+PACKING = RecurrentPacking()
 
 
 def _numbered(region: Region) -> np.ndarray:

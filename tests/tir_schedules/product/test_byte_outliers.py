@@ -23,7 +23,7 @@ from tir_schedules.product.byte_outliers import (
 )
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import plan_of
-from tir_schedules.product.matmul_product import has_column_sums, packed_shape, sums_at
+from tir_schedules.product.matmul_product import PACKING, has_column_sums, sums_at
 from tir_schedules.product.outlier_list import LARGEST
 from tir_schedules.product.zero_points import ZeroPoints
 from tvm_hybrid.runtime.feeds import tensor_of
@@ -219,7 +219,7 @@ def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
         assert not has_column_sums(region, config, kernel)
         assert not MATMUL.by_values(region, config)
         bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term
-        assert packed_shape(region, config, isa_named(isa), 1) == (bytes_packed,)
+        assert PACKING.shape(region, config, isa_named(isa), 1) == (bytes_packed,)
 
 
 @every_isa

@@ -31,7 +31,7 @@ from tir_schedules.core.emission import (
 )
 from tir_schedules.core.extents import as_matrix, as_vector, flat_rows, flat_view, read_extents
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing, register_template
+from tir_schedules.core.template import register_template
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.zero_points import named_inputs
 
@@ -40,7 +40,7 @@ from .direct import DirectTiles
 from .nests import nests, why_vectors
 from .results import DepthwiseProblem, Results
 from .staged import StagedTiles
-from .weight import express, pack, packed_shape, unpack
+from .weight import PACKING
 
 X_DTYPES = {
     "float32": ("float32",),
@@ -59,7 +59,7 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
     check = staticmethod(check)
     nests = staticmethod(nests)
     why_vectors = staticmethod(why_vectors)
-    packing = Packing(pack, unpack, packed_shape, express)
+    packing = PACKING
 
     def build(self, region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
@@ -67,7 +67,7 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
         kernel = dot_kernel(region, isa)
         with kernel_function("depthwise_conv2d") as builder:
             x = tensor_parameter("X", region.inputs[0])
-            w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
+            w = parameter("W", PACKING.shape(region, config, isa, 1), region.inputs[1].dtype)
             further = input_parameters(region, 2)
             operands = operand_parameters(region)
             y = tensor_parameter("Y", region.output)

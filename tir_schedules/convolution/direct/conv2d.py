@@ -42,7 +42,7 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.extents import as_matrix, flat_rows, flat_view, read_extents
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import Packing, register_template
+from tir_schedules.core.template import register_template
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
 from tir_schedules.product.byte_outliers import by_values
@@ -55,7 +55,7 @@ from .config import ConvConfig, check, grid_of, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
-from .weight import WeightLayout, express, nests, pack, packed_shape, products, unpack
+from .weight import PACKING, WeightLayout, nests, products
 from .windows import ConvOutliers, Windows, lists_outliers
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
@@ -153,7 +153,7 @@ class Conv(ConvTemplate[ConvConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(estimated_cycles)
     products = staticmethod(products)
-    packing = Packing(pack, unpack, packed_shape, express)
+    packing = PACKING
     refuses_loans = True
 
     def __init__(self, axes: int) -> None:

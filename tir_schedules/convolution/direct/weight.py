@@ -39,6 +39,7 @@ from tir_schedules.core.loop_nest import (
 )
 from tir_schedules.core.product_plan import Product, ProductPlan, is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing
 from tir_schedules.product.tile_loops import LoadPanel
 from tir_schedules.product.zero_points import (
     ZeroPoints,
@@ -215,28 +216,33 @@ class WeightLayout:
         return relax.op.reshape(weight, self.region.inputs[1].shape)
 
 
-def pack(region: Region, config: ConvConfig, isa: Isa, index: int, array: np.ndarray) -> np.ndarray:
-    """The weight as `build` reads it."""
-    return WeightLayout.of(region, config, check(region, config, isa)).pack(array)
+class ConvPacking(Packing[ConvConfig]):
+    """The weight as `WeightLayout` says."""
+
+    def pack(
+        self, region: Region, config: ConvConfig, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """The weight as `build` reads it."""
+        return WeightLayout.of(region, config, check(region, config, isa)).pack(array)
+
+    def unpack(
+        self, region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The weight [*kernel, IC, OC] as a Relax expression of its packed form."""
+        return WeightLayout.of(region, config, check(region, config, isa)).unpack(expr)
+
+    def express(
+        self, region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The packed weight as a Relax expression of one [*kernel, IC, OC]."""
+        return WeightLayout.of(region, config, check(region, config, isa)).express(expr)
+
+    def shape(self, region: Region, config: ConvConfig, isa: Isa, index: int) -> tuple[int, ...]:
+        """Shape of the packed weight."""
+        return WeightLayout.of(region, config, check(region, config, isa)).shape
 
 
-def unpack(
-    region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The weight [*kernel, IC, OC] as a Relax expression of its packed form."""
-    return WeightLayout.of(region, config, check(region, config, isa)).unpack(expr)
-
-
-def express(
-    region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The packed weight as a Relax expression of one [*kernel, IC, OC]."""
-    return WeightLayout.of(region, config, check(region, config, isa)).express(expr)
-
-
-def packed_shape(region: Region, config: ConvConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of the packed weight."""
-    return WeightLayout.of(region, config, check(region, config, isa)).shape
+PACKING = ConvPacking()
 
 
 # A convolution before it is built: its loops, and the product that its tiles compute.

@@ -81,56 +81,61 @@ def _reject_types(region: Region, isa: Isa) -> str | None:
     return None
 
 
-def pack(
-    region: Region, config: WinogradConfig, isa: Isa, index: int, array: np.ndarray
-) -> np.ndarray:
-    """The transformed weight: panels [products][C][nr], one behind the other."""
-    matrix = Algorithm.of(region).transformed_weight(array).reshape(-1, array.shape[-1])
-    return _panels(region, config).pack(matrix).view(array.dtype)
+class WinogradPacking(Packing[WinogradConfig]):
+    """The weight, transformed."""
+
+    def pack(
+        self, region: Region, config: WinogradConfig, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """The transformed weight: panels [products][C][nr], one behind the other."""
+        matrix = Algorithm.of(region).transformed_weight(array).reshape(-1, array.shape[-1])
+        return _panels(region, config).pack(matrix).view(array.dtype)
+
+    def unpack(
+        self, region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The weight [*kernel, C, OC] as an expression of its packed form; floats are rounded."""
+        op, (*_, channels, n) = relax.op, region.inputs[1].shape
+        algorithm, integers = Algorithm.of(region), is_integer(region)
+        lines, columns = algorithm.axes
+        of_lines, of_columns = (
+            relax.const(axis.g_inverse.astype(np.float32)) for axis in algorithm.axes
+        )
+        if integers:  # exact in f32: numbers of 12 bits, and halves
+            expr = op.astype(words_of_bytes(expr, packed_elements(region, config)), "float32")
+        matrix = _panels(region, config).unpack(expr)
+        half = op.matmul(of_lines, op.reshape(matrix, (lines.reach, columns.reach * channels * n)))
+        whole = op.matmul(of_columns, op.reshape(half, (lines.taps, columns.reach, channels * n)))
+        weight = op.reshape(whole, region.inputs[1].shape)
+        return op.astype(weight, region.inputs[1].dtype) if integers else weight
+
+    def express(
+        self, region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The packed weight as a Relax expression of one [*kernel, C, OC]."""
+        op, (*_, channels, n) = relax.op, region.inputs[1].shape
+        algorithm, integers = Algorithm.of(region), is_integer(region)
+        lines, columns = algorithm.axes
+        of_lines, of_columns = (relax.const(axis.g, "float64") for axis in algorithm.axes)
+        wide = op.reshape(op.astype(expr, "float64"), (lines.taps, columns.taps * channels * n))
+        half = op.reshape(op.matmul(of_lines, wide), (lines.reach, columns.taps, channels * n))
+        whole = op.astype(op.matmul(of_columns, half), "int32" if integers else "float32")
+        matrix = op.reshape(whole, (algorithm.products * channels, n))
+        packed = _panels(region, config).express(matrix)
+        if not integers:
+            return packed
+        count = packed_elements(region, config)
+        return expressed_bytes(packed, count, region.inputs[1].dtype, algorithm.bytes)
+
+    def shape(
+        self, region: Region, config: WinogradConfig, isa: Isa, index: int
+    ) -> tuple[int, ...]:
+        """Shape of the packed weight, in elements of its type."""
+        parts = 2 if is_integer(region) else 1
+        return (parts * packed_elements(region, config),)
 
 
-def unpack(
-    region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The weight [*kernel, C, OC] as a Relax expression of its packed form; floats are rounded."""
-    op, (*_, channels, n) = relax.op, region.inputs[1].shape
-    algorithm, integers = Algorithm.of(region), is_integer(region)
-    lines, columns = algorithm.axes
-    of_lines, of_columns = (
-        relax.const(axis.g_inverse.astype(np.float32)) for axis in algorithm.axes
-    )
-    if integers:  # exact in f32: numbers of 12 bits, and halves
-        expr = op.astype(words_of_bytes(expr, packed_elements(region, config)), "float32")
-    matrix = _panels(region, config).unpack(expr)
-    half = op.matmul(of_lines, op.reshape(matrix, (lines.reach, columns.reach * channels * n)))
-    whole = op.matmul(of_columns, op.reshape(half, (lines.taps, columns.reach, channels * n)))
-    weight = op.reshape(whole, region.inputs[1].shape)
-    return op.astype(weight, region.inputs[1].dtype) if integers else weight
-
-
-def express(
-    region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The packed weight as a Relax expression of one [*kernel, C, OC]."""
-    op, (*_, channels, n) = relax.op, region.inputs[1].shape
-    algorithm, integers = Algorithm.of(region), is_integer(region)
-    lines, columns = algorithm.axes
-    of_lines, of_columns = (relax.const(axis.g, "float64") for axis in algorithm.axes)
-    wide = op.reshape(op.astype(expr, "float64"), (lines.taps, columns.taps * channels * n))
-    half = op.reshape(op.matmul(of_lines, wide), (lines.reach, columns.taps, channels * n))
-    whole = op.astype(op.matmul(of_columns, half), "int32" if integers else "float32")
-    matrix = op.reshape(whole, (algorithm.products * channels, n))
-    packed = _panels(region, config).express(matrix)
-    if not integers:
-        return packed
-    count = packed_elements(region, config)
-    return expressed_bytes(packed, count, region.inputs[1].dtype, algorithm.bytes)
-
-
-def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of the packed weight, in elements of its type."""
-    parts = 2 if is_integer(region) else 1
-    return (parts * packed_elements(region, config),)
+PACKING = WinogradPacking()
 
 
 def packed_elements(region: Region, config: WinogradConfig) -> int:
@@ -156,14 +161,14 @@ class Winograd(ConvTemplate[WinogradConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(estimate)
     products = staticmethod(products)
-    packing = Packing(pack, unpack, packed_shape, express)
+    packing = PACKING
 
     def build(self, region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
         kernel = check(region, config, isa)
         with kernel_function("conv2d_winograd") as builder:
             x = tensor_parameter("X", region.inputs[0])
-            w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
+            w = parameter("W", PACKING.shape(region, config, isa, 1), region.inputs[1].dtype)
             operands = operand_parameters(region)
             out = tensor_parameter("Y", region.output)
             if region.is_open:
