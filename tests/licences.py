@@ -25,10 +25,13 @@ FOLDERS = (
 # it is.
 OURS = {
     "*/py.typed": "empty",
+    "microkernels/amx/*.ll": "asks Linux for AMX tiles",
     "tvm_hybrid/library/loader.cc": "the loader of an exported library",
     "tvm_hybrid/report/page/static/*": "the page of a report",
     "tvm_hybrid/runtime/thread_pool/pool.*": "the pool of threads, in C and as clang translates it",
     "tvm_hybrid/runtime/thread_pool/*.h": "its parts",
+    "tvm_hybrid/targets/cpuid.ll": "asks the CPU what it has",
+    "tvm_hybrid/tuning/rpc/stopwatch.c": "times kernels at a server",
     "tvm_hybrid/records/shipped/*.jsonl": "records of our own measurements",
     "tvm_hybrid/tuning/recordings/*.jsonl.xz": "recordings of our own measurements",
     "microkernels/machines/measurements/tile_products.json": "our own measurements",

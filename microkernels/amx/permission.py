@@ -17,6 +17,7 @@ import ctypes
 import errno
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 import tvm.tirx.script.builder.ir as I
 from tvm.tirx import Expr
@@ -37,62 +38,11 @@ _PERMISSION = "tvm_hybrid_amx_permission"
 
 # Returns 0 if tiles may be used, else the errno of Linux. The emulator is looked up each time: it
 # may be loaded after this code, and its answer, unlike that of Linux, can change.
-PERMISSION_LLVM_IR = f"""
-@tvm_hybrid_amx_granted = linkonce_odr hidden global i32 0
-@tvm_hybrid_amx_emulator = linkonce_odr hidden constant
-  [{len(EMULATOR) + 1} x i8] c"{EMULATOR}\\00"
-declare ptr @dlsym(ptr, ptr)
-
-define linkonce_odr hidden i32 @{_PERMISSION}() #0 {{
-  %known = load atomic i32, ptr @tvm_hybrid_amx_granted monotonic, align 4
-  %granted = icmp ne i32 %known, 0
-  br i1 %granted, label %yes, label %ask, !prof !0
-ask:
-  %emulator = call ptr @dlsym(ptr null, ptr @tvm_hybrid_amx_emulator)
-  %none = icmp eq ptr %emulator, null
-  br i1 %none, label %linux, label %emulated
-emulated:
-  %active = call i32 %emulator()
-  %idle = icmp eq i32 %active, 0
-  br i1 %idle, label %linux, label %yes
-linux:
-  %result = call i64 asm sideeffect "syscall",
-    "={{rax}},{{rax}},{{rdi}},{{rsi}},~{{rcx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"
-    (i64 {ARCH_PRCTL}, i64 {REQUEST}, i64 {TILE_DATA})
-  %denied = icmp ne i64 %result, 0
-  br i1 %denied, label %no, label %remember
-remember:
-  store atomic i32 1, ptr @tvm_hybrid_amx_granted monotonic, align 4
-  br label %yes
-yes:
-  ret i32 0
-no:
-  %negative = trunc i64 %result to i32
-  %errno = sub i32 0, %negative
-  ret i32 %errno
-}}
-attributes #0 = {{ alwaysinline nounwind }}
-!0 = !{{!"branch_weights", i32 1000, i32 1}}
-"""
+PERMISSION_LLVM_IR = Path(__file__).with_name("permission.ll").read_text()
 
 EMULATED = "tvm_hybrid_amx_emulated"
 # Returns whether the emulator is active, as the above asks.
-EMULATED_LLVM_IR = f"""
-@tvm_hybrid_amx_emulator_name = linkonce_odr hidden constant
-  [{len(EMULATOR) + 1} x i8] c"{EMULATOR}\\00"
-declare ptr @dlsym(ptr, ptr)
-
-define linkonce_odr hidden i32 @{EMULATED}() {{
-  %emulator = call ptr @dlsym(ptr null, ptr @tvm_hybrid_amx_emulator_name)
-  %none = icmp eq ptr %emulator, null
-  br i1 %none, label %no, label %ask
-ask:
-  %active = call i32 %emulator()
-  ret i32 %active
-no:
-  ret i32 0
-}}
-"""
+EMULATED_LLVM_IR = Path(__file__).with_name("emulated.ll").read_text()
 
 ADVICE = "run it where Linux grants them, or compile the model for a CPU without AMX"
 # Why Linux refuses, by errno; None for the rest.

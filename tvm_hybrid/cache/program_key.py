@@ -38,7 +38,7 @@ from .cache_folder import NOTE, PROGRAMS
 
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
 _READERS = ("onnx", "numpy", "ml_dtypes")
-_SOURCES = (".py", ".json", ".jsonl")  # code, descriptions of CPUs, shipped records
+_SOURCES = (".py", ".ll", ".json", ".jsonl")  # code, descriptions of CPUs, shipped records
 _IMPORTED = time.time_ns()
 _NOT_AS_GIVEN = frozenset(
     {
