@@ -9,8 +9,16 @@ from click.testing import CliRunner
 
 from microkernels.isa import target_isa
 from tools.kernel_snapshot.command import main
-from tools.kernel_snapshot.kernels import Kernel, Snapshot, differences, path_of, read, write
-from tools.kernel_snapshot.programs import LEVELS, PROGRAMS
+from tools.kernel_snapshot.kernels import (
+    LEVELS,
+    PROGRAMS,
+    Kernel,
+    Snapshot,
+    differences,
+    path_of,
+    read,
+    write,
+)
 from tvm_hybrid.targets.resolve import resolve_target
 
 PROGRAM, LEVEL = "onnx_gru_31_auto", "avx512"

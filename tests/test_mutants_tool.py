@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tools.mutants.command import ROOT, main
-from tools.mutants.mutations import MutationError, load
+from tools.mutants.runs import MutationError, load
 
 SOURCE = "def larger(a, b):\n    return a if a > b else b\n"
 TESTS = """

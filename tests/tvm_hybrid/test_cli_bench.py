@@ -13,7 +13,7 @@ import pytest
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main
 from tvm_hybrid.cli.base import console
-from tvm_hybrid.cli.bench_modes import Turns
+from tvm_hybrid.cli.bench import Turns
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from microkernels.base.errors import ModelError, VerifyError
-from tvm_hybrid.demo import file_types, published
+from tvm_hybrid.demo import file_types, models
 from tvm_hybrid.demo.__main__ import main
 from tvm_hybrid.demo.file_types import (
     Classifier,
@@ -29,9 +29,8 @@ from tvm_hybrid.demo.file_types import (
     recognise,
     sample_paths,
 )
-from tvm_hybrid.demo.models import DemoModel, QuantizeError, quantize
+from tvm_hybrid.demo.models import DemoModel, DownloadError, QuantizeError, quantize
 from tvm_hybrid.demo.perceptrons import SIZES, mlp_model
-from tvm_hybrid.demo.published import DownloadError
 
 LABELS = ("python", "randomtxt", "zip", "markdown")
 CONFIG = ClassifierConfig(
@@ -148,7 +147,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         error = "ERROR: no matching distribution found"
         return subprocess.CompletedProcess(command, state["code"], "", error)
 
-    monkeypatch.setattr(published.subprocess, "run", pip)
+    monkeypatch.setattr(models.subprocess, "run", pip)
     return state
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from . import decoders, encoders, scenes, sequences, sounds, vision
+from . import decoders, encoders, scenes, sounds
 from .graph import Form, Model
 
 OTHER_HEAD, OTHER_BATCH = "other head", "other batch"
@@ -45,10 +45,10 @@ ENTRIES: dict[str, Entry] = {
     "t5_encoder": Entry(decoders.t5_encoder),
     "t5_decoder": Entry(decoders.t5_decoder),
     "merged_decoder": Entry(decoders.merged_decoder),
-    "resnet50": Entry(vision.resnet50),
-    "squeezenet": Entry(vision.squeezenet),
-    "shufflenet": Entry(vision.shufflenet),
-    "yolo": Entry(vision.yolo),
+    "resnet50": Entry(scenes.resnet50),
+    "squeezenet": Entry(scenes.squeezenet),
+    "shufflenet": Entry(scenes.shufflenet),
+    "yolo": Entry(scenes.yolo),
     "text_detection": Entry(scenes.text_detection),
     "text_recognition": Entry(scenes.text_recognition),
     "salient_f16": Entry(scenes.salient_objects_f16),
@@ -61,11 +61,11 @@ ENTRIES: dict[str, Entry] = {
     "conv_halving": Entry(sounds.conv_halving, static=False, relatives=()),
     "voice_activity": Entry(sounds.voice_activity),
     "events": Entry(sounds.events),
-    "tagger": Entry(sequences.tagger),
-    "lstm_59": Entry(sequences.lstm_59),
-    "gru_31": Entry(sequences.gru_31),
-    "voice_embedder": Entry(sequences.voice_embedder),
-    "atoms": Entry(sequences.atoms, relatives=(OTHER_HEAD,)),
+    "tagger": Entry(sounds.tagger),
+    "lstm_59": Entry(sounds.lstm_59),
+    "gru_31": Entry(sounds.gru_31),
+    "voice_embedder": Entry(sounds.voice_embedder),
+    "atoms": Entry(sounds.atoms, relatives=(OTHER_HEAD,)),
 }
 
 SUFFIX = "_dynamic"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .attention import heads_of, joined, mixed
+from .encoders import heads_of, joined, mixed
 from .graph import CONTRIB, Form, Graph, Model, Part
 
 LOWEST = float(np.finfo(np.float32).min)

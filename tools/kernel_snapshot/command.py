@@ -23,8 +23,7 @@ from rich.progress import Progress
 
 from tvm_hybrid.cli.base.console import error_console, say
 
-from .kernels import differences, path_of, read, taken, write
-from .programs import LEVELS, PROGRAMS
+from .kernels import LEVELS, PROGRAMS, differences, path_of, read, taken, write
 
 _LINES = 40
 """Of one kernel's difference that are shown."""

@@ -13,8 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from .mutations import FOLDER, Mutation, MutationError, chosen, load
-from .runs import KILLED, Verdict, copy_tree, judge
+from .runs import FOLDER, KILLED, Mutation, MutationError, Verdict, chosen, copy_tree, judge, load
 
 ROOT = Path(__file__).resolve().parents[2]
 _EXISTING = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -26,11 +26,10 @@ from tools.open_shapes import geometric_mean, timed
 from tvm_hybrid.errors import TvmHybridError
 
 from .case import SIZES, Case, Cases
-from .elementwise import ELEMENTWISE
+from .elementwise import ELEMENTWISE, REDUCTIONS
 from .images import IMAGES
 from .moving import MOVING
 from .products import PRODUCTS
-from .reductions import REDUCTIONS
 
 CASES: Cases = {**ELEMENTWISE, **REDUCTIONS, **MOVING, **IMAGES, **PRODUCTS}
 TURNS = 9

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from .comparison import Comparison
-from .excluded import EXCLUDED
-from .files import FILES
+from .files import EXCLUDED, FILES
 from .runs import Outcome, run_file
 
 

@@ -17,7 +17,7 @@ from relay_passes.ir.decisions import DecisionLog
 from tvm_hybrid import resolve_target
 from tvm_hybrid.tvm_routes.byoc import build_pipeline
 
-from .builds import Builds
+from .runs import Builds
 
 DEFAULTS = ("default", "default_build")
 """Names of pipelines that ours stands for; a pipeline of a test's own stays."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .builds import Builds
+from .runs import Builds
 
 LONGEST = 200  # characters of an error
 builds = Builds()

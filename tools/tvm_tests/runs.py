@@ -7,10 +7,28 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+
+
+@dataclass
+class Builds:
+    """Counts what is compiled by our pipeline.
+
+    Attributes
+    ----------
+    modules : int
+        Modules that went through all of our pipeline.
+    regions : int
+        Nodes of these that templates of ours build.
+    """
+
+    modules: int = 0
+    regions: int = 0
+
 
 PLUGIN = "tools.tvm_tests.plugin"
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,7 @@ from relay_passes.ir.decisions import Decision
 
 from ..report.kernel_speed import KernelReport
 from ..report.timing import Timing
-from .bench import BenchReport, BenchRow
-from .throughput import ThroughputReport, ThroughputRow
+from .bench import BenchReport, BenchRow, ThroughputReport, ThroughputRow
 from .verify import VerifyReport
 
 NARROW, NARROW_WITH_NOTES = 100, 125

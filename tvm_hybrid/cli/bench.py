@@ -6,14 +6,349 @@ network instead. With `--predict` it runs nothing: it shows what a model of AMX 
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from microkernels.base.files import require_writable, write_whole
+
 from ..bench.peers.peers import PYTHON_VARIABLE
-from .base.models import input_options
+from .base.console import show, turns_bar, working
+from .base.models import Inputs, input_options, session_of
 from .base.options import AT_LEAST_ONE, FILE, SECONDS, Counts, compile_options, json_option
-from .bench_modes import WARMUP, BenchRequest, Turns
+
+if TYPE_CHECKING:
+    from ..bench.feeds import ProductSums
+    from ..bench.verify import Feeds
+    from ..executable.executable import Executable
+    from ..options import CompileOptions
+
+
+WARMUP = 0.1
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What was asked for; None where nothing was.
+
+    Attributes
+    ----------
+    repeat : int or None
+        Turns of each contestant.
+    seconds : float or None
+        Length of a turn.
+    duration : float or None
+        Seconds of all turns of a contestant.
+    warmup : float
+        Seconds that do not count.
+    """
+
+    repeat: int | None
+    seconds: float | None
+    duration: float | None
+    warmup: float
+
+    def __post_init__(self) -> None:
+        if self.duration is not None and self.repeat is not None:
+            raise click.UsageError("--duration and --repeat exclude each other")
+        if self.duration is not None and self.seconds == 0:
+            raise click.UsageError("--duration needs turns that take some --seconds")
+
+    def length(self, default: float) -> float:
+        """Seconds of a turn; not more than there are of all."""
+        length = default if self.seconds is None else self.seconds
+        return length if self.duration is None else min(length, self.duration)
+
+    def rounds(self, default: int, length: float) -> int:
+        """How many turns each contestant has, if a turn takes `length` by default."""
+        if self.duration is None:
+            return self.repeat or default
+        return math.ceil(self.duration / self.length(length) - 1e-9)
+
+    def of_layers(self) -> tuple[int | None, float | None]:
+        """What `--layers` takes of it.
+
+        Raises
+        ------
+        click.UsageError
+            If more was asked for.
+        """
+        if self.duration is not None or self.warmup != WARMUP:
+            raise click.UsageError("--layers goes with --repeat and --seconds")
+        return self.repeat, self.seconds
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """The arguments of `tvm-hybrid bench`; the command's help tells what they mean.
+
+    Attributes
+    ----------
+    model : Path or None
+        What is measured; None with `layers`, or for a table of predictions.
+    inputs : Inputs
+    peers : str or None
+        Names with commas.
+    turns : Turns
+    openvino_python : str or None
+    streams : tuple of int or None
+    callers : int or None
+    table : Path or None
+        Of comma-separated values.
+    layers : str or None
+        A network.
+    markdown : Path or None
+    variants, predict : bool
+    options : CompileOptions
+    as_json : bool
+    """
+
+    model: Path | None
+    inputs: Inputs
+    peers: str | None
+    turns: Turns
+    openvino_python: str | None
+    streams: tuple[int, ...] | None
+    callers: int | None
+    table: Path | None
+    layers: str | None
+    markdown: Path | None
+    variants: bool
+    predict: bool
+    options: CompileOptions
+    as_json: bool
+
+    def run(self) -> int:
+        """Does what is asked for; returns the exit code: 1 if results of ours are wrong.
+
+        Raises
+        ------
+        click.UsageError
+            If arguments exclude each other.
+        """
+        if self.streams is None and self.callers is not None:
+            raise click.UsageError("--callers are those of --streams")
+        special = self.predict or self.layers is not None
+        if self.table is not None and special:
+            raise click.UsageError(
+                "--csv writes results of a MODEL; --json has those of the others"
+            )
+        if self.streams is not None and (special or self.variants):
+            raise click.UsageError(
+                "--streams is for a MODEL; leave --predict, --layers, --variants out"
+            )
+        if self.options.keep_open and special:
+            raise click.UsageError(
+                "--predict and --layers are for known sizes; leave --keep-open out"
+            )
+        if self.predict:
+            if self.inputs or self.variants or self.layers:
+                raise click.UsageError(
+                    "--predict runs nothing; leave --input, --inputs, --variants, --layers out"
+                )
+            return self._predict()
+        if self.layers is not None:
+            if self.model or self.inputs or self.variants:
+                raise click.UsageError(
+                    "--layers makes its models; leave MODEL, --input, --inputs, --variants out"
+                )
+            return self._measure_layers(self.layers)
+        if self.markdown is not None:
+            raise click.UsageError("--markdown writes the tables of --layers")
+        if self.model is None:
+            raise click.UsageError("Missing argument 'MODEL'.")
+        if self.table is not None:
+            require_writable(self.table)
+        if self.streams is not None:
+            return self._measure_streams(self.model, self.streams)
+        return self._measure_model(self.model)
+
+    def _names(self, default: str, known: Collection[str], unknown: str) -> list[str]:
+        """The contestants; of one that is not among `known` is said what is `unknown`."""
+        names = (default if self.peers is None else self.peers).split(",")
+        for name in filter(None, names):
+            if name not in known:
+                raise click.BadParameter(f"{name!r} {unknown}")
+        return list(filter(None, names))
+
+    def _sums(self, model: Path, program: Executable, feeds: Feeds) -> ProductSums:
+        """What tells how far results may be off."""
+        from ..bench.feeds import ProductSums
+        from ..frontend import import_onnx
+        from ..runtime.feeds import arrays_of
+
+        shapes = {info.name: feeds[info.name].shape for info in program.inputs}
+        return ProductSums(import_onnx(model, shapes, arrays_of(program.values)).mod)
+
+    def _measure_model(self, model: Path) -> int:
+        from relay_passes.pipeline_options import FUSION_LEVELS
+
+        from ..bench.bench import bench
+        from ..bench.bench_tables import bench_csv, bench_table
+        from ..bench.peers.peers import PEERS
+        from ..runtime.feeds import arrays_of
+
+        names = self._names("ort,stock", PEERS, f"is not one of {', '.join(PEERS)}")
+        if self.variants and self.options.fusion != FUSION_LEVELS[0]:
+            raise click.UsageError("--variants measures every level of fusion; leave --fusion out")
+        session = session_of(model, self.options, self.inputs.given)
+        program = session.executable
+        feeds, _ = self.inputs.feeds_of(program)
+        options = replace(self.options, values=arrays_of(program.values))
+        lower = {
+            level: session_of(model, replace(options, fusion=level, dump_ir=None), {})
+            for level in (FUSION_LEVELS[1:] if self.variants else ())
+        }
+        shapes = {info.name: feeds[info.name].shape for info in program.inputs}
+        options = replace(options, shapes=shapes, **program.manifest.chosen())
+        sums = self._sums(model, program, feeds)
+        with turns_bar(f"measuring {model.name}") as (step, turned):
+            report = bench(
+                session,
+                model,
+                feeds,
+                threads=program.num_threads,
+                flops=sums.flops,
+                tolerance=sums.tolerance(options.precision),
+                options=options,
+                peers=names,
+                rounds=self.turns.rounds(10, 0.1),
+                seconds=self.turns.length(0.1),
+                warmup=self.turns.warmup,
+                openvino_python=self.openvino_python,
+                variants=lower,
+                progress=step,
+                turns=turned,
+            )
+        if self.table is not None:
+            write_whole(self.table, bench_csv(report))
+        ours = "" if report.precision == "auto" else f", our precision: {report.precision}"
+        ours += "" if report.fusion == "coarse" else f", our fusion: {report.fusion}"
+        ours += "" if report.fast_math == "default" else f", fast_math: {report.fast_math}"
+        show(report, self.as_json, bench_table([report], f"threads: {report.threads}{ours}"))
+        return 1 if report.wrong else 0
+
+    def _measure_streams(self, model: Path, streams: tuple[int, ...]) -> int:
+        from ..bench.bench import measure_throughput
+        from ..bench.bench_tables import bench_csv, throughput_table
+        from ..library.artifact import is_library
+        from ..runtime.threads import resolve_threads
+        from ..session.inference_session import InferenceSession
+        from ..targets.resolve import threads_of
+
+        given, options = self.inputs.given, self.options
+        names = self._names(
+            "ort,openvino", ("ort", "openvino"), "has no streams; ort and openvino can be measured"
+        )
+        if options.threads is not None or is_library(model):
+            raise click.UsageError(
+                "--streams shares out a number of --threads: it takes neither a place nor a library"
+            )
+        threads = resolve_threads(threads_of(options.target, options.num_threads), here=True)
+        shares = {count: max(1, threads // count) for count in streams}
+        programs = {
+            share: session_of(
+                model, replace(options, num_threads=share, dump_ir=None), given
+            ).executable
+            for share in dict.fromkeys(shares.values())
+        }
+        sessions = {
+            count: InferenceSession(programs[share], streams=count)
+            for count, share in shares.items()
+        }
+        program = programs[shares[streams[0]]]
+        feeds, _ = self.inputs.feeds_of(program)
+        precision = program.manifest.precision
+        with turns_bar(f"measuring {model.name}") as (step, turned):
+            report = measure_throughput(
+                sessions,
+                model,
+                feeds,
+                threads=threads,
+                tolerance=self._sums(model, program, feeds).tolerance(precision),
+                known=[value.name for value in program.values],
+                callers=self.callers,
+                peers=names,
+                rounds=self.turns.rounds(5, 1.0),
+                seconds=self.turns.length(1.0),
+                warmup=self.turns.warmup,
+                precision=precision,
+                openvino_python=self.openvino_python,
+                progress=step,
+                turns=turned,
+            )
+        if self.table is not None:
+            write_whole(self.table, bench_csv(report))
+        ours = "" if precision == "auto" else f", our precision: {precision}"
+        title = f"{report.model}, threads: {threads}{ours}"
+        show(report, self.as_json, throughput_table(report, title))
+        return 1 if report.wrong else 0
+
+    def _measure_layers(self, network: str) -> int:
+        """With the number of threads in the options; without one, with one and with all."""
+        from ..bench.conv_layers import measure_layers
+        from ..bench.layer_models import NETWORKS, layer_tables, markdown_page
+        from ..options import given
+        from ..runtime.threads import resolve_threads
+
+        options = self.options
+        repeat, seconds = self.turns.of_layers()
+        if network not in NETWORKS:
+            raise click.BadParameter(f"{network!r} is not one of {', '.join(NETWORKS)}")
+        if given(options) - {"num_threads", "fast_math", "records"}:
+            raise click.UsageError(
+                "--layers goes with --threads, --fast-math and --records, and no other way to "
+                "compile"
+            )
+        names = self._names(
+            "ort,openvino", ("ort", "openvino"), "measures no layers; ort and openvino do"
+        )
+        if self.markdown is not None:
+            require_writable(self.markdown)
+        everything = resolve_threads(options.num_threads, here=True)
+        with working(f"measuring the layers of {network}") as step:
+            report = measure_layers(
+                network,
+                NETWORKS[network],
+                sorted({options.num_threads or 1, everything}),
+                peers=names,
+                rounds=repeat or 20,
+                seconds=0.03 if seconds is None else seconds,
+                openvino=self.openvino_python,
+                options=options,
+                progress=step,
+            )
+        if self.markdown is not None:
+            write_whole(self.markdown, markdown_page(report))
+        show(report, self.as_json, *layer_tables(report))
+        return 1 if any(row.wrong for row in report.rows) else 0
+
+    def _predict(self) -> int:
+        """Predictions for a model, or for the table of shapes."""
+        from ..bench.predict import predict_model, predict_shapes, predict_tables
+        from ..options import target_of
+        from ..runtime.threads import resolve_threads
+        from ..targets.resolve import threads_of
+
+        model, options = self.model, self.options
+        if options.threads is not None or options.weights is not None:
+            raise click.UsageError(
+                "--predict runs nothing: give --threads a number, and no --weights"
+            )
+        threads = resolve_threads(threads_of(options.target, options.num_threads))
+        options = replace(options, target=options.target or "spr")
+        if model is None:
+            report = predict_shapes(target_of(options), options.num_threads or 1)
+        else:
+            with working(f"predicting {model.name}"):
+                report = predict_model(model, options, threads, name=model.stem)
+        advice = [report.advice] if report.advice else []
+        show(report, self.as_json, *predict_tables(report), *advice)
+        return 0
 
 
 @click.command("bench")

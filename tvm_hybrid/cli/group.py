@@ -43,7 +43,7 @@ COMMANDS = {
     "calibrate": "machine",
     "kernels": "machine",
     "doctor": "machine",
-    "completion": "completion",
+    "completion": "machine",
 }
 """Commands in the order of a user's work, and the module of each."""
 

@@ -26,6 +26,7 @@ from .base.options import AT_LEAST_ONE, FILE, json_option
 if TYPE_CHECKING:
     from ..runtime.topology import Cpu, Topology
 
+
 _COLOURS = {"ok": "", "warning": "yellow", "bad": "bold red"}
 
 
@@ -307,3 +308,26 @@ def _first_line(command: list[str]) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return f"{command[0]} does not run: {error}"
     return done.stdout.partition("\n")[0]
+
+
+# `tvm-hybrid completion bash|zsh|fish`: what a shell needs to complete commands and options.
+
+
+VARIABLE = "_TVM_HYBRID_COMPLETE"
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Prints the script that lets SHELL complete commands, options, targets and files.
+
+    Write it where your shell looks for completions, as the examples do; a new shell then knows it.
+    """
+    from click.shell_completion import get_completion_class
+
+    root = context.find_root()
+    found = get_completion_class(shell)
+    assert found is not None  # click has all three
+    source = found(root.command, {}, "tvm-hybrid", VARIABLE).source()
+    click.echo(source.strip("\n"))

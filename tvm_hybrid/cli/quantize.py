@@ -109,7 +109,7 @@ def command(
             "--weights 4, which need none"
         )
     from ..quantization import quantize
-    from ..quantization.quantize_table import accuracy_table, lines, time_table
+    from ..quantization.quantize_model import accuracy_table, lines, time_table
 
     with working(f"quantising {model.name}") as step:
         report = quantize(

@@ -131,9 +131,8 @@ def record_spaces(names: tuple[str, ...], folder: Path, cpu: int | None, only_li
     from tir_schedules.core.template import template_for
 
     from ..bench.public_regions import public_names, public_regions
-    from ..records.config_space import ConfigSpace
-    from ..records.locked_file import require_appendable
-    from ..records.record_store import RecordStore, latest
+    from ..records.record_file import require_appendable
+    from ..records.record_store import ConfigSpace, RecordStore, latest
     from ..targets.resolve import resolve_target
     from ..tuning.measuring.local_measurer import LocalMeasurer
     from ..tuning.recordings.record_space import record_space

@@ -15,8 +15,7 @@ from rich.text import Text
 from microkernels.base.errors import ModelError, TvmHybridError, VerifyError
 
 from ..bench.bench import BenchReport
-from .models import DemoModel, Steps
-from .published import Member, fetch
+from .models import DemoModel, Member, Steps, fetch
 
 STEPS = 4
 

@@ -18,8 +18,7 @@ from microkernels.base.errors import ModelError, VerifyError
 
 from ..bench.bench import BenchReport
 from ..frontend.onnx.reader.read_model import read_model
-from .models import DemoModel, Steps
-from .published import Member, fetch
+from .models import DemoModel, Member, Steps, fetch
 
 STEPS = 6
 

@@ -33,10 +33,9 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SAMPLE, SymbolicSize
 from tir_schedules.core.template import Template, template_for
 
-from .config_space import ConfigSpace, flat_fields
 from .record import Record
 from .record_file import Located
-from .record_store import Found, trusted
+from .record_store import ConfigSpace, Found, flat_fields, trusted
 
 FARTHEST = 0.5
 """The largest distance: a factor of 1.41 in some size. On the package's recordings, loans between

@@ -19,9 +19,8 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core.template import has_template, template_for
 
-from .locked_file import locked, not_written, real_path, replace_lines
 from .record import Record
-from .record_file import Line, Located, read_lines
+from .record_file import Line, Located, locked, not_written, read_lines, real_path, replace_lines
 from .record_store import RecordStore, config_key, latest, trusted, why_not_built
 
 logger = logging.getLogger("tvm_hybrid")

@@ -33,7 +33,7 @@ from ..options import (
     setting_of,
     target_of,
 )
-from ..records.locked_file import require_appendable
+from ..records.record_file import require_appendable
 from ..records.record_lookup import RecordLookup, arrangements_of, layouts_of
 from ..records.record_store import RecordStore
 from ..runtime.places import on_cpus
@@ -44,7 +44,7 @@ from .measuring.local_measurer import LocalMeasurer
 from .measuring.measure import Measurer, Replay
 from .measuring.model_race import race
 from .rpc.measurer import RpcMeasurer, Servers, find_servers
-from .rpc.tracker import Address
+from .rpc.worker import Address
 from .search.strategies import DEFAULT_STRATEGY, check_strategy
 from .tune_arrangements import SHARE, ArrangementResult, tune_arrangements
 from .tune_regions import tune_regions

@@ -15,10 +15,9 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
-from ..records.config_space import ConfigSpace
 from ..records.record import Record
 from ..records.record_file import Located
-from ..records.record_store import RecordStore, config_key, trusted
+from ..records.record_store import ConfigSpace, RecordStore, config_key, trusted
 from .measuring.sampling import MARGIN
 from .recordings.simulate import earlier_records
 from .search.strategies import FAILED, MakeStrategy, SearchStrategy, SearchTask, make_strategy

@@ -25,11 +25,10 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.schedule import schedule_generic
 
-from .metaschedule.anchor import read_anchor
 from .metaschedule.recognize import region_of
 from .metaschedule.schedule import schedule_product
 from .metaschedule.space import machine_of
-from .metaschedule.tiling import vector_configs
+from .metaschedule.tiling import read_anchor, vector_configs
 from .metaschedule.trace import first_line
 from .metaschedule.workload import normalized
 from .tensorized import tensorize

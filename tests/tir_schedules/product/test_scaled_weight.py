@@ -23,8 +23,7 @@ from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
-from tvm_hybrid.tuning.verification.arguments import random_arguments
-from tvm_hybrid.tuning.verification.bounds import expected_result
+from tvm_hybrid.tuning.verification.bounds import expected_result, random_arguments
 
 
 def scaled_region(

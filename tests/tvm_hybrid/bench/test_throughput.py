@@ -14,11 +14,11 @@ from rich.console import Console
 
 from tvm_hybrid import InferenceSession
 from tvm_hybrid import compile as compile_model
+from tvm_hybrid.bench.bench import ThroughputReport, measure_throughput
 from tvm_hybrid.bench.bench_tables import bench_csv, throughput_table
 from tvm_hybrid.bench.compare import Tolerance
 from tvm_hybrid.bench.peers.contestants import LoadTurn, load_turn, total_rate
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
-from tvm_hybrid.bench.throughput import ThroughputReport, measure_throughput
 
 from ..onnx_models import saved
 

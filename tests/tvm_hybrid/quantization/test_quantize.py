@@ -14,8 +14,8 @@ from microkernels.base.errors import FeedError, QuantizeError
 from microkernels.isa import LADDER, isa_named
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.cli import main
+from tvm_hybrid.quantization.onnx_quantizer import settings_for
 from tvm_hybrid.quantization.quantize_model import accuracies
-from tvm_hybrid.quantization.settings import settings_for
 
 from ..onnx_models import saved, two_layers
 

@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from microkernels.base.errors import RecordError
-from tvm_hybrid.records import locked_file
-from tvm_hybrid.records.locked_file import lock_of, replace_lines
+from tvm_hybrid.records import record_file
 from tvm_hybrid.records.record import Record
-from tvm_hybrid.records.record_file import RecordFile
+from tvm_hybrid.records.record_file import RecordFile, lock_of, replace_lines
 from tvm_hybrid.records.record_store import RecordStore
 
 from ..tuning.conftest import MakeRecord
@@ -264,7 +263,7 @@ def test_a_lock_that_is_never_released(
     tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "r.jsonl"
-    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(record_file, "LOCK_SECONDS", 0.05)
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLDER, f"{path}.lock"],
         stdin=subprocess.PIPE,

@@ -12,8 +12,7 @@ import pytest
 
 from tvm_hybrid.errors import FeedError, QueueFullError, ShapeError
 from tvm_hybrid.runtime.tensors import TensorInfo
-from tvm_hybrid.serve.app import InferRequest, InputTensor, answer, array_of
-from tvm_hybrid.serve.batching import Batcher
+from tvm_hybrid.serve.app import Batcher, InferRequest, InputTensor, answer, array_of
 from tvm_hybrid.session.node_arg import NodeArg
 
 

@@ -11,8 +11,8 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
-from tvm_hybrid.records.config_space import ConfigSpace
 from tvm_hybrid.records.record import Record, make_record
+from tvm_hybrid.records.record_store import ConfigSpace
 
 MACHINE = Machine("here", isa_named("avx512"))
 

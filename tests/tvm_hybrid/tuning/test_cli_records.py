@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tvm_hybrid.cli import main
-from tvm_hybrid.records.locked_file import append_line
-from tvm_hybrid.records.record_file import RecordFile
+from tvm_hybrid.records.record_file import RecordFile, append_line
 
 from .conftest import MakeRecord
 

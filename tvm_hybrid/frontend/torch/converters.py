@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,17 +12,91 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from microkernels.base.errors import UnsupportedOperatorError
 
-from .along_axis import ALONG_AXIS, concatenate, cut
-from .arithmetic import ARITHMETIC, cast, clamp, product
-from .functions import FUNCTIONS, TRUSTED, hardsigmoid, hardswish
+from ..expressions import emit
+from .functions import ARITHMETIC, FUNCTIONS, TRUSTED, cast, clamp, hardsigmoid, hardswish, product
 from .images import antialiased, average, bilinear, nearest, resize, sampled
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 from .recurrent import RECURRENT, drops_out
-from .reductions import REDUCTIONS, mean
+from .reductions import ALONG_AXIS, REDUCTIONS, concatenate, cut, mean
 from .scattering import scatter
 from .sizes import Sizes
-from .tvm_converters import torch_converters
+
+_NARROW = ("bfloat16", "float16")
+# Which operands are widened where they are bfloat16.
+_PRODUCTS: dict[str, tuple[int, ...]] = {
+    "mm.default": (),
+    "bmm.default": (),
+    "addmm.default": (0,),
+}
+_WIDENED = (
+    "convolution.default",
+    "_native_batch_norm_legit_no_training.default",
+    *("native_layer_norm.default", "native_group_norm.default"),
+    *("_softmax.default", "_log_softmax.default"),
+    *("mean.dim", "mean.default", "sum.dim_IntList"),
+    *("gelu.default", "erf.default", "silu.default"),
+    *("avg_pool2d.default", "avg_pool3d.default", "_adaptive_avg_pool2d.default"),
+)
+
+
+def torch_converters(own: Mapping[str, Converter]) -> dict[str, Converter]:
+    """Converters for TVM's importer of torch programs, in place of its own of these names.
+
+    Parameters
+    ----------
+    own : mapping of str to callable
+        Converters that are used where they are, instead of TVM's.
+    """
+    return {name: _converter(name, own.get(name)) for name in (*_PRODUCTS, *_WIDENED)}
+
+
+def _converter(name: str, own: Converter | None) -> Converter:
+    """A converter with operands in float32 and a rounded result where they are narrow."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        def plain(node: Any) -> Any:
+            return importer.create_convert_map()[name](node) if own is None else own(node, importer)
+
+        narrow = {
+            each: dtype
+            for each in node.all_input_nodes
+            if (dtype := _dtype(importer.env.get(each))) in _NARROW
+        }
+        if not narrow:
+            return plain(node)
+        before = {each: importer.env[each] for each in narrow}
+        for each in _to_widen(name, node, narrow):
+            importer.env[each] = emit(relax.op.astype(before[each], "float32"))
+        try:
+            result = plain(node)
+        finally:
+            importer.env.update(before)
+        return _rounded(result, next(iter(narrow.values())))
+
+    return convert
+
+
+def _to_widen(name: str, node: Any, narrow: dict[Any, str]) -> Iterable[Any]:
+    """The operands that are to be float32."""
+    if name not in _PRODUCTS or "float16" in narrow.values():
+        return list(narrow)
+    return [node.args[number] for number in _PRODUCTS[name] if node.args[number] in narrow]
+
+
+def _rounded(value: Any, dtype: str) -> Any:
+    """A value, or the first of several, in a narrow type; statistics beside it stay as they are."""
+    if isinstance(value.ty, relax.TupleType):
+        items = [relax.TupleGetItem(value, number) for number in range(len(value.ty.fields))]
+        first = _rounded(emit(items[0]), dtype)
+        return emit(relax.Tuple([first, *map(emit, items[1:])]))
+    return emit(relax.op.astype(value, dtype)) if _dtype(value) == "float32" else value
+
+
+def _dtype(value: Any) -> str:
+    """The type of a tensor's elements; "" of anything else."""
+    return str(getattr(getattr(value, "ty", None), "dtype", ""))
+
 
 Converter = Callable[..., Any]  # (node, importer) -> value
 

@@ -26,7 +26,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, all_templates, template_for
 
 from ...runtime.feeds import tensor_of
-from ..verification.arguments import element_type
+from ..verification.bounds import element_type
 from ..verification.chain_bounds import known_case
 from .sampling import Effort, interruptions_of, sample_in_turns
 

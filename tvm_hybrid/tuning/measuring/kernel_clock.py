@@ -26,7 +26,7 @@ from relay_passes.lower.launch_few import made_for, pipeline_for
 from relay_passes.pipeline_options import PipelineOptions
 
 from ...runtime.threads import use_threads
-from ..verification.arguments import element_type
+from ..verification.bounds import element_type
 from .case import Kernel, Rotation, time_in_turns
 from .child_process import Answers, ChildProcess, die_with
 from .sampling import Effort

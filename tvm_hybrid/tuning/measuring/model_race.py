@@ -15,7 +15,7 @@ from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 
 from ...runtime.threads import use_threads
-from ..verification.arguments import FLOATS, element_type
+from ..verification.bounds import FLOATS, element_type
 from .case import Sampled, time_in_turns
 from .sampling import Effort
 

@@ -17,9 +17,8 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-from ...records.config_space import ConfigSpace
 from ...records.record import Record, make_record
-from ...records.record_store import RecordStore, config_key, latest
+from ...records.record_store import ConfigSpace, RecordStore, config_key, latest
 from ..measuring.measure import Candidates, Measurer
 from ..measuring.sampling import RECORDING_EFFORT, Effort
 

@@ -28,11 +28,10 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
-from ...records.config_space import ConfigSpace
 from ...records.nearest_record import NearestRecords
 from ...records.record import Record
 from ...records.record_file import COMPRESSED, Located, read_records
-from ...records.record_store import RecordStore, latest, ranked
+from ...records.record_store import ConfigSpace, RecordStore, latest, ranked
 from ..search.strategies import FAILED, SearchTask, make_strategy
 
 logger = logging.getLogger("tvm_hybrid")

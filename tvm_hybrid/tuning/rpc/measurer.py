@@ -26,8 +26,7 @@ from ..measuring.child_process import ChildProcess, wait_for
 from ..measuring.local_measurer import ProcessMeasurer
 from ..measuring.measure import Measurement
 from ..measuring.worker import BUILDING, Job, Lost, Stage, WorkerProcess
-from .tracker import Address, Tracker
-from .worker import CONNECTING, TRYING, WAITING, RemoteSetting, server_cpu
+from .worker import CONNECTING, TRYING, WAITING, Address, RemoteSetting, Tracker, server_cpu
 
 CONNECT_SECONDS = 10.0
 """A server that does not greet for so long is lost."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...records.config_space import ConfigSpace
+from ...records.record_store import ConfigSpace
 
 Objective = Literal["rank", "regression"]
 

@@ -15,7 +15,7 @@ from tir_schedules.core.loop_nest import KINDS, Loop, LoopNest
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-from ...records.config_space import ConfigSpace
+from ...records.record_store import ConfigSpace
 
 
 @dataclass(frozen=True)

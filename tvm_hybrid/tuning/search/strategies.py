@@ -21,8 +21,8 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from ...records.config_space import ConfigSpace
 from ...records.record import Record
+from ...records.record_store import ConfigSpace
 
 FAILED = 0.0
 """The score of a configuration that did not run, or was wrong."""

@@ -23,7 +23,7 @@ from ...records.record import Record
 from ...records.record_store import config_key
 from ...report.kernel_speed import Roof, measure_roof
 from ...targets.resolve import cpu_name, host_target
-from ..verification.arguments import element_type
+from ..verification.bounds import element_type
 
 PANEL = (5.2, 4.2)
 LONGEST_LABEL = 46

@@ -1,4 +1,9 @@
-"""Is a candidate right? A region's meaning, and how far off a correct kernel may be.
+"""Random arguments for a region that make a wrong kernel show, and how far off a right one may be.
+
+Zero points lie within their types, scales are positive, 8-bit tensors use all 256 values. Where a
+region quantises something, a value that is too loud saturates everywhere, and one that is too quiet
+rounds to the same integer everywhere: then a wrong product would go unnoticed. So the arguments are
+drawn at several volumes, until every quantisation yields many different integers.
 
 A float anchor sums n products, each rounded to u = 2^-24. Probabilistic analysis (Higham and
 Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, section 3) puts the error of
@@ -17,28 +22,278 @@ and smaller. So an integer may be off by one only where such a difference decide
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from microkernels.base.arrays import RANGES
-from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.core.region import Region, Step
-from tir_schedules.core.template import Template, template_for
-from tir_schedules.epilogue.epilogue import (
-    SPECIAL_STEPS,
-    epilogue_reference,
-    is_exact,
-    region_result,
-)
-from tir_schedules.product.batch_matmul import product_types
+from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.template import Template
+from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, epilogue_reference, is_exact
+from tir_schedules.epilogue.quantize_steps import WORD
 from tir_schedules.product.zero_points import own_range
+from tvm_hybrid.runtime.feeds import BFLOAT16
 
-from .arguments import FLOATS, anchor_result, element_type, random_arguments, terms_of_a_sum
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+VOLUMES = (1.0, 2.0**-3, 2.0**3, 2.0**-6, 2.0**6, 2.0**-10, 2.0**10)
+ENOUGH = 48
+"""Different integers of one quantisation with which no other volume is tried."""
+
+QUANTIZING = ("quantize", "requantize")
+SCALES = (0.01, 0.05)
+_TYPICAL_PRODUCT = 5000.0  # of two random 8-bit integers, zero points subtracted
+_STEPS = 60.0  # of a quantisation, that a random sum reaches
+_BEYOND = 16  # quantised values reach that many steps past the ends of their type
+
+
+def random_arguments(
+    region: Region,
+    template: Template[Any],
+    seed: int,
+    known: Mapping[int, np.ndarray] | None = None,
+) -> list[np.ndarray]:
+    """Inputs, unpacked, and operands, in the order of the kernel's parameters.
+
+    Float inputs are normal, constant ones (weights) scaled so that sums stay near one. Operands lie
+    in [0.5, 1.5], where a division, a root or a logarithm is well conditioned; those that an
+    integer product is multiplied by bring it near one.
+
+    Parameters
+    ----------
+    region : Region
+        The region.
+    template : Template
+        Its template, whose `reference` tells what is quantised.
+    seed : int
+        Of the generator.
+    known : mapping or None
+        Arguments that are not drawn, by their number.
+    """
+
+    def draw(volume: float) -> list[np.ndarray]:
+        drawn = _Draw(region, seed, volume).arrays()
+        return [(known or {}).get(number, array) for number, array in enumerate(drawn)]
+
+    if all(step.op not in QUANTIZING for step in region.epilogue):
+        return draw(1.0)
+    best, most = draw(VOLUMES[0]), -1
+    for volume in VOLUMES:
+        arrays = draw(volume)
+        found = _different_integers(region, template, arrays)
+        if found > most:
+            best, most = arrays, found
+        if most >= min(ENOUGH, region.output.size // 4):
+            break
+    return best
+
+
+def _different_integers(region: Region, template: Template[Any], arrays: list[np.ndarray]) -> int:
+    """Of the quantisation that has fewest; -1 if what is requantised leaves the 16 bits that it is
+    known to fit in."""
+    inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
+    result, own = anchor_result(region, template, inputs), own_range(region, inputs)
+    counts = []
+    for number, step in enumerate(region.epilogue):
+        if step.op == "requantize" and not _fits(region, number, result, operands):
+            return -1
+        if step.op in QUANTIZING:
+            beginning = region.replace(epilogue=region.epilogue[: number + 1])
+            with np.errstate(all="ignore"):
+                counts.append(len(np.unique(epilogue_reference(beginning, result, operands, own))))
+    return min(counts)
+
+
+def _fits(region: Region, number: int, result: np.ndarray, operands: list[np.ndarray]) -> bool:
+    """Whether what a step requantises fits in 16 bits before it is saturated."""
+    before = region.epilogue[:number]
+    values: list[np.ndarray] = [result, *operands]
+    for last, step in enumerate(before):
+        if step.op == "constant":
+            values.append(np.asarray(step.value))
+        else:
+            values.append(
+                epilogue_reference(region.replace(epilogue=before[: last + 1]), result, operands)
+            )
+    value, zero_point, *factors = (
+        values[arg].astype(np.float64) for arg in region.epilogue[number].args
+    )
+    for factor in factors:
+        value = value * factor
+    return bool(np.all(np.abs(value + zero_point) < WORD))
+
+
+class _Draw:
+    """One set of arguments."""
+
+    def __init__(self, region: Region, seed: int, volume: float) -> None:
+        self.region, self.volume = region, volume
+        self.generator = np.random.default_rng(seed)
+
+    @functools.cached_property
+    def is_product(self) -> bool:
+        """Whether the anchor is a product of 8-bit integers."""
+        inputs = self.region.inputs
+        return "bits" not in self.region.attrs and len(inputs) > 1 and inputs[1].dtype in RANGES
+
+    @functools.cached_property
+    def terms(self) -> int:
+        return terms_of_a_sum(self.region)
+
+    def arrays(self) -> list[np.ndarray]:
+        if "bits" in self.region.attrs:
+            found = self._of_narrow_weight()
+        elif self.is_product:
+            found = self._of_integer_product()
+        else:
+            found = [self._plain(tensor) for tensor in self.region.inputs]
+        found += [self._operand(number) for number in range(len(self.region.operands))]
+        return [np.asarray(array, order="C") for array in found]
+
+    def _plain(self, tensor: Tensor) -> np.ndarray:
+        """An input of a float product, a normalisation or an elementwise region."""
+        if tensor.dtype not in FLOATS:
+            return self._integers(tensor)
+        array = self.generator.standard_normal(tensor.shape)
+        factor = 1 / math.sqrt(self.terms) if tensor.constant else 1.0
+        # A normalisation undoes what its input is multiplied by, so take the constants if any.
+        if tensor.constant or not any(other.constant for other in self.region.inputs):
+            factor *= self.volume
+        return (array * factor).astype(element_type(tensor.dtype))
+
+    def _of_integer_product(self) -> list[np.ndarray]:
+        """A, B, and their zero points as `zero_point_inputs` has them."""
+        region, generator = self.region, self.generator
+        a, b, *further = region.inputs
+        points: dict[str, np.ndarray] = {}
+        for name, tensor in zip(zero_point_inputs(region), further, strict=True):
+            if name == "range":
+                points[name] = self._range()
+            else:
+                limits = np.iinfo(b.dtype if name == "b" else quantized_dtype(region))
+                drawn = generator.integers(limits.min, limits.max + 1, tensor.shape)
+                points[name] = np.asarray(drawn).astype(tensor.dtype)
+        left = self._quantizable(a, points) if a.dtype in FLOATS else self._integers(a)
+        right = self._integers(b)
+        if self.volume < 1 and not self._factors:
+            zero = points.get("b", region.attrs.get("b_zero_point", 0))
+            quieter = np.rint((right - np.asarray(zero, np.float64)) * self.volume) + zero
+            right = quieter.astype(b.dtype)
+        return [left, right, *points.values()]
+
+    def _quantizable(self, tensor: Tensor, points: dict[str, np.ndarray]) -> np.ndarray:
+        """A f32 tensor that the kernel quantises: a little past both ends of the type."""
+        attrs = self.region.attrs
+        if attrs["a_scale"] == "dynamic":
+            return self.generator.standard_normal(tensor.shape).astype(tensor.dtype)
+        if attrs["a_scale"] == "range":
+            scale, zero = map(float, points["range"])
+        else:
+            scale = self.region.real("a_scale")
+            zero = self.region.real("a_zero_point", 0)
+        low, high = RANGES[str(attrs["a_quantize"])]
+        steps = self.generator.uniform(low - _BEYOND, high + _BEYOND, tensor.shape)
+        return ((steps - zero) * scale).astype(tensor.dtype)
+
+    def _of_narrow_weight(self) -> list[np.ndarray]:
+        """A, Wq, scales, and zero points: integers that a value of the weight may have."""
+        region, generator = self.region, self.generator
+        a, weight, scale, *zeros = region.inputs
+        values = 2 ** region.integer("bits")
+        first = 0 if weight.dtype == "uint8" else -values // 2
+        step = 2 / (values * math.sqrt(self.terms))
+        return [
+            self._plain(a),
+            self._integers(weight),
+            generator.uniform(0.5 * step, 1.5 * step, scale.shape).astype(scale.dtype),
+            *(
+                generator.integers(first, first + values, tensor.shape).astype(tensor.dtype)
+                for tensor in zeros
+            ),
+        ]
+
+    def _operand(self, number: int) -> np.ndarray:
+        """An operand, as its users want it."""
+        region, generator = self.region, self.generator
+        tensor, value = region.operands[number], number + 1
+        uses = [(step, step.args.index(value)) for step in region.epilogue if value in step.args]
+        kinds = {(step.op, place) for step, place in uses}
+        if any(op == "item" for op, _ in kinds):
+            return self._range()
+        if kinds & {("requantize", 2), ("requantize", 3)}:
+            array = generator.uniform(0.5, 1.5, tensor.shape)
+            if ("requantize", 2) in kinds:  # sums to some tens of steps
+                array *= _STEPS / (_TYPICAL_PRODUCT * math.sqrt(self.terms))
+            return array.astype(tensor.dtype)
+        if kinds & {("quantize", 1), ("dequantize", 1)}:
+            return generator.uniform(*SCALES, tensor.shape).astype(tensor.dtype)
+        for step, place in uses:
+            if step.op in ("quantize", "dequantize") and place == 2:
+                return self._zero_points(tensor, step)
+        if tensor.dtype not in FLOATS:
+            return self._integers(tensor)
+        loudness = 1.0
+        if number in self._factors:
+            loudness = self.volume / (_TYPICAL_PRODUCT * math.sqrt(self.terms))
+        array = generator.uniform(0.5, 1.5, tensor.shape) * loudness
+        return array.astype(element_type(tensor.dtype))
+
+    @functools.cached_property
+    def _factors(self) -> set[int]:
+        """The operands that an integer product is multiplied by."""
+        if not self.is_product:
+            return set()
+        scaled = [step for step in self.region.epilogue if step.op == "multiply"]
+        return {
+            number
+            for number, tensor in enumerate(self.region.operands)
+            if tensor.dtype in FLOATS
+            and tensor.size == max((1, *tensor.shape[-1:]))  # others gate what is already scaled
+            and any(number + 1 in step.args for step in scaled)
+        }
+
+    def _zero_points(self, tensor: Tensor, step: Step) -> np.ndarray:
+        """Zero points of a step's 8-bit type; the smaller half of both if that is not known."""
+        if step.op == "quantize":
+            low, high = RANGES[step.dtype]
+        else:
+            low, high = RANGES.get(tensor.dtype, (0, 127))
+        return self.generator.integers(low, high + 1, tensor.shape).astype(tensor.dtype)
+
+    def _range(self) -> np.ndarray:
+        """Scale and zero point of a dynamic quantisation."""
+        scale = self.generator.uniform(*SCALES)
+        return np.array([scale, self.generator.integers(0, 256)], np.float32)
+
+    def _integers(self, tensor: Tensor) -> np.ndarray:
+        if tensor.dtype == "bool":
+            return self.generator.integers(0, 2, tensor.shape).astype(bool)
+        low, high = RANGES.get(tensor.dtype, (-100, 100))
+        drawn = self.generator.integers(low, high + 1, tensor.shape)
+        return np.asarray(drawn).astype(tensor.dtype)
+
+
+def anchor_result(region: Region, template: Template[Any], inputs: list[np.ndarray]) -> np.ndarray:
+    """The anchor's result by the template's reference, in the shape that the epilogue gives it."""
+    return template.reference(region, inputs).reshape(region.output.shape)
+
+
+def terms_of_a_sum(region: Region) -> int:
+    """About how many values are summed for one output; at least the longest row of an input."""
+    elements = sum(tensor.size for tensor in region.inputs)
+    rows = max((tensor.shape[-1] for tensor in region.inputs if tensor.shape), default=1)
+    return max(1, rows, min(elements // max(1, region.output.size), elements))
+
+
+def element_type(name: str) -> np.dtype:
+    """The NumPy type of elements."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
 
 F32_UNIT = 2.0**-24
 NARROW_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -196,241 +451,3 @@ class _Evaluation:
 def as_stored(region: Region, value: np.ndarray) -> np.ndarray:
     """A result of the region's shape in the order of dimensions in which kernels store it."""
     return value.transpose(region.numbers("out_axes", range(value.ndim)))
-
-
-# Arguments for an attention, and how far off a correct kernel of one may be.
-#
-#     s = epilogue(q k)    p = softmax(s)    out = epilogue(p v)
-#
-# Kernels keep powers, probabilities or neither of them in the type that the second product
-# multiplies and divide before or after it, so nothing less than an analysis of the whole says what
-# is right. The value is that of exact sums and, if they are floats, of probabilities that are not
-# rounded. With u = 2^-24, element by element:
-#
-# - A score is off by (d + 2) u |q| |k| (Higham, "Accuracy and Stability of Numerical Algorithms",
-#   2002, section 3.1); its epilogue is evaluated at both ends of that, and with the rounding of
-#   every
-#   single step. 4 u of its distance to the largest score of its row come on top, for the exponent.
-# - A score's error delta multiplies its power by e^delta and, through the sum of the row, every
-#   probability by at most e^(mean delta), the mean weighted by the probabilities.
-# - A sum of n powers, and the product with v, are off by 8 sqrt(n) u (see bounds.py) of the sum of
-#   the magnitudes.
-# - Floats that are narrower than f32 (of unit h) round each probability, or its power, by itself. A
-#   rounding is uniform in [-h, h] of the probability at most, so the sum of n of them is beyond
-#   5 sqrt(sum (h p v)^2) with a probability of 2 e^-37 (Hoeffding, "Probability inequalities for
-#   sums
-#   of bounded random variables", 1963, by the bound on moments in section 4; a uniform number in
-#   [-a, a] is subgaussian with variance a^2 / 3), and never beyond h sum |p v|: the smaller of both
-#   is allowed.
-# - Probabilities that are rounded to integers are exact but next to a tie, where they may be the
-#   other integer: that moves the product by |v - zero point|.
-#
-# What the second epilogue makes of this is found as in bounds.py.
-
-
-# Relative errors of 2^x (microkernels.vector.vector_math): with the polynomial of degree 5, and
-# with that of degree 3, which is for powers that are rounded to bfloat16.
-_EXP2, _SHORT_EXP2 = 5 * F32_UNIT, 7.6e-5
-_STEP_ROUNDING = 2 * F32_UNIT
-_ROUNDED_STEPS = {"add", "subtract", "multiply", "divide", "sqrt"}
-_FUSED_BELOW = 2.0**20
-"""Largest score with which a kernel takes a row's largest score away in one multiply-add."""
-
-Bounded = tuple[np.ndarray, np.ndarray]
-"""Values, and how far off each may be."""
-
-SPREAD = (1.0, 3.0)
-"""Standard deviation of scores: keys differ, and none outweighs all others."""
-
-
-def is_attention(region: Region) -> bool:
-    """Whether a region is a merged attention."""
-    return region.op == "attention" and len(region.parts) == 3
-
-
-def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
-    """Inputs of an attention that make a wrong kernel show.
-
-    Each part's are drawn as for a region of its own, for what the parts before really yield. q is
-    made louder or quieter until the scores' standard deviation lies in `SPREAD`.
-
-    Parameters
-    ----------
-    region : Region
-        The attention.
-    seed : int
-        Of the generator.
-    """
-    problem = AttentionProblem(region)
-    scores, softmax, product = region.parts
-    q, k, *masks = random_arguments(scores, template_for(scores.op), seed)
-    given = {"q": _stored(problem, "q", q), "k": _stored(problem, "k", k.swapaxes(-1, -2))}
-    q, k = _queries(problem, given["q"]), _keys(problem, given["k"])
-    found = region_result(scores, [q, k, *masks])
-    spread = float(found.std(where=np.isfinite(found)))
-    if np.isfinite(spread) and spread > 0:
-        factor = float(np.clip(spread, *SPREAD)) / spread
-        given["q"] = _louder(given["q"], factor, scores.integer("a_zero_point", 0))
-        q = _queries(problem, given["q"])
-    probabilities = region_result(
-        softmax, [_visible(problem, region_result(scores, [q, k, *masks]))]
-    )
-    known = {0: probabilities}
-    _, v, *further = random_arguments(product, template_for(product.op), seed + 1, known)
-    return [given["q"], given["k"], _stored(problem, "v", v), *masks, *further]
-
-
-def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> Expected:
-    """The attention's meaning on these arguments; derived at the head of this file.
-
-    Parameters
-    ----------
-    region : Region
-        The attention.
-    arrays : sequence of numpy.ndarray
-        Its inputs.
-    """
-    problem = AttentionProblem(region)
-    first = 3 + len(problem.scores.operands)
-    with np.errstate(all="ignore"):
-        score, delta = _scores(problem, arrays[0], arrays[1], arrays[3:first])
-        p, error = _probabilities(problem, score, delta)
-        v = problem.logical("v", arrays[2]).reshape(problem.product.inputs[1].shape)
-        of_product = _integers if problem.softmax.output.dtype in RANGES else _floats
-        result, moved = of_product(problem, p, error, v)
-        found = after_epilogue(problem.product, result, moved, arrays[first:])
-    return Expected(_stored(problem, "out", found.value), _stored(problem, "out", found.tolerance))
-
-
-def _scores(
-    problem: AttentionProblem, q: np.ndarray, k: np.ndarray, operands: Sequence[np.ndarray]
-) -> Bounded:
-    """The scores, and by how much each may be off."""
-    part = problem.scores
-    q, k = _queries(problem, q), _keys(problem, k)
-    result = template_for(part.op).reference(part, [q, k]).reshape(part.output.shape)
-    if result.dtype == np.float64:
-        size = np.abs(q.astype(np.float64)) @ np.abs(k.astype(np.float64))
-        sums = (problem.d + 2) * F32_UNIT * size.reshape(result.shape)
-        if not is_exact(part):
-            operands = [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in operands]
-    else:
-        sums = np.zeros(1, result.dtype)
-    value = epilogue_reference(part, result, operands).astype(np.float64)
-    ends = [epilogue_reference(part, result + end, operands) for end in (-sums, sums) if sums.any()]
-    delta = np.max([_distance(value, end) for end in ends], axis=0) if ends else np.zeros(1)
-    for number in range(len(part.epilogue)):
-        rounded = _Rounded(is_exact(part), number)
-        found = epilogue_reference(part, result, operands, None, rounded)
-        if rounded.met:
-            delta = delta + _distance(value, found)
-    return _visible(problem, value), np.broadcast_to(delta, value.shape)
-
-
-class _Rounded:
-    """Disturbs the step of a number, of those that kernels do not all round alike."""
-
-    def __init__(self, exact: bool, number: int) -> None:
-        self.exact, self.left, self.met = exact, number, False
-
-    def __call__(
-        self, step: Step, arguments: Sequence[np.ndarray], value: np.ndarray
-    ) -> np.ndarray:
-        if step.op in EXACT and (self.exact or step.op not in _ROUNDED_STEPS):
-            return value
-        self.left -= 1
-        if self.left != -1:
-            return value
-        self.met = True
-        size = np.abs(value)
-        if step.op in EXACT:
-            return value + _STEP_ROUNDING * size
-        for argument in arguments:
-            size = np.maximum(size, np.abs(argument))
-        return (value + FUNCTION_ERROR * size).astype(value.dtype)
-
-
-def _distance(value: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """0 where both are the same infinity or not a number."""
-    return np.nan_to_num(np.abs(value - other), nan=0.0)
-
-
-def _probabilities(problem: AttentionProblem, score: np.ndarray, delta: np.ndarray) -> Bounded:
-    """The softmax, and the relative error of each probability before it is rounded."""
-    largest = score.max(axis=-1, keepdims=True)
-    powers = np.exp(score - largest)
-    p = powers / powers.sum(axis=-1, keepdims=True)
-    counts = p > 0
-    taken = np.where(np.abs(largest) < _FUSED_BELOW, np.abs(largest), 0.0)
-    delta = np.where(counts, delta + 4 * F32_UNIT * (largest - score + taken), 0.0)
-    mean = (p * delta).sum(axis=-1, keepdims=True)
-    short = product_types(problem.product)[1] == "bfloat16"
-    # Of the power itself and of the sum; of the sum's roundings; of the division.
-    own = 2 * (_SHORT_EXP2 if short else _EXP2) + (_summing(problem.n) + 4 * F32_UNIT)
-    return p, np.where(counts, np.expm1(delta + mean) + own, 0.0)
-
-
-def _floats(problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray) -> Bounded:
-    """The product of float probabilities, and how far off it may be."""
-    kind = product_types(problem.product)[1]
-    v = v.astype(element_type(kind)).astype(np.float64)
-    sizes = np.abs(v)
-    moved = (p * (error + _summing(problem.n))) @ sizes
-    narrow = max(NARROW_UNIT.get(name, 0.0) for name in (kind, problem.softmax.output.dtype))
-    if narrow:
-        likely = 5 * np.sqrt(np.square(p) @ np.square(v))
-        moved = moved + narrow * np.minimum(p @ sizes, likely)
-    return p @ v, moved
-
-
-def _integers(
-    problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray
-) -> Bounded:
-    """The product of probabilities rounded to integers, and how far off it may be."""
-    softmax, product = problem.softmax, problem.product
-    scale = softmax.epilogue[softmax.epilogue[-1].args[1] - 1].value
-    levels = epilogue_reference(softmax, p.astype(np.float32), [])
-    result = template_for(product.op).reference(product, [levels, v])
-    steps = p / float(scale or 1.0)
-    to_tie = np.abs(steps - np.floor(steps) - 0.5)
-    unsure = to_tie <= steps * (error + 4 * F32_UNIT)
-    sizes = np.abs(v.astype(np.float64) - product.integer("b_zero_point", 0))
-    moved = np.rint(unsure.astype(np.float64) @ sizes).astype(result.dtype)
-    return result.reshape(product.output.shape), moved.reshape(product.output.shape)
-
-
-def _summing(terms: int) -> float:
-    """Relative error of a sum of so many terms of one sign."""
-    return float(8 * np.sqrt(terms) * F32_UNIT)
-
-
-def _queries(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
-    return problem.logical("q", stored).reshape(problem.scores.inputs[0].shape)
-
-
-def _keys(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
-    return problem.logical("k", stored).swapaxes(-1, -2).reshape(problem.scores.inputs[1].shape)
-
-
-def _visible(problem: AttentionProblem, score: np.ndarray) -> np.ndarray:
-    """Scores, minus infinity where causality hides a key."""
-    if problem.causal is None:
-        return score
-    return np.where(np.tri(problem.m, problem.n, problem.causal, dtype=bool), score, -np.inf)
-
-
-def _stored(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.ndarray:
-    """A tensor of what it means; elements in between are 0."""
-    result = np.zeros(problem.tensors[name].shape, logical.dtype)
-    view = problem.logical(name, result)
-    view[...] = logical.reshape(view.shape)
-    return result
-
-
-def _louder(stored: np.ndarray, factor: float, zero: int) -> np.ndarray:
-    """What differs from the zero point multiplied by a factor, in the same type."""
-    if stored.dtype.name in FLOATS:
-        return (stored.astype(np.float64) * factor).astype(stored.dtype)
-    limits = np.iinfo(stored.dtype)
-    moved = np.rint((stored.astype(np.float64) - zero) * factor) + zero
-    return np.clip(moved, limits.min, limits.max).astype(stored.dtype)

@@ -1,4 +1,4 @@
-"""Arguments for a chain of regions, and how far off a correct kernel of one may be.
+"""Arguments for chains of regions and attentions, and how far off correct kernels may be.
 
 Arguments are drawn part by part, for the results that the parts before really have, so that no part
 is too quiet or too loud. Each part may be off by what bounds.py allows it alone. What that does to
@@ -10,23 +10,31 @@ may the chain.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from microkernels.base.arrays import RANGES
+from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.chains.packing import sources_of, tensors_of
 from tir_schedules.chains.parts import chain_reference
-from tir_schedules.core.region import Region
+from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
-from tir_schedules.epilogue.epilogue import region_result
+from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact, region_result
+from tir_schedules.product.batch_matmul import product_types
 
-from .arguments import element_type, random_arguments
 from .bounds import (
+    EXACT,
+    F32_UNIT,
+    FLOATS,
+    FUNCTION_ERROR,
+    NARROW_UNIT,
     Expected,
-    attention_arguments,
-    expected_of_attention,
+    after_epilogue,
+    element_type,
     expected_result,
-    is_attention,
+    random_arguments,
 )
 
 RANDOM_TRIALS = 3
@@ -103,6 +111,244 @@ def _as_type(value: np.ndarray, name: str) -> np.ndarray:
         limits = np.iinfo(dtype)
         value = np.clip(value, limits.min, limits.max)
     return value.astype(dtype)
+
+
+# Arguments for an attention, and how far off a correct kernel of one may be.
+#
+#     s = epilogue(q k)    p = softmax(s)    out = epilogue(p v)
+#
+# Kernels keep powers, probabilities or neither of them in the type that the second product
+# multiplies and divide before or after it, so nothing less than an analysis of the whole says what
+# is right. The value is that of exact sums and, if they are floats, of probabilities that are not
+# rounded. With u = 2^-24, element by element:
+#
+# - A score is off by (d + 2) u |q| |k| (Higham, "Accuracy and Stability of Numerical Algorithms",
+#   2002, section 3.1); its epilogue is evaluated at both ends of that, and with the rounding of
+#   every
+#   single step. 4 u of its distance to the largest score of its row come on top, for the exponent.
+# - A score's error delta multiplies its power by e^delta and, through the sum of the row, every
+#   probability by at most e^(mean delta), the mean weighted by the probabilities.
+# - A sum of n powers, and the product with v, are off by 8 sqrt(n) u (see bounds.py) of the sum of
+#   the magnitudes.
+# - Floats that are narrower than f32 (of unit h) round each probability, or its power, by itself. A
+#   rounding is uniform in [-h, h] of the probability at most, so the sum of n of them is beyond
+#   5 sqrt(sum (h p v)^2) with a probability of 2 e^-37 (Hoeffding, "Probability inequalities for
+#   sums
+#   of bounded random variables", 1963, by the bound on moments in section 4; a uniform number in
+#   [-a, a] is subgaussian with variance a^2 / 3), and never beyond h sum |p v|: the smaller of both
+#   is allowed.
+# - Probabilities that are rounded to integers are exact but next to a tie, where they may be the
+#   other integer: that moves the product by |v - zero point|.
+#
+# What the second epilogue makes of this is found as in bounds.py.
+
+
+# Relative errors of 2^x (microkernels.vector.vector_math): with the polynomial of degree 5, and
+# with that of degree 3, which is for powers that are rounded to bfloat16.
+_EXP2, _SHORT_EXP2 = 5 * F32_UNIT, 7.6e-5
+_STEP_ROUNDING = 2 * F32_UNIT
+_ROUNDED_STEPS = {"add", "subtract", "multiply", "divide", "sqrt"}
+_FUSED_BELOW = 2.0**20
+"""Largest score with which a kernel takes a row's largest score away in one multiply-add."""
+
+Bounded = tuple[np.ndarray, np.ndarray]
+"""Values, and how far off each may be."""
+
+SPREAD = (1.0, 3.0)
+"""Standard deviation of scores: keys differ, and none outweighs all others."""
+
+
+def is_attention(region: Region) -> bool:
+    """Whether a region is a merged attention."""
+    return region.op == "attention" and len(region.parts) == 3
+
+
+def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
+    """Inputs of an attention that make a wrong kernel show.
+
+    Each part's are drawn as for a region of its own, for what the parts before really yield. q is
+    made louder or quieter until the scores' standard deviation lies in `SPREAD`.
+
+    Parameters
+    ----------
+    region : Region
+        The attention.
+    seed : int
+        Of the generator.
+    """
+    problem = AttentionProblem(region)
+    scores, softmax, product = region.parts
+    q, k, *masks = random_arguments(scores, template_for(scores.op), seed)
+    given = {"q": _stored(problem, "q", q), "k": _stored(problem, "k", k.swapaxes(-1, -2))}
+    q, k = _queries(problem, given["q"]), _keys(problem, given["k"])
+    found = region_result(scores, [q, k, *masks])
+    spread = float(found.std(where=np.isfinite(found)))
+    if np.isfinite(spread) and spread > 0:
+        factor = float(np.clip(spread, *SPREAD)) / spread
+        given["q"] = _louder(given["q"], factor, scores.integer("a_zero_point", 0))
+        q = _queries(problem, given["q"])
+    probabilities = region_result(
+        softmax, [_visible(problem, region_result(scores, [q, k, *masks]))]
+    )
+    known = {0: probabilities}
+    _, v, *further = random_arguments(product, template_for(product.op), seed + 1, known)
+    return [given["q"], given["k"], _stored(problem, "v", v), *masks, *further]
+
+
+def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> Expected:
+    """The attention's meaning on these arguments; derived at the head of this file.
+
+    Parameters
+    ----------
+    region : Region
+        The attention.
+    arrays : sequence of numpy.ndarray
+        Its inputs.
+    """
+    problem = AttentionProblem(region)
+    first = 3 + len(problem.scores.operands)
+    with np.errstate(all="ignore"):
+        score, delta = _scores(problem, arrays[0], arrays[1], arrays[3:first])
+        p, error = _probabilities(problem, score, delta)
+        v = problem.logical("v", arrays[2]).reshape(problem.product.inputs[1].shape)
+        of_product = _integers if problem.softmax.output.dtype in RANGES else _floats
+        result, moved = of_product(problem, p, error, v)
+        found = after_epilogue(problem.product, result, moved, arrays[first:])
+    return Expected(_stored(problem, "out", found.value), _stored(problem, "out", found.tolerance))
+
+
+def _scores(
+    problem: AttentionProblem, q: np.ndarray, k: np.ndarray, operands: Sequence[np.ndarray]
+) -> Bounded:
+    """The scores, and by how much each may be off."""
+    part = problem.scores
+    q, k = _queries(problem, q), _keys(problem, k)
+    result = template_for(part.op).reference(part, [q, k]).reshape(part.output.shape)
+    if result.dtype == np.float64:
+        size = np.abs(q.astype(np.float64)) @ np.abs(k.astype(np.float64))
+        sums = (problem.d + 2) * F32_UNIT * size.reshape(result.shape)
+        if not is_exact(part):
+            operands = [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in operands]
+    else:
+        sums = np.zeros(1, result.dtype)
+    value = epilogue_reference(part, result, operands).astype(np.float64)
+    ends = [epilogue_reference(part, result + end, operands) for end in (-sums, sums) if sums.any()]
+    delta = np.max([_distance(value, end) for end in ends], axis=0) if ends else np.zeros(1)
+    for number in range(len(part.epilogue)):
+        rounded = _Rounded(is_exact(part), number)
+        found = epilogue_reference(part, result, operands, None, rounded)
+        if rounded.met:
+            delta = delta + _distance(value, found)
+    return _visible(problem, value), np.broadcast_to(delta, value.shape)
+
+
+class _Rounded:
+    """Disturbs the step of a number, of those that kernels do not all round alike."""
+
+    def __init__(self, exact: bool, number: int) -> None:
+        self.exact, self.left, self.met = exact, number, False
+
+    def __call__(
+        self, step: Step, arguments: Sequence[np.ndarray], value: np.ndarray
+    ) -> np.ndarray:
+        if step.op in EXACT and (self.exact or step.op not in _ROUNDED_STEPS):
+            return value
+        self.left -= 1
+        if self.left != -1:
+            return value
+        self.met = True
+        size = np.abs(value)
+        if step.op in EXACT:
+            return value + _STEP_ROUNDING * size
+        for argument in arguments:
+            size = np.maximum(size, np.abs(argument))
+        return (value + FUNCTION_ERROR * size).astype(value.dtype)
+
+
+def _distance(value: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """0 where both are the same infinity or not a number."""
+    return np.nan_to_num(np.abs(value - other), nan=0.0)
+
+
+def _probabilities(problem: AttentionProblem, score: np.ndarray, delta: np.ndarray) -> Bounded:
+    """The softmax, and the relative error of each probability before it is rounded."""
+    largest = score.max(axis=-1, keepdims=True)
+    powers = np.exp(score - largest)
+    p = powers / powers.sum(axis=-1, keepdims=True)
+    counts = p > 0
+    taken = np.where(np.abs(largest) < _FUSED_BELOW, np.abs(largest), 0.0)
+    delta = np.where(counts, delta + 4 * F32_UNIT * (largest - score + taken), 0.0)
+    mean = (p * delta).sum(axis=-1, keepdims=True)
+    short = product_types(problem.product)[1] == "bfloat16"
+    # Of the power itself and of the sum; of the sum's roundings; of the division.
+    own = 2 * (_SHORT_EXP2 if short else _EXP2) + (_summing(problem.n) + 4 * F32_UNIT)
+    return p, np.where(counts, np.expm1(delta + mean) + own, 0.0)
+
+
+def _floats(problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray) -> Bounded:
+    """The product of float probabilities, and how far off it may be."""
+    kind = product_types(problem.product)[1]
+    v = v.astype(element_type(kind)).astype(np.float64)
+    sizes = np.abs(v)
+    moved = (p * (error + _summing(problem.n))) @ sizes
+    narrow = max(NARROW_UNIT.get(name, 0.0) for name in (kind, problem.softmax.output.dtype))
+    if narrow:
+        likely = 5 * np.sqrt(np.square(p) @ np.square(v))
+        moved = moved + narrow * np.minimum(p @ sizes, likely)
+    return p @ v, moved
+
+
+def _integers(
+    problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray
+) -> Bounded:
+    """The product of probabilities rounded to integers, and how far off it may be."""
+    softmax, product = problem.softmax, problem.product
+    scale = softmax.epilogue[softmax.epilogue[-1].args[1] - 1].value
+    levels = epilogue_reference(softmax, p.astype(np.float32), [])
+    result = template_for(product.op).reference(product, [levels, v])
+    steps = p / float(scale or 1.0)
+    to_tie = np.abs(steps - np.floor(steps) - 0.5)
+    unsure = to_tie <= steps * (error + 4 * F32_UNIT)
+    sizes = np.abs(v.astype(np.float64) - product.integer("b_zero_point", 0))
+    moved = np.rint(unsure.astype(np.float64) @ sizes).astype(result.dtype)
+    return result.reshape(product.output.shape), moved.reshape(product.output.shape)
+
+
+def _summing(terms: int) -> float:
+    """Relative error of a sum of so many terms of one sign."""
+    return float(8 * np.sqrt(terms) * F32_UNIT)
+
+
+def _queries(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
+    return problem.logical("q", stored).reshape(problem.scores.inputs[0].shape)
+
+
+def _keys(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
+    return problem.logical("k", stored).swapaxes(-1, -2).reshape(problem.scores.inputs[1].shape)
+
+
+def _visible(problem: AttentionProblem, score: np.ndarray) -> np.ndarray:
+    """Scores, minus infinity where causality hides a key."""
+    if problem.causal is None:
+        return score
+    return np.where(np.tri(problem.m, problem.n, problem.causal, dtype=bool), score, -np.inf)
+
+
+def _stored(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.ndarray:
+    """A tensor of what it means; elements in between are 0."""
+    result = np.zeros(problem.tensors[name].shape, logical.dtype)
+    view = problem.logical(name, result)
+    view[...] = logical.reshape(view.shape)
+    return result
+
+
+def _louder(stored: np.ndarray, factor: float, zero: int) -> np.ndarray:
+    """What differs from the zero point multiplied by a factor, in the same type."""
+    if stored.dtype.name in FLOATS:
+        return (stored.astype(np.float64) * factor).astype(stored.dtype)
+    limits = np.iinfo(stored.dtype)
+    moved = np.rint((stored.astype(np.float64) - zero) * factor) + zero
+    return np.clip(moved, limits.min, limits.max).astype(stored.dtype)
 
 
 def known_case(

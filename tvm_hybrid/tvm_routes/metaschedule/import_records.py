@@ -15,8 +15,7 @@ from microkernels.base.tvm_compat.metaschedule_database import Entry, MetaSchedu
 from tir_schedules.core.region import Region
 
 from ...records.record_store import RecordStore
-from .export_records import Exchange
-from .own_record import own_record
+from .export_records import Exchange, own_record
 from .recognize import region_of
 from .trace import trace_record, traces_of
 

@@ -29,8 +29,7 @@ from microkernels.registry import microkernel_named
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 from tir_schedules.core.config import Config
 
-from .anchor import Block, read_anchor
-from .tiling import Tiling, tiling_of
+from .tiling import Block, Tiling, read_anchor, tiling_of
 
 Loop = Any
 _INTRINSIC = re.compile(r"tvm_hybrid\.(\w+)\.(\d+)x(\d+)x(\d+)")

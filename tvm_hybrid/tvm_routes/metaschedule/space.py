@@ -46,9 +46,8 @@ from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 
 from ...runtime.threads import default_threads
 from ...targets.resolve import TargetLike, resolve_target
-from .anchor import Block, ProgramAnchor, read_anchor
 from .schedule import register_intrinsic, schedule_product
-from .tiling import tiling_of, vector_configs
+from .tiling import Block, ProgramAnchor, read_anchor, tiling_of, vector_configs
 from .trace import first_line
 from .workload import LAYOUT_FREE, legalized, normalized
 

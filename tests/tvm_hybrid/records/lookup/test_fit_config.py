@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from tir_schedules.core.config import Config
-from tvm_hybrid.records.config_space import ConfigSpace
 from tvm_hybrid.records.nearest_record import fit_config
+from tvm_hybrid.records.record_store import ConfigSpace
 
 
 class Blocks(Config, frozen=True, kw_only=True):

@@ -14,8 +14,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.template import template_for
 from tvm_hybrid.bench.public_regions import public_regions
 from tvm_hybrid.cli.simulate import record_spaces as command
-from tvm_hybrid.records.config_space import ConfigSpace
-from tvm_hybrid.records.record_store import RecordStore, ranked
+from tvm_hybrid.records.record_store import ConfigSpace, RecordStore, ranked
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.measure import Candidates, Measurement, measured
 from tvm_hybrid.tuning.recordings.record_space import CAREFUL_EFFORT, record_space

@@ -17,7 +17,7 @@ from microkernels.machines.machine import Machine
 from tests.tvm_hybrid.processes import children
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
-from tvm_hybrid.tuning.rpc.tracker import Address, Tracker
+from tvm_hybrid.tuning.rpc.worker import Address, Tracker
 
 KEY = "loopback"
 COUNT = 4

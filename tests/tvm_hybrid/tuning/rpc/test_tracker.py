@@ -9,7 +9,7 @@ import pytest
 
 from microkernels.base.errors import ConfigError, ServerError
 from tvm_hybrid.cli import main
-from tvm_hybrid.tuning.rpc.tracker import Address, Tracker
+from tvm_hybrid.tuning.rpc.worker import Address, Tracker
 from tvm_hybrid.tuning.tune_model import tune
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from microkernels.base.errors import ServerError
 from microkernels.isa import isa_named
-from tvm_hybrid.tuning.rpc.tracker import Server
-from tvm_hybrid.tuning.rpc.worker import require_suitable, server_cpu
+from tvm_hybrid.tuning.rpc.worker import Server, require_suitable, server_cpu
 
 SERVER = Server("there", 9090, "")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tvm_hybrid.tuning.regions import scores_of, space_of
-from tvm_hybrid.records.config_space import ConfigSpace
+from tvm_hybrid.records.record_store import ConfigSpace
 from tvm_hybrid.tuning.search.cost_model import Annealing, Neighbours
 
 SIZE = (64, 96, 128)

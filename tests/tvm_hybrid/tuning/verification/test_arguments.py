@@ -9,7 +9,7 @@ from tests.tir_schedules.integer_regions import matmul_region
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tir_schedules.product.matmul import MATMUL
-from tvm_hybrid.tuning.verification.arguments import anchor_result, random_arguments
+from tvm_hybrid.tuning.verification.bounds import anchor_result, random_arguments
 
 
 def of_columns(factors: int, k: int) -> Region:

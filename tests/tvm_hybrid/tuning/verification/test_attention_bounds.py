@@ -18,13 +18,12 @@ from tir_schedules.core.template import template_for
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
-from tvm_hybrid.tuning.verification.arguments import element_type
-from tvm_hybrid.tuning.verification.bounds import (
-    Expected,
+from tvm_hybrid.tuning.verification.bounds import Expected, element_type
+from tvm_hybrid.tuning.verification.chain_bounds import (
     attention_arguments,
     expected_of_attention,
+    known_case,
 )
-from tvm_hybrid.tuning.verification.chain_bounds import known_case
 
 PLAIN = case(batch=1, heads=2, m=16, n=64, d=48, e=32, mask="keys")
 STEPWISE = replace(of_kind(PLAIN, "int8"), score_scale=0.05)

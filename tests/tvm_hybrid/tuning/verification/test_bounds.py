@@ -11,8 +11,7 @@ import pytest
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import Template
-from tvm_hybrid.tuning.verification.arguments import random_arguments
-from tvm_hybrid.tuning.verification.bounds import as_stored, expected_result
+from tvm_hybrid.tuning.verification.bounds import as_stored, expected_result, random_arguments
 
 
 def matmul_region(k: int, epilogue: tuple[Step, ...] = (), m: int = 5, n: int = 33) -> Region:

@@ -16,7 +16,7 @@ from tir_schedules.core.region import Region
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
-from tvm_hybrid.tuning.verification.arguments import element_type
+from tvm_hybrid.tuning.verification.bounds import element_type
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 ROWS = (9,)

@@ -17,8 +17,7 @@ from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
 from tvm_hybrid.tuning.measuring.case import Case, never_right
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort, Measurement
-from tvm_hybrid.tuning.verification.arguments import element_type, random_arguments
-from tvm_hybrid.tuning.verification.bounds import expected_result
+from tvm_hybrid.tuning.verification.bounds import element_type, expected_result, random_arguments
 
 from ..low_precision_regions import REGIONS
 

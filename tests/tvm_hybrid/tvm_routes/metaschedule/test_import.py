@@ -21,7 +21,7 @@ from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tvm_routes.metaschedule import export_records, import_records, traces_of
-from tvm_hybrid.tvm_routes.metaschedule.own_record import note_of
+from tvm_hybrid.tvm_routes.metaschedule.export_records import note_of
 from tvm_hybrid.tvm_routes.metaschedule.recognize import region_of
 from tvm_hybrid.tvm_routes.metaschedule.workload import workload_of
 

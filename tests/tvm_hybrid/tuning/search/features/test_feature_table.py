@@ -9,7 +9,7 @@ from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, space_of
 from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.records.config_space import ConfigSpace
+from tvm_hybrid.records.record_store import ConfigSpace
 from tvm_hybrid.tuning.search.feature_table import (
     Features,
     FeatureTable,

@@ -8,7 +8,7 @@ import pytest
 
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tvm_hybrid.records.config_space import ConfigSpace
+from tvm_hybrid.records.record_store import ConfigSpace
 from tvm_hybrid.tuning.search.strategies import SearchTask
 
 

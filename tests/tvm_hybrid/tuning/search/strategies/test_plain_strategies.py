@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from microkernels.base.errors import ConfigError
-from tvm_hybrid.records.config_space import ConfigSpace
+from tvm_hybrid.records.record_store import ConfigSpace
 from tvm_hybrid.tuning.search.strategies import (
     FAILED,
     STRATEGIES,
