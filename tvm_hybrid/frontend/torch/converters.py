@@ -13,7 +13,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from microkernels.base.errors import UnsupportedOperatorError
 
 from ..expressions import emit
-from .functions import ARITHMETIC, FUNCTIONS, TRUSTED, cast, clamp, hardsigmoid, hardswish, product
+from .functions import ARITHMETIC, FUNCTIONS, TRUSTED, cast, clamp, hard, product
 from .images import antialiased, average, bilinear, nearest, resize, sampled
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
@@ -144,8 +144,8 @@ def _ours() -> dict[str, Converter]:
         "_upsample_bicubic2d_aa.default": antialiased,
         "grid_sampler_2d.default": sampled,
         "slice.Tensor": cut,
-        "hardswish.default": hardswish,
-        "hardsigmoid.default": hardsigmoid,
+        "hardswish.default": functools.partial(hard, swish=True),
+        "hardsigmoid.default": functools.partial(hard, swish=False),
         "getitem": item,
         "lift_fresh_copy.default": unchanged,
         "scatter.src": scatter,

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import fx
 from tvm import relax
 
-from ..expressions import emit
+from ..expressions import dtype_of, emit
 from ..onnx.ops.elementwise import integer_power
-from .promotion import constant_of, type_name
+from .promotion import as_type, constant_of, type_name
 
 # Operators that TVM's converters import: of each, tests compare several forms with eager mode.
 #
@@ -174,27 +175,17 @@ def with_whole_activations(table: Table) -> Table:
     return table
 
 
-def hardswish(node: Any, importer: Any) -> Any:
-    """`aten.hardswish.default`."""
-    return _computed(node, importer, True)
-
-
-def hardsigmoid(node: Any, importer: Any) -> Any:
-    """`aten.hardsigmoid.default`."""
-    return _computed(node, importer, False)
-
-
-def _computed(node: Any, importer: Any, swish: bool) -> Any:
+def hard(node: Any, importer: Any, swish: bool) -> Any:
+    """`aten.hardswish.default` and `aten.hardsigmoid.default`."""
     given = importer.env[node.args[0]]
-    half = str(given.ty.dtype) == "float16"
-    x = emit(relax.op.astype(given, "float32")) if half else given
-    kind = str(x.ty.dtype)
+    x = as_type(given, "float32") if dtype_of(given) == "float16" else given
+    kind = dtype_of(x)
     value = emit(relax.op.add(x, relax.const(3.0, kind)))
     value = emit(relax.op.clip(value, relax.prim_value(0.0), relax.prim_value(6.0)))
     if swish:
         value = emit(relax.op.multiply(x, value))
     value = emit(relax.op.divide(value, relax.const(6.0, kind)))
-    return emit(relax.op.astype(value, "float16")) if half else value
+    return as_type(value, dtype_of(given))
 
 
 # Arithmetic of two operands, where TVM's converters compute something else than PyTorch.
@@ -212,15 +203,13 @@ def _computed(node: Any, importer: Any, swish: bool) -> Any:
 # Operands have one type by then (`promotion`).
 
 
-Value = Any  # relax.Expr, a tensor
-
 _ROOTS = {0.5: relax.op.sqrt, -0.5: relax.op.rsqrt}
 
 
 def product(node: Any, importer: Any) -> Value:
     """`aten.mm` and `aten.bmm`."""
     x, y = (importer.env[each] for each in node.args)
-    if _dtype(x) in ("float32", "float16", "bfloat16"):
+    if dtype_of(x) in ("float32", "float16", "bfloat16"):
         return importer.create_convert_map()[node.target.__name__](node)
     return emit(relax.op.matmul(x, y))
 
@@ -230,27 +219,18 @@ def not_equal(node: Any, importer: Any) -> Value:
     return emit(relax.op.logical_not(emit(relax.op.equal(*_operands(node, importer)))))
 
 
-def add(node: Any, importer: Any) -> Value:
-    """`aten.add`; a factor `alpha` is dealt with before."""
-    return _or_of_bools(node, importer, relax.op.add, relax.op.logical_or)
-
-
-def multiply(node: Any, importer: Any) -> Value:
-    """`aten.mul`."""
-    return _or_of_bools(node, importer, relax.op.multiply, relax.op.logical_and)
-
-
-def _or_of_bools(
+def combined(
     node: Any, importer: Any, of_numbers: Callable[..., Value], of_bools: Callable[..., Value]
 ) -> Value:
+    """`aten.add` and `aten.mul`; a factor `alpha` is dealt with before."""
     x, y = _operands(node, importer)
-    return emit((of_bools if _dtype(x) == "bool" else of_numbers)(x, y))
+    return emit((of_bools if dtype_of(x) == "bool" else of_numbers)(x, y))
 
 
 def remainder(node: Any, importer: Any) -> Value:
     """`aten.remainder`: has the divisor's sign."""
     x, y = _operands(node, importer)
-    if "float" not in _dtype(x):
+    if "float" not in dtype_of(x):
         return emit(relax.op.floor_mod(x, y))
     rest = emit(relax.op.mod(x, y))
     return emit(relax.op.where(_other_sign(rest, y), relax.op.add(rest, y), rest))
@@ -262,7 +242,7 @@ def divide(node: Any, importer: Any) -> Value:
     mode = node.kwargs.get("rounding_mode")
     if mode is None:
         return emit(relax.op.divide(x, y))
-    if "float" not in _dtype(x):
+    if "float" not in dtype_of(x):
         # R.divide of whole numbers rounds towards 0.
         return emit((relax.op.divide if mode == "trunc" else relax.op.floor_divide)(x, y))
     if mode == "trunc":
@@ -273,23 +253,20 @@ def divide(node: Any, importer: Any) -> Value:
 def _floor_divided(x: Value, y: Value) -> Value:
     """What PyTorch computes: (x - fmod(x, y)) / y is nearly whole, and is rounded."""
 
-    def number(value: float) -> Value:
-        return relax.const(value, _dtype(x))
-
     rest = emit(relax.op.mod(x, y))
     quotient = emit(relax.op.divide(relax.op.subtract(x, rest), y))
-    less = emit(relax.op.subtract(quotient, number(1)))
+    less = emit(relax.op.subtract(quotient, _number(x, 1)))
     quotient = emit(relax.op.where(_other_sign(rest, y), less, quotient))
     whole = emit(relax.op.floor(quotient))
-    far = emit(relax.op.greater(relax.op.subtract(quotient, whole), number(0.5)))
-    whole = emit(relax.op.where(far, relax.op.add(whole, number(1)), whole))
-    none = emit(relax.op.equal(y, number(0)))
+    far = emit(relax.op.greater(relax.op.subtract(quotient, whole), _number(x, 0.5)))
+    whole = emit(relax.op.where(far, relax.op.add(whole, _number(x, 1)), whole))
+    none = emit(relax.op.equal(y, _number(x, 0)))
     return emit(relax.op.where(none, relax.op.divide(x, y), whole))
 
 
 def _other_sign(rest: Value, y: Value) -> Value:
     """Whether a remainder is not 0 and has another sign than the divisor."""
-    zero = relax.const(0, _dtype(rest))
+    zero = relax.const(0, dtype_of(rest))
     positive = relax.op.logical_and(relax.op.greater(rest, zero), relax.op.less(y, zero))
     negative = relax.op.logical_and(relax.op.less(rest, zero), relax.op.greater(y, zero))
     return emit(relax.op.logical_or(positive, negative))
@@ -299,9 +276,9 @@ def power(node: Any, importer: Any) -> Value:
     """`aten.pow`; PyTorch, too, makes a root of such a number, but not in float16."""
     exponent = node.args[1]
     x, y = _operands(node, importer)
-    if "float" not in _dtype(x):
+    if "float" not in dtype_of(x):
         return emit(integer_power(x, y))
-    roots = _ROOTS if isinstance(exponent, float) and _dtype(x) != "float16" else {}
+    roots = _ROOTS if isinstance(exponent, float) and dtype_of(x) != "float16" else {}
     root = roots.get(exponent)
     return emit(relax.op.power(x, y) if root is None else root(x))
 
@@ -309,19 +286,17 @@ def power(node: Any, importer: Any) -> Value:
 def _operands(node: Any, importer: Any) -> tuple[Value, Value]:
     """Two tensors, of which one may be given as a number."""
     found = [importer.env[each] if isinstance(each, fx.Node) else each for each in node.args[:2]]
-    dtype = next(_dtype(each) for each in found if isinstance(each, relax.Expr))
+    dtype = next(dtype_of(each) for each in found if isinstance(each, relax.Expr))
     x, y = (each if isinstance(each, relax.Expr) else relax.const(each, dtype) for each in found)
     return x, y
 
 
-def _dtype(x: Value) -> str:
-    return str(x.ty.dtype)
-
-
-ARITHMETIC = {
+_ADD = partial(combined, of_numbers=relax.op.add, of_bools=relax.op.logical_or)
+_MULTIPLY = partial(combined, of_numbers=relax.op.multiply, of_bools=relax.op.logical_and)
+ARITHMETIC: dict[str, Callable[..., Value]] = {
     **{f"ne.{form}": not_equal for form in ("Tensor", "Scalar")},
-    **{f"add.{form}": add for form in ("Tensor", "Scalar")},
-    **{f"mul.{form}": multiply for form in ("Tensor", "Scalar")},
+    **{f"add.{form}": _ADD for form in ("Tensor", "Scalar")},
+    **{f"mul.{form}": _MULTIPLY for form in ("Tensor", "Scalar")},
     **{f"remainder.{form}": remainder for form in ("Tensor", "Scalar")},
     **{f"div.{form}_mode": divide for form in ("Tensor", "Scalar")},
     **{f"pow.{form}": power for form in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
@@ -353,8 +328,6 @@ def clamp(node: Any, importer: Any) -> Any:
         return importer.create_convert_map()["clamp.default"](node)
     for limit, limited in ((low, relax.op.maximum), (high, relax.op.minimum)):
         if limit is not None:
-            tensor = (
-                importer.env[limit] if isinstance(limit, fx.Node) else relax.const(limit, dtype)
-            )
-            x = emit(limited(x, tensor))
+            is_tensor = isinstance(limit, fx.Node)
+            x = emit(limited(x, importer.env[limit] if is_tensor else relax.const(limit, dtype)))
     return x

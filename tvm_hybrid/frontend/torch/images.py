@@ -25,8 +25,8 @@ from tvm import relax
 
 from microkernels.base.errors import UnsupportedOperatorError
 
-from ..expressions import emit
-from .promotion import constant_of
+from ..expressions import dtype_of, emit
+from .promotion import as_type, constant_of
 
 METHODS = {"nearest": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
 
@@ -103,12 +103,9 @@ def antialiased(node: Any, importer: Any) -> Any:
         identity = torch.eye(extent)[None, None]
         matrices.append(node.target(identity, [count, extent], corners, factor, None)[0, 0])
     value = importer.env[x]
-    dtype = str(value.ty.dtype)
-    if dtype != "float32":
-        value = emit(relax.op.astype(value, "float32"))
     rows, columns = constant_of(matrices[0]), constant_of(matrices[1].T)
-    value = emit(relax.op.matmul(emit(relax.op.matmul(rows, value)), columns))
-    return value if dtype == "float32" else emit(relax.op.astype(value, dtype))
+    wide = emit(relax.op.matmul(rows, as_type(value, "float32")))
+    return as_type(emit(relax.op.matmul(wide, columns)), dtype_of(value))
 
 
 def sampled(node: Any, importer: Any) -> Any:
@@ -129,7 +126,7 @@ def sampled(node: Any, importer: Any) -> Any:
             align_corners=corners,
         )
     )
-    return value if str(value.ty.dtype) == dtype else emit(relax.op.astype(value, dtype))
+    return as_type(value, dtype)
 
 
 def _resized(importer: Any, x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:

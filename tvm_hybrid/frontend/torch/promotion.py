@@ -17,7 +17,7 @@ from tvm import relax
 
 from microkernels.base.errors import UnsupportedOperatorError
 
-from ..expressions import emit
+from ..expressions import dtype_of, emit
 
 _FUNCTIONS = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1"),
@@ -68,29 +68,31 @@ def promoting(importer: Any, name: str, convert: Converter) -> Converter:
             told = each.meta.get("val")
             if isinstance(told, (torch.SymInt, torch.SymFloat)):
                 before[each] = value
-                importer.env[each] = importer.sizes.tensor(told, emit, common)
+                importer.env[each] = importer.sizes.tensor(told, common)
             is_condition = name == "where.self" and number == 0
             if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
                 before[each] = value
-                if str(value.ty.dtype) != common:
-                    importer.env[each] = emit(relax.op.astype(value, common))
+                importer.env[each] = as_type(value, common)
         try:
-            if node.kwargs.get("alpha", 1) != 1:
-                return emit(_with_factor(name, node, importer.env, common))
-            return convert(node)
+            factor = node.kwargs.get("alpha", 1)
+            if factor == 1:
+                return convert(node)
+            left, right = (
+                importer.env[each] if hasattr(each, "meta") else relax.const(each, common)
+                for each in node.args[:2]
+            )
+            scaled = relax.op.multiply(right, relax.const(factor, common))
+            combine = relax.op.subtract if name.startswith("sub") else relax.op.add
+            return emit(combine(left, scaled))
         finally:
             importer.env.update(before)
 
     return promoted
 
 
-def _with_factor(name: str, node: Any, env: Any, dtype: str) -> relax.Expr:
-    """A sum or a difference whose second operand has a factor."""
-    left, right = (
-        env[each] if hasattr(each, "meta") else relax.const(each, dtype) for each in node.args[:2]
-    )
-    scaled = relax.op.multiply(right, relax.const(node.kwargs["alpha"], dtype))
-    return (relax.op.subtract if name.startswith("sub") else relax.op.add)(left, scaled)
+def as_type(value: Any, dtype: str) -> Any:
+    """A tensor with elements of a type; itself if it has such."""
+    return value if dtype_of(value) == dtype else emit(relax.op.astype(value, dtype))
 
 
 def _common_type(name: str, node: Any) -> Any:

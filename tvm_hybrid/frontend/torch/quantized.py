@@ -21,7 +21,7 @@ from microkernels.base.errors import UnsupportedOperatorError
 from relay_passes.ir.dynamic_quantize import emit_dynamic_range
 
 from ..expressions import emit
-from .promotion import type_name
+from .promotion import as_type, type_name
 from .token_ranges import PER_TOKEN
 
 # Dynamic quantisation of pt2e: the range of a tensor is found when the program runs.
@@ -154,7 +154,7 @@ def quantize(node: Any, importer: Any) -> relax.Expr:
     x, scale, zero, *rest = importer.retrieve_args(node)
     axis, (low, high, torch_type) = (-1, rest) if len(rest) == 3 else (rest[0], rest[1:])
     dtype = type_name(torch_type)
-    parameters = _parameter(importer, scale, "float32"), _parameter(importer, zero, dtype)
+    parameters = _parameter(scale, "float32"), _parameter(zero, dtype)
     value = emit(relax.op.quantize(x, *parameters, axis=axis, out_dtype=dtype))
     return limited(value, low, high)
 
@@ -168,14 +168,12 @@ def dequantize(node: Any, importer: Any) -> relax.Expr:
     q, scale, zero, *rest = importer.retrieve_args(node)
     axis = rest[0] if len(rest) == 4 else -1
     narrow = str(q.ty.dtype)
-    zeros = relax.const(0, narrow) if zero is None else _parameter(importer, zero, narrow)
-    wide = emit(
-        relax.op.dequantize(q, _parameter(importer, scale, "float32"), zeros, axis, "float32")
-    )
-    return wide if wanted == "float32" else emit(relax.op.astype(wide, wanted))
+    zeros = relax.const(0, narrow) if zero is None else _parameter(zero, narrow)
+    scales = _parameter(scale, "float32")
+    return as_type(emit(relax.op.dequantize(q, scales, zeros, axis, "float32")), wanted)
 
 
-def _parameter(importer: Any, value: Any, dtype: str) -> relax.Expr:
+def _parameter(value: Any, dtype: str) -> relax.Expr:
     """A scale or zero point: a constant of rank 0 or 1 wherever it is known."""
     if isinstance(value, GenericConst):
         array = value.value.numpy()

@@ -24,6 +24,7 @@ from tir_schedules.recurrent.problem import STATES
 
 from ..expressions import emit
 from ..onnx.ops.recurrent import recurrent_layer
+from .promotion import as_type
 
 Table = TypeVar("Table", bound=Any)
 Array = np.ndarray[Any, Any]
@@ -116,12 +117,12 @@ def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
     x = importer.env[call.input]
     dtype = str(x.ty.dtype)
     wide = "float32" if dtype in _NARROW else dtype
-    x = _cast(x, wide)
+    x = as_type(x, wide)
     if call.batch_first:
         x = emit(relax.op.permute_dims(x, [1, 0, 2]))
     states = call.hx if kind.cell == "lstm" else [call.hx]
     given = [] if all(map(_is_zero, states)) else [importer.env[each] for each in states]
-    given = [_cast(each, wide) for each in given]
+    given = [as_type(each, wide) for each in given]
     weights = [array_of(importer.env[each].value).astype(wide) for each in call.params]
     finals = any(user.args[1] != 0 for user in node.users)
     directions, count = _directions(call), _weights(call)
@@ -138,7 +139,7 @@ def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
     if call.batch_first:
         x = emit(relax.op.permute_dims(x, [1, 0, 2]))
     joined = [emit(relax.op.concat(end, axis=0)) for end in ends if end]
-    results = [_cast(each, dtype) for each in (x, *joined)]
+    results = [as_type(each, dtype) for each in (x, *joined)]
     return results + [None] * (1 + len(ends) - len(results))
 
 
@@ -189,10 +190,6 @@ def _in_order(weight: Array, gates: tuple[int, ...]) -> Array:
 
 def _transposed(weights: list[Array]) -> Array:
     return np.ascontiguousarray(np.concatenate(weights).T)
-
-
-def _cast(value: Any, dtype: str) -> Any:
-    return value if str(value.ty.dtype) == dtype else emit(relax.op.astype(value, dtype))
 
 
 def _is_zero(node: Any) -> bool:

@@ -27,8 +27,8 @@ from tvm.tirx.script.builder.utils import buffer_proxy
 
 from microkernels.base.errors import UnsupportedOperatorError
 
-from ..expressions import Expr, emit, emit_te, is_nan, literal
-from .promotion import type_name
+from ..expressions import Expr, dtype_of, emit, emit_te, is_nan, literal
+from .promotion import as_type, type_name
 
 Value = Any  # relax.Expr, a tensor
 _NARROW = ("float16", "bfloat16")
@@ -39,8 +39,8 @@ def mean(node: Any, importer: Any) -> Value:
     x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     wanted = node.kwargs.get("dtype")
-    if wanted is not None and type_name(wanted) not in (str(x.ty.dtype), *_NARROW):
-        x = emit(relax.op.astype(x, type_name(wanted)))
+    if wanted is not None and type_name(wanted) not in _NARROW:
+        x = as_type(x, type_name(wanted))
     return emit(relax.op.mean(x, axes or None, keep))
 
 
@@ -51,8 +51,7 @@ def variance(node: Any, importer: Any) -> Value:
     given = node.kwargs.get("correction")
     correction = 1 if given is None else given
     dtype = str(x.ty.dtype)
-    if dtype in _NARROW:
-        x = emit(relax.op.astype(x, "float32"))
+    x = as_type(x, "float32") if dtype in _NARROW else x
     found = emit(relax.op.variance(x, axes or None, keep))
     if correction != 0:
         sizes = node.args[0].meta["val"].shape
@@ -66,60 +65,47 @@ def variance(node: Any, importer: Any) -> Value:
         total = emit(relax.op.multiply(found, relax.const(float(count), kind)))
         left = float(max(count - correction, 0))
         found = emit(relax.op.divide(total, relax.const(left, kind)))
-    return emit(relax.op.astype(found, dtype)) if dtype in _NARROW else found
+    return as_type(found, dtype)
 
 
 def vector_norm(node: Any, importer: Any) -> Value:
     """`aten.linalg_vector_norm.default`: tensor, order, axes, whether they stay; a type."""
-    x = importer.env[node.args[0]]
-    order = node.args[1] if len(node.args) > 1 else 2
-    axes = (node.args[2] if len(node.args) > 2 else None) or None
-    keep = node.args[3] if len(node.args) > 3 else False
+    defaults: tuple[Any, ...] = (None, 2, None, False)
+    _, order, axes, keep = tuple(node.args) + defaults[len(node.args) :]
     wanted = type_name(node.meta["val"].dtype)
     kind = "float32" if wanted in _NARROW else wanted
-    if str(x.ty.dtype) != kind:
-        x = emit(relax.op.astype(x, kind))
-    if order == 2:
-        found = emit(relax.op.sqrt(emit(relax.op.sum(emit(relax.op.multiply(x, x)), axes, keep))))
-    else:
-        found = _of_order(emit(relax.op.abs(x)), order, axes, keep)
-    return found if kind == wanted else emit(relax.op.astype(found, wanted))
-
-
-def _of_order(size: Value, order: float, axes: Any, keep: bool) -> Value:
-    """A norm of absolute values."""
-    kind = str(size.ty.dtype)
+    x = as_type(importer.env[node.args[0]], kind)
+    size = x if order == 2 else emit(relax.op.abs(x))
     if math.isinf(order):
-        return emit((relax.op.max if order > 0 else relax.op.min)(size, axes, keep))
+        extreme = relax.op.max if order > 0 else relax.op.min
+        return as_type(emit(extreme(size, axes or None, keep)), wanted)
     if order == 0:
-        size = emit(relax.op.astype(relax.op.greater(size, relax.const(0, kind)), kind))
-        return emit(relax.op.sum(size, axes, keep))
-    if order == 1:
-        return emit(relax.op.sum(size, axes, keep))
-    powers = emit(relax.op.power(size, relax.const(float(order), kind)))
-    total = emit(relax.op.sum(powers, axes, keep))
-    return emit(relax.op.power(total, relax.const(1 / order, kind)))
+        terms = emit(relax.op.astype(relax.op.greater(size, relax.const(0, kind)), kind))
+    elif order == 1:
+        terms = size
+    elif order == 2:
+        terms = emit(relax.op.multiply(size, size))
+    else:
+        terms = emit(relax.op.power(size, relax.const(float(order), kind)))
+    found = emit(relax.op.sum(terms, axes or None, keep))
+    if order == 2:
+        found = emit(relax.op.sqrt(found))
+    elif order not in (0, 1):
+        found = emit(relax.op.power(found, relax.const(1 / order, kind)))
+    return as_type(found, wanted)
 
 
 def max_along(node: Any, importer: Any) -> Value:
     """`aten.max.dim`: tensor, axis, whether it stays -> values and their places."""
     x = importer.env[node.args[0]]
     axis, keep = _axis_and_keep(node)
-    numbers = emit(relax.op.astype(x, "int8")) if str(x.ty.dtype) == "bool" else x
-    place = emit(relax.op.argmax(numbers, axis, keep))
+    place = emit(relax.op.argmax(_as_number(x), axis, keep))
     return emit(relax.Tuple([_of_numbers(relax.op.max, x, axis, keep), place]))
 
 
-def largest(node: Any, importer: Any) -> Value:
-    """`aten.max.default`."""
-    x = importer.env[node.args[0]]
-    return _of_numbers(relax.op.max, x, None, False)
-
-
-def smallest(node: Any, importer: Any) -> Value:
-    """`aten.min.default`."""
-    x = importer.env[node.args[0]]
-    return _of_numbers(relax.op.min, x, None, False)
+def extreme(node: Any, importer: Any, reduce: Callable[..., Value]) -> Value:
+    """`aten.max.default` and `aten.min.default`."""
+    return _of_numbers(reduce, importer.env[node.args[0]], None, False)
 
 
 def any_along(node: Any, importer: Any) -> Value:
@@ -155,25 +141,24 @@ def median(node: Any, importer: Any) -> Value:
 
 def _of_numbers(reduce: Callable[..., Value], x: Value, axes: Any, keep: bool) -> Value:
     """An extreme; of bool by way of int8, as TVM has no smallest bool."""
-    if str(x.ty.dtype) != "bool":
-        return emit(reduce(x, axes, keep))
-    found = emit(reduce(emit(relax.op.astype(x, "int8")), axes, keep))
-    return emit(relax.op.astype(found, "bool"))
+    return as_type(emit(reduce(_as_number(x), axes, keep)), dtype_of(x))
+
+
+def _as_number(x: Value) -> Value:
+    return as_type(x, "int8") if dtype_of(x) == "bool" else x
 
 
 def _axis_and_keep(node: Any) -> tuple[Any, bool]:
     """The second and the third argument, which may be missing or named."""
-    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
-    return axis, keep
+    return _argument(node, 1, "dim", None), _argument(node, 2, "keepdim", False)
 
 
-REDUCTIONS = {
+REDUCTIONS: dict[str, Callable[..., Any]] = {
     "var.correction": variance,
     "linalg_vector_norm.default": vector_norm,
     "max.dim": max_along,
-    "max.default": largest,
-    "min.default": smallest,
+    "max.default": functools.partial(extreme, reduce=relax.op.max),
+    "min.default": functools.partial(extreme, reduce=relax.op.min),
     "any.dim": any_along,
     "any.dims": any_along,
     "median.default": median,
@@ -188,26 +173,11 @@ REDUCTIONS = {
 # searchsorted(s, x)   ->  a kernel of binary searches, in which a NaN is the largest number
 
 
-def amax(node: Any, importer: Any) -> Expr:
-    """`aten.amax.default`: tensor, axes (none: all), whether they stay."""
-    return _extreme(node, importer, relax.op.max)
-
-
-def amin(node: Any, importer: Any) -> Expr:
-    """`aten.amin.default`, as of `amax`."""
-    return _extreme(node, importer, relax.op.min)
-
-
-def _extreme(node: Any, importer: Any, reduce: Callable[..., Expr]) -> Expr:
+def extreme_along(node: Any, importer: Any, reduce: Callable[..., Expr]) -> Expr:
+    """`aten.amax.default` and `aten.amin.default`: tensor, axes (none: all), whether they stay."""
     x = importer.env[node.args[0]]
-    axes, keep = _argument(node, 1, "dim", None), _argument(node, 2, "keepdim", False)
-    dtype = str(x.ty.dtype)
-    if not node.args[0].meta["val"].dim():
-        return x
-    if dtype != "bool":
-        return emit(reduce(x, axes or None, keep))
-    found = emit(reduce(emit(relax.op.astype(x, "int8")), axes or None, keep))
-    return emit(relax.op.astype(found, dtype))
+    axes, keep = _axis_and_keep(node)
+    return _of_numbers(reduce, x, axes or None, keep) if node.args[0].meta["val"].dim() else x
 
 
 def product(node: Any, importer: Any) -> Expr:
@@ -226,27 +196,16 @@ def _argument(node: Any, position: int, name: str, default: Any) -> Any:
     return node.kwargs.get(name, default)
 
 
-def cummax(node: Any, importer: Any) -> tuple[Expr, Expr]:
-    """`aten.cummax.default`: tensor, axis -> the largest so far, and the last place of it."""
-    return _running_extreme(node, importer, te.max)
-
-
-def cummin(node: Any, importer: Any) -> tuple[Expr, Expr]:
-    """`aten.cummin.default`, as of `cummax`."""
-    return _running_extreme(node, importer, te.min)
-
-
-def _running_extreme(
+def running_extreme(
     node: Any, importer: Any, better: Callable[[Expr, Expr], Expr]
 ) -> tuple[Expr, Expr]:
+    """`aten.cummax` and `aten.cummin`: tensor, axis -> the best so far, and its last place."""
     x, axis = importer.env[node.args[0]], node.args[1]
     rank = node.meta["val"][0].dim()
     if not rank:
         return x, literal(np.zeros((), np.int64))
     axis %= rank
-    kind = str(x.ty.dtype)
-    given = emit(relax.op.astype(x, "int8")) if kind == "bool" else x
-    name = "running_extreme"
+    given, name = _as_number(x), "running_extreme"
 
     def scan(x: te.Tensor) -> te.Tensor:
         return topi.scanop(x, better, tirx.const(0, x.dtype), name, axis=axis)
@@ -266,7 +225,7 @@ def _running_extreme(
     best = emit_te(scan, given, primfunc_name_hint=name)
     places = emit_te(seen, given, best, primfunc_name_hint="extreme_places")
     places = emit_te(latest, places, primfunc_name_hint=name)
-    return emit(relax.op.astype(best, kind)) if kind == "bool" else best, places
+    return as_type(best, dtype_of(x)), places
 
 
 def logcumsumexp(node: Any, importer: Any) -> Expr:
@@ -276,7 +235,7 @@ def logcumsumexp(node: Any, importer: Any) -> Expr:
     if not rank:
         return x
     kind = str(x.ty.dtype)
-    wide = emit(relax.op.astype(x, "float32")) if kind in _NARROW else x
+    wide = as_type(x, "float32") if kind in _NARROW else x
 
     def add(total: Expr, value: Expr) -> Expr:
         high, low = te.max(total, value), te.min(total, value)
@@ -289,7 +248,7 @@ def logcumsumexp(node: Any, importer: Any) -> Expr:
         return topi.scanop(x, add, zero, "logcumsumexp", axis=axis % rank)
 
     found = emit_te(scan, wide, primfunc_name_hint="logcumsumexp")
-    return emit(relax.op.astype(found, kind)) if kind in _NARROW else found
+    return as_type(found, kind)
 
 
 def searchsorted(node: Any, importer: Any) -> Expr:
@@ -314,10 +273,7 @@ def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) 
     dtype = type_name(node.meta["val"].dtype)
     kinds = {str(each.ty.dtype) for each in (lines, values)}
     wide = "float32" if kinds <= {*_NARROW} else max(kinds, key=_width)
-    lines, values = (
-        emit(relax.op.astype(each, wide)) if str(each.ty.dtype) != wide else each
-        for each in (lines, values)
-    )
+    lines, values = as_type(lines, wide), as_type(values, wide)
 
     def compute(lines: te.Tensor, values: te.Tensor) -> Any:
         return te.extern(
@@ -360,12 +316,12 @@ def _width(dtype: str) -> tuple[bool, int]:
     return "float" in dtype, np.dtype(dtype).itemsize if dtype != "bfloat16" else 2
 
 
-ALONG_AXIS: dict[str, Callable[[Any, Any], Any]] = {
-    "amax.default": amax,
-    "amin.default": amin,
+ALONG_AXIS: dict[str, Callable[..., Any]] = {
+    "amax.default": functools.partial(extreme_along, reduce=relax.op.max),
+    "amin.default": functools.partial(extreme_along, reduce=relax.op.min),
     "prod.dim_int": product,
-    "cummax.default": cummax,
-    "cummin.default": cummin,
+    "cummax.default": functools.partial(running_extreme, better=te.max),
+    "cummin.default": functools.partial(running_extreme, better=te.min),
     "logcumsumexp.default": logcumsumexp,
     "searchsorted.Tensor": searchsorted,
     "bucketize.Tensor": bucketize,

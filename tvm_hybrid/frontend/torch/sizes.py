@@ -12,6 +12,9 @@ from tvm import relax, sym, tirx
 
 from microkernels.base.errors import UnsupportedOperatorError
 
+from ..expressions import emit
+from .promotion import as_type
+
 # SymPy's functions and torch's own by their names; all are of whole numbers.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FloorDiv": tirx.floordiv,
@@ -98,7 +101,7 @@ class Sizes:
             raise UnsupportedOperatorError(f"the size {expression} cannot be told to TVM ({kind})")
         return _FUNCTIONS[kind](*parts)
 
-    def tensor(self, number: Any, emit: Callable[[Any], relax.Expr], dtype: str) -> relax.Expr:
+    def tensor(self, number: Any, dtype: str) -> relax.Expr:
         """A number that depends on sizes, a `torch.SymInt` or `torch.SymFloat`, as a tensor [].
 
         Raises
@@ -106,10 +109,10 @@ class Sizes:
         UnsupportedOperatorError
             It is no simple function of sizes of inputs.
         """
-        found = self._computed(number.node.expr, emit)
-        return found if str(found.ty.dtype) == dtype else emit(relax.op.astype(found, dtype))
+        found = self._computed(number.node.expr)
+        return as_type(found, dtype)
 
-    def _computed(self, expression: Any, emit: Callable[[Any], relax.Expr]) -> relax.Expr:
+    def _computed(self, expression: Any) -> relax.Expr:
         """In int64, or in float64 as torch computes it."""
         kind = type(expression).__name__
         if expression.is_Float:
@@ -117,10 +120,7 @@ class Sizes:
         if kind not in _IN_FLOAT and not (kind in ("Add", "Mul") and _has_float(expression)):
             size = relax.ShapeExpr([self._expression(expression)])
             return emit(relax.op.reshape(emit(relax.op.shape_to_tensor(size)), ()))
-        parts = [
-            each if str(each.ty.dtype) == "float64" else emit(relax.op.astype(each, "float64"))
-            for each in (self._computed(part, emit) for part in expression.args)
-        ]
+        parts = [as_type(self._computed(part), "float64") for part in expression.args]
         operator = _IN_FLOAT.get(kind) or {"Add": relax.op.add, "Mul": relax.op.multiply}[kind]
         return functools.reduce(lambda one, other: emit(operator(one, other)), parts)
 
@@ -169,13 +169,11 @@ def _has_negative(expression: Any) -> bool:
     return any(each.is_Number and each < 0 for each in _walk(expression))
 
 
-def _truncated(above: Any, below: Any, may_be_negative: bool) -> Any:
-    return (tirx.truncdiv if may_be_negative else tirx.floordiv)(above, below)
-
-
 # By the names of torch's functions: whole numbers of a numerator and a denominator.
 _TO_WHOLE: dict[str, Callable[[Any, Any, bool], Any]] = {
-    "TruncToInt": _truncated,
+    "TruncToInt": lambda above, below, may_be_negative: (
+        tirx.truncdiv if may_be_negative else tirx.floordiv
+    )(above, below),
     "FloorToInt": lambda above, below, _: tirx.floordiv(above, below),
     "CeilToInt": lambda above, below, _: tirx.floordiv(above + below - 1, below),
 }

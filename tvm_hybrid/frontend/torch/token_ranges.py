@@ -20,7 +20,7 @@ from tvm import relax
 from microkernels.base.errors import UnsupportedOperatorError
 
 from ..expressions import emit
-from .promotion import type_name
+from .promotion import as_type, type_name
 
 _LEAST = 1e-5  # torch's least largest magnitude of a row
 _EPS = float(np.finfo(np.float32).eps)  # torch's least scale of a row with a zero point
@@ -56,17 +56,17 @@ def choose_asymmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]
         emit(op.subtract(number(_LOW), below)),
         emit(op.subtract(number(_HIGH), above)),
     )
-    zero = emit(op.round(_clipped(importer, emit(chosen), _LOW, _HIGH)))
+    zero = emit(op.round(_clipped(emit(chosen), _LOW, _HIGH)))
     return emit(op.astype(scale, "float64")), emit(op.astype(zero, "int64"))
 
 
 def quantize(node: Any, importer: Any) -> relax.Expr:
     """`quantize_per_token`: x, scales, zero points, low, high, type."""
     x, scales, zeros, low, high, torch_type = importer.retrieve_args(node)
-    value = emit(relax.op.divide(_f32(importer, x), _f32(importer, scales)))
+    value = emit(relax.op.divide(as_type(x, "float32"), as_type(scales, "float32")))
     if not _are_zeros(node.args[2]):
-        value = emit(relax.op.add(value, _f32(importer, zeros)))
-    value = _clipped(importer, emit(relax.op.round(value)), low, high)
+        value = emit(relax.op.add(value, as_type(zeros, "float32")))
+    value = _clipped(emit(relax.op.round(value)), low, high)
     return emit(relax.op.astype(value, type_name(torch_type)))
 
 
@@ -75,10 +75,9 @@ def dequantize(node: Any, importer: Any) -> relax.Expr:
     q, scales, zeros = importer.retrieve_args(node)[:3]
     value = emit(relax.op.astype(q, "float32"))
     if not _are_zeros(node.args[2]):
-        value = emit(relax.op.subtract(value, _f32(importer, zeros)))
-    value = emit(relax.op.multiply(value, _f32(importer, scales)))
-    wanted = type_name(node.meta["val"].dtype)
-    return value if wanted == "float32" else emit(relax.op.astype(value, wanted))
+        value = emit(relax.op.subtract(value, as_type(zeros, "float32")))
+    value = emit(relax.op.multiply(value, as_type(scales, "float32")))
+    return as_type(value, type_name(node.meta["val"].dtype))
 
 
 def _are_zeros(node: Any) -> bool:
@@ -96,18 +95,12 @@ def _source(node: Any, importer: Any) -> relax.Expr:
             f"operator choose_qparams_per_token (node {node.name!r}): rows as "
             f"{type_name(torch_type)} are not supported; quantise as int8"
         )
-    return _f32(importer, x)
+    return as_type(x, "float32")
 
 
-def _clipped(importer: Any, x: relax.Expr, low: int, high: int) -> relax.Expr:
+def _clipped(x: relax.Expr, low: int, high: int) -> relax.Expr:
     limits = relax.prim_value(float(low)), relax.prim_value(float(high))
     return emit(relax.op.clip(x, *limits))
-
-
-def _f32(importer: Any, x: relax.Expr) -> relax.Expr:
-    if str(x.ty.dtype) == "float32":
-        return x
-    return emit(relax.op.astype(x, "float32"))
 
 
 _ASYMMETRIC = ("choose_qparams_per_token_asymmetric", "_choose_qparams_per_token_asymmetric_impl")
