@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from microkernels.isa import target_isa
-from tools.kernel_snapshot.command import main
+from tools.kernel_snapshot.__main__ import main
 from tools.kernel_snapshot.kernels import (
     LEVELS,
     PROGRAMS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tools.mutants.command import ROOT, main
+from tools.mutants.__main__ import ROOT, main
 from tools.mutants.runs import MutationError, load
 
 SOURCE = "def larger(a, b):\n    return a if a > b else b\n"

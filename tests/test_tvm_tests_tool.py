@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tools.tvm_tests import command
+from tools.tvm_tests import __main__ as command
 from tools.tvm_tests.comparison import FAIL, LOST, PASS, Comparison
 from tools.tvm_tests.runs import Outcome, run_file
 

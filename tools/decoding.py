@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 import numpy as np
-import onnxruntime
 
 import tvm_hybrid
+from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.session.node_arg import NodeArg
 
 TURNS = 5
@@ -42,9 +42,7 @@ Measure = Callable[[], list[float]]
 def main(model: str, pasts: str, prompts: str, threads: int, precision: str) -> None:
     """Prints the least and the median milliseconds of a step and of a prompt, and both ratios."""
     ours = tvm_hybrid.InferenceSession(model, num_threads=threads, precision=precision)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    theirs = optimised_session(model, threads)
     click.echo(f"one program: {len(ours.programs) == 1}")
     click.echo(f"{'':14}" + "".join(f"{each:>17}" for each in ("ours", "bound", "ONNX Runtime")))
     decoder = Decoder(ours.get_inputs())

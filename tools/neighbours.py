@@ -14,6 +14,7 @@ Nothing else should run meanwhile. Times are medians of some calls; of several m
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import subprocess
@@ -27,7 +28,9 @@ import click
 import numpy as np
 
 import tvm_hybrid
+from tvm_hybrid.bench.peers.contestants import load_turn
 from tvm_hybrid.cli.base.options import NAMED_SIZE
+from tvm_hybrid.report.timing import time_calls
 from tvm_hybrid.runtime.tensors import numpy_dtype
 
 REPEAT = 60
@@ -53,44 +56,13 @@ def session_call(model: Path, sizes: dict[str, int], threads: int, spin: str) ->
     return lambda: session.run(None, feeds)
 
 
-def seconds_of(call: Call) -> float:
-    """Of one call."""
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-
-def median_of(call: Call, before: Call = lambda: None, repeat: int = REPEAT) -> float:
+def median_of(call: Call, before: Call = lambda: None) -> float:
     """Seconds of a call behind something that does not count."""
     times = []
-    for _ in range(repeat):
+    for _ in range(REPEAT):
         before()
-        times.append(seconds_of(call))
+        times += time_calls(call, 0.0)
     return statistics.median(times)
-
-
-def numpy_step() -> Call:
-    """A step of about 2 ms that fills both cores, as reading and scaling pictures does."""
-    one = np.random.default_rng(0).standard_normal((600, 600)).astype(np.float32)
-    return lambda: one @ one
-
-
-def rate_of_callers(call: Call, count: int) -> float:
-    """Calls a second of so many threads together."""
-    done = [0] * count
-    end = time.perf_counter() + SECONDS
-
-    def work(place: int) -> None:
-        while time.perf_counter() < end:
-            call()
-            done[place] += 1
-
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done) / SECONDS
 
 
 def rate_of_processes(arguments: Sequence[str], count: int) -> float:
@@ -108,14 +80,6 @@ def rate_of_processes(arguments: Sequence[str], count: int) -> float:
     return sum(float(process.communicate()[0]) for process in running)
 
 
-def one_of_many(call: Call) -> None:
-    """Says that it is ready, waits for a line, and prints its calls a second."""
-    call()
-    click.echo("ready")
-    sys.stdin.readline()
-    click.echo(rate_of_callers(call, 1))
-
-
 def first_calls(make: Callable[[str], Call]) -> None:
     """What the first call after a pause costs."""
     for spin in ("run", "always", "never"):
@@ -131,7 +95,9 @@ def first_calls(make: Callable[[str], Call]) -> None:
 
 def numpy_beside(make: Callable[[str], Call]) -> None:
     """What an open session costs NumPy."""
-    step = numpy_step()
+    # A step of about 2 ms that fills both cores, as reading and scaling pictures does.
+    one = np.random.default_rng(0).standard_normal((600, 600)).astype(np.float32)
+    step = functools.partial(np.matmul, one, one)
     median_of(step)
     for spin in ("run", "always", "never"):
         call = make(spin)
@@ -190,14 +156,19 @@ def main(model: Path, sizes: tuple[tuple[str, int], ...], threads: int, alone: b
         return session_call(model, dict(sizes), threads, spin)
 
     if alone:
-        one_of_many(make("run"))
+        call = make("run")
+        call()
+        click.echo("ready")
+        sys.stdin.readline()
+        click.echo(load_turn(call, 1, SECONDS).rate)
         return
     first_calls(make)
     numpy_beside(make)
     in_turns(make)
     serial = session_call(model, dict(sizes), 1, "run")
     for count in CALLERS:
-        click.echo(f"callers     {count}: {rate_of_callers(serial, count):.0f} calls/s")
+        rate = load_turn(serial, count, SECONDS).rate
+        click.echo(f"callers     {count}: {rate:.0f} calls/s")
     arguments = [str(model), f"--threads={threads}"]
     arguments += [f"--dim={name}={size}" for name, size in sizes]
     for count in PROCESSES:

@@ -11,6 +11,7 @@ runs the same open model, its floats in the precision given, float32 if none is.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -19,10 +20,11 @@ from typing import Any
 
 import click
 import numpy as np
-import onnxruntime
 
 import tvm_hybrid
 from tvm_hybrid.bench.peers.contestants import OpenVino
+from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
+from tvm_hybrid.report.timing import time_calls
 from tvm_hybrid.session.node_arg import NodeArg
 
 TURNS = 7
@@ -48,9 +50,7 @@ def main(model: str, sizes: str, threads: int, precision: str, openvino: str | N
     names = open_names(opened)
     one_program = len(opened.programs) == 1
     click.echo(f"open: {time.process_time() - start:.1f} CPU s, one program: {one_program}")
-    peer_options = onnxruntime.SessionOptions()
-    peer_options.intra_op_num_threads = threads
-    peer = onnxruntime.InferenceSession(model, peer_options, providers=["CPUExecutionProvider"])
+    peer = optimised_session(model, threads)
     openvino_floats = "bf16" if precision == "bf16" else "f32"
     others = ["static", "ORT", *(["OpenVINO"] if openvino else [])]
     heads = "".join(f"{name:>9}" for name in ("open", *others))
@@ -74,7 +74,7 @@ def main(model: str, sizes: str, threads: int, precision: str, openvino: str | N
         ratios.append([each / ours for each in theirs])
         times = "".join(f"{1e3 * each:9.3f}" for each in (ours, *theirs))
         click.echo(f"{size:8}{times}{''.join(f'{r:15.3f}' for r in ratios[-1])}{compiled:14.1f}")
-    means = [geometric_mean(column) for column in zip(*ratios, strict=True)]
+    means = [statistics.geometric_mean(column) for column in zip(*ratios, strict=True)]
     texts = (f"{mean:.3f} of {name}" for mean, name in zip(means, others, strict=True))
     click.echo(f"geometric means: {', '.join(texts)}")
 
@@ -112,15 +112,7 @@ def inputs_of(
 def timed(run: Callable[..., Any], feeds: dict[str, np.ndarray]) -> Callable[[float], list[float]]:
     """Runs a session for so many seconds, at least once; returns the time of each run."""
 
-    def run_for(seconds: float) -> list[float]:
-        times: list[float] = []
-        while not times or sum(times) < seconds:
-            start = time.perf_counter()
-            run(None, feeds)
-            times.append(time.perf_counter() - start)
-        return times
-
-    return run_for
+    return lambda seconds: time_calls(lambda: run(None, feeds), seconds)
 
 
 def least_times(runs: Sequence[Callable[[float], list[float]]], pauses: bool) -> list[float]:
@@ -137,11 +129,6 @@ def least_times(runs: Sequence[Callable[[float], list[float]]], pauses: bool) ->
             times = run_for(SECONDS)
             least[number] = min(least[number], *times)
     return least
-
-
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of positive numbers."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 if __name__ == "__main__":

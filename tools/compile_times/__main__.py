@@ -35,11 +35,10 @@ from tvm_hybrid.report.timing import ContestantError
 from tvm_hybrid.targets.resolve import cpu_name, host_target
 
 from . import results
-from .corpus import NAMES, has_relative
+from .corpus import NAMES, chosen_of, has_relative
 from .feeds import feeds_of
 from .graph import Model
-from .page import page
-from .results import AGAIN, COLD, COUNTING, FAST, ONNXRUNTIME, OPENVINO, STARTS, Row
+from .results import AGAIN, COLD, COUNTING, FAST, ONNXRUNTIME, OPENVINO, STARTS, Row, page
 from .starts import Files, Start, start, written
 
 
@@ -121,22 +120,6 @@ BUDGET_TARGET = "icelake-server"
 """Budgets are counted for one CPU, so that they are the same on all."""
 
 
-def _chosen(_context: object, _option: object, value: str) -> list[str]:
-    names = value.split(",") if value else list(NAMES)
-    unknown = set(names) - set(NAMES)
-    if unknown:
-        raise click.BadParameter(f"no {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    return names
-
-
-def _starts(_context: object, _option: object, value: str) -> list[str]:
-    names = value.split(",")
-    unknown = set(names) - set(STARTS)
-    if unknown:
-        raise click.BadParameter(f"no {', '.join(sorted(unknown))}; there are {', '.join(STARTS)}")
-    return names
-
-
 def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[str, int]:
     try:
         return {name: int(size) for name, _, size in (each.partition("=") for each in values)}
@@ -145,12 +128,16 @@ def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[s
 
 
 @click.command(help=__doc__.partition("\n")[0])
-@click.option("--models", default="", callback=_chosen, help="Names, with commas; else all.")
+@click.option(
+    "--models", default="", callback=chosen_of(NAMES), help="Names, with commas; else all."
+)
 @click.option("--onnx", "paths", multiple=True, type=click.Path(exists=True, path_type=Path),
               help="A model in a file, instead of the corpus; may be repeated.")  # fmt: skip
 @click.option("--size", "sizes", multiple=True, callback=_sizes,
               help="NAME=NUMBER of an open dimension of such a file.")  # fmt: skip
-@click.option("--starts", "wanted", default=",".join(STARTS), callback=_starts, show_default=True)
+@click.option(
+    "--starts", "wanted", default=",".join(STARTS), callback=chosen_of(STARTS), show_default=True
+)
 @click.option("--threads", default=1, show_default=True)
 @click.option("--timeout", default=60.0, show_default=True,
               help="CPU seconds; a start that takes more ends, and its row says so.")  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+
+import click
 
 from . import decoders, encoders, scenes, sounds
 from .graph import Form, Model
@@ -88,3 +90,17 @@ def has_relative(name: str, relative: str) -> bool:
     if relative == OTHER_BATCH and name.endswith(SUFFIX):
         return False
     return relative in ENTRIES[name.removesuffix(SUFFIX)].relatives
+
+
+def chosen_of(known: Iterable[str]) -> Callable[[object, object, str], list[str]]:
+    """The callback of an option that takes some of these names, with commas; "" is all of them."""
+
+    def chosen(_context: object, _option: object, value: str) -> list[str]:
+        names = value.split(",") if value else list(known)
+        unknown = set(names) - set(known)
+        if unknown:
+            there = ", ".join(known)
+            raise click.BadParameter(f"no {', '.join(sorted(unknown))}; there are {there}")
+        return names
+
+    return chosen

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from relay_passes.pipeline import Phase
+from tvm_hybrid.report.timing import markdown_table
 
 from .corpus import OTHER_BATCH, OTHER_HEAD, RELATIVES
 from .start import FIRST_RUN, FRONT_END, KEEPING, MACHINE_CODE, MODULES, REST
@@ -174,3 +176,23 @@ def _part(title: str) -> Cell:
 
 def _table(columns: dict[str, Cell], rows: Iterable[Row]) -> Table:
     return list(columns), [[cell(row) for cell in columns.values()] for row in rows]
+
+
+def page(rows: Sequence[Row], found: Mapping[str, object]) -> str:
+    """The page of documentation, with both tables and with the reasons of what is missing."""
+    return (
+        Path(__file__)
+        .with_name("page.md")
+        .read_text()
+        .format(
+            **{name: found[name] for name in ("command", "cpu", "threads", "limit")},
+            openvino=found["OpenVINO"],
+            modules=modules(rows, COLD),
+            again=modules(rows, AGAIN),
+            theirs=modules(rows, ONNXRUNTIME),
+            overview="\n".join(markdown_table(*overview(rows))[1:]),
+            notes="\n".join(f"- {note}" for note in notes(rows)),
+            phases=", ".join(f"{at} {phase.value}" for at, phase in enumerate(Phase, 1)),
+            stages="\n".join(markdown_table(*stages(rows))[1:]),
+        )
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from relay_passes.ir.decisions import Decision
 from tvm_hybrid.executable.executable import Executable
+from tvm_hybrid.report.timing import time_calls
 
 from .through import as_array
 from .torch_models import TorchModel
@@ -74,15 +76,9 @@ def error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
 def least_times(executables: Mapping[str, Executable], model: TorchModel) -> dict[str, float]:
     """The least seconds of a call of each, in turns."""
     inputs: list[Any] = [as_array(each) for each in model.inputs]
-    least = {door: _timed(each, inputs) for door, each in executables.items()}
-    turns = max(TURNS, int(SECONDS / max(least.values())))
-    for _ in range(turns):
-        for door, each in executables.items():
-            least[door] = min(least[door], _timed(each, inputs))
+    calls = {door: partial(each.run, *inputs) for door, each in executables.items()}
+    least = {door: math.inf for door in calls}
+    for _ in range(TURNS):
+        for door, call in calls.items():
+            least[door] = min(least[door], *time_calls(call, SECONDS / TURNS))
     return least
-
-
-def _timed(executable: Executable, inputs: Sequence[Any]) -> float:
-    start = time.perf_counter()
-    executable.run(*inputs)
-    return time.perf_counter() - start

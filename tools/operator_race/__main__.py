@@ -11,18 +11,19 @@ than 5 us in ONNX Runtime measure the way into a session, and are marked.
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-import onnxruntime
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 import tvm_hybrid
-from tools.open_shapes import geometric_mean, timed
+from tools.open_shapes import timed
+from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.errors import TvmHybridError
 
 from .case import SIZES, Case, Cases
@@ -64,15 +65,10 @@ def main(
 
 def race(case: Case) -> dict[str, Any]:
     """Least seconds of a call of ONNX Runtime and of our forms; of a form that fails, the error."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
     found: dict[str, Any] = {}
     runs = {}
     try:
-        theirs = onnxruntime.InferenceSession(
-            case.model(False), options, providers=["CPUExecutionProvider"]
-        )
+        theirs = optimised_session(case.model(False))
         wanted = theirs.run(None, case.feeds)
         runs["onnxruntime"] = timed(theirs.run, case.feeds)
     except Exception as error:  # what it lacks
@@ -139,7 +135,9 @@ def show(results: dict[str, dict[str, Any]], below: float) -> None:
         table.add_row(*line)
     Console().print(table)
     if ratios:
-        click.echo(f"geometric mean of {len(ratios)} ratios: {geometric_mean(ratios):.2f}")
+        click.echo(
+            f"geometric mean of {len(ratios)} ratios: {statistics.geometric_mean(ratios):.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def known_converters() -> frozenset[str]:
 
 @functools.cache
 def _ours() -> dict[str, Converter]:
-    ours = {
+    ours: dict[str, Converter] = {
         "convert_element_type.default": cast,
         "clamp.default": clamp,
         "clamp.Tensor": clamp,
