@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -301,25 +302,13 @@ def markdown_page(report: LayerReport) -> str:
     others = " and ".join(f"{name} {text}" for name, text in _peers(report).items())
     absent = "".join(f" {name} was not at hand." for name in report.left_out)
     peaks = ", ".join(f"{peak:.0f} GOP/s of {dtype}" for dtype, peak in report.peaks.items())
-    lines = [
-        _ABOUT.get(report.network, f"# Convolutions of {report.network}"),
-        "",
-        f"Measured by `tvm-hybrid bench --layers {report.network} --markdown FILE` on "
-        f"{report.cpu}, {peaks} a thread",
-        f"(as `tvm-hybrid kernels` measures it), beside {others or 'nobody'}.{absent}",
-        "",
-        "- kernel us: the convolution alone, as it costs inside of a network; for the others by "
-        "their own profiles.",
-        "- model us: a run of a model of this one convolution, whose input and output are NCHW, "
-        "with the reorders and",
-        "  the call that this costs everyone.",
-        "- of peak: operations of the direct algorithm; Winograd's, and kernels that skip padding, "
-        "may exceed 100%.",
-        "- ratio: the best of the others over ours; above 1, ours is faster.",
-        "- int8: uint8 in and out, int8 weights with a scale for each channel (QDQ form); results "
-        "next to a tie may be",
-        "  rounded either way.",
-    ]
+    about = {
+        "about": _ABOUT.get(report.network, f"# Convolutions of {report.network}"),
+        **{name: getattr(report, name) for name in ("network", "cpu")},
+        **{"peaks": peaks, "others": others or "nobody", "absent": absent},
+    }
+    text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    lines = text.format(**about).splitlines()
     for (threads, dtype), rows in _parts(report):
         columns = ["layer", *_columns(report), "ours is"]
         cells = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,28 +130,11 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
     plot : str or None
         The plot that `search_plot` drew of it, relative to the page.
     """
-    machines = "; ".join(dict.fromkeys(row.measured_on for row in study.rows))
     columns = ["region", *_columns(study)]
-    lines = [
-        "# Trials that searches need",
-        "",
-        "Written by `tvm-hybrid simulate --markdown FILE`: search strategies replay spaces that "
-        "were measured once as a",
-        "whole (`tvm_hybrid/tuning/recordings`), each configuration in turns with the default one.",
-        f"Measured on {machines}.",
-        "",
-        f"- Trials: until a configuration was proposed that has {study.share:.0%} of the optimum's "
-        f"speed; median of {study.seeds} seeds, the",
-        f"  scores being told after {study.batch} proposals at most. No configuration is known "
-        "beforehand, not even the default.",
-        "- size: configurations of the space; near: the share of them that would do.",
-        "- default: its time over the optimum's, measured in turns. The optimum is the fastest of "
-        "many measurements, so",
-        "  a little of it is luck.",
-        "- exact: the median of drawing at random without replacement, from its distribution; the "
-        "simulated one is an",
-        "  estimate of it.",
-    ]
+    about = {name: getattr(study, name) for name in ("share", "seeds", "batch")}
+    machines = "; ".join(dict.fromkeys(row.measured_on for row in study.rows))
+    text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    lines = text.format(machines=machines, **about).splitlines()
     if TRANSFER in study.contestants:
         lines.append("- transfer: the model, having learned from all other recordings before.")
     rows = [[row.name, *_cells(study, row)] for row in study.rows]
