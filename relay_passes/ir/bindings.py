@@ -69,3 +69,10 @@ def _visited(expr: relax.Expr) -> list[relax.Var]:
 
     relax.analysis.post_order_visit(expr, visit)
     return list(found)
+
+
+def nodes_in(expr: relax.Expr) -> list[relax.Expr]:
+    """Every node of an expression or a function, each once, operands before what reads them."""
+    found: list[relax.Expr] = []
+    relax.analysis.post_order_visit(expr, found.append)
+    return found

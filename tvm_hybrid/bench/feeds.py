@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,9 +13,12 @@ import numpy as np
 from tvm import IRModule, relax
 
 from microkernels.base.errors import FeedError
+from relay_passes.ir.bindings import nodes_in
+from relay_passes.ir.graph import op_name
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.traits import CONVOLUTIONS, SOFTMAXES, SUMS
 
+from ..frontend.expressions import static_dims
 from ..runtime.feeds import arrays_of, sample_shapes
 from ..runtime.tensors import numpy_dtype
 from .compare import Tolerance, tolerance_for
@@ -170,12 +173,15 @@ class ProductSums:
         self.lengths: list[int] = []
         self.half_lengths: list[int] = []
         self.float32 = self.bfloat16 = self.halves = self.quantized = 0
-        for call in _calls(mod):
+        functions = [each for each in mod.functions.values() if isinstance(each, relax.Function)]
+        for call in (node for function in functions for node in nodes_in(function)):
+            if not isinstance(call, relax.Call):
+                continue
             # Dynamic quantisation quantises its zero point as well, a tensor of no dimensions.
-            if _name(call) == "relax.quantize" and _static_shape(call) != ():
+            if op_name(call) == "relax.quantize" and static_dims(call) != ():
                 self.quantized += 1
             length = _sum_length(call)
-            shape = _static_shape(call)
+            shape = static_dims(call)
             half = _dtype(call) == "float16"
             self.halves += half and not moves(call)
             if length is None or shape is None:
@@ -186,7 +192,7 @@ class ProductSums:
             self.flops += 2 * length * math.prod(shape)
             dtype = _dtype(call.args[0])
             self.bfloat16 += dtype == "bfloat16"
-            self.float32 += dtype == "float32" and _name(call) == "relax.matmul"
+            self.float32 += dtype == "float32" and op_name(call) == "relax.matmul"
 
     def rounded(self, precision: str) -> int:
         """How many operators have bfloat16 operands when compiled in a precision."""
@@ -198,45 +204,18 @@ class ProductSums:
         return tolerance_for(self.lengths, rounded, self.quantized, self.half_lengths, self.halves)
 
 
-def _calls(mod: IRModule) -> Iterator[relax.Call]:
-    found: list[relax.Call] = []
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call):
-            found.append(expr)
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    yield from found
-
-
-def _name(call: relax.Call) -> str:
-    return str(getattr(call.op, "name", ""))
-
-
 def _dtype(expr: relax.Expr) -> str:
     return str(getattr(getattr(expr, "ty", None), "dtype", ""))
 
 
-def _static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
-    shape = getattr(getattr(expr, "ty", None), "shape", None)
-    if shape is None:
-        return None
-    try:
-        return tuple(int(size) for size in shape)
-    except TypeError:
-        return None
-
-
 def _sum_length(call: relax.Call) -> int | None:
     """K of a matrix product or a convolution; None for other operators."""
-    name = _name(call)
+    name = op_name(call)
     if name == "relax.matmul":
-        left = _static_shape(call.args[0])
+        left = static_dims(call.args[0])
         return left[-1] if left else None
     if name in CONVOLUTIONS:
-        weight = _static_shape(call.args[1])
+        weight = static_dims(call.args[1])
         output_first = str(call.attrs.kernel_layout).startswith("O")
         return math.prod(weight[1:]) if weight and output_first else None
     return None
@@ -244,12 +223,12 @@ def _sum_length(call: relax.Call) -> int | None:
 
 def _reduced(call: relax.Call) -> list[int]:
     """How many elements of its argument each element of a call's result adds up, if it does."""
-    name = _name(call)
-    given = _static_shape(call.args[0]) if call.args else None
+    name = op_name(call)
+    given = static_dims(call.args[0]) if call.args else None
     if given is None or not math.prod(given):
         return []
     if name in SUMS:
-        return [math.prod(given) // math.prod(_static_shape(call) or (1,))]
+        return [math.prod(given) // math.prod(static_dims(call) or (1,))]
     if name in SOFTMAXES:
         return [given[int(call.attrs.axis)]]
     if name in ("relax.nn.layer_norm", "relax.nn.rms_norm"):

@@ -10,6 +10,7 @@ from tvm import IRModule, ir, relax
 from tvm.relax.analysis import has_reshape_pattern
 from tvm.runtime import Tensor
 
+from relay_passes.ir.bindings import nodes_in
 from relay_passes.ir.entries import INTO_ENTRY, MAIN
 from relay_passes.lower.entries import INTO_OUTPUTS
 from relay_passes.lower.lower_regions import UNALIGNED
@@ -181,12 +182,8 @@ def _reads_anywhere(mod: IRModule, call: relax.Call) -> bool:
 def _demand(expr: relax.Expr | None, strict: set[relax.Var]) -> None:
     """Notes every variable of an expression as one whose memory must be aligned."""
 
-    def visit(node: relax.Expr) -> None:
-        if isinstance(node, relax.Var):
-            strict.add(node)
-
     if expr is not None:
-        relax.analysis.post_order_visit(expr, visit)
+        strict.update(node for node in nodes_in(expr) if isinstance(node, relax.Var))
 
 
 def _bound_outputs(mod: IRModule) -> tuple[BoundOutput, ...]:

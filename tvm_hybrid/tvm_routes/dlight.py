@@ -29,8 +29,7 @@ from .metaschedule.recognize import region_of
 from .metaschedule.schedule import schedule_product
 from .metaschedule.space import machine_of
 from .metaschedule.tiling import read_anchor, vector_configs
-from .metaschedule.trace import first_line
-from .metaschedule.workload import normalized
+from .metaschedule.workload import first_line, normalized
 from .tensorized import tensorize
 
 __all__ = ["Generic", "Matmul"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
+from relay_passes.ir.bindings import nodes_in
 from relay_passes.ir.graph import is_call, known_tensor
 from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
@@ -141,7 +142,7 @@ class ProgramKernel(NamedTuple):
 def program_kernels(mod: IRModule) -> list[ProgramKernel]:
     """The different kernels of a module whose "main" calls them, in order of their first calls."""
     found: dict[int, ProgramKernel] = {}
-    for call in _calls(mod["main"]):
+    for call in (node for node in nodes_in(mod["main"]) if is_call(node, *CALLS)):
         function = mod[call.args[0]]
         if not isinstance(function, tirx.PrimFunc):
             continue
@@ -153,14 +154,3 @@ def program_kernels(mod: IRModule) -> list[ProgramKernel]:
         known = found.get(key)
         found[key] = ProgramKernel(key, plain, constants, known.calls + 1 if known else 1)
     return list(found.values())
-
-
-def _calls(function: relax.Function) -> Iterator[relax.Call]:
-    found: list[relax.Call] = []
-
-    def visit(expr: relax.Expr) -> None:
-        if is_call(expr, *CALLS):
-            found.append(expr)
-
-    relax.analysis.post_order_visit(function, visit)
-    return iter(found)

@@ -43,8 +43,8 @@ from ...records.record_store import RecordStore, trusted
 from ...targets.resolve import resolve_target
 from .recognize import knows_constants, region_of
 from .schedule import schedule_product
-from .trace import MICROSECONDS, DatabaseWriter, TraceRecord, first_line, traces_of
-from .workload import legalized, normalized, workload_of
+from .trace import MICROSECONDS, DatabaseWriter, TraceRecord, traces_of
+from .workload import first_line, legalized, normalized, workload_of
 
 
 @dataclass

@@ -69,7 +69,9 @@ def schedule_product(schedule: Schedule, config: Config, sampled: bool = False) 
     block = anchor.block
     if anchor.stride > 1:
         _gather_positions(schedule, block, anchor.stride)
-    _pad(schedule, block, tiling, anchor.leading, (anchor.m, anchor.n, anchor.k))
+    sizes = (anchor.m, tiling.rows), (anchor.n, tiling.columns), (anchor.k, tiling.k)
+    if any(extent % tile for extent, tile in sizes):
+        schedule.pad_einsum(block, [*[1] * anchor.leading, *(tile for _, tile in sizes)])
     packed = _pack_weight(schedule, block, tiling, anchor.constant)
     epilogue = _inline_epilogue(schedule, block)
     _schedule_copies(schedule, block, tiling, packed)
@@ -101,15 +103,6 @@ def _gather_positions(schedule: Schedule, block: Block, stride: int) -> None:
         lambda n, y, x, c: (n, y, x % stride, x // stride, c),
         assume_injective_transform=True,
     )
-
-
-def _pad(
-    schedule: Schedule, block: Block, tiling: Tiling, leading: int, extents: tuple[int, int, int]
-) -> None:
-    """Pads rows, columns and steps to multiples of the tile, if they are not."""
-    tile = (tiling.rows, tiling.columns, tiling.k)
-    if any(extent % size for extent, size in zip(extents, tile, strict=True)):
-        schedule.pad_einsum(block, [*[1] * leading, *tile])
 
 
 def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: bool) -> Block | None:

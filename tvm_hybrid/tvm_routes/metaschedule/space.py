@@ -43,13 +43,13 @@ from microkernels.base.tvm_compat.metaschedule_database import (
 from microkernels.base.tvm_compat.relax import OP_PATTERN
 from microkernels.machines.machine import Machine
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
+from relay_passes.ir.bindings import nodes_in
 
 from ...runtime.threads import default_threads
 from ...targets.resolve import TargetLike, resolve_target
 from .schedule import register_intrinsic, schedule_product
 from .tiling import Block, ProgramAnchor, read_anchor, tiling_of, vector_configs
-from .trace import first_line
-from .workload import LAYOUT_FREE, legalized, normalized
+from .workload import LAYOUT_FREE, first_line, legalized, normalized
 
 SPACES = 4  # kernels that a program is tried with
 _KIND = "llvm"
@@ -279,17 +279,9 @@ def apply_database(
 
 def _has_operators(mod: IRModule) -> bool:
     """Whether a module has Relax operators that LegalizeOps would make programs of."""
-    found: list[bool] = []
-
-    def visit(expr: relax.Expr) -> None:
-        op = getattr(expr, "op", None)
-        if isinstance(op, ir.Op) and makes_a_program(op):
-            found.append(True)
-
-    for _, function in mod.functions_items():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return bool(found)
+    functions = [each for _, each in mod.functions_items() if isinstance(each, relax.Function)]
+    called = (getattr(node, "op", None) for each in functions for node in nodes_in(each))
+    return any(isinstance(op, ir.Op) and makes_a_program(op) for op in called)
 
 
 def _database(work_dir: str | os.PathLike[str]) -> JSONDatabase:

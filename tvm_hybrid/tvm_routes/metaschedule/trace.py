@@ -40,7 +40,7 @@ from ...records.record_store import RecordStore
 from ...targets.resolve import cpu_name, resolve_target
 from .recognize import knows_constants
 from .schedule import register_intrinsic
-from .workload import workload_of
+from .workload import first_line, workload_of
 
 MICROSECONDS = 1e6
 _TARGET = ("kind", "mcpu", "mattr", "num-cores")
@@ -95,8 +95,7 @@ class TraceRecord(RecordLine, frozen=True, kw_only=True):
         try:
             return TuningRecord.from_json(fields, Workload(program))
         except Exception as error:
-            reason = next((line for line in str(error).splitlines() if line.strip()), "")
-            raise ConfigError(f"TVM does not apply its trace: {reason[:160]}") from error
+            raise ConfigError(f"TVM does not apply its trace: {first_line(error)}") from error
 
 
 def trace_record(entry: Entry, program: IRModule, region: Region) -> TraceRecord:
@@ -164,10 +163,8 @@ class DatabaseWriter:
         except OSError as error:
             raise RecordError(why_not_written(path, error, "a database to")) from error
         except Exception as error:
-            reason = first_line(error)
-            raise RecordError(
-                f"TVM cannot read the database in {path}: {reason}. Choose another folder"
-            ) from error
+            text = f"TVM cannot read the database in {path}: {first_line(error)}"
+            raise RecordError(f"{text}. Choose another folder") from error
 
     def add(self, record: TuningRecord) -> bool:
         """Adds a record; False if it is there already.
@@ -226,8 +223,3 @@ def _ends_with_newline(path: Path) -> bool:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         return size == 0 or file.read() == b"\n"
-
-
-def first_line(error: Exception) -> str:
-    """What an error of TVM's says first."""
-    return next((line for line in str(error).splitlines() if line.strip()), "")[:160]

@@ -66,14 +66,18 @@ def workload_of(region: Region, constants: bool = False) -> IRModule:
     except ConfigError:
         raise
     except Exception as error:  # shapes or types that TVM's operators do not take
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise ConfigError(f"TVM refuses its operators: {reason[:160]}") from error
+        raise ConfigError(f"TVM refuses its operators: {first_line(error)}") from error
     if constants:
         operands = enumerate(region.operands, len(region.inputs))
         free = [i for i, tensor in enumerate(region.inputs) if tensor.constant]
         free += [i for i, tensor in operands if tensor.size < region.output.size]
         program = program.with_attr(LAYOUT_FREE, free)
     return normalized(program)
+
+
+def first_line(error: Exception) -> str:
+    """What an error of TVM's says first."""
+    return next((line for line in str(error).splitlines() if line.strip()), "")[:160]
 
 
 def normalized(program: tirx.PrimFunc) -> IRModule:
