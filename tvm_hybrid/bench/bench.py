@@ -7,6 +7,7 @@ ONNX Runtime without optimisation, as in `verify`.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -141,17 +142,15 @@ def bench(
     turns : callable
         As `progress` of `timing.interleave`.
     """
-    missing: list[BenchRow] = []
     options = options or CompileOptions()
     known = list(options.values or {})
     ours_feeds = {name: feed for name, feed in feeds.items() if name not in known}
-    contestants: dict[str, Any] = {OURS: SessionContestant(session, ours_feeds)}
-    kernels: dict[str, tuple[str, ...]] = {OURS: _kernels(session)} if variants else {}
-    for level, variant in (variants or {}).items():
-        contestants[variant_name(level)] = SessionContestant(variant, ours_feeds)
-        kernels[variant_name(level)] = _kernels(variant)
+    sessions = {OURS: session}
+    sessions |= {variant_name(level): each for level, each in (variants or {}).items()}
 
     def prepare(name: str) -> Any:
+        if name in sessions:
+            return SessionContestant(sessions[name], ours_feeds)
         if name == ONNX_RUNTIME:
             return onnx_runtime_contestant(str(model), feeds, threads)
         if name == OPENVINO:
@@ -159,29 +158,20 @@ def bench(
         return StockTvm(model, feeds, options.shapes, options.target, threads, known=known)
 
     with ExitStack() as stack:
-        for name in (PEERS[peer] for peer in peers):
-            progress(f"preparing {name}")
-            try:
-                contestants[name] = prepare(name)
-            except ContestantError as error:
-                logger.warning("left out: %s", error)
-                missing.append(BenchRow(name=name, note=str(error)))
-            else:
-                stack.callback(contestants[name].close)
+        names = [*sessions, *(PEERS[peer] for peer in peers)]
+        makers = {name: functools.partial(prepare, name) for name in names}
+        contestants, failures = _prepared(makers, stack, progress)
         progress("judging")
         judge = Judge.of(model, feeds, tolerance, contestants[OURS].outputs)
         progress("measuring")
-        times, failures = interleave(contestants, rounds, seconds, warmup=warmup, progress=turns)
-    missing += [BenchRow(name=name, note=note) for name, note in failures.items()]
+        times, failed = interleave(contestants, rounds, seconds, warmup=warmup, progress=turns)
+    missing = [BenchRow(name=name, note=note) for name, note in (failures | failed).items()]
     ours = Timing.of(times[OURS])
     rows = []
     for name in times:
-        timing, precision = Timing.of(times[name]), options.precision
-        verdict = judge.verdict(
-            contestants[name].outputs,
-            name in SATURATING,
-            precision if name.startswith(OURS) else "auto",
-        )
+        timing = Timing.of(times[name])
+        computed = options.precision if name.startswith(OURS) else "auto"
+        verdict = judge.verdict(contestants[name].outputs, name in SATURATING, computed)
         rows.append(
             BenchRow(
                 name=name,
@@ -192,12 +182,31 @@ def bench(
                 agrees=not verdict.complaint,
                 max_rel=verdict.max_rel,
                 note=verdict.complaint,
-                kernels=kernels.get(name, ()),
+                kernels=_kernels(sessions[name]) if variants and name in sessions else (),
             )
         )
     return BenchReport(
         model=model.stem, threads=threads, flops=flops, rows=rows + missing, **options.code()
     )
+
+
+def _prepared(
+    makers: Mapping[str, Callable[[], Any]], stack: ExitStack, progress: Callable[[str], object]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The contestants, which `stack` closes, and why others are left out."""
+    found: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for name, make in makers.items():
+        progress(f"preparing {name}")
+        try:
+            found[name] = make()
+        except ContestantError as error:
+            if str(error) not in failures.values():
+                logger.warning("left out: %s", error)
+            failures[name] = str(error)
+        else:
+            stack.callback(found[name].close)
+    return found, failures
 
 
 def variant_name(level: str) -> str:
@@ -325,10 +334,17 @@ def measure_throughput(
     turns : callable
         As `progress` of `timing.take_turns`.
     """
-    contestants: dict[str, Any] = {}
-    rows: dict[str, ThroughputRow] = {}  # by name and streams
-    told: set[str] = set()
     ours = {name: feed for name, feed in feeds.items() if name not in known}
+    rows = {
+        f"{name}, streams: {streams}": ThroughputRow(
+            name=name,
+            streams=streams,
+            threads=session.executable.num_threads,
+            callers=callers or streams,
+        )
+        for streams, session in sessions.items()
+        for name in [OURS, *(PEERS[peer] for peer in peers)]
+    }
 
     def prepare(row: ThroughputRow) -> Any:
         if row.name == OURS:
@@ -339,57 +355,35 @@ def measure_throughput(
         return OpenVino(model, feeds, count, python, streams=row.streams, callers=row.callers)
 
     with ExitStack() as stack:
-        for streams, session in sessions.items():
-            for name in [OURS, *(PEERS[peer] for peer in peers)]:
-                key, each = _key(name, streams), session.executable.num_threads
-                row = ThroughputRow(
-                    name=name, streams=streams, threads=each, callers=callers or streams
-                )
-                progress(f"preparing {key}")
-                try:
-                    contestants[key] = prepare(row)
-                except ContestantError as error:
-                    if str(error) not in told:
-                        logger.warning("left out: %s", error)
-                    told.add(str(error))
-                    row = msgspec.structs.replace(row, note=str(error))
-                else:
-                    stack.callback(contestants[key].close)
-                rows[key] = row
+        makers = {key: functools.partial(prepare, row) for key, row in rows.items()}
+        contestants, failures = _prepared(makers, stack, progress)
         progress("judging")
         first = next(iter(contestants.values()))
         judge = Judge.of(model, feeds, tolerance, first.outputs)
         progress("measuring")
         calls = {key: each.load_for for key, each in contestants.items()}
-        found, failures = take_turns(
+        found, failed = take_turns(
             calls, rounds, seconds, lambda turn: turn.seconds, warmup=warmup, progress=turns
         )
+    for key, note in (failures | failed).items():
+        rows[key] = msgspec.structs.replace(rows[key], note=note)
     rates = {key: total_rate(each) for key, each in found.items()}
-    for key, row in rows.items():
-        if key in failures:
-            rows[key] = msgspec.structs.replace(row, note=failures[key])
-        if key not in found:
-            continue
+    of_ours = {rows[key].streams: rate for key, rate in rates.items() if rows[key].name == OURS}
+    for key in found:
+        row = rows[key]
         computed = precision if row.name == OURS else "auto"
         verdict = judge.verdict(contestants[key].outputs, row.name in SATURATING, computed)
         rows[key] = msgspec.structs.replace(
             row,
             timing=Timing.of([time for turn in found[key] for time in turn.times]),
             requests_per_second=rates[key],
-            ratio=rates[_key(OURS, row.streams)] / rates[key],
+            ratio=of_ours[row.streams] / rates[key],
             agrees=not verdict.complaint,
             max_rel=verdict.max_rel,
             note=verdict.complaint,
         )
-    best = [
-        max((rates[key] for key in rates if (rows[key].name == OURS) is ours_are), default=0.0)
-        for ours_are in (True, False)
-    ]
-    ratio = best[0] / best[1] if best[1] else None
+    theirs = [rate for key, rate in rates.items() if rows[key].name != OURS]
+    ratio = max(of_ours.values(), default=0.0) / max(theirs) if theirs else None
     return ThroughputReport(
         model=model.stem, threads=threads, rows=list(rows.values()), best_ratio=ratio
     )
-
-
-def _key(name: str, streams: int) -> str:
-    return f"{name}, streams: {streams}"

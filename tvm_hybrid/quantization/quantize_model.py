@@ -191,12 +191,8 @@ def quantize(
         tell("compiling both models")
         pair = Pair(proto, draft, found[:COMPARED], num_threads)
         tell("comparing")
-        compared = accuracies(
-            [item.name for item in proto.graph.output],
-            found[:COMPARED],
-            pair.reference,
-            pair.runs(),
-        )
+        names = [item.name for item in proto.graph.output]
+        compared = accuracies(names, found[:COMPARED], pair.reference, pair.runs())
         complaint, tolerance = pair.complaint()
         if seconds:
             tell("measuring")

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,13 +203,11 @@ def tune(
     if replay is not None:
         counted = count_regions(mod, passes, passes.strict)
         return _replayed(counted, tuned, replay, plan, callbacks)
-    store = RecordStore(records, must_exist=False)
-    footprint = sum(bytes_of(constant.value) for constant in constants_of(mod))
     if servers is not None:
         tuned = replace(tuned, name=servers.cpu)
     else:
         require_on_host(tuned.isa)
-    target = str(passes.target)
+    target, footprint = str(passes.target), footprint_of(mod)
     with (
         on_cpus(setting.cpus),
         LocalMeasurer(tuned, target, timeout, footprint, seed)
@@ -218,25 +216,9 @@ def tune(
             tuned, target, servers.address, timeout, rpc_timeout, footprint, seed
         ) as measurer,
     ):
-        begin, found = time.monotonic(), None
-        arrangements: list[ArrangementResult] = []
-        try:
-            if servers is None:
-                limit = None if time_limit is None else SHARE * time_limit
-                arrangements = tune_arrangements(mod, passes, store, resume, limit)
-                passes = replace(passes, arrange=arrangements_of(RecordLookup(store), passes))
-            if layouts == "joint":
-                found = joint_layouts(mod, passes, store, measurer, plan, footprint, callbacks)
-        except KeyboardInterrupt:
-            return TuneResult([], True, "interrupted", time.monotonic() - begin)
-        counted = count_regions(mod, with_layouts(passes, store), passes.strict)
-        regions, weights = [region for region, _ in counted], [count for _, count in counted]
-        logger.info("%d distinct regions to tune", len(regions))
-        plan = rest_of(plan, found, {region.key for region in regions}, time.monotonic() - begin)
-        result = tune_regions(regions, tuned, measurer, store, plan, callbacks, weights)
-    return replace(
-        result, layouts=found, arrangements=arrangements, seconds=time.monotonic() - begin
-    )
+        store = RecordStore(records, must_exist=False)
+        tuning = ModelTuning(mod, passes, store, measurer, plan, callbacks)
+        return tuning.run(tuned, here, layouts == "joint")
 
 
 def _servers(
@@ -287,22 +269,14 @@ def _replayed(
     recorded = [
         (region, count) for region, count in counted if known.knows(region, template_for(region.op))
     ]
-    regions, weights = [region for region, _ in recorded], [count for _, count in recorded]
     with tempfile.TemporaryDirectory() as folder:
         scratch = RecordStore(Path(folder) / "replay.jsonl", must_exist=False)
-        return tune_regions(regions, machine, known, scratch, plan, callbacks, weights)
+        return tune_regions(recorded, machine, known, scratch, plan, callbacks)
 
 
-def joint_layouts(
-    mod: IRModule,
-    options: PipelineOptions,
-    store: RecordStore,
-    measurer: Measurer,
-    plan: Plan,
-    footprint_bytes: int = 0,
-    callbacks: Sequence[Callback] = (),
-) -> JointResult | None:
-    """Runs the joint stage with at most `joint_layout.SHARE` of a run's trials and time.
+@dataclass(frozen=True)
+class ModelTuning:
+    """How one model is tuned.
 
     Parameters
     ----------
@@ -311,66 +285,108 @@ def joint_layouts(
     options : PipelineOptions
         How it is compiled.
     store : RecordStore
-        Receives records and, if they are better, layouts.
+        Receives records and, if they are better, layouts and arrangements.
     measurer : Measurer
         Measures configurations of regions.
     plan : Plan
         Of the whole run.
-    footprint_bytes : int
-        Bytes of all constants of the model.
     callbacks : sequence of callable
-        Told every measurement of a configuration, but no beginning and no end.
-
-    Returns
-    -------
-    JointResult or None
-        None if a callback stopped it. KeyboardInterrupt passes through.
+        Told every measurement.
     """
 
-    def loops(
-        counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
-    ) -> Mapping[str, int]:
-        stops: list[StopTuning] = []
+    mod: IRModule
+    options: PipelineOptions
+    store: RecordStore
+    measurer: Measurer
+    plan: Plan
+    callbacks: Sequence[Callback] = ()
 
-        def tell(trial: Trial) -> None:
-            if trial.stage != "search":
-                return
-            try:
-                for callback in callbacks:
-                    callback(trial)
-            except StopTuning as stop:
-                stops.append(stop)
-                raise
-
-        few = replace(
-            plan,
-            trials=None,
-            trials_per_region=rounds,
-            batch=min(plan.batch, rounds),
-            min_gain=0.0,
-            time_limit=seconds if math.isfinite(seconds) else None,
-            finals=False,
-        )
-        regions, counts = [region for region, _ in counted], [count for _, count in counted]
-        found = tune_regions(regions, options.machine, measurer, store, few, [tell], counts)
-        if found.interrupted:
-            raise KeyboardInterrupt
-        if stops:
-            raise stops[0]
-        return {each.region.key: each.trials for each in found.regions}
-
-    share = JointPlan(
-        trials=None if plan.trials is None else max(1, round(LAYOUTS_SHARE * plan.trials)),
-        time_limit=None if plan.time_limit is None else LAYOUTS_SHARE * plan.time_limit,
-        seed=plan.seed,
-        resume=plan.resume,
-    )
-    with KernelClock(options, footprint_bytes) as clock:
+    def run(self, machine: Machine, here: bool, joint: bool) -> TuneResult:
+        """Arrangements, if this machine measures, then layouts if they are joint, then regions."""
+        begin, found, plan, options = time.monotonic(), None, self.plan, self.options
+        arrangements: list[ArrangementResult] = []
         try:
-            return JointStage(mod, options, store, loops, clock, race).run(share)
-        except StopTuning as stop:
-            logger.info("the joint stage ends: %s", stop)
-            return None
+            if here:
+                limit = None if plan.time_limit is None else SHARE * plan.time_limit
+                arrangements = tune_arrangements(self.mod, options, self.store, plan.resume, limit)
+                known = arrangements_of(RecordLookup(self.store), options)
+                options = replace(options, arrange=known)
+            if joint:
+                found = replace(self, options=options).joint_layouts()
+        except KeyboardInterrupt:
+            return TuneResult([], True, "interrupted", time.monotonic() - begin)
+        counted = count_regions(self.mod, with_layouts(options, self.store), options.strict)
+        logger.info("%d distinct regions to tune", len(counted))
+        keys = {region.key for region, _ in counted}
+        plan = rest_of(plan, found, keys, time.monotonic() - begin)
+        result = tune_regions(counted, machine, self.measurer, self.store, plan, self.callbacks)
+        return replace(
+            result, layouts=found, arrangements=arrangements, seconds=time.monotonic() - begin
+        )
+
+    def joint_layouts(self) -> JointResult | None:
+        """Runs the joint stage with at most `joint_layout.SHARE` of a run's trials and time.
+
+        Callbacks are told every measurement of a configuration, but no beginning and no end.
+
+        Returns
+        -------
+        JointResult or None
+            None if a callback stopped it. KeyboardInterrupt passes through.
+        """
+
+        def loops(
+            counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
+        ) -> Mapping[str, int]:
+            stops: list[StopTuning] = []
+
+            def tell(trial: Trial) -> None:
+                if trial.stage != "search":
+                    return
+                try:
+                    for callback in self.callbacks:
+                        callback(trial)
+                except StopTuning as stop:
+                    stops.append(stop)
+                    raise
+
+            few = replace(
+                self.plan,
+                trials=None,
+                trials_per_region=rounds,
+                batch=min(self.plan.batch, rounds),
+                min_gain=0.0,
+                time_limit=seconds if math.isfinite(seconds) else None,
+                finals=False,
+            )
+            found = tune_regions(
+                counted, self.options.machine, self.measurer, self.store, few, [tell]
+            )
+            if found.interrupted:
+                raise KeyboardInterrupt
+            if stops:
+                raise stops[0]
+            return {each.region.key: each.trials for each in found.regions}
+
+        plan = self.plan
+        share = JointPlan(
+            trials=None if plan.trials is None else max(1, round(LAYOUTS_SHARE * plan.trials)),
+            time_limit=None if plan.time_limit is None else LAYOUTS_SHARE * plan.time_limit,
+            seed=plan.seed,
+            resume=plan.resume,
+        )
+        with KernelClock(self.options, footprint_of(self.mod)) as clock:
+            try:
+                stage = JointStage(self.mod, self.options, self.store, loops, clock, race)
+                return stage.run(share)
+            except StopTuning as stop:
+                logger.info("the joint stage ends: %s", stop)
+                return None
+
+
+def footprint_of(mod: IRModule) -> int:
+    """Bytes of all constants of a model."""
+    return sum(bytes_of(constant.value) for constant in constants_of(mod))
 
 
 def with_layouts(options: PipelineOptions, store: RecordStore) -> PipelineOptions:

@@ -42,20 +42,19 @@ _FINAL_COST = 15.0  # of one of the search, until one was seen
 
 
 def tune_regions(
-    regions: Sequence[Region],
+    counted: Sequence[tuple[Region, int]],
     machine: Machine,
     measurer: Measurer,
     store: RecordStore,
     plan: Plan,
     callbacks: Sequence[Callback] = (),
-    weights: Sequence[int] | None = None,
 ) -> TuneResult:
     """Searches the regions, those first where it shortens the time of the model most.
 
     Parameters
     ----------
-    regions : sequence of Region
-        The different ones.
+    counted : sequence of (Region, int)
+        The different ones, and how often the model runs each.
     machine : Machine
         What for.
     measurer : Measurer
@@ -67,8 +66,6 @@ def tune_regions(
     callbacks : sequence of callable
         Told every step; see `tune_result`. Their exceptions end the run: StopTuning in order,
         others as they are.
-    weights : sequence of int or None
-        How often the model runs each region; None: once.
 
     Returns
     -------
@@ -82,10 +79,9 @@ def tune_regions(
     RecordError
         If the record file cannot be written.
     """
-    counts = weights if weights is not None else [1] * len(regions)
     tasks = [
         TuningTask(number, region, weight, machine, store, plan)
-        for number, (region, weight) in enumerate(zip(regions, counts, strict=True))
+        for number, (region, weight) in enumerate(counted)
     ]
     return _Run(tasks, machine, measurer, store, plan, callbacks).run()
 

@@ -18,8 +18,8 @@ from .pretended import ALL, Pretended
 def test_callbacks(toy: ModuleType, machine: Machine, store: RecordStore) -> None:
     seen: list[Trial] = []
     plan = Plan("grid", trials=4, min_gain=0.0)
-    regions = [toy.region(), toy.region(16)]
-    tune_regions(regions, machine, Pretended(), store, plan, [seen.append], [3, 1])
+    regions = [(toy.region(), 3), (toy.region(16), 1)]
+    tune_regions(regions, machine, Pretended(), store, plan, [seen.append])
     begin, *steps, end = seen
     assert (begin.stage, begin.record, begin.trials_done, begin.trials_left) == (
         "begin",
@@ -51,7 +51,7 @@ def test_a_callback_stops_the_run_in_order(
             raise StopTuning("twice is enough")
 
     pretended = Pretended()
-    result = tune_regions([toy.region()], machine, pretended, store, ALL, [enough])
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL, [enough])
     assert pretended.blocks == [8, 16] and pretended.finals == [16]
     assert result.reason == "twice is enough" and not result.interrupted
     assert result.regions[0].speedup == 2.0
@@ -59,11 +59,11 @@ def test_a_callback_stops_the_run_in_order(
     def at_once(trial: Trial) -> None:
         raise StopTuning
 
-    result = tune_regions([toy.region(16)], machine, pretended, store, ALL, [at_once])
+    result = tune_regions([(toy.region(16), 1)], machine, pretended, store, ALL, [at_once])
     assert result.reason == "a callback stopped it" and result.regions == []
 
     def broken(trial: Trial) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        tune_regions([toy.region(16)], machine, pretended, store, ALL, [broken])
+        tune_regions([(toy.region(16), 1)], machine, pretended, store, ALL, [broken])

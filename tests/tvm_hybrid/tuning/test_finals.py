@@ -30,7 +30,7 @@ def test_luck_does_not_win_the_finals(
 ) -> None:
     # Block 1 was lucky once; measured longer it is slow.
     pretended = Pretended(lambda block, final: 1.0 if block == 1 and not final else 10 - block / 10)
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert result.regions[0].best == {"block": 64, "mode": "right"}
     assert confirmed(store) == {
         8: [True],
@@ -53,7 +53,7 @@ def test_what_is_not_confirmed_is_never_chosen(
         return DEFAULT_US if block == 8 else final_us if final else 4.0
 
     pretended = Pretended(time_us)
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     # In rounds of three, until none that looks faster is left.
     assert sorted(pretended.finals) == [1, 2, 4, 16, 32, 64]
     assert result.regions[0].best == {"block": 8, "mode": "right"}
@@ -61,7 +61,7 @@ def test_what_is_not_confirmed_is_never_chosen(
     found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=8)
     again = Pretended(time_us)
-    tune_regions([toy.region()], machine, again, store, ALL)
+    tune_regions([(toy.region(), 1)], machine, again, store, ALL)
     assert again.blocks == again.finals == []
 
 
@@ -69,7 +69,7 @@ def test_what_looks_a_little_faster_gets_no_final(
     toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
     pretended = Pretended(lambda block, final: 8.0 - block / 1000)
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert pretended.finals == []
     assert result.regions[0].best == {"block": 8, "mode": "right"}
     found = RecordLookup(store)(toy.region(), machine)
@@ -81,10 +81,10 @@ def test_finals_that_are_missing_are_made(
 ) -> None:
     searched = Pretended()
     plan = dataclasses.replace(ALL, finals=False)
-    tune_regions([toy.region()], machine, searched, store, plan)
+    tune_regions([(toy.region(), 1)], machine, searched, store, plan)
     assert set(itertools.chain(*confirmed(store).values())) == {None}
     again = Pretended()
-    result = tune_regions([toy.region()], machine, again, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, again, store, ALL)
     assert (again.blocks, again.finals) == ([], [64, 32, 16])
     assert confirmed(store)[8] == [None, True]
     assert result.regions[0].speedup == 8.0
@@ -107,12 +107,12 @@ def test_another_default_is_a_new_comparison(
         return {8: DEFAULT_US, 64: 7.0}.get(block, 9.0)
 
     pretended = Pretended(time_us)
-    result = tune_regions([toy.region()], machine, pretended, store, plan)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, plan)
     assert (pretended.blocks, pretended.finals) == ([8], [2, 1, 64])
     assert result.regions[0].best == {"block": 64, "mode": "right"}
     assert result.regions[0].speedup == 8 / 7
     found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=64)
     again = Pretended(time_us)
-    tune_regions([toy.region()], machine, again, store, plan)
+    tune_regions([(toy.region(), 1)], machine, again, store, plan)
     assert again.blocks == again.finals == []

@@ -38,7 +38,7 @@ def test_a_finished_measurement_is_written_first(
 ) -> None:
     store = InterruptedWriting(tmp_path / "r.jsonl", must_exist=False)
     pretended = Pretended()
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert result.interrupted
     assert len(pretended.blocks) == len(list(store)) == result.regions[0].trials == 3
 
@@ -59,7 +59,7 @@ def test_a_destructor_does_not_swallow_it(
     pretended = Pretended(time_us)
     swallowed: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: swallowed.append(found.exc_type))
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert swallowed == [KeyboardInterrupt]
     assert result.interrupted and pretended.blocks == [8, 16, 2]
     assert len(list(store)) == 3

@@ -28,9 +28,9 @@ class Tunes:
         self.plans: list[Plan] = []
         self.interrupted = interrupted
 
-    def __call__(self, regions: Sequence[Region], *arguments: Any) -> TuneResult:
-        _, _, _, plan, callbacks, weights = arguments
-        assert len(weights) == len(regions) > 0
+    def __call__(self, counted: Sequence[tuple[Region, int]], *arguments: Any) -> TuneResult:
+        _, _, _, plan, callbacks = arguments
+        assert len(counted) > 0
         self.plans.append(plan)
         rounds = plan.trials_per_region
         try:
@@ -40,7 +40,8 @@ class Tunes:
         except StopTuning:
             rounds = 1
         found = [
-            RegionResult(each, 1, 9, 1.0, 1.0, None, 1.0, rounds, rounds, 0, 0) for each in regions
+            RegionResult(each, 1, 9, 1.0, 1.0, None, 1.0, rounds, rounds, 0, 0)
+            for each, _ in counted
         ]
         return TuneResult(found, self.interrupted)
 
@@ -78,7 +79,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(module, "tune_regions", tunes)
         store = RecordStore(tmp_path / "r.jsonl", must_exist=False)
         options = PipelineOptions(target=resolve_target(None))
-        return module.joint_layouts(convolved(), options, store, NoMeasurer(), plan, **settings)
+        return module.ModelTuning(
+            convolved(), options, store, NoMeasurer(), plan, **settings
+        ).joint_layouts()
 
     return joint
 

@@ -27,7 +27,7 @@ def test_default_first_then_the_space_then_the_best_again(
     toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
     pretended = Pretended()
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert pretended.blocks == GRID
     assert pretended.finals == [64, 32, 16] and pretended.batches == [1, 6, 3]
     default = toy.ToyConfig(block=8)
@@ -45,7 +45,7 @@ def test_default_first_then_the_space_then_the_best_again(
 def test_what_the_file_holds_is_not_measured_again(
     toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
-    regions = [toy.region(), toy.region(16)]
+    regions = [(toy.region(), 1), (toy.region(16), 1)]
     few = dataclasses.replace(ALL, trials=6)
     first = Pretended()
     tune_regions(regions, machine, first, store, few)
@@ -58,7 +58,7 @@ def test_what_the_file_holds_is_not_measured_again(
     assert result.reason == "all 6 trials are made"
     other_threads = Pretended()
     two = dataclasses.replace(machine, threads=2)
-    tune_regions([toy.region()], two, other_threads, store, few)
+    tune_regions([(toy.region(), 1)], two, other_threads, store, few)
     assert other_threads.blocks[0] == 8
     anew = Pretended()
     tune_regions(regions, machine, anew, store, dataclasses.replace(few, resume=False))
@@ -71,7 +71,7 @@ def test_what_the_file_holds_is_not_measured_again(
 def test_an_interrupted_run_is_continued(
     strategy: str, interrupt_at: int, toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
-    regions, plan = [toy.region(), toy.region(16)], Plan(strategy, min_gain=0.0)
+    regions, plan = [(toy.region(), 1), (toy.region(16), 1)], Plan(strategy, min_gain=0.0)
     whole = Pretended()
     elsewhere = RecordStore(store.files[0].path.with_name("whole.jsonl"), must_exist=False)
     expected = tune_regions(regions, machine, whole, elsewhere, plan)
@@ -91,10 +91,10 @@ def test_an_interrupted_run_is_continued(
 def test_trials_go_where_the_model_gains(
     toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
-    regions = [toy.region(), toy.region(128)]
+    regions = [(toy.region(), 1), (toy.region(128), 50)]
     pretended = Pretended()
     plan = Plan("grid", trials=6, batch=2, finals=False)
-    result = tune_regions(regions, machine, pretended, store, plan, weights=[1, 50])
+    result = tune_regions(regions, machine, pretended, store, plan)
     rare, often = result.regions
     assert (rare.tried, often.tried) == (1, 5)
     assert (rare.weight, often.weight) == (1, 50)
@@ -108,7 +108,7 @@ def test_a_run_ends_early_when_little_is_expected(
     """All configurations are equal: after two batches of two nothing is expected."""
     pretended = Pretended(lambda block, final: 8.0)
     plan = Plan("grid", batch=2, min_gain=0.02)
-    result = tune_regions([toy.region()], machine, pretended, store, plan)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, plan)
     assert len(pretended.blocks) == 5 < 7
     assert result.reason == "the model is expected to gain less than 2.0%"
     assert result.regions[0].stopped == result.reason
@@ -128,14 +128,14 @@ def test_the_time_limit_leaves_room_for_finals(
     monkeypatch.setattr("tvm_hybrid.tuning.tune_regions._FINAL_COST", 3.0)
     plan = Plan("grid", batch=1, min_gain=0.0, time_limit=9.5)
     pretended = Pretended(time_us)
-    result = tune_regions([toy.region()], machine, pretended, store, plan)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, plan)
     assert result.reason == "9.5 s are over"
     # A final is taken to cost three times a trial: 6 s for the two that lead after 4 s.
     assert pretended.blocks == [8, 16, 2, 64]
     assert pretended.finals == [64, 16] and now == 8.0
     short = RecordStore(store.files[0].path.with_name("short.jsonl"), must_exist=False)
     plan = dataclasses.replace(plan, batch=8, time_limit=3.0)
-    result = tune_regions([toy.region()], machine, hasty := Pretended(time_us), short, plan)
+    result = tune_regions([(toy.region(), 1)], machine, hasty := Pretended(time_us), short, plan)
     assert hasty.blocks == [8, 16] and hasty.finals == [16]
     assert result.reason == "3 s are over"
 
@@ -144,20 +144,20 @@ def test_failures_are_recorded_and_not_tried_again(
     toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
     pretended = Pretended(lambda block, final: -1 if block > 8 else 64 / block)
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert result.regions[0].failures == 3
     assert result.regions[0].best == {"block": 8, "mode": "right"}
     assert result.regions[0].speedup == 1.0
     statuses = [located.record.status for located in store if located.record.config["block"] == 64]
     assert statuses == ["runtime_error"]
     again = Pretended()
-    tune_regions([toy.region()], machine, again, store, ALL)
+    tune_regions([(toy.region(), 1)], machine, again, store, ALL)
     assert again.blocks == []
 
 
 def test_a_default_that_fails(toy: ModuleType, machine: Machine, store: RecordStore) -> None:
     pretended = Pretended(lambda block, final: -1 if block == 8 else 64 / block)
-    result = tune_regions([toy.region()], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1)], machine, pretended, store, ALL)
     assert set(pretended.baselines) == {None}
     assert result.regions[0].default_us is None
     assert result.regions[0].best == {"block": 64, "mode": "right"}
@@ -165,7 +165,7 @@ def test_a_default_that_fails(toy: ModuleType, machine: Machine, store: RecordSt
     found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=64)
     everything_fails = Pretended(lambda block, final: -1)
-    result = tune_regions([toy.region(16)], machine, everything_fails, store, ALL)
+    result = tune_regions([(toy.region(16), 1)], machine, everything_fails, store, ALL)
     assert result.regions[0].best is None and result.regions[0].failures == 5
 
 
@@ -178,10 +178,10 @@ def test_a_region_that_cannot_be_measured_is_left_out(
                 raise CompileError("no arguments for this region")
             return super().one(config, baseline, effort)
 
-    regions = [toy.region(16), toy.region()]
+    regions = [(toy.region(16), 1), (toy.region(), 1)]
     result = tune_regions(regions, machine, Refuses(), store, ALL)
     (found,) = result.regions
-    assert found.region == regions[1] and found.speedup == 8.0
+    assert found.region == regions[1][0] and found.speedup == 8.0
     assert "cannot be measured: no arguments for this region" in result.reason
     with pytest.raises(CompileError, match="no arguments"):
         tune_regions(regions[:1], machine, Refuses(), store, ALL)
@@ -202,7 +202,7 @@ def test_records_of_other_regions_are_history(
         return GridSearch(task, generator)
 
     plan = Plan(strategy, min_gain=0.0, finals=False)
-    tune_regions([toy.region()], machine, Pretended(), store, plan)
+    tune_regions([(toy.region(), 1)], machine, Pretended(), store, plan)
     assert given == [["other"]]
 
 
@@ -211,7 +211,7 @@ def test_ctrl_c_keeps_what_was_measured(
 ) -> None:
     pretended = Pretended()
     pretended.interrupt_at = 6
-    result = tune_regions([toy.region(), toy.region(16)], machine, pretended, store, ALL)
+    result = tune_regions([(toy.region(), 1), (toy.region(16), 1)], machine, pretended, store, ALL)
     assert result.interrupted and len(result.regions) == 2
     assert len(list(store)) == 6
     # Nothing is confirmed yet, so the default stays.
@@ -221,13 +221,13 @@ def test_ctrl_c_keeps_what_was_measured(
 def test_replay_finds_what_the_search_found(
     tmp_path: Path, toy: ModuleType, machine: Machine, store: RecordStore
 ) -> None:
-    measured = tune_regions([toy.region()], machine, Pretended(), store, ALL)
+    measured = tune_regions([(toy.region(), 1)], machine, Pretended(), store, ALL)
     path = store.files[0].path
     before = path.read_bytes()
     scratch = RecordStore(tmp_path / "scratch.jsonl", must_exist=False)
     known = Replay(path, machine)
     plan = Plan("grid", min_gain=0.0, finals=False, space=known.space)
-    replayed = tune_regions([toy.region()], machine, known, scratch, plan)
+    replayed = tune_regions([(toy.region(), 1)], machine, known, scratch, plan)
     assert replayed.regions[0].best == measured.regions[0].best
     assert replayed.regions[0].speedup == measured.regions[0].speedup
     assert path.read_bytes() == before
@@ -242,5 +242,5 @@ def test_a_replay_after_the_default_changed(
     known = Replay(store.files[0].path, machine)
     plan = dataclasses.replace(ALL, finals=False, space=known.space)
     scratch = RecordStore(tmp_path / "scratch.jsonl", must_exist=False)
-    (found,) = tune_regions([toy.region()], machine, known, scratch, plan).regions
+    (found,) = tune_regions([(toy.region(), 1)], machine, known, scratch, plan).regions
     assert (found.default_us, found.best_us, found.speedup) == (8.0, 2.0, 4.0)

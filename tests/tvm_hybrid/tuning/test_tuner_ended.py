@@ -39,7 +39,7 @@ def tune_toys(path: str) -> TuneResult:
     target = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
     machine = Machine.from_target(target)
     store = RecordStore(path, must_exist=False)
-    regions = [toy.region(64 * size) for size in range(1, 40)]
+    regions = [(toy.region(64 * size), 1) for size in range(1, 40)]
     with LocalMeasurer(machine, str(target)) as measurer:
         return tune_regions(
             regions, machine, measurer, store, Plan("grid", min_gain=0.0, finals=False)

@@ -66,7 +66,9 @@ def test_tuners_that_are_killed(memory_folder: Path, toy: ModuleType, machine: M
                 acknowledge(_number(trial.record))
 
         store = RecordStore(path, must_exist=False)
-        result = tune_regions(regions, machine, Formula(), store, PLAN, [watch])
+        result = tune_regions(
+            [(each, 1) for each in regions], machine, Formula(), store, PLAN, [watch]
+        )
         assert not result.interrupted
 
     def trials(path: Path) -> Counter[int]:

@@ -133,7 +133,7 @@ def test_tuning_goes_on_when_a_server_is_killed(
             servers.send(last, signal.SIGKILL)
 
     plan = Plan(strategy="random", trials=7, batch=4, min_gain=0, finals=False)
-    tune_regions([region], measurer.machine, measurer, store, plan, [kill])
+    tune_regions([(region, 1)], measurer.machine, measurer, store, plan, [kill])
     records = [located.record for located in RecordStore(tmp_path / "r.jsonl")]
     assert len(records) == 7 == len({config_key(record.config) for record in records})
     assert {(record.status, record.machine, record.threads) for record in records} == {
