@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import tvm_hybrid
 from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
@@ -73,7 +74,9 @@ def test_extremes_of_booleans(empty: bool) -> None:
     inputs = [("x", TensorProto.BOOL, x.shape)]
     model = make_model(nodes, inputs, outputs, {"a": np.array([1])}, opset=20)
     model.ir_version = 9
-    compare(model, {"x": x}, [x.any(1), x.all(1)])
+    # TVM's own pipeline leaves the extremes of nothing unset.
+    found = tvm_hybrid.compile(model, target="llvm").run({"x": x})
+    np.testing.assert_array_equal([each.numpy() for each in found], [x.any(1), x.all(1)])
 
 
 def test_lrn_of_an_even_size_in_half_precision() -> None:

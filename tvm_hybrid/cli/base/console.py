@@ -181,8 +181,9 @@ def _press_after(hooked: threading.Event, left: threading.Event) -> None:
     main = threading.main_thread().ident
     assert main is not None
     while not left.is_set():
-        place = _place(main)
         signal.pthread_kill(main, signal.SIGINT)
+        # A move before the signal, to where it does not wake, is none that answers it.
+        place = _place(main)
         time.sleep(_MOMENT)
         if _place(main) != place:
             return
