@@ -8,7 +8,6 @@ ONNX Runtime without optimisation, as in `verify`.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+
+from microkernels.base.logs import logger
 
 from ..library.manifest import ChosenOptions
 from ..options import CompileOptions
@@ -32,9 +33,6 @@ from .peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING
 
 if TYPE_CHECKING:
     from ..session.inference_session import InferenceSession
-
-
-logger = logging.getLogger("tvm_hybrid")
 
 
 class BenchRow(msgspec.Struct, frozen=True, kw_only=True):

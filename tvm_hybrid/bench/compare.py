@@ -37,7 +37,6 @@ Nothing of this depends on what another runtime computes.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +47,7 @@ import msgspec
 import numpy as np
 
 from microkernels.base.errors import TvmHybridError
+from microkernels.base.logs import logger
 
 from ..frontend.onnx.reader.read_model import read_model
 from .peers.onnx_runtime import literal_session, outputs_of, why_products_differ
@@ -222,9 +222,6 @@ def _cosine(got: np.ndarray, wanted: np.ndarray) -> float:
     if norms == 0.0:
         return 1.0 if np.array_equal(got, wanted) else 0.0
     return min(1.0, float(got @ wanted) / norms)
-
-
-logger = logging.getLogger("tvm_hybrid")
 
 
 class Verdict(msgspec.Struct, frozen=True):

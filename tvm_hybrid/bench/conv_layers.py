@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from microkernels.base.logs import logger
 from relay_passes.ir.decisions import REORDER
 
 from .. import InferenceSession
@@ -36,8 +36,6 @@ from .layer_models import DTYPES, INT8, Layer, LayerReport, LayerTimes, layer_in
 from .peers.contestants import OpenVino, openvino_version
 from .peers.onnx_runtime import import_runtime, last_line, optimised_session
 from .peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, openvino_python
-
-logger = logging.getLogger("tvm_hybrid")
 
 
 def measure_layers(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from microkernels.base.files import require_writable
+from microkernels.base.logs import logger
 
 from .base.console import error_console, say, show, working
 from .base.options import (
@@ -34,8 +34,6 @@ from .group import INTERRUPTED
 if TYPE_CHECKING:
     from ..options import CompileOptions
     from ..tuning.tune_result import Callback, TaskInfo, Trial, TuneResult
-
-logger = logging.getLogger("tvm_hybrid")
 
 
 @click.command("tune")

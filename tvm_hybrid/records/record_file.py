@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import lzma
 import os
 import threading
@@ -16,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from microkernels.base.errors import RecordError
 from microkernels.base.files import require_room, sync, why_not_written
+from microkernels.base.logs import logger
 
 from .record import RECORD, L, OtherLine, Record, RecordLine, UnreadableLine, read_header
 
@@ -156,9 +156,6 @@ def _append(path: Path, line: bytes) -> None:
 def not_written(path: Path, error: OSError) -> RecordError:
     """What to raise when a file of records cannot be written."""
     return RecordError(why_not_written(path, error, "records to"))
-
-
-logger = logging.getLogger("tvm_hybrid")
 
 
 class Located(NamedTuple):

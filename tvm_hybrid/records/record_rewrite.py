@@ -6,7 +6,6 @@ writing to it meanwhile; see `locked_file`.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from tvm.target import Target
 
 from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.base.logs import logger
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core.template import has_template, template_for
@@ -22,8 +22,6 @@ from tir_schedules.core.template import has_template, template_for
 from .record import Record
 from .record_file import Line, Located, locked, not_written, read_lines, real_path, replace_lines
 from .record_store import RecordStore, config_key, latest, trusted, why_not_built
-
-logger = logging.getLogger("tvm_hybrid")
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 from collections import defaultdict
@@ -14,6 +13,7 @@ import msgspec
 import numpy as np
 
 from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.base.logs import logger
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
@@ -23,8 +23,6 @@ from tir_schedules.core.template import Template, template_for
 from .record import Record, RecordLine
 from .record_file import Located, RecordFile
 from .record_paths import default_record_paths
-
-logger = logging.getLogger("tvm_hybrid")
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -8,7 +8,6 @@ and the median of their times counts: CPU time has outliers to either side.
 
 from __future__ import annotations
 
-import logging
 import math
 import statistics
 import time
@@ -25,6 +24,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.errors import CompileError
+from microkernels.base.logs import logger
 from microkernels.base.tvm_compat.tir import NO_ALIAS
 from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
 from microkernels.machines.machine import Machine
@@ -35,8 +35,6 @@ from microkernels.vector.expressions import Expr, parameter, ramp
 
 from ..targets.resolve import cpu_name, host_target
 from .timing import interleave, markdown_table, time_calls
-
-logger = logging.getLogger("tvm_hybrid")
 
 # Multiplications and additions of one measured call: a millisecond on vectors, and on tiles so long
 # that calling and configuring do not count.

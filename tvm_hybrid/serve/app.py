@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from microkernels.base.errors import (
     ShapeError,
     TvmHybridError,
 )
+from microkernels.base.logs import logger
 
 from ..runtime.feeds import check_output, named_feeds, to_array
 from ..runtime.tensors import OpenTensorInfo, numpy_dtype
@@ -194,8 +194,6 @@ def _require_open(infos: list[NodeArg]) -> None:
                 "be put together; leave max_batch at 1, or export the model with an open batch"
             )
 
-
-logger = logging.getLogger("tvm_hybrid")
 
 LARGE_BODY = 1 << 16  # is read by another thread: the event loop goes on
 _VERSION = "1"

@@ -17,7 +17,6 @@ kernels around them; either way they are in the sum.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import statistics
@@ -28,6 +27,7 @@ from typing import Any
 
 from tvm import IRModule
 
+from microkernels.base.logs import logger
 from relay_passes.collect_regions import count_regions, layout_problems
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.search_space import ChooseLabels, Labels, LayoutChoice, LayoutProblem
@@ -41,8 +41,6 @@ from ..records.record_store import RecordStore
 from .measuring.kernel_clock import Clock, total_us
 from .measuring.model_race import Program, Race, program_kernels
 from .measuring.sampling import is_faster
-
-logger = logging.getLogger("tvm_hybrid")
 
 TRIES = 24
 ROUNDS = 8

@@ -11,7 +11,6 @@ kernel before it is not seen.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from tvm import IRModule
 
+from microkernels.base.logs import logger
 from relay_passes.collect_regions import arrangement_problems
 from relay_passes.lift.product import arranged_module, can_be_measured
 from relay_passes.pipeline_options import PipelineOptions
@@ -29,8 +29,6 @@ from ..records.record_lookup import RecordLookup
 from ..records.record_store import RecordStore
 from .measuring.model_race import Program, Race, race
 from .measuring.sampling import Effort, is_faster
-
-logger = logging.getLogger("tvm_hybrid")
 
 MOST_CANDIDATES = 6
 SHARE = 0.2

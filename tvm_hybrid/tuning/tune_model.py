@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import IRModule
 
 from microkernels.base.errors import Argument, ConfigError
+from microkernels.base.logs import logger
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
 from relay_passes.collect_regions import count_regions
@@ -54,7 +54,6 @@ from .tuning_task import Plan
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-logger = logging.getLogger("tvm_hybrid")
 
 LAYOUTS = ("fixed", "joint")
 

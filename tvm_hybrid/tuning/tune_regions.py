@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import signal
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 
 from microkernels.base.errors import CompileError
+from microkernels.base.logs import logger
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
@@ -32,8 +32,6 @@ from .measuring.sampling import is_faster
 from .task_scheduler import Halt, TaskScheduler
 from .tune_result import Callback, Stage, StopTuning, Trial, TuneResult
 from .tuning_task import FINALISTS, Plan, TuningTask
-
-logger = logging.getLogger("tvm_hybrid")
 
 SEARCH_EFFORT = Effort(samples=15, seconds=0.1, accuracy=0.01)
 FINAL_EFFORT = Effort(samples=42, seconds=4.0, processes=2)

@@ -9,7 +9,6 @@ difference.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import statistics
@@ -21,6 +20,7 @@ import msgspec
 import numpy as np
 import tvm
 
+from microkernels.base.logs import logger
 from relay_passes.lower.codegen import kernel_context
 from relay_passes.lower.launch_few import made_for, pipeline_for
 from relay_passes.pipeline_options import PipelineOptions
@@ -34,7 +34,6 @@ from .sampling import Effort
 if TYPE_CHECKING:  # the child process, which is this file, starts sooner without it
     from .model_race import ProgramKernel
 
-logger = logging.getLogger("tvm_hybrid")
 
 CALL_US = 0.3
 """What the virtual machine takes for one more kernel."""

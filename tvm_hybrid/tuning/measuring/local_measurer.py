@@ -8,7 +8,6 @@ Serial kernels are measured on one CPU while the next is built on another:
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections import Counter, deque
@@ -18,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from microkernels.base.errors import ConfigError
+from microkernels.base.logs import logger
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 
@@ -26,8 +26,6 @@ from .case import Case
 from .child_process import ChildProcess, wait_for
 from .measure import Candidates, Effort, Measurement, joined
 from .worker import BUILDING, Job, Lost, WorkerProcess
-
-logger = logging.getLogger("tvm_hybrid")
 
 M = TypeVar("M", bound="ProcessMeasurer")
 

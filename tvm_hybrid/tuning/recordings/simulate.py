@@ -11,7 +11,6 @@ turns with the default configuration. Those that the package ships are in the fo
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ import msgspec
 import numpy as np
 
 from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.base.logs import logger
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
@@ -33,8 +33,6 @@ from ...records.record import Record
 from ...records.record_file import COMPRESSED, Located, read_records
 from ...records.record_store import ConfigSpace, RecordStore, latest, ranked
 from ..search.strategies import FAILED, SearchTask, make_strategy
-
-logger = logging.getLogger("tvm_hybrid")
 
 SHIPPED = Path(__file__).parent
 _ENDING = f".jsonl{COMPRESSED}"

@@ -12,7 +12,6 @@ instead of a random batch.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -23,6 +22,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from microkernels.base.errors import TvmHybridError
+from microkernels.base.logs import logger
 from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
@@ -234,8 +234,6 @@ def diverse_batch(
 # of earlier workloads are faster or slower than their template's estimate says. Blocks of features
 # and models are kept: a run searches many regions with one history.
 
-
-logger = logging.getLogger("tvm_hybrid")
 
 WORKLOAD_FEWEST = 4
 """Records of a workload below which it says nothing about order."""

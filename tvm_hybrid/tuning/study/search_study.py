@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from microkernels.base.errors import ConfigError
+from microkernels.base.logs import logger
 
 from ...records.record import Record
 from ..recordings.simulate import (
@@ -29,8 +30,6 @@ from ..recordings.simulate import (
     trials_to_reach,
 )
 from ..search.strategies import STRATEGIES
-
-logger = logging.getLogger("tvm_hybrid")
 
 TRANSFER = "transfer"
 """The contestant that is the strategy "model" with all other recordings as history."""
