@@ -3,6 +3,7 @@ ones do not."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 from collections.abc import Callable
@@ -236,7 +237,8 @@ def test_a_wrongly_packed_weight_is_found(serial: tuple[Machine, Target]) -> Non
         packed[5] ^= 1
         return packed
 
-    packing = dataclasses.replace(template.packing, pack=pack)
+    packing = copy.copy(template.packing)
+    vars(packing)["pack"] = pack
     wrong = type("Wrong", (type(template),), {"packing": packing})()
     result = measured(
         bench(region, wrong, machine, target), template.default_config(region, machine)
