@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from ..bench.verify import VerifyReport, verify
 from ..cli.base.console import output_console
 from ..frontend.onnx.reader.read_model import read_model
 from ..options import CompileOptions
+from ..quantization.onnx_quantizer import quiet, write_static
 from ..report.timing import ContestantError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -134,46 +133,14 @@ def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray
         If it cannot quantise the model.
     """
     try:
-        from onnxruntime import quantization
+        with quiet():
+            write_static(source, path, samples)
     except ImportError as error:
         raise ContestantError(
             "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
         ) from error
-
-    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]  # has no types
-        """The samples, one after the other."""
-
-        def __init__(self) -> None:
-            self._rest = iter(samples)
-
-        def get_next(self) -> Mapping[str, np.ndarray] | None:
-            return next(self._rest, None)
-
-    try:
-        with _quiet():
-            quantization.quantize_static(
-                source,
-                path,
-                Samples(),
-                quant_format=quantization.QuantFormat.QDQ,
-                activation_type=quantization.QuantType.QUInt8,
-                weight_type=quantization.QuantType.QInt8,
-                per_channel=True,
-            )
     except Exception as error:
         raise QuantizeError(f"onnxruntime cannot quantise {source.name}: {error}") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the quantiser's advice, which goes to the root logger."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 class Steps:

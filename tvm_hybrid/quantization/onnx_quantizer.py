@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -162,7 +163,7 @@ def require_quantizer(mode: str) -> None:
     """
     for name in _MODULES[mode]:
         try:
-            with _quiet():  # one of them configures the logging of the whole process
+            with quiet():  # one of them configures the logging of the whole process
                 importlib.import_module(name)
         except ImportError as error:
             missing = (error.name or name).partition(".")[0]
@@ -203,7 +204,7 @@ def write_quantized(
             f"the model has {model.ByteSize() / 1e9:.1f} GB, and ONNX Runtime's {name} "
             "quantisation takes 2 GB; mode weights takes any"
         )
-    with tempfile.TemporaryDirectory() as folder, _quiet() as notes:
+    with tempfile.TemporaryDirectory() as folder, quiet() as notes:
         try:
             if name == "weights":
                 _weights(model, path, settings)
@@ -259,9 +260,10 @@ def _with_symbolic_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     return inference.out_mp_
 
 
-def _static(
-    source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]], settings: Settings
+def write_static(
+    source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]], **options: Any
 ) -> None:
+    """Writes a model in QDQ form; `options` are `quantize_static`'s of onnxruntime."""
     from onnxruntime import quantization
 
     class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]  # has no types
@@ -273,21 +275,34 @@ def _static(
         def get_next(self) -> Mapping[str, np.ndarray] | None:
             return next(self._rest, None)
 
-    methods = {
-        "minmax": quantization.CalibrationMethod.MinMax,
-        "entropy": quantization.CalibrationMethod.Entropy,
-        "percentile": quantization.CalibrationMethod.Percentile,
-    }
     quantization.quantize_static(
         source,
         path,
         Samples(),
         quant_format=quantization.QuantFormat.QDQ,
-        op_types_to_quantize=list(settings.operators),
         per_channel=True,
-        reduce_range=settings.reduced,
         activation_type=quantization.QuantType.QUInt8,
         weight_type=quantization.QuantType.QInt8,
+        **options,
+    )
+
+
+def _static(
+    source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]], settings: Settings
+) -> None:
+    from onnxruntime.quantization import CalibrationMethod
+
+    methods = {
+        "minmax": CalibrationMethod.MinMax,
+        "entropy": CalibrationMethod.Entropy,
+        "percentile": CalibrationMethod.Percentile,
+    }
+    write_static(
+        source,
+        path,
+        samples,
+        op_types_to_quantize=list(settings.operators),
+        reduce_range=settings.reduced,
         nodes_to_exclude=list(settings.exclude),
         calibrate_method=methods[settings.calibration],
     )
@@ -331,7 +346,7 @@ def _weights(model: onnx.ModelProto, path: Path, settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[list[str]]:
+def quiet() -> Iterator[list[str]]:
     """Without the advice of the quantiser, which prints and logs; its errors become notes."""
     notes: list[str] = []
 
