@@ -26,6 +26,8 @@ from tvm.script.ir_builder import IRBuilder
 from .placeholders import Placeholder
 
 Expr: TypeAlias = tirx.Expr
+Index: TypeAlias = tirx.Expr | int
+"""A number of rows, vectors or steps, or a place among them; of dynamic sizes an expression."""
 
 
 def parameter(

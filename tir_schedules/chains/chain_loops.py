@@ -32,7 +32,7 @@ from tir_schedules.rows.normalize_view import NORM_OPS, reshaped
 
 from .mlp_chain_config import MlpChainConfig
 from .packing import packed_uses, sources_of, tensors_of
-from .parts import Leading, PartConfig, matmul_of_rows, row_pitch, rows_between
+from .parts import Leading, PartConfig, row_pitch, rows_between
 
 
 class ChainLoops:
@@ -102,7 +102,7 @@ class ChainLoops:
         for number, (_, config) in enumerate(self.parts):
             with opaque_block("part"):
                 if isinstance(config, MatmulConfig):
-                    self._product(number, config, results, first).run_open(rows, most)
+                    self._product(number, config, results, first).run(rows, most=most)
                 else:
                     norm = self._norm(number, config, results, first)
                     for_rows(norm, tirx.const(0, "int32"), rows, config)
@@ -154,7 +154,7 @@ class ChainLoops:
         constants = [cast(Expr, buffer) for buffer in given[1 : len(part.inputs)]]
         source = self._rows_read(number, results, first)
         target = self._rows_stored(number, results, first)
-        return matmul_of_rows(part, config, kernel, constants, epilogue, source, target)
+        return MatmulProduct(part, config, kernel, constants, epilogue, source, target)
 
     def _norm(
         self, number: int, config: NormalizeConfig, results: Sequence[Expr], first: Expr | None

@@ -61,10 +61,10 @@ from tir_schedules.core.template import Template, register_template, template_fo
 from tir_schedules.cost.amx_cost import reasons
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.product.dynamic.rows import tile_choices
+from tir_schedules.product.dynamic_rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, product_of
 from tir_schedules.product.matmul_config import dimensions, plan_of
-from tir_schedules.product.tile_loops import TileTask
+from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.zero_points import named_inputs
 from tir_schedules.rows.normalize_view import reshaped
 
@@ -79,7 +79,6 @@ from .depthwise_pointwise_cost import (
 from .packing import PACKING, packed_uses, sources_of, tensors_of
 from .parts import (
     chain_reference,
-    matmul_of_rows,
     parts_kernel_name,
     parts_parameters,
     row_pitch,
@@ -290,14 +289,9 @@ class _Pair:
         source = (self.rows, lambda row: [row])
         target = (self.output, lambda row: [self.first + row])
         config = self.config.pointwise
-        product = matmul_of_rows(part, config, kernel, constants, epilogue, source, target)
+        product = MatmulProduct(part, config, kernel, constants, epilogue, source, target)
         with opaque_block("pointwise"):
-            if not isinstance(rows, int):
-                product.run_open(rows, plan_of(part, config).m_block)
-                return
-            tiles = TileTask()
-            product.run(rows, tiles)
-            tiles.release()
+            product.run(rows, most=plan_of(part, config).m_block)
 
 
 class DepthwisePointwise(Template[DepthwisePointwiseConfig]):

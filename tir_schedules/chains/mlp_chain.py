@@ -38,7 +38,7 @@ from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost.parallel import kind_of
-from tir_schedules.product.dynamic.rows import tile_choices
+from tir_schedules.product.dynamic_rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
 from tir_schedules.product.matmul_config import MatmulConfig, plan_of, product_types
 from tir_schedules.product.tile_config import product_kernels, register_tiles

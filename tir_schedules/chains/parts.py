@@ -21,18 +21,11 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import norm_us
 from tir_schedules.epilogue.epilogue import (
-    Columns,
-    Epilogue,
-    load_vector,
     region_result,
     rows_and_columns,
 )
-from tir_schedules.product.activations import InPlace
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 from tir_schedules.product.matmul_config import MatmulConfig
-from tir_schedules.product.matmul_product import MatmulProduct
-from tir_schedules.product.narrow_weight import further_inputs
-from tir_schedules.product.tile_stores import direct_store, row_store
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize import default_config as normalize_config
 
@@ -85,49 +78,6 @@ def rows_between(made: Tensor, rows: int | Expr, pitch: int) -> Expr:
             for start in range(made.shape[-1] // lanes * lanes, pitch, lanes):
                 I.buffer_store(result, constant(0, kept, lanes), [row, ramp(start, lanes)])
     return result
-
-
-def matmul_of_rows(
-    part: Region,
-    config: MatmulConfig,
-    kernel: Microkernel,
-    constants: Sequence[Expr],
-    epilogue: Epilogue,
-    source: tuple[Expr, Leading],
-    target: tuple[Expr, Leading],
-) -> MatmulProduct:
-    """A matmul that reads and writes rows where they are.
-
-    Parameters
-    ----------
-    constants : sequence of Expr
-        The weight and the further inputs.
-    source, target : tuple
-        A buffer, and row -> leading indices of that row in it.
-    """
-    (a, leading_a), (c, leading_c) = source, target
-    pitch = int(a.shape[-1])
-
-    def read_a(row: Expr, columns: Columns) -> Expr:
-        return load_vector(a, part.inputs[0].dtype, leading_a(row), columns)
-
-    return MatmulProduct(
-        part,
-        config,
-        kernel,
-        constants[0],
-        further_inputs(part, constants[1:]),
-        read_a,
-        row_store(part, kernel.lanes, c, epilogue, leading_c),
-        epilogue.cost,
-        rows=InPlace(
-            a,
-            lambda row, column: [*leading_a(row), column],
-            pitch,
-            padded=pitch > part.inputs[0].shape[-1],
-        ),
-        direct=direct_store(part, kernel, c, leading_c, int(c.shape[-1])),
-    )
 
 
 PartConfig = MatmulConfig | NormalizeConfig

@@ -287,6 +287,18 @@ def open_view(region: Region) -> Region:
     return flat_rows(region).replace(inputs=(as_matrix(a), *further))
 
 
+def matrix_view(
+    region: Region, a: Expr, operands: Sequence[Expr], c: Expr
+) -> tuple[Region, Expr, list[Expr], Expr]:
+    """`open_view` of a region, and its parameters, A and the result as matrices; reads sizes."""
+    read_extents()
+    seen = open_view(region)
+    a = flat_view(a, region.inputs[0], seen.inputs[0])
+    c = flat_view(c, region.output, as_matrix(region.output))
+    pairs = zip(operands, region.operands, seen.operands, strict=True)
+    return seen, a, [flat_view(*each) for each in pairs], c
+
+
 def row_itself(row: Expr) -> list[Expr]:
     """The leading indices of a row of what is seen as a matrix."""
     return [row]

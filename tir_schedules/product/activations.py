@@ -35,7 +35,7 @@ from tir_schedules.core.extents import uncrowded
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
-from .wide_product import WideProduct
+from .tile_products import WideProduct
 
 Read = Callable[[Expr, Columns], Expr]
 _SIGN = 0x80

@@ -353,7 +353,7 @@ class ThreadGrid:
             start=None if start is None else start_first,
             start_columns=None if loops.start_columns is None else all_start_first,
             direct=None,
-            fetch=None,
+            prefetch=None,
         )
 
     def _add(self, loops: TileLoops, row: Expr, rows: int, vector: Expr, vectors: int) -> None:

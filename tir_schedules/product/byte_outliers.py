@@ -8,8 +8,9 @@ zero points start accumulators with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -18,6 +19,7 @@ from microkernels.kernels.byte_pairs import byte_tile, has_pairs
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     constant,
     materialise,
     ramp,
@@ -33,12 +35,13 @@ from tir_schedules.epilogue.epilogue import Columns
 
 from .activations import Activations
 from .outlier_list import LANES, LARGEST, LARGEST_OFFSET, OutlierList, Products
-from .streams import FEW_ROWS
-from .tile_loops import LoadPanel, Shortcut, TileLoops
-from .wide_product import FEWEST_INTEGER_ROWS
+from .prefetch import FEW_ROWS
+from .tile_loops import Shortcut, TileLoops
+from .tile_products import FEWEST_INTEGER_ROWS
 from .zero_points import Start, ZeroPoints
 
-ColumnSums = Callable[[Expr | int], Expr]
+if TYPE_CHECKING:
+    from .matmul_product import PackedWeight
 
 _MOST_VECTORS = 8  # that start together: with as many, the registers of AVX2 are full
 _ZERO = tirx.const(0, "int32")
@@ -49,35 +52,30 @@ class ByteOutliers:
 
     Parameters
     ----------
+    loops : TileLoops
+        The loops by bytes.
     rows : Activations
         The rows, whole vectors of bytes.
     most_rows : int
         Of the largest block.
-    panels : sequence of int
-        Vectors of each panel.
-    offset : Expr or None
-        c, as of `OutlierList`.
     start : Start or None
         What zero points start accumulators with.
-    column_sums : callable
-        Vector of columns -> int32 lanes: the weight's sums; used where there is a c.
-    load_b : callable
-        The packed weight, as of `TileLoops`.
+    weight : PackedWeight
+        Its column sums are used where there is a c.
     """
 
     def __init__(
         self,
+        loops: TileLoops,
         rows: Activations,
         most_rows: int,
-        panels: Sequence[int],
-        offset: Expr | None,
         start: Start | None,
-        column_sums: ColumnSums,
-        load_b: LoadPanel,
+        weight: PackedWeight,
     ) -> None:
-        self.rows, self.kernel, self.load_b = rows, rows.kernel, load_b
-        self.zero_points, self.column_sums = start, column_sums
-        self.found = OutlierList(most_rows, rows.k, offset)
+        self.loops, self.rows, self.kernel = loops, rows, rows.kernel
+        self.zero_points, self.weight = start, weight
+        panels = loops.plan.panels.widths
+        self.found = OutlierList(most_rows, rows.k, _offset(start))
         self.cut = I.sblock_alloc_buffer((most_rows, self.found.vectors * LANES), "uint8", align=64)
         side = max(1, _MOST_VECTORS // panels[0]) if len(set(panels)) == 1 else 1
         self.side, self.n_vectors = min(side, len(panels)), sum(panels)
@@ -85,9 +83,9 @@ class ByteOutliers:
         self.starts = I.sblock_alloc_buffer((most_rows, width), "int32", align=64)
         # The first vector of columns that `starts` is of; one behind all where it is of none.
         self.first = I.sblock_alloc_buffer((1,), "int32")
-        self.count: int | Expr = 0
+        self.count: Index = 0
 
-    def split(self, first: Expr, count: int | Expr, some: Expr | None = None) -> Expr:
+    def split(self, first: Expr, count: Index, some: Expr | None = None) -> Expr:
         """Cuts a block of rows that have begun; whether tiles by bytes are right for it.
 
         Parameters
@@ -116,7 +114,7 @@ class ByteOutliers:
             I.buffer_store(self.first, tirx.const(self.n_vectors, "int32"), [_ZERO])
         return found.short(most)
 
-    def load(self, row: Expr, step: Expr | int) -> Expr:
+    def load(self, row: Expr, step: Index) -> Expr:
         """kr elements of a row without its outliers, as of `Activations`."""
         kr = self.kernel.kr
         return self.kernel.spread(self.cut[self.rows.within(row), ramp(step * kr, kr)])
@@ -151,7 +149,7 @@ class ByteOutliers:
 
                 def add(step: Expr, products: Products) -> None:
                     for j, place in enumerate(places):
-                        b = self.load_b(vector + j // width * width, width, step, j % width)
+                        b = self.loops.load_b(vector + j // width * width, width, step, j % width)
                         I.buffer_store(totals, totals[place] + products(self.kernel, b), [place])
 
                 self.found.for_each(row, add)
@@ -168,7 +166,7 @@ class ByteOutliers:
             I.buffer_store(alike, value, [place])
         return alike
 
-    def start_without(self, row: Expr, vector: Expr | int) -> Expr:
+    def start_without(self, row: Expr, vector: Index) -> Expr:
         """What accumulators start with where there are no outliers; as `TileLoops.start`."""
         lanes = self.kernel.lanes
         value = constant(0, "int32", lanes)
@@ -176,7 +174,7 @@ class ByteOutliers:
             value = self.zero_points(row, vector)
             offset = self.found.offset
             if offset is not None:
-                value = value + self.column_sums(vector) * splat(offset, lanes)
+                value = value + self.weight.column_sums(vector) * splat(offset, lanes)
         return value
 
     def start(self, row: Expr, vector: Expr) -> Expr:
@@ -184,6 +182,21 @@ class ByteOutliers:
         lanes = self.kernel.lanes
         place = ramp((vector - self.first[_ZERO]) * lanes, lanes)
         return self.starts[self.rows.within(row), place]
+
+    def shortcut(self) -> Shortcut:
+        """The loops by bytes of rows that have begun, whose outliers are apart."""
+        few = FEW_ROWS if is_open((self.loops.plan.m,)) else 0
+
+        def cuts(first: Expr, count: Index) -> Expr:
+            return self.split(first, count, tirx.GT(count, few) if few else None)
+
+        found = replace(
+            self.loops, load_a=self.load, start=self.start, begin_panel=self.begin_panel
+        )
+        if few:  # several panels side by side, without outliers
+            narrow = replace(found, start=self.start_without, begin_panel=None)
+            found = replace(found, narrow=narrow)
+        return Shortcut(cuts, found)
 
 
 # Which blocks of rows of a product are multiplied by pairs of bytes, chosen when it runs.
@@ -220,9 +233,7 @@ def byte_shortcut(
     rows: Activations,
     most_rows: int,
     start: Start | None,
-    column_sums: ColumnSums,
-    weight: Expr,
-    answer: int,
+    weight: PackedWeight,
 ) -> Shortcut:
     """The loops by bytes, and when they are right.
 
@@ -236,10 +247,8 @@ def byte_shortcut(
         Of a block.
     start : Start or None
         What accumulators start with.
-    column_sums : callable
-        Vector of columns -> int32 lanes: their sums, where A may be cut above 0.
-    weight, answer : Buffer and int
-        The packed weight, and where it says whether its pairs fit.
+    weight : PackedWeight
+        It says whether its pairs fit.
     """
     by_bytes = replace(
         loops,
@@ -249,43 +258,22 @@ def byte_shortcut(
         start=start,
         start_columns=None,
     )
+
+    def small() -> Expr:
+        return weight_fits(weight.buffer, weight.answer_at)
+
     if not searches(loops.plan):
         begin = rows.begin if rows.begins else None
-        return Shortcut(lambda *_: weight_fits(weight, answer), replace(by_bytes, begin=begin))
+        return Shortcut(lambda *_: small(), replace(by_bytes, begin=begin))
 
-    def fits(first: Expr, count: int | Expr) -> Expr:
+    def fits(first: Expr, count: Index) -> Expr:
         rows.begin(first, count)
-        return tirx.Or(find_high_bits(rows, first, count), weight_fits(weight, answer))
+        return tirx.Or(find_high_bits(rows, first, count), small())
 
-    if not lists_outliers(loops.plan):
-        return Shortcut(fits, by_bytes)
-    return Shortcut(fits, by_bytes, _with_outliers(by_bytes, rows, most_rows, start, column_sums))
-
-
-def _with_outliers(
-    loops: TileLoops,
-    rows: Activations,
-    most_rows: int,
-    start: Start | None,
-    column_sums: ColumnSums,
-) -> Shortcut:
-    """The same, of rows that have begun, whose outliers are apart."""
-    widths = loops.plan.panels.widths
-    outliers = ByteOutliers(
-        rows, most_rows, widths, _offset(start), start, column_sums, loops.load_b
-    )
-    few = FEW_ROWS if is_open((loops.plan.m,)) else 0
-
-    def cuts(first: Expr, count: int | Expr) -> Expr:
-        return outliers.split(first, count, tirx.GT(count, few) if few else None)
-
-    found = replace(
-        loops, load_a=outliers.load, start=outliers.start, begin_panel=outliers.begin_panel
-    )
-    if few:  # several panels side by side, without outliers
-        narrow = replace(found, start=outliers.start_without, begin_panel=None)
-        found = replace(found, narrow=narrow)
-    return Shortcut(cuts, found)
+    apart = None
+    if lists_outliers(loops.plan):
+        apart = ByteOutliers(by_bytes, rows, most_rows, start, weight).shortcut()
+    return Shortcut(fits, by_bytes, apart)
 
 
 def cuts_above(plan: ProductPlan, points: ZeroPoints) -> bool:
@@ -395,7 +383,7 @@ def weight_fits(weight: Expr, answer: int) -> Expr:
     return tirx.NE(reinterpret_group("int32", weight[ramp(answer, 4)], 1), tirx.const(0, "int32"))
 
 
-def find_high_bits(rows: Activations, first: Expr, count: int | Expr) -> Expr:
+def find_high_bits(rows: Activations, first: Expr, count: Index) -> Expr:
     """Whether no byte of a block of rows that have begun, in whole vectors, is beyond 127."""
     search = HighBits(rows.kernel.lanes * rows.kernel.kr)
     vectors = -(-rows.k // search.lanes)

@@ -34,7 +34,7 @@ from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
-from tir_schedules.core.extents import as_matrix, flat_view, open_view, read_extents, row_itself
+from tir_schedules.core.extents import matrix_view
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product_plan import Product, is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.region import Region, Tensor
@@ -42,14 +42,13 @@ from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.parallel import product_nest
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
+from tir_schedules.epilogue.epilogue import Epilogue, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
-from .activations import InPlace
 from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
 from .byte_outliers import by_values, byte_tile_of, known_offset, lists_outliers, searches
-from .dynamic.rows import tile_choices
+from .dynamic_rows import tile_choices
 from .matmul_config import (
     ACTIVATION_DTYPES,
     MatmulConfig,
@@ -60,8 +59,8 @@ from .matmul_config import (
     shares_k,
     window_of,
 )
-from .matmul_product import PACKING, MatmulProduct, parameter_shape
-from .narrow_weight import further_inputs, has_scale, reject_scale, scaled
+from .matmul_product import PACKING, MatmulProduct
+from .narrow_weight import has_scale, reject_scale, scaled
 from .tile_config import (
     RESULT_DTYPES,
     default_tile,
@@ -74,8 +73,7 @@ from .tile_config import (
     tiles_and_blocks,
     worth_trying,
 )
-from .tile_stores import direct_store, row_store
-from .wide_product import float_tiles, wide_product
+from .tile_products import float_tiles, wide_product
 from .zero_points import ZeroPoints, integer_reference
 
 
@@ -219,40 +217,26 @@ class Matmul(Template[MatmulConfig]):
     def build(self, region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
         kernel = check(region, config, isa)
-        window = window_of(region)
         with kernel_function("matmul") as builder:
             a = tensor_parameter("A", region.inputs[0])
-            w = parameter("W", PACKING.shape(region, config, isa, 1), kernel.b_dtype)
-            further = [
-                parameter(f"input{i}", parameter_shape(region, config, isa, i), tensor.dtype)
-                for i, tensor in enumerate(region.inputs[2:], 2)
-            ]
+            constants = [parameter("W", PACKING.shape(region, config, isa, 1), kernel.b_dtype)]
+            for i, tensor in enumerate(region.inputs[2:], 2):
+                shape = tensor.shape
+                if tensor.constant:
+                    shape = PACKING.shape(region, config, isa, i)
+                constants.append(parameter(f"input{i}", shape, tensor.dtype))
             operands = operand_parameters(region)
             c = tensor_parameter("C", region.output)
-            leading_of = None
+
             if region.is_open:
-                read_extents()
-                given, region = region, open_view(region)
-                a = flat_view(a, given.inputs[0], region.inputs[0])
-                c = flat_view(c, given.output, as_matrix(given.output))
-                pairs = zip(operands, given.operands, region.operands, strict=True)
-                operands = [flat_view(*each) for each in pairs]
-                leading_of = row_itself
+                region, a, operands, c = matrix_view(region, a, operands, c)
             epilogue = Epilogue(region, operands, kernel.narrow)
 
-            def read_a(row: Expr, columns: Columns) -> Expr:
-                if window is not None:
-                    return a[tuple(window.element(row, columns.start))]
-                leading = unflatten(row, region.inputs[0].shape[:-1])
-                return load_vector(a, region.inputs[0].dtype, leading, columns)
+            def leading_a(row: Expr) -> list[Expr]:
+                return unflatten(row, region.inputs[0].shape[:-1])
 
-            rows = None
-            if window is None:
-                rows = InPlace(
-                    a,
-                    lambda row, column: [*unflatten(row, region.inputs[0].shape[:-1]), column],
-                    region.inputs[0].shape[-1],
-                )
+            def leading_c(row: Expr) -> list[Expr]:
+                return [row] if region.is_open else unflatten(row, region.output.shape[:-1])
 
             def find_range() -> Expr:
                 least = least_scale_of(region)
@@ -264,20 +248,11 @@ class Matmul(Template[MatmulConfig]):
                 region,
                 config,
                 kernel,
-                w,
-                further_inputs(region, further),
-                read_a,
-                row_store(region, kernel.lanes, c, epilogue, leading_of),
-                epilogue.cost,
+                constants,
+                epilogue,
+                (a, leading_a),
+                (c, leading_c),
                 find_range if is_dynamic(region) else None,
-                rows,
-                direct_store(
-                    region,
-                    kernel,
-                    c,
-                    lambda row: unflatten(row, region.output.shape[:-1]),
-                    region.output.shape[-1],
-                ),
             ).share()
         return builder.get()
 

@@ -19,7 +19,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .tile_config import check_tile
-from .wide_product import wide_product
+from .tile_products import wide_product
 
 # Types of A that a weight of some type can be multiplied by; they are converted on the way in.
 ACTIVATION_DTYPES = {

@@ -4,7 +4,7 @@
 
 Nothing is packed. `dots` is for a matrix in which the elements of one column are neighbours: every
 vector of B is multiplied by as many elements of a row, and the partial sums of `lanes` columns are
-added together in a tree (`sum_each`). `column_sums` is for a matrix in which the elements of one
+added together in a tree (`sum_each`). `ColumnSums` is for a matrix in which the elements of one
 row are neighbours.
 """
 
@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -25,6 +26,7 @@ from microkernels.registry import kernels_for
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     bind,
     constant,
     element_of,
@@ -35,19 +37,17 @@ from microkernels.vector.expressions import (
     reinterpret,
     splat,
 )
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import choose, opaque_block, share_of
+from tir_schedules.core.blocking import balanced
+from tir_schedules.core.emission import for_groups
 from tir_schedules.core.loop_nest import LaneTotals, add
 
-from .byte_digits import MOST_DIGIT_ROWS, ByteDigits
-from .streams import FEW_ROWS, streams
 from .tile_config import KERNEL_TYPES
-from .tile_loops import TileLoops
-from .tile_stores import rest
-from .weight_only_tiles import WeightOnlyTiles
 
 _SIGN = 0x80
 _KEPT_VECTORS = 16  # of a row; beyond, it is read again for every group
+_CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in the first-level cache
+_CHAINS = 8  # independent sums that hide the latency of an addition
+T = TypeVar("T")
 
 
 class Operands:
@@ -126,7 +126,7 @@ class Operands:
         factors = (row, matrix) if self.rows_unsigned else (matrix, row)
         return self.kernel.multiply_add(accumulator, *factors)
 
-    def row_sum(self, buffer: Expr, start: Expr, groups: Expr | int) -> Expr:
+    def row_sum(self, buffer: Expr, start: Expr, groups: Index) -> Expr:
         """The sum of a padded row of 8-bit integers; an int32 scalar."""
         total = LaneTotals(self.lanes, 0, dtype="int32")
         one = constant(1, self.matrix_element, self.group)
@@ -174,8 +174,8 @@ def dots(
     operands: Operands,
     k: int,
     count: int,
-    row: Callable[[Expr | int], Expr],
-    matrix: Callable[[int, Expr | int, int], Expr],
+    row: Callable[[Index], Expr],
+    matrix: Callable[[int, Index, int], Expr],
 ) -> Expr:
     """Products of one row with `count` <= lanes columns, whose steps of k are contiguous.
 
@@ -197,7 +197,7 @@ def dots(
     for total in sums:
         I.buffer_store(total, zero, [index])
 
-    def add(column: int, elements: Expr, number: Expr | int, valid: int) -> None:
+    def add(column: int, elements: Expr, number: Index, valid: int) -> None:
         total = sums[column]
         value = operands.multiply_add(total[index], elements, matrix(column, number, valid))
         I.buffer_store(total, value, [index])
@@ -223,201 +223,241 @@ def dots(
     return sum_each(values + [zero] * (lanes - count))
 
 
-PanelShare = tuple[Expr, Expr]  # which share of the panels, of how many
+# `ColumnSums`: columns lie next to each other.
+#
+#     C[r, c] += sum over k of A[r, k] * B[k, c]        few rows r
+#
+# An element of A is broadcast to all lanes. Where an instruction multiplies pairs or quadruples,
+# two or four rows of B are interleaved by shuffles within 128 bits. The sums then lie in another
+# order; they are sorted when they are read.
 
 
 @dataclass(frozen=True)
-class FewRows:
-    """One or two rows of a product whose number is known at run time: panels side by side.
-
-    As many as `streams` says. There is code for each number of rows and of panels, chosen by
-    branches, and one epilogue for all.
-
-    The loops over one or two rows.
+class Panel:
+    """Groups of columns that are summed up together, and where their sums lie.
 
     Attributes
     ----------
-    loops : TileLoops
-        What they do with a tile.
-    groups : sequence of Group
-        The panels.
-    fewest : int
-        How many rows are few.
+    groups : tuple of (int, int, tuple of int)
+        First column, columns that exist, and which of the kr interleaved vectors have any.
+    first : int
+        Number of the first vector of sums.
     """
 
-    loops: TileLoops
-    groups: Sequence[Group]
-    fewest: int = FEW_ROWS
+    groups: tuple[tuple[int, int, tuple[int, ...]], ...]
+    first: int
 
     @property
-    def most(self) -> int:
-        """Up to so many rows; none if a tile has no more."""
-        return self.fewest if self.loops.plan.rows > self.fewest else 0
+    def vectors(self) -> int:
+        """Vectors of sums."""
+        return sum(len(kept) for _, _, kept in self.groups)
 
-    @property
-    def widest(self) -> int:
-        """Vectors of all panels that are side by side, at most."""
-        rows = range(1, self.most + 1)
-        return max((self._side(r, g)[0] * g.size for r in rows for g in self.groups), default=0)
 
-    def _side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
-        """How many panels of a group are multiplied at once, and by which kernel.
+class ColumnSums:
+    """Sums over k of a few rows times columns that lie next to each other.
 
-        Threads along rows share the panels: each gets as many.
-        """
-        plan = self.loops.plan
-        side, kernel = streams(plan.kernel, rows, group.size, group.count)
-        if plan.threads_m == 1:
-            return side, kernel
-        pieces = math.ceil(group.count / side)
-        pieces += -pieces % plan.threads_m
-        return math.ceil(group.count / pieces), kernel
+    The sums rest in `buffer`, [slots, rows, width], in the order in which interleaving leaves them.
 
-    def emit(
-        self, row: Expr, rows: Expr, vector: Expr, scratch: Expr, share: PanelShare | None = None
-    ) -> None:
-        """All panels, or a share, for a number of rows that is one of those from 1 to `most`."""
-        for group in self.groups:
-            sides = [self._side(known, group) for known in range(1, self.most + 1)]
-            side = _of(rows, [count for count, _ in sides])
-            pieces = _of(rows, [math.ceil(group.count / count) for count, _ in sides])
-            before, own = (0, pieces) if share is None else share_of(pieces, *share)
-            with I.serial(own) as at, opaque_block("few"):
-                piece = before + at
-                first = materialise(vector + group.start + piece * (side * group.size))
-                panels = materialise(tirx.Min(side, group.count - piece * side))
-                tile = functools.partial(self._tile, row, first, scratch, group.size)
-                _each_row(rows, panels, group.count, sides, tile)
-                with I.serial(rows) as i, I.serial(panels) as panel:
-                    for j in range(group.size):
-                        self._store(row, i, first, panel * group.size + j, scratch, j, group.size)
+    Parameters
+    ----------
+    operands : Operands
+        What is multiplied.
+    rows, columns : int
+        Extents of the product.
+    """
 
-    def _store(
-        self, row: Expr, i: Expr, first: Expr, column: Expr, scratch: Expr, j: int, width: int
-    ) -> None:
-        """The epilogue of a vector, the number `j` of its panel."""
-        lanes = self.loops.plan.kernel.lanes
-        value = scratch[i, ramp(column * lanes, lanes)]
-        self.loops.store(row + i, first + column, value, j == width - 1)
-
-    def _tile(
-        self,
-        row: Expr,
-        vector: Expr,
-        scratch: Expr,
-        width: int,
-        rows: int,
-        panels: int,
-        kernel: Microkernel,
-    ) -> None:
-        """Accumulators of rows of panels that have `width` vectors each, from `vector` on."""
-        loops, begins = self.loops, self.loops.start
-
-        def start(i: Expr | int, j: int) -> Expr:
-            assert begins is not None
-            return begins(row + i, vector + j)
-
-        tile = kernel.begin(rows, panels * width, None if begins is None else start)
-        kernel.accumulate(
-            tile,
-            range(rows),
-            (loops.plan.steps,),
-            lambda i, ks: loops.load_a(row + i, ks[0]),
-            lambda j, ks: loops.load_b(vector + j // width * width, width, ks[0], j % width),
+    def __init__(self, operands: Operands, rows: int, columns: int) -> None:
+        self.operands, self.rows, self.columns = operands, rows, columns
+        lanes, kr, group = operands.lanes, operands.kr, operands.group
+        labels = _interleave(
+            [[(i, column) for column in range(group)] for i in range(kr)],
+            lambda a, b, chosen: [(a + b)[lane] for lane in chosen],
+            operands.matrix_element,
         )
-        rest(tile, scratch, 0)
+        order = [[vector[lane * kr][1] for lane in range(lanes)] for vector in labels]
+        budget = operands.kernel.mr * operands.kernel.vectors - (2 * kr if kr > 1 else 0)
+        per_panel = max(1, budget // kr)
+        self.where: dict[int, tuple[int, int]] = {}
+        self.panels: list[Panel] = []
+        first = 0
+        for piece in balanced(math.ceil(columns / group), per_panel):
+            for number in range(piece.count):
+                groups = []
+                start = piece.start + number * piece.size
+                for g in range(start, start + piece.size):
+                    valid = min(group, columns - g * group)
+                    kept = tuple(i for i in range(kr) if min(order[i]) < valid)
+                    groups.append((g * group, valid, kept))
+                panel = Panel(tuple(groups), first)
+                self.panels.append(panel)
+                for column, _, kept in groups:
+                    for i in kept:
+                        for lane in range(lanes):
+                            self.where[column + order[i][lane]] = (first, lane)
+                        first += 1
+        self.width = first * lanes
+        most = max(panel.vectors for panel in self.panels)
+        self.row_block = max(1, min(rows, budget // most))
+        self.row_block = balanced(rows, self.row_block)[0].size
+        self.chains = max(1, _CHAINS // (self.row_block * most))
 
+    def clear(self, buffer: Expr, slot: Expr) -> None:
+        """Sets the sums to 0."""
+        lanes = self.operands.lanes
+        zero = constant(0, self.operands.kernel.acc_dtype, lanes)
+        with I.serial(self.rows * self.width // lanes) as i:
+            I.buffer_store(buffer, zero, [ramp((slot * self.rows * self.width) + i * lanes, lanes)])
 
-def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
-    """The number of so many rows, of those for 1, 2 and so on."""
-    found = tirx.const(numbers[0], "int32")
-    for known, number in enumerate(numbers[1:], 2):
-        found = tirx.Select(rows < known, found, tirx.const(number, "int32"))
-    return materialise(found)
-
-
-def _each_row(
-    rows: Expr,
-    panels: Expr,
-    count: int,
-    sides: Sequence[tuple[int, Microkernel]],
-    tile: Callable[[int, int, Microkernel], None],
-) -> None:
-    """Runs `tile(rows, panels, kernel)` for the numbers that two expressions are.
-
-    `sides` are the panels side by side for one row, two rows and so on, of `count`.
-    """
-
-    def chosen(known: int) -> None:
-        side, kernel = sides[known - 1]
-        left = count % side
-        widths = [side] if not left else [left, side] if count > side else [left]
-        choose(panels, widths, lambda width: tile(known, width, kernel))
-
-    choose(rows, range(1, len(sides) + 1), chosen)
-
-
-MOST_ROWS = 4  # more have the weight expanded in cache first
-
-
-@dataclass(frozen=True)
-class FewDecodedRows(FewRows):
-    """The loops over a few rows.
-
-    Attributes
-    ----------
-    tiles : WeightOnlyTiles or None
-        What decodes and multiplies.
-    """
-
-    tiles: WeightOnlyTiles | None = None
-
-    @staticmethod
-    def of(
-        loops: TileLoops,
-        groups: Sequence[Group],
-        tiles: WeightOnlyTiles,
-        digits: Callable[[], ByteDigits] | None,
-    ) -> FewDecodedRows:
-        """The loops over at most `MOST_ROWS`; `digits` makes room for those of the task at hand."""
-        if digits is not None:
-            tiles = replace(tiles, digits=digits())
-        return FewDecodedRows(loops, groups, MOST_ROWS, tiles)
-
-    def emit(
-        self, row: Expr, rows: Expr, vector: Expr, scratch: Expr, share: PanelShare | None = None
+    def add(
+        self,
+        buffer: Expr,
+        slot: Expr,
+        steps: Index,
+        rest: int,
+        row: Callable[[Index, Index], Expr],
+        matrix: Callable[[Index, int, int], Expr],
     ) -> None:
-        """As of FewRows; the digits of the rows are made first."""
-        assert self.tiles is not None
-        digits = self.tiles.digits
-        if digits is not None:
-            with I.If(rows <= MOST_DIGIT_ROWS), I.Then():
-                digits.begin(row, rows)
-        super().emit(row, rows, vector, scratch, share)
+        """Adds the products of some steps of k to the sums.
 
-    def _side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
-        """How many panels of a group are decoded at once: two sets of accumulators have room.
-
-        Digits multiply one panel after the other, which is one stream of memory: several streams
-        take longer (measured on Zen 3).
+        Parameters
+        ----------
+        buffer, slot : Expr
+            The sums, and which of them.
+        steps : Expr or int
+            Whole steps of kr.
+        rest : int
+            Further terms, fewer than kr.
+        row : callable
+            (row, step) -> kr elements in every lane, by `Operands.spread`.
+        matrix : callable
+            (k, first column, columns that exist) -> a row of B: `group` elements.
         """
-        kernel = self.loops.plan.kernel
-        vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
-        if self.tiles is not None and self.tiles.digits is not None and rows <= MOST_DIGIT_ROWS:
-            vectors = 1
-        return max(1, min(group.count, vectors // group.size)), kernel
+        blocks = balanced(self.rows, self.row_block)
+        passes = len(self.panels) * sum(block.count for block in blocks)
+        bits = int(tirx.const(0, self.operands.matrix_element).ty.dtype.bits)
+        chunk = max(8, _CHUNK_BYTES * 8 // (self.columns * self.operands.kr * bits))
+
+        def over(start: Index, count: Index, terms: int) -> None:
+            piece = (start, count, terms)
+            for panel in self.panels:
+                tile = functools.partial(self._tile, buffer, slot, panel, piece, row, matrix)
+                for_groups(blocks, tile)
+
+        if passes == 1 or (isinstance(steps, int) and steps <= chunk):
+            over(0, steps, rest)
+            return
+        total = tirx.const(steps, "int32") if isinstance(steps, int) else steps
+        with I.serial(I.floordiv(total + (chunk - 1), chunk)) as part:
+            over(part * chunk, tirx.Min(tirx.const(chunk, "int32"), total - part * chunk), 0)
+        if rest:
+            over(total, 0, rest)
+
+    def vector(self, buffer: Expr, slot: Expr, row: Index, number: int) -> Expr:
+        """The sums of one vector of columns, in order."""
+        lanes = self.operands.lanes
+        places = [self.where.get(number * lanes + lane, (-1, 0)) for lane in range(lanes)]
+        places = [place if place[0] >= 0 else places[0] for place in places]
+        sources = sorted({source for source, _ in places})
+        base = (slot * self.rows + row) * self.width
+        values = [bind(buffer[ramp(base + source * lanes, lanes)]) for source in sources]
+        chosen = [sources.index(source) * lanes + lane for source, lane in places]
+        if chosen == list(range(lanes)):
+            return values[0]
+        return materialise(shuffled(values, chosen))
 
     def _tile(
         self,
-        row: Expr,
-        vector: Expr,
-        scratch: Expr,
-        width: int,
+        buffer: Expr,
+        slot: Expr,
+        panel: Panel,
+        piece: tuple[Index, Index, int],
+        row: Callable[[Index, Index], Expr],
+        matrix: Callable[[Index, int, int], Expr],
+        first: Index,
         rows: int,
-        panels: int,
-        kernel: Microkernel,
     ) -> None:
-        """Accumulators of rows of panels that have `width` vectors each, from `vector` on."""
-        assert self.tiles is not None
-        tiles, whole = replace(self.tiles, side=width), (0, self.loops.plan.steps)
-        rest(tiles.multiply(row, rows, vector, panels * width, whole, None), scratch, 0)
+        """Some rows and one panel, in registers; `piece` is first step, steps, further terms."""
+        operands, (start, count, terms) = self.operands, piece
+        lanes, kr = operands.lanes, operands.kr
+        zero = constant(0, operands.kernel.acc_dtype, lanes)
+        width = panel.vectors
+        shape = (width * lanes,)
+        sums = [
+            [I.sblock_alloc_buffer(shape, operands.kernel.acc_dtype) for _ in range(rows)]
+            for _ in range(self.chains)
+        ]
+        for chain in sums:
+            for total in chain:
+                for j in range(width):
+                    I.buffer_store(total, zero, [ramp(j * lanes, lanes)])
+
+        def step(number: Index, chain: int, valid: int) -> None:
+            factors = [bind(row(first + i, number)) for i in range(rows)]
+            j = 0
+            for column, exist, kept in panel.groups:
+                loaded = [matrix(number * kr + i, column, exist) for i in range(valid)]
+                loaded += [like(0, loaded[0])] * (kr - valid)
+                vectors = interleave(loaded, operands.matrix_element)
+                for i in kept:
+                    index = ramp(j * lanes, lanes)
+                    for total, factor in zip(sums[chain], factors, strict=True):
+                        value = operands.multiply_add(total[index], factor, vectors[i])
+                        I.buffer_store(total, value, [index])
+                    j += 1
+
+        chains = self.chains
+        if not (isinstance(count, int) and count < chains):
+            with I.serial(count // chains) as turn:
+                for number in range(chains):
+                    step(start + turn * chains + number, number, kr)
+        left = count % chains
+        if chains > 1 and not (isinstance(left, int) and left == 0):
+            with I.serial(left) as extra:
+                step(start + (count - left) + extra, 0, kr)
+        if terms:
+            step(start + count, 0, terms)
+        for i in range(rows):
+            base = (slot * self.rows + first + i) * self.width + panel.first * lanes
+            for j in range(width):
+                value = sums[0][i][ramp(j * lanes, lanes)]
+                for chain in sums[1:]:
+                    value = value + chain[i][ramp(j * lanes, lanes)]
+                index = ramp(base + j * lanes, lanes)
+                I.buffer_store(buffer, buffer[index] + value, [index])
+
+
+def interleave(rows: Sequence[Expr], element: str) -> list[Expr]:
+    """kr rows of B as kr vectors whose lanes hold kr terms of one column each."""
+    return _interleave(list(rows), lambda a, b, lanes: bind(shuffled([a, b], lanes)), element)
+
+
+def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: str) -> list[T]:
+    """Interleaves within parts of 128 bits, which is one instruction for two vectors."""
+    if len(rows) == 1:
+        return rows
+    bits = int(tirx.const(0, element).ty.dtype.bits)
+    size = _lanes_of_row(rows[0])
+    part = min(128 // bits, size)
+    vectors, unit = [[row] for row in rows], 1
+    while len(vectors) > 1:
+        merged = []
+        for left, right in zip(vectors[::2], vectors[1::2], strict=True):
+            both = []
+            for a, b in zip(left, right, strict=True):
+                for high in (0, part // 2):
+                    lanes = [
+                        side * size + base + high + at + i
+                        for base in range(0, size, part)
+                        for at in range(0, part // 2, unit)
+                        for side in (0, 1)
+                        for i in range(unit)
+                    ]
+                    both.append(choose(a, b, lanes))
+            merged.append(both)
+        vectors, unit = merged, unit * 2
+    return vectors[0]
+
+
+def _lanes_of_row(row: Any) -> int:
+    """Elements of a row, which is a vector or a list of labels."""
+    return len(row) if isinstance(row, list) else lanes_of(row)

@@ -19,8 +19,8 @@ from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
 from tir_schedules.cost.cost import product_rate
 
-from .streams import known_streams
-from .wide_product import WideProduct
+from .prefetch import known_streams
+from .tile_products import WideProduct
 
 RESULT_DTYPES = (
     "float32",

@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.tile import Between, LoadA, LoadB, Place, Start, Tile
-from microkernels.vector.expressions import Expr, ramp
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.product_plan import ProductPlan
+from microkernels.tile import Between, Place, Tile
+from microkernels.vector.expressions import Expr, Index, ramp
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
 from tir_schedules.epilogue.packed_bytes import wide_bytes
@@ -25,7 +22,7 @@ def store_tile(
     result: Tile,
     kernel: Microkernel,
     epilogue_cost: int,
-    store: Callable[[Expr | int, int, Expr, bool], None],
+    store: Callable[[Index, int, Expr, bool], None],
 ) -> None:
     """Stores every vector of a tile: `store(row, vector, accumulators, whether it ends its row)`.
 
@@ -38,7 +35,7 @@ def store_tile(
         rest(result, passing, 0)
         result = Tile(rows, vectors, result.lanes, place=Place(passing))
 
-    def store_row(i: Expr | int) -> None:
+    def store_row(i: Index) -> None:
         for j in range(vectors):
             store(i, j, result.value(i, j), j == vectors - 1)
 
@@ -50,7 +47,7 @@ def store_tile(
         store_row(row)
 
 
-def rest(result: Tile, buffer: Expr, row: Expr | int) -> None:
+def rest(result: Tile, buffer: Expr, row: Index) -> None:
     """Stores the accumulators of a tile as they are, from a row of a buffer on."""
     for i in range(result.rows):
         for j in range(result.vectors):
@@ -59,7 +56,7 @@ def rest(result: Tile, buffer: Expr, row: Expr | int) -> None:
 
 
 def store_columns(
-    n: int, lanes: int, vector: Expr | int, last: bool, store: Callable[[Columns], None]
+    n: int, lanes: int, vector: Index, last: bool, store: Callable[[Columns], None]
 ) -> None:
     """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
     cut = n % lanes
@@ -108,7 +105,7 @@ def row_store(
     out: Expr,
     epilogue: Epilogue,
     leading_of: Callable[[Expr], Sequence[Expr]] | None = None,
-) -> Callable[[Expr, Expr | int, Expr, bool], None]:
+) -> Callable[[Expr, Index, Expr, bool], None]:
     """`TileLoops.store` for a result whose rows lie one behind the other.
 
     `leading_of` maps a row to the leading indices of `out`; without it, those of the output.
@@ -117,7 +114,7 @@ def row_store(
     bytes_wide = wide_bytes(region, lanes, epilogue)
     row_of_bytes: list[Expr] = []
 
-    def store(row: Expr, vector: Expr | int, value: Expr, last: bool) -> None:
+    def store(row: Expr, vector: Index, value: Expr, last: bool) -> None:
         if leading_of is not None:
             leading = leading_of(row)
         else:
@@ -140,9 +137,6 @@ def row_store(
             row_of_bytes.clear()
 
     return store
-
-
-Number = Expr | int
 
 
 @dataclass(frozen=True)
@@ -178,17 +172,17 @@ class LateStores:
     vectors: int
     lanes: int
     scratch: Expr
-    slot: Callable[[Number], Number]
-    where: Callable[[Number], tuple[Expr, Expr]]
+    slot: Callable[[Index], Index]
+    where: Callable[[Index], tuple[Expr, Expr]]
     store: Callable[[Expr, Expr, Expr, bool], None]
 
-    def between(self, block: Number, steps: int) -> Between | None:
+    def between(self, block: Index, steps: int) -> Between | None:
         """Emits, in each of so many steps, a part of what the block before left."""
         if isinstance(block, int) and block == 0:
             return None
         height = math.ceil(self.rows / steps)
 
-        def part(step: Number, product: int, _products: int) -> None:
+        def part(step: Index, product: int, _products: int) -> None:
             if product:
                 return
             with I.If(block > 0), I.Then(), I.serial(height) as offset:
@@ -201,131 +195,15 @@ class LateStores:
 
         return part
 
-    def finish(self, block: Number) -> None:
+    def finish(self, block: Index) -> None:
         """Emits the epilogue of the last block."""
         with I.serial(self.rows) as row:
             self._row(block, row)
 
-    def _row(self, block: Number, row: Expr) -> None:
+    def _row(self, block: Index, row: Expr) -> None:
         first, vector = self.where(block)
         tile = Tile(
             self.rows, self.vectors, self.lanes, place=Place(self.scratch, self.slot(block))
         )
         for j in range(self.vectors):
             self.store(first + row, vector + j, tile.value(row, j), j == self.vectors - 1)
-
-
-# Rounds: several steps of K between two branches of a tile's loop.
-#
-#     for round:  A0 B0 A0*B0   A1 B1 A1*B1   A2 B2 A2*B2   A3 B3 A3*B3      then what is left of K
-#
-# A core with vectors of 256 bits starts FMAs on the ports that it counts and branches on, too. A
-# step of 6x16 keeps both of them busy for 6 cycles, so that whatever else goes there costs time:
-# with a branch, three sums and a prefetch in each step a perceptron of 128 rows by weights of 8.8
-# MB takes 3.3 ms, in rounds of four 3.05 ms; the FMAs alone take 2.9 ms (Emerald Rapids, two
-# threads). With vectors of 512 bits one of the two ports, and so the time between, is free.
-
-
-# (row of a tile, loop variables) -> None; fetches before a step of K.
-Ahead = Callable[[Expr | int, Sequence[Expr | int]], None]
-
-ROUND = 4
-
-
-def steps_of_round(plan: ProductPlan, steps: int) -> int:
-    """How many steps of K a round has, of so many; 1 where rounds are not worth their code.
-
-    They are where f32 vectors of 256 bits multiply a large weight.
-    """
-    kernel = plan.kernel
-    shared = kernel.isa_name == "avx2" and kernel.b_dtype == "float32"
-    return ROUND if shared and plan.fetches_evenly and steps >= 2 * ROUND else 1
-
-
-def place_in_rounds(ks: Sequence[Expr | int]) -> Expr | int:
-    """The step of K of a round and a step's number in it."""
-    number, place = ks
-    return number * ROUND + place
-
-
-def emit_rounds(
-    kernel: Microkernel,
-    rows: int,
-    vectors: int,
-    steps: int,
-    load_a: LoadA,
-    load_b: LoadB,
-    init: Start | None = None,
-) -> Tile:
-    """Emits a tile as `Microkernel.emit`, in rounds.
-
-    `load_a` and `load_b` are given two variables: the round, and the step's number in it, which is
-    an int.
-    """
-    tile = kernel.begin(rows, vectors, init)
-
-    def step(number: Expr, place: int) -> None:
-        kernel.accumulate(
-            tile,
-            range(rows),
-            (),
-            lambda row, _: load_a(row, (number, place)),
-            lambda vector, _: load_b(vector, (number, place)),
-        )
-
-    with I.serial(steps // ROUND) as number:
-        for place in range(ROUND):
-            step(number, place)
-    for place in range(steps % ROUND):
-        step(tirx.const(steps // ROUND, "int32"), place)
-    return tile
-
-
-def fetch_by_rounds(
-    plan: ProductPlan,
-    vectors: int,
-    line_vectors: int,
-    most: int,
-    first: Expr | int,
-    group: Group,
-    before: int,
-    tiles: int,
-    fetch: Callable[[Expr | int], None],
-) -> Ahead | None:
-    """What fetches a tile's share of the next panel: all tiles together fetch it once.
-
-    Places are elements, not lines, so that they are sums alone: to count lines takes a
-    multiplication in each step, on a port of the FMAs.
-
-    Parameters
-    ----------
-    vectors, line_vectors : int
-        Vectors of a panel, and of one of its steps that a line holds.
-    most : int
-        Lines that a step may fetch.
-    first : Expr or int
-        Where the block of K begins, in steps.
-    group, before, tiles
-        Tiles of one size, the tiles before them, and all tiles of the panel.
-    fetch
-        (element of the next panel) -> None; fetches the line that holds it.
-
-    Returns
-    -------
-    callable or None
-        (row of a tile, (round, step in it)) -> None; None where a tile is too small to fetch.
-    """
-    width = vectors * plan.kernel.lanes * plan.kernel.kr  # elements of a step of a panel
-    of_tile, of_round = math.ceil(plan.steps * width / tiles), math.ceil(ROUND * width / tiles)
-    count = min(math.ceil(ROUND * vectors / (line_vectors * tiles)), ROUND * most)
-    if not count:
-        return None
-
-    def ahead(tile: Expr | int, ks: Sequence[Expr | int]) -> None:
-        start = (before + (tile - group.start) // group.size) * of_tile
-        start += first * of_round // ROUND + ks[0] * of_round
-        for each in range(count):
-            if each * ROUND // count == ks[1]:
-                fetch(start + each * of_round // count)
-
-    return ahead

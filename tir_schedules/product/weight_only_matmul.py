@@ -17,10 +17,10 @@ microkernels then multiply it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,24 +34,16 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, cast, parameter, ramp, splat
-from tir_schedules.core.blocking import Panels, thread_grids
+from tir_schedules.core.blocking import Group, Panels, thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
     kernel_function,
     operand_parameters,
     tensor_parameter,
 )
-from tir_schedules.core.extents import (
-    as_expr,
-    as_matrix,
-    extent,
-    flat_view,
-    open_view,
-    read_extents,
-    row_itself,
-)
+from tir_schedules.core.extents import matrix_view, row_itself
 from tir_schedules.core.loop_nest import LoopNest
-from tir_schedules.core.product_plan import Piece, ProductPlan
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
@@ -68,10 +60,9 @@ from tir_schedules.epilogue.epilogue import (
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
-from .dynamic.rows import OpenRows, share_open
+from .dynamic_rows import OpenRows
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
-from .skinny_product import MOST_ROWS, FewDecodedRows
 from .tile_config import (
     RESULT_DTYPES,
     check_tile,
@@ -80,9 +71,9 @@ from .tile_config import (
     sum_cycles,
     tile_cycles,
 )
-from .tile_loops import LoadPanel, TileLoops
+from .tile_loops import TileLoops
 from .tile_stores import row_store
-from .weight_only_tiles import RoundedPanels, WeightOnlyTiles
+from .weight_only_tiles import MOST_ROWS, FewDecodedRows, RoundedPanels, WeightOnlyTiles
 
 Store = Callable[[Expr, Expr, Expr, bool], None]
 
@@ -274,19 +265,13 @@ def _loops(
     plan: ProductPlan, staged: bool, tiles: WeightOnlyTiles, store: Store, epilogue_cost: int
 ) -> TileLoops:
     """The loops of one thread; a buffer for expanded blocks is added to the block at hand."""
-    weight = tiles.weight
     loops = TileLoops(plan, tiles.load_a, _no_panel, store, epilogue_cost)
     if not staged:
         begin = None if tiles.digits is None else tiles.digits.begin
-        return dataclasses.replace(loops, multiply=tiles.multiply, begin=begin)
-    vectors = min(plan.vectors, weight.n_vectors)
-    size = plan.longest_piece * vectors * weight.lanes
-    expanded = I.sblock_alloc_buffer((size,), "float32")
-
-    def stage(panel: Expr, width: int, piece: Piece) -> LoadPanel:
-        return tiles.stage(panel, width, piece, expanded)
-
-    return dataclasses.replace(loops, stage_b=stage)
+        return replace(loops, tiles=tiles, begin=begin)
+    weight, vectors = tiles.weight, min(plan.vectors, tiles.weight.n_vectors)
+    expanded = I.sblock_alloc_buffer((plan.longest_piece * vectors * weight.lanes,), "float32")
+    return replace(loops, stage_b=functools.partial(tiles.stage, expanded=expanded))
 
 
 def _loops_on_tiles(
@@ -320,7 +305,7 @@ def _panels(region: Region, config: WeightOnlyConfig, weight: NarrowWeight, isa:
     panels = _plan(region, config, weight).panels
     if panels.kernel.by_tiles:
         f32 = kernels_for(isa, "float32", "float32")
-        panels = dataclasses.replace(panels, kernel=f32[0])
+        panels = replace(panels, kernel=f32[0])
     return panels
 
 
@@ -434,12 +419,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             c = tensor_parameter("C", region.output)
             leading_of = None
             if region.is_open:
-                read_extents()
-                given, region = region, open_view(region)
-                a = flat_view(a, given.inputs[0], region.inputs[0])
-                c = flat_view(c, given.output, as_matrix(given.output))
-                pairs = zip(operands, given.operands, region.operands, strict=True)
-                operands = [flat_view(*each) for each in pairs]
+                region, a, operands, c = matrix_view(region, a, operands, c)
                 leading_of = row_itself
             epilogue = Epilogue(region, operands)
 
@@ -455,15 +435,18 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                 functools.partial(_digits, region, weight, a) if by_digits(region, config) else None
             )
             if region.is_open:
+
+                def few(loops: TileLoops, groups: Sequence[Group]) -> FewDecodedRows:
+                    own = tiles if digits is None else replace(tiles, digits=digits())
+                    return FewDecodedRows(loops, groups, tiles=own)
+
                 loops = _loops(plan, True, tiles, store, epilogue.cost)
-                few = functools.partial(FewDecodedRows.of, tiles=tiles, digits=digits)
-                rows = as_expr(extent(plan.m))
-                share_open(plan, rows, config.whole_rows, config.alone_rows, OpenRows(loops, few))
+                OpenRows(loops, few).share(config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):
                     if digits is not None:
-                        tiles = dataclasses.replace(tiles, digits=digits())
+                        tiles = replace(tiles, digits=digits())
                     if kernel.by_tiles:
                         loops = _loops_on_tiles(region, plan, tiles, a, grid.most_rows, store)
                     else:

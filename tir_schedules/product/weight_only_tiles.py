@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Tile
-from microkernels.vector.expressions import Expr, bind, cast, constant, like, ramp
+from microkernels.vector.expressions import Expr, Index, bind, cast, constant, like, ramp
+from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
-from .byte_digits import ByteDigits
+from .byte_digits import MOST_DIGIT_ROWS, ByteDigits
+from .dynamic_rows import Block, FewRows
 from .narrow_weight import NarrowWeight
-from .tile_loops import LoadPanel, Start
+from .tile_products import LoadPanel, RegisterTiles, TileContext
 
 
 @dataclass(frozen=True)
-class WeightOnlyTiles:
-    """Hooks for TileLoops.
+class WeightOnlyTiles(RegisterTiles):
+    """Tiles that decode the weight in registers, and what expands it in cache.
 
     Attributes
     ----------
@@ -46,7 +49,7 @@ class WeightOnlyTiles:
 
     kernel: Microkernel
     weight: NarrowWeight
-    load_a: Callable[[Expr, Expr | int], Expr]
+    load_a: Callable[[Expr, Index], Expr]
     packed: Expr
     scales: Expr
     zeros: Expr | None
@@ -54,20 +57,19 @@ class WeightOnlyTiles:
     digits: ByteDigits | None = None
     place: tuple[Expr, int, Expr] | None = None
 
-    def multiply(
-        self, row: Expr, rows: int, panel: Expr, width: int, piece: Piece, start: Start | None
-    ) -> Tile:
-        """One tile, the weight decoded in registers; `multiply` of TileLoops.
+    def emit(self, tile: TileContext) -> Tile:
+        """One tile, the weight decoded in registers.
 
         The products of a block are summed first and then scaled, in a second set of accumulators:
         one multiplication for a block instead of one for every element. A piece of K has to begin
         at a block if there are several.
         """
-        lanes = self.kernel.lanes
-        totals = Tile(rows, width, lanes, self._accumulators(rows, width))
-        for i, j in _positions(rows, width):
-            _set(totals, i, j, constant(0, "float32", lanes) if start is None else start(i, j))
-        if self.digits is None or not self.digits.takes(rows, piece):
+        row, panel, piece, start = tile.row, tile.vector, tile.piece, tile.init
+        totals = self._accumulators(tile.rows, tile.vectors)
+        for i, j in _positions(totals):
+            zero = constant(0, "float32", totals.lanes)
+            _set(totals, i, j, zero if start is None else start(i, j))
+        if self.digits is None or not self.digits.takes(tile.rows, piece):
             self._decoded(totals, row, panel, piece)
             return totals
         with I.If(self.digits.fine):
@@ -87,14 +89,14 @@ class WeightOnlyTiles:
             zero = one._zero(panel, 1, block, 0)
             digits.add(totals, vector, row, span, one._words, scale, zero, self.kernel.multiply_add)
 
-    def _words(self, unit: Expr | int) -> Expr:
+    def _words(self, unit: Index) -> Expr:
         """Words of the only vector."""
         assert self.place is not None
         return self.weight.emit_words(self.packed, *self.place, unit)
 
     def _decoded_one_by_one(self, totals: Tile, row: Expr, panel: Expr, piece: Piece) -> None:
         """As `_decoded`, in little code for what hardly ever runs."""
-        tile = Tile(totals.rows, 1, totals.lanes, self._accumulators(totals.rows, 1))
+        tile = self._accumulators(totals.rows, 1)
         with self._vectors(panel, totals.vectors) as (one, vector):
             for i in range(totals.rows):
                 _set(tile, i, 0, totals.value(i, vector))
@@ -111,23 +113,22 @@ class WeightOnlyTiles:
             yield replace(self, place=place), group * side + inside
 
     def _decoded(self, totals: Tile, row: Expr, panel: Expr, piece: Piece) -> None:
-        lanes, weight = self.kernel.lanes, self.weight
-        rows, width = totals.rows, totals.vectors
-        parts = Tile(rows, width, lanes, self._accumulators(rows, width))
+        weight, width = self.weight, totals.vectors
+        parts = self._accumulators(totals.rows, width)
 
-        def block(number: Expr | int, first_unit: Expr | int, steps: int) -> None:
-            for i, j in _positions(rows, width):
-                _set(parts, i, j, constant(0, "float32", lanes))
+        def block(number: Index, first_unit: Index, steps: int) -> None:
+            for i, j in _positions(parts):
+                _set(parts, i, j, constant(0, "float32", parts.lanes))
             whole, rest = divmod(steps, weight.unit)
             zeros = [self._zero(panel, width, number, j) for j in range(width)]
             if whole:
-                with I.serial(whole) if whole > 1 else contextlib.nullcontext(0) as unit:
+                with _serial(whole) as unit:
                     self._unit(parts, row, panel, first_unit + unit, weight.unit, zeros)
             if rest:
                 self._unit(parts, row, panel, first_unit + whole, rest, zeros)
             for j in range(width):
                 scale = bind(self._per_block(self.scales, panel, width, number, j))
-                for i in range(rows):
+                for i in range(totals.rows):
                     product = self.kernel.multiply_add(totals.value(i, j), parts.value(i, j), scale)
                     _set(totals, i, j, product)
 
@@ -138,7 +139,7 @@ class WeightOnlyTiles:
         first, (whole, rest) = k_start // weight.block, divmod(k_size, weight.block)
         units = weight.block // weight.unit
         if whole:
-            with I.serial(whole) if whole > 1 else contextlib.nullcontext(0) as number:
+            with _serial(whole) as number:
                 block(first + number, (first + number) * units, weight.block)
         if rest:
             block(first + whole, (first + whole) * units, rest)
@@ -148,7 +149,7 @@ class WeightOnlyTiles:
         parts: Tile,
         row: Expr,
         panel: Expr,
-        unit: Expr | int,
+        unit: Index,
         steps: int,
         zeros: list[Expr | None],
     ) -> None:
@@ -178,26 +179,21 @@ class WeightOnlyTiles:
         k_start, k_size = piece
         first = k_start // weight.unit
 
-        def unit(number: Expr | int, steps: int) -> None:
+        def unit(number: Index, steps: int) -> None:
             for j in range(width):
                 row = (first + number) * weight.unit
                 for step, value in enumerate(self.expanded(panel, width, row, j)[:steps]):
                     position = ((number * weight.unit + step) * width + j) * lanes
                     I.buffer_store(expanded, value, [ramp(position, lanes)])
 
-        whole, rest = divmod(k_size, weight.unit)
-        if whole:
-            with I.serial(whole) if whole > 1 else contextlib.nullcontext(0) as number:
-                unit(number, weight.unit)
-        if rest:
-            unit(whole, rest)
+        _each_unit(unit, k_size, weight.unit)
 
-        def load_b(_panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr:
+        def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr:
             return expanded[ramp(((step - k_start) * width + j) * lanes, lanes)]
 
         return load_b
 
-    def expanded(self, panel: Expr, width: int, row: Expr | int, j: int) -> list[Expr]:
+    def expanded(self, panel: Expr, width: int, row: Index, j: int) -> list[Expr]:
         """The f32 vectors of a unit of the weight that begins with a row, scaled."""
         weight = self.weight
         block = 0 if weight.blocks == 1 else row // weight.block
@@ -206,23 +202,24 @@ class WeightOnlyTiles:
         zero = self._zero(panel, width, block, j)
         return [(value if zero is None else value - zero) * scale for value in vectors]
 
-    def _accumulators(self, rows: int, width: int) -> tuple[Expr, ...]:
+    def _accumulators(self, rows: int, width: int) -> Tile:
         # One small buffer a row: a larger one would become a heap allocation.
-        size = (width * self.kernel.lanes,)
-        return tuple(I.sblock_alloc_buffer(size, "float32") for _ in range(rows))
+        size, lanes = (width * self.kernel.lanes,), self.kernel.lanes
+        buffers = tuple(I.sblock_alloc_buffer(size, "float32") for _ in range(rows))
+        return Tile(rows, width, lanes, buffers)
 
-    def _zero(self, panel: Expr, width: int, block: Expr | int, j: int) -> Expr | None:
+    def _zero(self, panel: Expr, width: int, block: Index, j: int) -> Expr | None:
         if self.zeros is None:
             return None
         return bind(self._per_block(self.zeros, panel, width, block, j))
 
-    def _per_block(self, buffer: Expr, panel: Expr, width: int, block: Expr | int, j: int) -> Expr:
+    def _per_block(self, buffer: Expr, panel: Expr, width: int, block: Index, j: int) -> Expr:
         lanes = self.kernel.lanes
         panel, width, inside = self._place(panel, width, j)
         start = panel * (self.weight.blocks * lanes) + (block * width + inside) * lanes
         return buffer[ramp(start, lanes)]
 
-    def _place(self, panel: Expr, width: int, j: int) -> tuple[Expr, int, Expr | int]:
+    def _place(self, panel: Expr, width: int, j: int) -> tuple[Expr, int, Index]:
         """The panel of a vector of a tile, its width, and the vector's place in it."""
         if self.place is not None:
             return self.place
@@ -231,8 +228,23 @@ class WeightOnlyTiles:
         return panel + j // self.side * self.side, self.side, j % self.side
 
 
-def _positions(rows: int, width: int) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(rows) for j in range(width)]
+def _positions(tile: Tile) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(tile.rows) for j in range(tile.vectors)]
+
+
+def _serial(count: int) -> AbstractContextManager[Index]:
+    """A loop, unless there is one turn alone."""
+    return I.serial(count) if count > 1 else contextlib.nullcontext(0)
+
+
+def _each_unit(body: Callable[[Index, int], None], steps: int, unit: int) -> None:
+    """Runs `body(number of a unit, its steps)` for all units of so many steps of K."""
+    whole, rest = divmod(steps, unit)
+    if whole:
+        with _serial(whole) as number:
+            body(number, unit)
+    if rest:
+        body(whole, rest)
 
 
 def _set(tile: Tile, row: int, vector: int | Expr, value: Expr) -> None:
@@ -270,9 +282,8 @@ class RoundedPanels:
         assert isinstance(first, int) and isinstance(count, int)
         begin = first * kernel.kr
         rows = min(begin + count * kernel.kr, self.plan.k) - begin  # of the weight
-        whole, rest = divmod(rows, weight.unit)
 
-        def unit(number: Expr | int, rows_of_unit: int) -> None:
+        def unit(number: Index, rows_of_unit: int) -> None:
             row = begin + number * weight.unit
             for j in range(width):
                 values = self.tiles.expanded(panel, width, row, j)[:rows_of_unit]
@@ -281,27 +292,63 @@ class RoundedPanels:
                     self._put(step * width + j, values[2 * pair : 2 * pair + 2])
 
         with opaque_block("expand"):
-            if whole:
-                with I.serial(whole) if whole > 1 else contextlib.nullcontext(0) as number:
-                    unit(number, weight.unit)
-            if rest:
-                unit(whole, rest)
+            _each_unit(unit, rows, weight.unit)
             filled = math.ceil(rows / 2)
             if filled < count:
                 with I.serial((count - filled) * width) as vector:
                     place = ramp((filled * width + vector) * lanes, lanes)
                     I.buffer_store(self.words, constant(0, "uint32", lanes), [place])
 
-        def load_b(_panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr | Address:
+        def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
             start = ((step - first) * width + j) * lanes
             return kernel.b_operand(self.words, start, width * lanes)
 
         return load_b
 
-    def _put(self, vector: Expr | int, values: list[Expr]) -> None:
+    def _put(self, vector: Index, values: list[Expr]) -> None:
         """Stores one or two steps of a vector of columns."""
         word, *high = (cast("uint32", self.plan.kernel.narrow(value)) for value in values)
         for each in high:
             shifted = bind(each)
             word = word | (shifted << like(16, shifted))
         I.buffer_store(self.words, word, [ramp(vector * self.lanes, self.lanes)])
+
+
+MOST_ROWS = 4  # more have the weight expanded in cache first
+
+
+@dataclass(frozen=True)
+class FewDecodedRows(FewRows):
+    """A few rows of a dynamic number.
+
+    Attributes
+    ----------
+    tiles : WeightOnlyTiles
+        What decodes and multiplies.
+    """
+
+    fewest: int = MOST_ROWS
+    tiles: WeightOnlyTiles = field(kw_only=True)
+
+    def emit(self, block: Block) -> None:
+        """As of FewRows; the digits of the rows are made first."""
+        if self.tiles.digits is not None:
+            with I.If(block.rows <= MOST_DIGIT_ROWS), I.Then():
+                self.tiles.digits.begin(block.row, block.rows)
+        super().emit(block)
+
+    def side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
+        """How many panels of a group are decoded at once: two sets of accumulators have room.
+
+        Digits multiply one panel after the other, which is one stream of memory: several streams
+        take longer (measured on Zen 3).
+        """
+        kernel = self.loops.plan.kernel
+        vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
+        if self.tiles.digits is not None and rows <= MOST_DIGIT_ROWS:
+            vectors = 1
+        return max(1, min(group.count, vectors // group.size)), kernel
+
+    def multiply(self, tile: TileContext, width: int, kernel: Microkernel) -> Tile:
+        """Accumulators of panels that have `width` vectors each, side by side."""
+        return replace(self.tiles, side=width).emit(tile)

@@ -23,7 +23,7 @@ from tir_schedules.product.byte_outliers import (
 )
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import plan_of
-from tir_schedules.product.matmul_product import PACKING, has_column_sums, sums_at
+from tir_schedules.product.matmul_product import PACKING, packed_weight
 from tir_schedules.product.outlier_list import LARGEST
 from tir_schedules.product.zero_points import ZeroPoints
 from tvm_hybrid.runtime.feeds import tensor_of
@@ -139,7 +139,7 @@ def test_the_zero_point_says_which_bytes_are_cut(isa: str, zero: int) -> None:
     kernel = microkernel_named(config.kernel)
     x, w = np.full((16, 64), 150, np.uint8), extreme_weight(64, 64)
     left, right = packed(region, config, machine.isa, [x, w])
-    place = sums_at(region, config, kernel)
+    place = packed_weight(region, config, machine.isa).sums_at
     assert (right.size - 4 > place) == (zero > 0)
     if zero:
         right[place : place + 256].view(np.int32)[:] += 1
@@ -216,7 +216,7 @@ def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
     for kernel in kernels_for(isa_named(isa), "uint8", "int8"):
         config = config_for(region, isa, kernel=kernel.name, rows=1, vectors=1)
         assert not lists_outliers(plan_of(region, config))
-        assert not has_column_sums(region, config, kernel)
+        assert not packed_weight(region, config, isa_named(isa)).has_column_sums
         assert not MATMUL.by_values(region, config)
         bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term
         assert PACKING.shape(region, config, isa_named(isa), 1) == (bytes_packed,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import pytest
@@ -15,11 +14,10 @@ from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE, ProductPlan
-from tir_schedules.product import streams
+from tir_schedules.product import prefetch
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
-from tir_schedules.product.tile_loops import TileLoops
-from tir_schedules.product.tile_stores import steps_of_round
+from tir_schedules.product.prefetch import PanelPrefetch, Prefetch, steps_of_round
 
 
 @pytest.mark.parametrize(
@@ -54,23 +52,16 @@ def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
     config = MatmulConfig(kernel=kernel, rows=rows, vectors=vectors, m_block=m, k_block=256)
     plan = plan_of(matmul_region((m,), 256, 320), config)
     asked: list[int] = []
-    never = functools.partial(pytest.fail, "nothing is multiplied")
-    loops = TileLoops(
-        plan,
-        never,
-        never,
-        never,
-        fetch=lambda _, line, element: asked.append(int(line) + int(element) // 16),
-        line_vectors=in_line,
-    )
+    fetch = Prefetch(lambda _, line, at: asked.append(int(line) + int(at) // 16), in_line)
     groups, before, length = balanced(m, rows), 0, steps_of_round(plan, 256)
     for group in groups:
         zero = tirx.const(0, "int32")
-        ahead = loops._ahead(zero, vectors, (0, 256), groups, group, before)
+        panel = PanelPrefetch(fetch, plan, zero, vectors, groups)
+        ahead = panel.ahead((0, 256), group, before)
         for number in range(group.count):
             for step in range(256 if ahead is not None else 0):
                 assert ahead is not None
-                ahead(group.start + number * group.size, divmod(step, length))
+                ahead(group.start + number * group.size)(divmod(step, length))
         before += group.count
     lines, rounded = 256 * vectors // in_line, 0
     assert (length > 1) == (tile.isa_name == "avx2")
@@ -93,7 +84,7 @@ def test_tile_registers_fetch_the_next_panel_once(
 
     Behind the last panel they ask for lines of that one, which are there.
     """
-    monkeypatch.setattr(streams, "bind", lambda number: number)
+    monkeypatch.setattr(prefetch, "bind", lambda number: number)
     tile = microkernel_named(kernel)
     m, steps = tile.mr * blocks, 4 * tile.depth * pieces
     vectors = tile.nr // tile.lanes
@@ -102,28 +93,22 @@ def test_tile_registers_fetch_the_next_panel_once(
     )
     plan = ProductPlan.of(config, m, n, steps * tile.kr)
     asked: list[tuple[int, int]] = []
-    never = functools.partial(pytest.fail, "nothing is multiplied")
     simplify = tvm.sym.Analyzer().simplify
-    loops = TileLoops(
-        plan,
-        never,
-        never,
-        never,
-        fetch=lambda panel, line, _: asked.append((int(panel), int(simplify(line)))),
-    )
+    fetch = Prefetch(lambda panel, line, _: asked.append((int(panel), int(simplify(line)))))
     widths, groups, first = plan.panels.widths, balanced(m, tile.mr), 0
     products = min(tile.mr, 32) // 16 * vectors
     for width, after in zip(widths, (*widths[1:], 0), strict=True):
         asked.clear()
         place, number = (tirx.const(each, "int32") for each in (first, after))
-        assert after or loops._fetching(place, width, 0, groups) is None
-        fetching = loops._fetching(place, width, number, groups)
+        panel = PanelPrefetch(fetch, plan, place, width, groups)
+        assert after or panel.between(0) is None
+        fetching = panel.between(number)
         if fetching is None:
             assert blocks > 2 * width
             continue
         for piece in plan.pieces:
             for block in range(blocks):
-                part = fetching.between(block, piece, tile.depth)
+                part = fetching.of_block(block, piece, tile.depth)
                 for step in range(piece[1] // tile.depth):
                     sizes = []
                     for product in range(products):

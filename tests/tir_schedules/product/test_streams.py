@@ -17,10 +17,10 @@ from tests.tir_schedules.product.test_matmul import check, matmul_region
 from tests.tir_schedules.run_region import bias_relu, expected, machine_for, random_inputs, run
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Tensor
+from tir_schedules.product.dynamic_rows import FewRows
 from tir_schedules.product.matmul import MATMUL, MatmulConfig, estimated_cycles
 from tir_schedules.product.matmul_config import plan_of
-from tir_schedules.product.skinny_product import FewRows
-from tir_schedules.product.streams import streams
+from tir_schedules.product.prefetch import streams
 
 
 def config_of(kernel: str, m: int, threads_n: int = 1, threads_k: int = 1) -> MatmulConfig:
@@ -107,7 +107,7 @@ def test_threads_that_share_the_panels_of_few_rows_get_as_many(threads: int, sid
     config = config_of("avx512_f32_8x48", 8)
     config = msgspec.structs.replace(config, threads_m=threads, whole_rows=8)
     loops = SimpleNamespace(plan=plan_of(matmul_region((8,), 64, 384), config))
-    assert FewRows(loops, ())._side(1, Group(0, 8, 3))[0] == side  # type: ignore[arg-type]
+    assert FewRows(loops, ()).side(1, Group(0, 8, 3))[0] == side  # type: ignore[arg-type]
 
 
 def test_few_rows_of_an_open_number_are_whole_where_threads_share_rows() -> None:

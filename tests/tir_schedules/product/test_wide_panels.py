@@ -15,7 +15,7 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import plan_of
-from tir_schedules.product.wide_product import (
+from tir_schedules.product.tile_products import (
     FEWEST_INTEGER_ROWS,
     FEWEST_ROWS,
     wide_product_of,

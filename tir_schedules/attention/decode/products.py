@@ -13,8 +13,7 @@ from microkernels.vector.expressions import Expr, bind, constant, like, material
 from tir_schedules.core.emission import choose
 from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
-from tir_schedules.product.column_sums import ColumnSums
-from tir_schedules.product.skinny_product import Operands
+from tir_schedules.product.skinny_product import ColumnSums, Operands
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .plan import DecodePlan, corrected

@@ -16,8 +16,7 @@ from tir_schedules.core.extents import extent
 from tir_schedules.core.loop_nest import LaneTotals, add, reduce_lanes
 from tir_schedules.core.size import may_be_negative
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
-from tir_schedules.product.column_sums import ColumnSums
-from tir_schedules.product.skinny_product import Operands, dots
+from tir_schedules.product.skinny_product import ColumnSums, Operands, dots
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .plan import DecodePlan, corrected

@@ -21,7 +21,7 @@ from tir_schedules.core.product_plan import (
 )
 from tir_schedules.core.region import Region
 from tir_schedules.product.tile_config import RESULT_DTYPES, check_kernel
-from tir_schedules.product.wide_product import WideProduct, wide_product
+from tir_schedules.product.tile_products import WideProduct, wide_product
 
 Form = Literal["fused", "split"]
 # Of tiles at the left and the right edge that read x itself: each column of their windows has code

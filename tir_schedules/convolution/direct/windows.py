@@ -31,7 +31,7 @@ from tir_schedules.epilogue.quantize_steps import Number
 from tir_schedules.product.activations import as_operand, converts
 from tir_schedules.product.byte_outliers import HighBits
 from tir_schedules.product.outlier_list import LANES, OutlierList, Products
-from tir_schedules.product.tile_loops import LoadPanel
+from tir_schedules.product.tile_products import LoadPanel
 
 from .config import ConvConfig, across_of, wide_of
 from .weight import WeightLayout

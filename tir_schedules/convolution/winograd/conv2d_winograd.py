@@ -332,14 +332,14 @@ class OpenWinogradProgram(WinogradProgram):
         """So many rows from those of the tile `number` on."""
         first, panel, width = number * self.config.rows, product.panel.first, product.panel.width
         tiles = self.config.m_block // self.config.rows
-        fetch, lines = product.fetch, math.ceil(width / tiles)
+        prefetch, lines = product.prefetch, math.ceil(width / tiles)
         if lines * PRODUCTS_PER_FETCH > rows * width or tiles > PANELS_AHEAD * width:
-            fetch = None
+            prefetch = None
 
         def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
-            if fetch is not None and j == 0:
+            if prefetch is not None and j == 0:
                 for line in range(lines):
-                    fetch(panel, (number * product.steps + ks[0]) * lines + line, 0)
+                    prefetch.fetch(panel, (number * product.steps + ks[0]) * lines + line, 0)
             return product.load_b(panel, width, ks[0], j)
 
         with opaque_block("tile"):

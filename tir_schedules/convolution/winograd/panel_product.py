@@ -5,7 +5,6 @@ M [tiles][panel] = V [tiles][C] * W [C][panel]        all three lie in flat buff
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
@@ -14,6 +13,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, ramp
 from microkernels.vector.memory import prefetch
+from tir_schedules.product.prefetch import Prefetch
 
 from .config import LINE
 
@@ -92,8 +92,8 @@ class PanelProduct:
         I.buffer_store(self.m, value, [ramp(at, lanes)])
 
     @property
-    def fetch(self) -> Callable[[Expr, Expr | int, Expr | int], None] | None:
-        """Fetches a line of the weight of the next product, where a vector is a line of cache."""
+    def prefetch(self) -> Prefetch | None:
+        """Of lines of the weight of the next product, where a vector is a line of cache."""
         if self.kernel.lanes != LINE:
             return None
 
@@ -101,4 +101,4 @@ class PanelProduct:
             after = self.steps * self.panel.width + line
             prefetch(self.weight[self.w_start + after * (LINE * self.kernel.kr) + element])
 
-        return fetch
+        return Prefetch(fetch)

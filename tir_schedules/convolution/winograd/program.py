@@ -208,7 +208,7 @@ class WinogradProgram:
         with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
             product = self._product(panel, number)
             TileLoops(
-                plan, product.load_a, product.load_b, product.store, fetch=product.fetch
+                plan, product.load_a, product.load_b, product.store, prefetch=product.prefetch
             ).emit(tirx.const(0, "int32"), tiles, panel.first, panel.width)
 
     def _product(self, panel: Panel, number: Expr) -> PanelProduct:
