@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.tvm_compat.tir import NO_ALIAS
-from microkernels.vector.expressions import Expr, bind, materialise, parameter
+from microkernels.vector.expressions import Expr, Index, bind, materialise, parameter
 
 from .blocking import Group, TailHeights
 from .extents import as_expr, buffer_shape, extent_scope
@@ -46,7 +46,7 @@ ALONE = "tvm_hybrid_alone"
 
 @contextmanager
 def task_loop(
-    tasks: int | Expr,
+    tasks: Index,
     parallel: bool = True,
     name: str = "task",
     threads: int = 0,
@@ -99,14 +99,14 @@ def operand_parameters(region: Region) -> list[Expr]:
 # some heights (see `tail_heights`), and a branch chooses among them.
 
 
-def ceil_div(total: Expr | int, by: Expr | int) -> Expr:
+def ceil_div(total: Index, by: Index) -> Expr:
     """A size over another one, rounded up."""
     if isinstance(total, int) and isinstance(by, int):
         return tirx.const(-(-total // by), "int32")
     return I.floordiv(total + (by - 1), by)
 
 
-def for_blocks(total: Expr, most: Expr | int, body: Callable[[Expr, Expr], None]) -> None:
+def for_blocks(total: Expr, most: Index, body: Callable[[Expr, Expr], None]) -> None:
     """Runs `body(start, size)` for blocks of `most`, of which the last one may be smaller."""
     with I.serial(ceil_div(total, most)) as number, opaque_block("block"):
         start = materialise(number * most)
@@ -151,7 +151,7 @@ def balanced_blocks(
 
 
 @contextmanager
-def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Expr | int]]:
+def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Index]]:
     """(number, count) of the parts that threads run; a single one if a condition holds."""
     if threads == 1:
         with task_loop(1) as task:
@@ -163,7 +163,7 @@ def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Expr | int]]:
         yield task, count
 
 
-def share_of(total: Expr, number: Expr, parts: Expr | int) -> tuple[Expr, Expr]:
+def share_of(total: Expr, number: Expr, parts: Index) -> tuple[Expr, Expr]:
     """(start, size) of one of so many parts, which differ by at most one."""
     if isinstance(parts, int) and parts == 1:
         return tirx.const(0, "int32"), total
@@ -236,7 +236,7 @@ def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> 
             choose(value, numbers[middle:], body)
 
 
-def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:
+def for_groups(groups: Sequence[Group], body: Callable[[Index, int], None]) -> None:
     """Runs `body(start, size)` for every piece; a loop for each group."""
     for group in groups:
         if group.count == 1:

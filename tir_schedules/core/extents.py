@@ -20,7 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.base.errors import CompileError
-from microkernels.vector.expressions import Expr, cast, materialise
+from microkernels.vector.expressions import Expr, Index, cast, materialise
 
 from .region import Region, Tensor
 from .size import SymbolicSize, quotient
@@ -52,12 +52,12 @@ def extent_scope() -> Iterator[None]:
         _scopes.open.pop()
 
 
-def buffer_shape(shape: Sequence[int]) -> tuple[int | Expr, ...]:
+def buffer_shape(shape: Sequence[int]) -> tuple[Index, ...]:
     """The shape of a parameter; a variable for each symbolic size that is new."""
     return tuple(map(_dimension, shape))
 
 
-def _dimension(size: int) -> int | Expr:
+def _dimension(size: int) -> Index:
     if not isinstance(size, SymbolicSize):
         return size
     variables = _scopes.open[-1].variables
@@ -73,7 +73,7 @@ def read_extents() -> None:
         scope.values[size] = materialise(cast("int32", variable))
 
 
-def extent(size: int) -> int | Expr:
+def extent(size: int) -> Index:
     """A size inside the function: a number as it is, a symbolic one as an int32 expression.
 
     Raises
@@ -86,12 +86,12 @@ def extent(size: int) -> int | Expr:
     return _value(size, _scopes.open[-1].values if _scopes.open else {})
 
 
-def as_expr(size: int | Expr) -> Expr:
+def as_expr(size: Index) -> Expr:
     """A size as an int32 expression."""
     return tirx.const(size, "int32") if isinstance(size, int) else size
 
 
-def allocated(size: int) -> int | Expr:
+def allocated(size: int) -> Index:
     """The same for the extent of a buffer of the kernel's own.
 
     TVM moves such a buffer to the beginning of the function, where only arguments are known.
@@ -112,9 +112,9 @@ def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
         rest = quotient(size, known) if len(known.terms) > 1 or not alone else None
         if rest is not None:
             return value * (_value(rest, values) if isinstance(rest, SymbolicSize) else rest)
-    total: Expr | int = 0
+    total: Index = 0
     for product, count in size.terms.items():
-        term: Expr | int = count
+        term: Index = count
         for name in product:
             single = _symbol(name, values)
             term = single if isinstance(term, int) and term == 1 else single * term

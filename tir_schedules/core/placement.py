@@ -23,7 +23,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.base.tvm_compat.tir import llvm_functions
-from microkernels.vector.expressions import Expr, materialise, parameter
+from microkernels.vector.expressions import Expr, Index, materialise, parameter
 from microkernels.vector.memory import ARRIVAL_LLVM_IR, count_arrival
 
 from .emission import opaque_block, task_loop
@@ -188,7 +188,7 @@ def cache_parameter(name: str, tensor: Tensor) -> tuple[Expr, int]:
     if not moving:
         return parameter(name, shape, tensor.dtype), rows * columns
     distance = SymbolicSize.of(f"distance of heads of {name}")
-    strides: list[int | Expr] = [
+    strides: list[Index] = [
         tirx.Var(f"{name}_stride{axis}", "int64") for axis in range(len(leading))
     ]
     (strides[moving[-1]],) = buffer_shape([distance])

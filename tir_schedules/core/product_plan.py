@@ -19,7 +19,7 @@ from tvm import DataType
 from microkernels.base.arrays import RANGES
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Index
 
 from .blocking import Group, Panels, balanced, panel_widths, shares
 from .config import Config
@@ -41,7 +41,7 @@ FETCHING_ROWS = 4
 MOST_SHARES = 10
 # Bytes of A that stay in L1 from one panel to the next; CPUs with tiles have 48 KB.
 STAYS = 32 << 10
-Piece = tuple[Expr | int, int]  # first step of K and number of steps
+Piece = tuple[Index, int]  # first step of K and number of steps
 
 
 class TileConfig(Config, frozen=True, kw_only=True):

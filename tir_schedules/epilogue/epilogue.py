@@ -27,6 +27,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     bind,
     cast,
     constant,
@@ -78,9 +79,9 @@ class Columns:
     An expression `valid` is from 1 to `lanes`.
     """
 
-    start: Expr | int
+    start: Index
     lanes: int
-    valid: int | Expr
+    valid: Index
 
     @property
     def mask(self) -> Expr | None:

@@ -20,7 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.base.arrays import RANGES
-from microkernels.vector.expressions import Expr, cast, like
+from microkernels.vector.expressions import Expr, Index, cast, like
 from microkernels.vector.ieee import ROUND_BITS
 from microkernels.vector.placeholders import Placeholder, as_integer, as_real
 from tir_schedules.core.region import Region
@@ -69,7 +69,7 @@ class PackedBytes:
         return self.last(*arguments)
 
     def store(
-        self, out: Expr, values: Sequence[Expr], leading: Sequence[Expr], start: Expr | int
+        self, out: Expr, values: Sequence[Expr], leading: Sequence[Expr], start: Index
     ) -> None:
         """Stores vectors of int32 as 8-bit integers next to each other, saturated.
 

@@ -17,13 +17,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import ml_dtypes
 import msgspec
 import numpy as np
-import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.amx.tile_shapes import ROWS
@@ -32,22 +30,10 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named, tile_kernels_for
-from microkernels.vector.expressions import Expr, bind
-from tir_schedules.core.blocking import Panels, balanced
 from tir_schedules.core.config import best_first, check_numbers_or_all
-from tir_schedules.core.emission import (
-    for_share,
-    kernel_function,
-    opaque_block,
-    operand_parameters,
-    task_loop,
-    tensor_parameter,
-)
 from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.product_plan import (
     Product,
-    ProductPlan,
-    TileConfig,
     is_integer,
     reject_zero_points,
     zero_point_inputs,
@@ -64,12 +50,8 @@ from tir_schedules.cost.parallel import (
     share_packed_work,
     threads_worth,
 )
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
-from .activations import Activations
-from .batch_operands import BatchProblem
-from .dynamic import batch_matmul as open_batch_matmul
-from .packed_operand import PackedOperand, Shelf, widths_of
+from .batch_program import BatchMatmulConfig, BatchProblem, build, plan_of
 from .tile_config import (
     KERNEL_TYPES,
     RESULT_DTYPES,
@@ -81,9 +63,7 @@ from .tile_config import (
     tiles_and_blocks,
     worth_trying,
 )
-from .tile_loops import TileLoops
-from .tile_stores import direct_store, store_columns
-from .zero_points import Start, ZeroPoints, integer_reference, named_inputs
+from .zero_points import integer_reference
 
 # Types of the operands in memory, by what the kernel multiplies.
 OPERAND_DTYPES = {
@@ -94,51 +74,10 @@ OPERAND_DTYPES = {
 }
 
 
-class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
-    """Numbers that make the template concrete.
-
-    Attributes
-    ----------
-    row_shares : int
-        Tasks that the rows of one batch are cut into.
-    packs_first : bool
-        Whether all B are packed before the first task, by all threads; otherwise each task packs
-        its own.
-    parallel : bool
-        Whether the tasks run on several threads.
-    threads : int
-        On how many; 0: on all.
-    alone_flops : int
-        Up to so many operations, where sizes are open, one thread runs all.
-    column_shares : int
-        Tasks that the columns of one batch are cut into. They pack B panel by panel, each panel
-        right before it is multiplied by all rows. 0: B is packed whole.
-    """
-
-    row_shares: int = 1
-    packs_first: bool = False
-    parallel: bool = False
-    threads: int = 0
-    alone_flops: int = 0
-    column_shares: int = 0
-
-
 def multiplied(region: Region) -> tuple[str, str]:
     """Element types of the kernel's operands."""
     b_dtype = str(region.attrs.get("rounded", region.inputs[1].dtype))
     return KERNEL_TYPES.get(b_dtype, ("", ""))
-
-
-def plan_of(problem: BatchProblem, config: BatchMatmulConfig) -> ProductPlan:
-    """How a configuration cuts the product of one batch."""
-    return ProductPlan.of(
-        config,
-        problem.m,
-        problem.n,
-        problem.k,
-        threads_m=config.row_shares,
-        threads_n=max(1, config.column_shares),
-    )
 
 
 def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
@@ -320,135 +259,7 @@ class BatchMatmul(Template[BatchMatmulConfig]):
 
     def build(self, region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel."""
-        kernel = self.check(region, config, isa)
-        if region.is_open:
-            threads = config.threads if config.parallel else 1
-            return open_batch_matmul.build_open(
-                region, config, isa, threads, config.alone_flops, config.column_shares > 0
-            )
-        problem = BatchProblem(region)
-        lanes, plan = kernel.lanes, plan_of(problem, config)
-        row_shares = plan.row_shares
-        by_panel, column_shares = config.column_shares > 0, plan.column_shares
-        cut = column_shares if by_panel else row_shares
-        share_count = sum(group.count for group in cut)
-        tasks = problem.batches * share_count
-        output = problem.output_tensor()
-        with kernel_function("batch_matmul") as builder:
-            a, b, *further = (
-                tensor_parameter(name, tensor)
-                for name, tensor in zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
-            )
-            operands = operand_parameters(region)
-            c = tensor_parameter("C", output)
-            epilogue = Epilogue(region, operands, kernel.narrow)
-            kernel.admit()
-            panels = balanced(plan.n_vectors, config.vectors)
-
-            def packed_b(batch: Expr) -> PackedOperand:
-                source = problem.stored_b(b, batch)
-                return PackedOperand(source, kernel, panels, shelf, batch, by_panel)
-
-            with ExitStack() as scope:
-                shelf = None
-                if config.packs_first:
-                    scope.enter_context(opaque_block("batch_matmul"))
-                    layout = Panels(kernel, problem.k, problem.n, widths_of(panels))
-                    shelf = Shelf.allocate(problem.batches, layout)
-                    pieces = packed_b(tirx.const(0, "int32")).pieces
-                    of_pack = task_loop(
-                        problem.batches * pieces, config.parallel, "pack", config.threads
-                    )
-                    with of_pack as task:
-                        packed_b(bind(I.floordiv(task, pieces))).pack_piece(
-                            bind(I.floormod(task, pieces))
-                        )
-                task = scope.enter_context(
-                    task_loop(tasks, config.parallel, threads=config.threads)
-                )
-                batch = I.floordiv(task, share_count)
-
-                def logical_row(row: Expr) -> list[Expr]:
-                    """Leading logical indices of a row of this batch."""
-                    if problem.shared:
-                        return unflatten(row, region.output.shape[:-1])
-                    return [*unflatten(batch, problem.batch_shape), row]
-
-                def read_a(row: Expr, columns: Columns) -> Expr:
-                    index = problem.stored(
-                        problem.a_axes, problem.a_shape, [*logical_row(row), columns.start]
-                    )
-                    if columns.lanes == 1:
-                        return a[tuple(index)]
-                    return load_vector(a, region.inputs[0].dtype, index[:-1], columns)
-
-                def stored_row(row: Expr) -> list[Expr]:
-                    leading = logical_row(row)
-                    return [leading[axis] for axis in problem.out_axes[:-1]]
-
-                def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-                    flat = row if problem.shared else batch * problem.m + row
-                    order = stored_row(row)
-                    store_columns(
-                        problem.n,
-                        lanes,
-                        vector,
-                        last,
-                        lambda columns: store_vector(
-                            c, epilogue(value, flat, columns), order, columns
-                        ),
-                    )
-
-                packed = packed_b(batch)
-                if shelf is None and not by_panel:
-                    packed.pack()
-                integer = is_integer(region)
-                activations = Activations(
-                    kernel,
-                    region.inputs[0].dtype,
-                    problem.k,
-                    min(max(config.m_block, config.rows), row_shares[0].size),
-                    read_a,
-                    contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
-                    sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
-                    rows=problem.rows_in_place(a, logical_row),
-                    peels=True,
-                )
-                start = None
-                if integer:
-                    start = Start(
-                        region,
-                        kernel,
-                        named_inputs(region, further),
-                        problem.k,
-                        packed.column_sum,
-                        activations.row_sum,
-                    )
-                    if start.zero_points.needs_column_sums:
-                        packed.column_sums()
-                loops = TileLoops(
-                    plan,
-                    activations.load,
-                    packed.load,
-                    store,
-                    epilogue.cost,
-                    begin=activations.begin,
-                    begin_panel=packed.pack_panel if by_panel else None,
-                    start=start if start is not None and start.needed else None,
-                    start_columns=start.columns if start is not None and start.by_column else None,
-                    peel=activations.tail,
-                    direct=direct_store(region, kernel, c, stored_row, problem.out_pitch),
-                )
-                zero = tirx.const(0, "int32")
-
-                def share(first: Expr, size: int) -> None:
-                    if by_panel:
-                        loops.emit(zero, problem.m, first, size)
-                    else:
-                        loops.emit(first, size, zero, plan.n_vectors)
-
-                for_share(cut, I.floormod(task, share_count), share)
-        return builder.get()
+        return build(region, config, self.check(region, config, isa))
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
         """The product in float64 or, of integers, int32; before `out_axes`."""
@@ -491,8 +302,11 @@ class BatchMatmul(Template[BatchMatmulConfig]):
 
     def at_run_time(self, region: Region, config: BatchMatmulConfig) -> str:
         """What is decided at run time, for `explain`."""
-        threads = config.threads if config.parallel else 1
-        return open_batch_matmul.at_run_time(config, config.alone_flops, threads)
+        text = f"tiles of 1 to {config.rows} rows, panels of up to {config.vectors} vectors"
+        if not config.parallel or config.threads == 1:
+            return text
+        alone = f"up to {config.alone_flops} flops: one thread"
+        return f"{text}; fewer batches than threads: rows are shared; {alone}"
 
     def nests(self, region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
         """The loops of all batches; packing is left out."""

@@ -17,7 +17,7 @@ from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
-from microkernels.vector.expressions import Expr, bind, constant, ramp, splat
+from microkernels.vector.expressions import Expr, Index, bind, constant, ramp, splat
 from microkernels.vector.memory import ARRIVAL_LLVM_IR, count_arrival
 from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided, grids_of
 from tir_schedules.core.emission import for_groups, for_share, opaque_block, task_loop
@@ -370,7 +370,7 @@ class ThreadGrid:
                 I.buffer_store(result, result[lane] + term, [lane])
             return bind(result[lane])
 
-        def panel(start: Expr | int, size: int) -> None:
+        def panel(start: Index, size: int) -> None:
             with I.serial(rows) as i, opaque_block("add"):
                 for j in range(size):
                     column = vector + start + j

@@ -27,6 +27,7 @@ from tvm.sym import Analyzer
 from microkernels.tile import MultiplyAdd, Tile
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     bind,
     cast,
     constant,
@@ -83,11 +84,7 @@ class ByteDigits:
     """
 
     def __init__(
-        self,
-        weight: NarrowWeight,
-        k: int,
-        zeros: bool,
-        read: Callable[[Expr, Expr, int], Expr],
+        self, weight: NarrowWeight, k: int, zeros: bool, read: Callable[[Expr, Expr, int], Expr]
     ) -> None:
         span = span_of(weight, k)
         assert span is not None
@@ -112,7 +109,7 @@ class ByteDigits:
         """Whether the rows at hand can be multiplied so."""
         return self.state[_ZERO] == 0
 
-    def begin(self, row: Expr, rows: int | Expr) -> None:
+    def begin(self, row: Expr, rows: Index) -> None:
         """Makes the digits of `rows` rows from `row`."""
         self.first = row
         I.buffer_store(self.state, _ZERO, [_ZERO])
@@ -146,7 +143,7 @@ class ByteDigits:
         I.buffer_store(self.units, I.reinterpret("float32", unit), [place])
         I.buffer_store(self.sums, total * tirx.const(times, "float32"), [place])
 
-    def block_of(self, span: Expr | int) -> Expr | int:
+    def block_of(self, span: Index) -> Index:
         """The block of the weight that a span lies in."""
         if self.weight.blocks == 1:
             return 0
@@ -159,7 +156,7 @@ class ByteDigits:
         vector: Expr,
         row: Expr,
         span: Expr,
-        words: Callable[[Expr | int], Expr],
+        words: Callable[[Index], Expr],
         scale: Expr,
         zero: Expr | None,
         multiply_add: MultiplyAdd,
@@ -197,11 +194,7 @@ class ByteDigits:
             I.buffer_store(totals.buffers[i], total, [ramp(vector * LANES, LANES)])
 
     def _sums(
-        self,
-        rows: int,
-        row: Expr,
-        span: Expr,
-        words: Callable[[Expr | int], Expr],
+        self, rows: int, row: Expr, span: Expr, words: Callable[[Index], Expr]
     ) -> list[list[Expr]]:
         """For each row the sums of the products of every digit in one span, as f32 lanes."""
         units = self.span // self.weight.unit
@@ -237,7 +230,7 @@ class ByteDigits:
         shifted = tirx.shift_right(word, like(bits * position, word)) if position else word
         return bind(_bytes("uint8", shifted & like((2**bits - 1) * 0x01010101, word)))
 
-    def _word(self, row: Expr, digit: int, step: Expr | int) -> Expr:
+    def _word(self, row: Expr, digit: int, step: Index) -> Expr:
         """A digit of four steps of K from `step`, in every lane."""
         at = (row * DIGITS + digit) * self.k + step
         word = I.reinterpret("int32", self.digits[ramp(at, _FOUR)])

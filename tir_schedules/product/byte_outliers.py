@@ -229,11 +229,7 @@ def cut_for_bytes(plan: ProductPlan) -> ProductPlan:
 
 
 def byte_shortcut(
-    loops: TileLoops,
-    rows: Activations,
-    most_rows: int,
-    start: Start | None,
-    weight: PackedWeight,
+    loops: TileLoops, rows: Activations, most_rows: int, start: Start | None, weight: PackedWeight
 ) -> Shortcut:
     """The loops by bytes, and when they are right.
 

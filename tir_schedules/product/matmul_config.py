@@ -13,7 +13,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.product_plan import ProductPlan, TileConfig, is_integer, quantized_dtype
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
@@ -150,7 +150,7 @@ class Window:
         """Elements from the start of one row to the start of the next."""
         return self.stride * self.channels
 
-    def element(self, row: Expr, step: Expr | int) -> list[Expr]:
+    def element(self, row: Expr, step: Index) -> list[Expr]:
         """Indices of X for a flat row of the product and a step of K; they flatten to a sum."""
         sample, start = tirx.const(0, "int32"), row
         if self.batch > 1:

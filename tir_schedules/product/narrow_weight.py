@@ -26,6 +26,7 @@ from microkernels.base.arrays import SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     bind,
     cast,
     constant,
@@ -199,9 +200,7 @@ class NarrowWeight:
             low -= np.where(low >= 2 ** (self.bits - 1), 2.0**self.bits, 0.0)
         return low - self.zero
 
-    def emit_unit(
-        self, packed: Expr, panel: Expr, width: int, unit: Expr | int, j: Expr | int
-    ) -> list[Expr]:
+    def emit_unit(self, packed: Expr, panel: Expr, width: int, unit: Index, j: Index) -> list[Expr]:
         """The f32 vectors of the `unit` steps of one unit, less the common zero point.
 
         Parameters
@@ -226,14 +225,12 @@ class NarrowWeight:
             return [self._looked_up(word, step) for step in range(self.unit)]
         return [self._shifted(cast("float32", self._bits(word, s))) for s in range(self.unit)]
 
-    def emit_words(
-        self, packed: Expr, panel: Expr, width: int, j: Expr | int, unit: Expr | int
-    ) -> Expr:
+    def emit_words(self, packed: Expr, panel: Expr, width: int, j: Index, unit: Index) -> Expr:
         """The words of one unit of 2 or 4 bits as int32 lanes; parameters as of `emit_unit`."""
         word = self._load(packed, panel, width, unit, j)
         return bind(I.reinterpret(vector_type("int32", self.lanes), word))
 
-    def _load(self, packed: Expr, panel: Expr, width: int, word: Expr | int, j: Expr | int) -> Expr:
+    def _load(self, packed: Expr, panel: Expr, width: int, word: Index, j: Index) -> Expr:
         bytes_ = self.lanes * self.word_bytes
         start = panel * self.vector_bytes + (word * width + j) * bytes_
         return packed[ramp(start, bytes_)]
@@ -367,7 +364,7 @@ class ScaledPanels:
                 position = ramp((step * width + j) * self.lanes, self.lanes)
                 I.buffer_store(self.buffer, value, [position])
 
-        def load_b(_panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr:
+        def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr:
             return self.buffer[ramp(((step - first) * width + j) * self.lanes, self.lanes)]
 
         return load_b

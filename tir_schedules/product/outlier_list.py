@@ -20,6 +20,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     cast,
     constant,
     materialise,
@@ -77,18 +78,18 @@ class OutlierList:
         if self.offset is not None:
             self.least = splat(cast("uint8", self.offset), LANES)
 
-    def short(self, most: Expr | int) -> Expr:
+    def short(self, most: Index) -> Expr:
         """Whether the list has at most so many groups."""
         return self.count[_ZERO] <= most
 
-    def most(self, rows: Expr | int) -> Expr | int:
+    def most(self, rows: Index) -> Index:
         """The longest list with which bytes are faster than words."""
         return rows * self.groups // MOST_SHARE
 
     def add_row(
         self,
-        row: Expr | int,
-        most: Expr | int,
+        row: Index,
+        most: Index,
         read: Callable[[Expr], Expr],
         write: Callable[[Expr, Expr], None],
     ) -> None:
@@ -115,7 +116,7 @@ class OutlierList:
             if self.least is not None:
                 self._list(saturating_difference(self.least, value), vector, _NEGATIVE)
 
-    def end(self, rows: Expr | int) -> None:
+    def end(self, rows: Index) -> None:
         """Ends the list behind so many rows."""
         I.buffer_store(self.begins, self.count[_ZERO], [rows])
 

@@ -15,6 +15,7 @@ from microkernels.tile import Address
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     bind,
     cast,
     constant,
@@ -32,7 +33,6 @@ from tir_schedules.core.blocking import Group, Panels
 from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
-from .batch_operands import StoredOperand
 from .tile_stores import store_columns
 
 _SIGN = 0x80
@@ -47,6 +47,32 @@ def element_of_packed(kernel: Microkernel) -> str:
 def widths_of(panels: Sequence[Group]) -> tuple[int, ...]:
     """The width of every panel."""
     return tuple(group.size for group in panels for _ in range(group.count))
+
+
+@dataclass(frozen=True)
+class StoredOperand:
+    """A [K, N] operand in memory.
+
+    Attributes
+    ----------
+    buffer : buffer
+        Where its elements are.
+    dtype : str
+        Their type.
+    k, n : int
+        Extents.
+    index : callable
+        (k, column) -> index of an element.
+    contiguous : str
+        What lies next to each other: "columns", "steps" (of K) or "" (neither).
+    """
+
+    buffer: Expr
+    dtype: str
+    k: int
+    n: int
+    index: Callable[[Index, Index], list[Expr]]
+    contiguous: str
 
 
 @dataclass(frozen=True)
@@ -96,7 +122,7 @@ class PackedOperand:
         kernel: Microkernel,
         panels: Sequence[Group],
         shelf: Shelf | None = None,
-        number: Expr | int = 0,
+        number: Index = 0,
         by_panel: bool = False,
     ) -> None:
         self.source, self.kernel, self.panels = source, kernel, panels
@@ -107,34 +133,30 @@ class PackedOperand:
         self.steps = self.layout.steps
         self.group = self.lanes * self.kr
         self.element = element_of_packed(kernel)
-        self.base: Expr | int = 0 if shelf is None else number * self.layout.size
+        self.base: Index = 0 if shelf is None else number * self.layout.size
         if shelf is None:
             held = replace(self.layout, widths=(max(self.layout.widths),))
             shelf = Shelf.allocate(1, held if by_panel else self.layout)
         self.buffer = shelf.buffer
         self.sums: Expr | None = None
 
-    def load(
-        self, panel: Expr | int, width: int, step: Expr | int, j: Expr | int
-    ) -> Expr | Address:
+    def load(self, panel: Index, width: int, step: Index, j: Index) -> Expr | Address:
         """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
         start = self._start(panel, width, step, j)
         return self.kernel.b_operand(self.buffer, start, width * self.group)
 
-    def _start(
-        self, panel: Expr | int, width: Expr | int, step: Expr | int, j: Expr | int
-    ) -> Expr | int:
+    def _start(self, panel: Index, width: Index, step: Index, j: Index) -> Index:
         """Where one vector of a panel begins."""
         start = self.layout.start(0 if self.by_panel else panel, width, step, j)
         return start if isinstance(self.base, int) else self.base + start
 
-    def column_sums(self) -> None:
+    def add_up(self) -> None:
         """Adds up the columns, by the kernel's own products with ones."""
         kernel, lanes = self.kernel, self.lanes
         sums = I.sblock_alloc_buffer((self.layout.columns,), "int32", align=64)
         self.sums = sums
 
-        def panel(start: Expr | int, width: int) -> None:
+        def panel(start: Index, width: int) -> None:
             total = I.sblock_alloc_buffer((width * lanes,), "int32")
             for j in range(width):
                 I.buffer_store(total, constant(0, "int32", lanes), [ramp(j * lanes, lanes)])
@@ -150,7 +172,7 @@ class PackedOperand:
         with opaque_block("sums"):
             for_groups(self.panels, panel)
 
-    def column_sum(self, vector: Expr | int) -> Expr:
+    def column_sum(self, vector: Index) -> Expr:
         """The sums of one vector of columns; int32."""
         assert self.sums is not None
         return self.sums[ramp(vector * self.lanes, self.lanes)]
@@ -160,12 +182,12 @@ class PackedOperand:
         with opaque_block("pack"):
             for_groups(self.panels, self._pack_panel)
 
-    def pack_panel(self, panel: Expr | int, width: int) -> None:
+    def pack_panel(self, panel: Index, width: int) -> None:
         """Emits the loops that pack one panel, if there is room for one alone."""
         with opaque_block("pack"):
             self._pack_panel(panel, width)
 
-    def _pack_panel(self, panel: Expr | int, width: int) -> None:
+    def _pack_panel(self, panel: Index, width: int) -> None:
         # Turning pairs or quadruples of rows pays for whole words of K only.
         ways = {"columns": self._copy, "steps": self._turn}
         ways.get(self.source.contiguous, self._gather)(panel, width)
@@ -202,7 +224,7 @@ class PackedOperand:
                 )
             with I.If(piece == self.pieces - 1), I.Then():
 
-                def last(panel: Expr | int, width: int) -> None:
+                def last(panel: Index, width: int) -> None:
                     self._copy_rest(panel, width)
                     self._pad(panel, width)
 
@@ -220,7 +242,7 @@ class PackedOperand:
         store_columns(self.source.n, self.lanes, vector, True, put)
         self._pad_vectors(panel, width, [j])
 
-    def _panel_of(self, vector: Expr) -> tuple[Expr | int, Expr | int]:
+    def _panel_of(self, vector: Expr) -> tuple[Index, Index]:
         """The first vector of the panel of a vector, and the panel's width."""
         *others, last = self.panels
         panel, width = _within(last, vector), tirx.const(last.size, "int32")
@@ -232,13 +254,11 @@ class PackedOperand:
             return panel, last.size
         return materialise(panel), materialise(width)
 
-    def _pad(self, panel: Expr | int, width: int) -> None:
+    def _pad(self, panel: Index, width: int) -> None:
         """Zeros for the steps that only tiles have."""
         self._pad_vectors(panel, width, range(width))
 
-    def _pad_vectors(
-        self, panel: Expr | int, width: Expr | int, vectors: Iterable[Expr | int]
-    ) -> None:
+    def _pad_vectors(self, panel: Index, width: Index, vectors: Iterable[Index]) -> None:
         first = math.ceil(self.source.k / self.kr)
         if first < self.steps:
             zero = constant(0, self.element, self.group)
@@ -247,9 +267,7 @@ class PackedOperand:
                     offset = self._start(panel, width, first + step, j)
                     I.buffer_store(self.buffer, zero, [ramp(offset, self.group)])
 
-    def _each_vector(
-        self, panel: Expr | int, width: int, emit: Callable[[int, Columns], None]
-    ) -> None:
+    def _each_vector(self, panel: Index, width: int, emit: Callable[[int, Columns], None]) -> None:
         """Runs `emit(j, columns)` for every vector of a panel."""
         for j in range(width):
             store_columns(
@@ -263,9 +281,7 @@ class PackedOperand:
     def _bits(self, value: Expr) -> Expr:
         return bits_for(value, self.dtype, self.kernel)
 
-    def _put(
-        self, panel: Expr | int, width: Expr | int, step: Expr, j: Expr | int, words: Expr
-    ) -> None:
+    def _put(self, panel: Index, width: Index, step: Expr, j: Index, words: Expr) -> None:
         """Stores one vector of words, each the kr elements of a column."""
         value = words
         if self.kernel.b_dtype != "float32":
@@ -273,27 +289,25 @@ class PackedOperand:
         offset = self._start(panel, width, step, j)
         I.buffer_store(self.buffer, value, [ramp(offset, self.group)])
 
-    def _copy(self, panel: Expr | int, width: int) -> None:
+    def _copy(self, panel: Index, width: int) -> None:
         """Columns stored next to each other: kr rows are merged into words."""
         if self._whole_steps:
             self._copy_steps(panel, width, 0, self._whole_steps)
         self._copy_rest(panel, width)
 
-    def _copy_steps(
-        self, panel: Expr | int, width: int, first: Expr | int, count: Expr | int
-    ) -> None:
+    def _copy_steps(self, panel: Index, width: int, first: Index, count: Index) -> None:
         """Whole steps; a row is read once for the panel: rows of a head may lie pages apart."""
         with I.serial(count) as step:
             at = step if isinstance(first, int) and first == 0 else first + step
             self._copy_step(panel, width, at, self.kr)
 
-    def _copy_rest(self, panel: Expr | int, width: int) -> None:
+    def _copy_rest(self, panel: Index, width: int) -> None:
         """The step that is cut, if there is one."""
         if self.source.k % self.kr:
             last = tirx.const(self._whole_steps, "int32")
             self._copy_step(panel, width, last, self.source.k % self.kr)
 
-    def _copy_step(self, panel: Expr | int, width: int, step: Expr, valid: int) -> None:
+    def _copy_step(self, panel: Index, width: int, step: Expr, valid: int) -> None:
         def put(j: int, columns: Columns) -> None:
             parts = []
             for i in range(valid):
@@ -305,13 +319,11 @@ class PackedOperand:
 
         self._each_vector(panel, width, put)
 
-    def _turn(self, panel: Expr | int, width: int) -> None:
+    def _turn(self, panel: Index, width: int) -> None:
         """Steps of K stored next to each other: square blocks of words transposed in registers."""
         self._each_vector(panel, width, functools.partial(self._turn_vector, panel, width))
 
-    def _turn_vector(
-        self, panel: Expr | int, width: Expr | int, j: Expr | int, columns: Columns
-    ) -> None:
+    def _turn_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
         lanes, kr, k = self.lanes, self.kr, self.source.k
         bits = {"int8": 8, "uint8": 8, "uint16": 16}.get(self.element)
         word = "float32" if bits is None else f"uint{bits * kr}"
@@ -348,13 +360,11 @@ class PackedOperand:
         """Whether f32 becomes bfloat16 or float16."""
         return self.dtype == "float32" and self.kernel.b_dtype in ("bfloat16", "float16")
 
-    def _gather(self, panel: Expr | int, width: int) -> None:
+    def _gather(self, panel: Index, width: int) -> None:
         """Neither is contiguous: element by element."""
         self._each_vector(panel, width, functools.partial(self._gather_vector, panel, width))
 
-    def _gather_vector(
-        self, panel: Expr | int, width: Expr | int, j: Expr | int, columns: Columns
-    ) -> None:
+    def _gather_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
         whole = self.source.k // self.kr
         if whole:
             with I.serial(whole) as step:
@@ -364,13 +374,7 @@ class PackedOperand:
             self._gather_step(panel, width, j, columns, last, self.source.k % self.kr)
 
     def _gather_step(
-        self,
-        panel: Expr | int,
-        width: Expr | int,
-        j: Expr | int,
-        columns: Columns,
-        step: Expr,
-        valid: int,
+        self, panel: Index, width: Index, j: Index, columns: Columns, step: Expr, valid: int
     ) -> None:
         """One step of K, element by element."""
         offset = self._start(panel, width, step, j)

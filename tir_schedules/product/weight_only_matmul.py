@@ -33,7 +33,7 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
-from microkernels.vector.expressions import Expr, cast, parameter, ramp, splat
+from microkernels.vector.expressions import Expr, Index, cast, parameter, ramp, splat
 from tir_schedules.core.blocking import Group, Panels, thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
@@ -296,7 +296,7 @@ def _loops_on_tiles(
     )
 
 
-def _no_panel(_panel: Expr | int, _width: int, _step: Expr | int, _j: int) -> Expr:
+def _no_panel(_panel: Index, _width: int, _step: Index, _j: int) -> Expr:
     raise AssertionError("the weight is not read without being decoded")
 
 
@@ -423,7 +423,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                 leading_of = row_itself
             epilogue = Epilogue(region, operands)
 
-            def load_a(row: Expr, step: Expr | int) -> Expr:
+            def load_a(row: Expr, step: Index) -> Expr:
                 indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
                 return splat(cast("float32", a[indices]), lanes)
 

@@ -145,13 +145,7 @@ class WeightOnlyTiles(RegisterTiles):
             block(first + whole, (first + whole) * units, rest)
 
     def _unit(
-        self,
-        parts: Tile,
-        row: Expr,
-        panel: Expr,
-        unit: Index,
-        steps: int,
-        zeros: list[Expr | None],
+        self, parts: Tile, row: Expr, panel: Expr, unit: Index, steps: int, zeros: list[Expr | None]
     ) -> None:
         """Adds the products of the first `steps` steps of one unit."""
         weight = self.weight
@@ -247,7 +241,7 @@ def _each_unit(body: Callable[[Index, int], None], steps: int, unit: int) -> Non
         body(whole, rest)
 
 
-def _set(tile: Tile, row: int, vector: int | Expr, value: Expr) -> None:
+def _set(tile: Tile, row: int, vector: Index, value: Expr) -> None:
     I.buffer_store(tile.buffers[row], value, [ramp(vector * tile.lanes, tile.lanes)])
 
 

@@ -21,7 +21,7 @@ from microkernels.base.arrays import RANGES, SHIFT
 from microkernels.kernels.byte_pairs import LARGEST_PAIR
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
-from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
+from microkernels.vector.expressions import Expr, Index, cast, constant, ramp, scalar, splat
 from microkernels.vector.placeholders import Placeholder, as_real
 from tir_schedules.core.product_plan import is_dynamic, quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region
@@ -102,12 +102,7 @@ class ZeroPoints:
 
 
 def correction(
-    a: int | Expr,
-    b: int | Expr,
-    k: int | Expr,
-    column_sums: Expr | None,
-    row_sum: Expr | None,
-    lanes: int,
+    a: Index, b: Index, k: Index, column_sums: Expr | None, row_sum: Expr | None, lanes: int
 ) -> Expr:
     """-a * column sums + b * (k * a - row sum), as int32 lanes.
 
@@ -196,10 +191,10 @@ class Start:
         region: Region,
         kernel: Microkernel,
         inputs: Mapping[str, Expr],
-        k: int | Expr,
-        column_term: Callable[[Expr | int], Expr],
+        k: Index,
+        column_term: Callable[[Index], Expr],
         row_sum: Callable[[Any], Expr],
-        column_address: Callable[[Expr | int], Address] | None = None,
+        column_address: Callable[[Index], Address] | None = None,
     ) -> None:
         self.zero_points = ZeroPoints.of(region, kernel)
         self.shift = a_shift_of(region, kernel)
@@ -218,7 +213,7 @@ class Start:
         """Whether all rows start with the same, which is not zero."""
         return self.needed and not self.zero_points.needs_row_sums
 
-    def columns(self, vector: Expr | int) -> Expr | Address:
+    def columns(self, vector: Index) -> Expr | Address:
         """What all rows of one vector of columns start with, or where that is in memory."""
         known = not self.zero_points.a_runtime and self.region.inputs[1].constant
         if known and self.column_address is not None:
@@ -236,12 +231,12 @@ class Start:
             value = cast("int32", self.inputs["a"][zeros])
         return value + tirx.const(self.shift, "int32") if self.shift else value
 
-    def __call__(self, row: Expr | int, vector: Expr | int) -> Expr:
+    def __call__(self, row: Index, vector: Index) -> Expr:
         """The accumulators of one row and one vector of columns before the first product."""
         points, lanes = self.zero_points, self.lanes
         columns = self.column_term(vector) if points.needs_column_sums else None
         row_sum = self.row_sum(row) if points.needs_row_sums else None
-        b: int | Expr = points.b
+        b: Index = points.b
         if points.b_columns:
             b = self.inputs["b"][ramp(vector * lanes, lanes)]
         if points.a_runtime:

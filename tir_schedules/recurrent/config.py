@@ -21,7 +21,7 @@ from microkernels.kernels.byte_pairs import byte_tile, has_pairs, packed_words_t
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import HEAP_ELEMENTS, Microkernel
 from microkernels.registry import kernels_for, microkernel_named
-from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
+from microkernels.vector.expressions import Expr, Index, cast, constant, ramp, scalar, splat
 from microkernels.vector.ieee import round_to_integer
 from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.region import Region
@@ -379,7 +379,7 @@ class Levels:
             value = cast(self.kernel.a_dtype, number)
             I.buffer_store(self.levels, value, [*sequence, columns])
 
-    def operand(self, sequence: Place, first: Expr | int) -> Expr:
+    def operand(self, sequence: Place, first: Index) -> Expr:
         """kr levels of a sequence, from the first one on, as products take them."""
         found = self.kernel.a_operand(self.levels, [*sequence, first], 0)
         assert isinstance(found, tirx.Expr)
@@ -403,7 +403,7 @@ class Levels:
 def allocate_levels(
     problem: RecurrentProblem,
     kernel: Microkernel,
-    batch: int | Expr,
+    batch: Index,
     scales: Expr,
     read_sums: ReadSums | None,
 ) -> Levels:

@@ -22,6 +22,7 @@ from tvm import tirx
 from microkernels.isa import Isa
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     bind,
     cast,
     materialise,
@@ -80,7 +81,7 @@ def plain_function(region: Region) -> tirx.PrimFunc:
         parameters = _parameters(region, problem, region.inputs[1])
         steps, batch = (cast("int32", size) for size in parameters["part"].shape[:2])
 
-        def read(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
+        def read(side: Expr, panels: Panels, panel: Expr, vector: int, k: Index) -> Expr:
             row = panels.gates[vector] * problem.hidden + panel
             return cast(kernel.b_dtype, parameters["weight"][side, row, k])
 
@@ -126,7 +127,7 @@ def _known(total: int, most: int) -> ForTiles:
     tall, *others = balanced(total, most)
 
     def run(multiply: EmitTile, finish: FinishTile) -> None:
-        def tile(start: Expr | int, size: int) -> None:
+        def tile(start: Index, size: int) -> None:
             multiply(start, size)
             finish(start, size)
 
@@ -192,7 +193,7 @@ class Recurrent(Template[RecurrentConfig]):
             known = batch if isinstance(batch, int) else None
             parts = parts_of(problem, config.threads, known)
 
-            def packed(side: Expr, panels: Panels, panel: Expr, vector: int, k: Expr | int) -> Expr:
+            def packed(side: Expr, panels: Panels, panel: Expr, vector: int, k: Index) -> Expr:
                 width = kernel.lanes * kernel.kr
                 step = side * size + panels.start
                 step = step + (panel * panels.steps + k) * (panels.vectors * width)

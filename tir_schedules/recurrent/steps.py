@@ -25,7 +25,7 @@ from microkernels.kernels.byte_pairs import halves_tile
 from microkernels.microkernel import Microkernel, whole_loop
 from microkernels.tile import Tile
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, bind, constant, ramp, reinterpret, splat
+from microkernels.vector.expressions import Expr, Index, bind, constant, ramp, reinterpret, splat
 from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.emission import opaque_block
 
@@ -39,12 +39,12 @@ MOST_WRITTEN = 4
 registers to the cells: as a loop, an RNN of 8 sequences takes 0.62 of the time. Two rows by two
 vectors of a GRU take 1.05 to 1.10 of the time as a loop."""
 
-EmitTile = Callable[[Expr | int, int], None]
-FinishTile = Callable[[Expr | int, Expr | int], None]
+EmitTile = Callable[[Index, int], None]
+FinishTile = Callable[[Index, Index], None]
 CellBody = Callable[["_Tiles", Expr, Expr, Expr, Expr], None]
 """(tile, its first sequence, row of the tile, unit, first hidden value) -> None."""
 ForTiles = Callable[[EmitTile, FinishTile], None]
-ReadWeight = Callable[[Expr, Panels, Expr, int, Expr | int], Expr]
+ReadWeight = Callable[[Expr, Panels, Expr, int, Index], Expr]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Buffers:
 def allocate(
     problem: RecurrentProblem,
     kernel: Microkernel,
-    batch: int | Expr,
+    batch: Index,
     parameters: dict[str, Expr],
     read_sums: ReadSums | None = None,
 ) -> tuple[list[Expr], list[Expr], list[Expr], Levels | None]:
@@ -131,7 +131,7 @@ class Steps:
     rests: RestsOf | None = None
     prefetches: bool = False
 
-    def emit(self, first: Expr, rows: Expr | int, for_tiles: ForTiles) -> None:
+    def emit(self, first: Expr, rows: Index, for_tiles: ForTiles) -> None:
         """The steps of the sequences from the first one on; `for_tiles` cuts them."""
         self._begin(first, rows)
         with I.serial(self.steps) as step, opaque_block("step"):
@@ -151,23 +151,21 @@ class Steps:
             return tirx.Select(tirx.EQ(self.side, 0), step, backward)
         return backward if self.problem.direction == "reverse" else step
 
-    def _round(self, levels: Levels, now: Expr, first: Expr, rows: Expr | int) -> None:
+    def _round(self, levels: Levels, now: Expr, first: Expr, rows: Index) -> None:
         """The levels of each sequence's h."""
         with I.serial(rows) as i, opaque_block("round"):
             row = self.named(first + i)
             state = self.buffers.states[0]
             levels.round((self.side, row), lambda columns: state[now, self.side, row, columns])
 
-    def _each_vector(
-        self, first: Expr, rows: Expr | int, body: Callable[[Expr, Expr], None]
-    ) -> None:
+    def _each_vector(self, first: Expr, rows: Index, body: Callable[[Expr, Expr], None]) -> None:
         """Runs `body(sequence, vector's columns)` for all hidden values; the last may overlap."""
         lanes, hidden = self.kernel.lanes, self.problem.hidden
         with I.serial(rows) as row, I.serial(-(-hidden // lanes)) as vector, opaque_block("state"):
             start = tirx.Min(vector * lanes, hidden - lanes)
             body(first + row, ramp(self.named(start), lanes))
 
-    def _begin(self, first: Expr, rows: Expr | int) -> None:
+    def _begin(self, first: Expr, rows: Index) -> None:
         """The initial states."""
         zero = constant(0, self.problem.dtype, self.kernel.lanes)
 
@@ -182,13 +180,13 @@ class Steps:
         self._pad(first, rows)
         self._each_vector(first, rows, begin)
 
-    def round(self, number: int, row: Sequence[Expr | int], columns: Expr, value: Expr) -> None:
+    def round(self, number: int, row: Sequence[Index], columns: Expr, value: Expr) -> None:
         """Keeps a vector as products of bfloat16 read it; nothing for other products."""
         if self.buffers.rounded:
             bits = bfloat16.narrow(bind(value))
             I.buffer_store(self.buffers.rounded[number], bits, [*row, columns])
 
-    def _pad(self, first: Expr, rows: Expr | int) -> None:
+    def _pad(self, first: Expr, rows: Index) -> None:
         """Zeros behind rounded states, for the last step of K."""
         hidden = self.problem.hidden
         padding = self.kernel.steps(hidden) * self.kernel.kr - hidden
@@ -204,7 +202,7 @@ class Steps:
                 for buffer in self.buffers.rounded[1:]:
                     I.buffer_store(buffer, zero, [self.side, row, column])
 
-    def _end(self, first: Expr, rows: Expr | int) -> None:
+    def _end(self, first: Expr, rows: Index) -> None:
         """The final states, behind those of all steps."""
         if not self.problem.shown:
             return
@@ -240,7 +238,7 @@ class _Tiles:
     panel: Expr
     place: Expr
     first: Expr
-    sequences: Expr | int
+    sequences: Index
 
 
 @dataclass(frozen=True)
@@ -271,7 +269,7 @@ class _Step:
         of, product, place = self.of, tiles.product, tiles.place
         panels, lanes, levels = of.panels[product], of.kernel.lanes, of.buffers.levels
 
-        def start(i: Expr | int, vector: int) -> Expr:
+        def start(i: Index, vector: int) -> Expr:
             unit, gate = divmod(vector, len(panels.gates))
             columns = place + unit * lanes
             if levels is not None:
@@ -287,7 +285,7 @@ class _Step:
         state = of.buffers.kept[1] if product else of.buffers.states[0]
         index = [of.side] if product else [self.now, of.side]
 
-        def operand(i: int, ks: Sequence[Expr | int]) -> Expr:
+        def operand(i: int, ks: Sequence[Index]) -> Expr:
             if levels is not None:
                 return levels.operand((of.side, row + i), ks[0] * of.kernel.kr)
             if of.buffers.rounded:
@@ -353,7 +351,7 @@ class _Step:
                     operand = levels.operand((of.side, row + i), first)
                     of.kernel.update(tile, i, j, operand, vector)
 
-    def _finish(self, tiles: _Tiles, row: Expr, rows: Expr | int) -> None:
+    def _finish(self, tiles: _Tiles, row: Expr, rows: Index) -> None:
         """The cells of a tile, of its sums, in a loop for each function that waits for another.
 
         A CPU looks ahead less far than a vector's chain of functions is long. A vector of an LSTM's
@@ -367,7 +365,7 @@ class _Step:
             self._each_cell(tiles, rows, partial(body, tiles, row))
 
     def _each_cell(
-        self, tiles: _Tiles, rows: Expr | int, body: Callable[[Expr, Expr, Expr], None]
+        self, tiles: _Tiles, rows: Index, body: Callable[[Expr, Expr, Expr], None]
     ) -> None:
         """Runs `body(row of the tile, unit, its first hidden value)`."""
         of, panels = self.of, self.of.panels[tiles.product]

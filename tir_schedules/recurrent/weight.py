@@ -20,7 +20,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import KR, has_pairs, split_pairs
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, materialise, ramp, reinterpret_group
+from microkernels.vector.expressions import Expr, Index, materialise, ramp, reinterpret_group
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing
 
@@ -303,5 +303,5 @@ class RestsOf:
         assert isinstance(rest, tirx.Expr)
         return first, rest
 
-    def _number(self, place: Expr | int) -> Expr:
+    def _number(self, place: Index) -> Expr:
         return reinterpret_group("int32", self.weight[ramp(place, NUMBER)], 1)

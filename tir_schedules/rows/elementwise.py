@@ -18,7 +18,7 @@ from tvm import tirx
 from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import Expr, bind, materialise
+from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import (
@@ -67,14 +67,7 @@ class Loops:
     """
 
     def __init__(
-        self,
-        n: int,
-        lanes: int,
-        unroll: int,
-        x_dtype: str,
-        x: Expr,
-        y: Expr,
-        epilogue: Epilogue,
+        self, n: int, lanes: int, unroll: int, x_dtype: str, x: Expr, y: Expr, epilogue: Epilogue
     ) -> None:
         self.n, self.lanes, self.unroll = n, lanes, unroll
         self.x_dtype, self.x, self.y, self.epilogue = x_dtype, x, y, epilogue
@@ -100,7 +93,7 @@ class Loops:
             with opaque_block("rest"):
                 self.for_rows(0, rows, self.rest)
 
-    def for_rows(self, start: Expr | int, count: Expr | int, body: Callable[[Expr], None]) -> None:
+    def for_rows(self, start: Index, count: Index, body: Callable[[Expr], None]) -> None:
         with I.serial(count) as i:
             body(start + i)
 
@@ -110,7 +103,7 @@ class Loops:
         if self.n % self.lanes:
             self.rest(row)
 
-    def vectors(self, row: Expr, start: Expr | int, count: int) -> None:
+    def vectors(self, row: Expr, start: Index, count: int) -> None:
         """`count` full vectors of a row, from vector `start`."""
         lanes = self.lanes
         unroll = min(self.unroll, max(count, 1))
@@ -322,7 +315,7 @@ class OpenLoops(Loops):
         self.vectors(row, 0, I.floordiv(as_expr(extent(self.n)), self.lanes))
         self.rest(row)
 
-    def vectors(self, row: Expr, start: Expr | int, count: Expr | int) -> None:
+    def vectors(self, row: Expr, start: Index, count: Index) -> None:
         if isinstance(count, int):
             super().vectors(row, start, count)
             return

@@ -13,8 +13,8 @@ parallel region share the rows, or strips of columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -25,30 +25,28 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import tile_kernels_for
-from microkernels.vector.expressions import Expr, materialise
+from microkernels.vector.expressions import Expr, Index, materialise
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import (
     for_groups,
     for_share,
     kernel_function,
-    opaque_block,
     open_tasks,
     operand_parameters,
     share_of,
     task_loop,
     tensor_parameter,
 )
-from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
-from tir_schedules.core.loop_nest import Combine
+from tir_schedules.core.extents import as_expr, extent, read_extents
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SAMPLE, SymbolicSize, is_open
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.cost import norm_us
 from tir_schedules.cost.parallel import alone_below, threads_worth
-from tir_schedules.epilogue.epilogue import Columns, Epilogue
+from tir_schedules.epilogue.epilogue import Epilogue
 
-from .normalize_rows import ColumnStrip, OpenColumns, Rows, Term, f32
+from .normalize_rows import ColumnStrip, OpenColumns, Rows
 from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, reshaped, view_of
 
 _ALIASING = 4096  # bytes: addresses so far apart look alike to loads that follow stores
@@ -171,7 +169,7 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
         )
 
 
-def _share_open(loops: Rows, count: Expr | int, config: NormalizeConfig) -> None:
+def _share_open(loops: Rows, count: Index, config: NormalizeConfig) -> None:
     """The same for a number of rows that is known at run time only: blocks, then single rows."""
     few = _few(loops.view, as_expr(count), config)
     with open_tasks(config.threads, few) as (task, tasks):
@@ -308,18 +306,8 @@ class Normalize(Template[NormalizeConfig]):
             out = reshaped(output, region.output, seen.shape)
             epilogue = Epilogue(seen.region, flat)
             if seen.inner == 1:
-                kind = RowsOfAnyLength if is_open((seen.n,)) else Rows
-                loops = kind(
-                    seen,
-                    isa.f32_lanes,
-                    config.unroll,
-                    config.keep,
-                    config.chunk,
-                    x,
-                    weights,
-                    out,
-                    epilogue,
-                )
+                numbers = isa.f32_lanes, config.unroll, config.keep, config.chunk
+                loops = Rows(seen, *numbers, x, weights, out, epilogue)
                 share_rows(loops, seen.outer, config)
             elif region.is_open:
                 columns = OpenColumns(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
@@ -404,57 +392,3 @@ class Normalize(Template[NormalizeConfig]):
 
 for _op in (*SOFTMAX_OPS, *NORM_OPS):
     register_template(Normalize(_op))
-
-
-@dataclass
-class RowsOfAnyLength(Rows):
-    """Normalises contiguous rows whose length is known at run time only.
-
-    As `Rows`, but for the sweeps: whole vectors some at a time, single ones, then the one that is
-    cut. Rows beyond cache are read again, as others are.
-
-    The loops over one block of rows; `keep` and `chunk` say nothing.
-    """
-
-    def _chunks(self) -> int:
-        return 1
-
-    def _inverse(self) -> Expr:
-        return materialise(f32(1) / tirx.Cast("float32", as_expr(extent(self.view.n))))
-
-    def _room(self, rows: int) -> Expr:
-        return I.sblock_alloc_buffer((rows, allocated(self.view.n)), "float32")
-
-    def _sweep(
-        self,
-        body: Callable[[Columns, int], None],
-        start: Expr | int = 0,
-        vectors: int | None = None,
-        cut: int | None = None,
-    ) -> None:
-        """Runs `body(columns, accumulator)` along the row."""
-        lanes, unroll, n = self.lanes, self.unroll, extent(self.view.n)
-        whole = materialise(I.floordiv(n, lanes))
-        several = materialise(I.floordiv(whole, unroll))
-        with I.serial(several) as i, opaque_block("vectors"):
-            for slot in range(unroll):
-                body(Columns((i * unroll + slot) * lanes, lanes, lanes), slot)
-        if unroll > 1:
-            with I.serial(whole - several * unroll) as i, opaque_block("vector"):
-                body(Columns((several * unroll + i) * lanes, lanes, lanes), 0)
-        if lanes > 1:
-            left = materialise(n - whole * lanes)
-            with I.If(left > 0), I.Then(), opaque_block("cut"):
-                body(Columns(whole * lanes, lanes, left), 0)
-
-    def _reduce(
-        self,
-        term: Term,
-        combine: Combine,
-        identity: float,
-        start: Expr | int = 0,
-        vectors: int | None = None,
-        cut: int | None = None,
-    ) -> list[Expr]:
-        """Combines the terms of every row to a scalar; `unroll` independent chains each."""
-        return self._combine_terms(term, combine, identity, self.unroll, self._sweep)

@@ -16,18 +16,21 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector import vector_math
-from microkernels.vector.expressions import Expr, bind, constant, materialise, splat
+from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, splat
 from microkernels.vector.ieee import LOWEST
 from microkernels.vector.vector_math import exp_of_difference
 from tir_schedules.core.emission import ceil_div, opaque_block, open_tasks, share_of
-from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.loop_nest import Combine, LaneTotals, add, reduce_lanes
+from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
 from .normalize_view import View
 
 Term = Callable[[int, Columns], Expr]
 Leading = Callable[[Expr], Sequence[Expr]]
+Part = tuple[Index, int, int]
+"""Of a row: first column, whole vectors, columns of a cut one."""
 
 
 def f32(value: float) -> Expr:
@@ -75,7 +78,7 @@ class Rows:
     kept: dict[tuple[int, int], Expr] = field(default_factory=dict)
     held: Expr | None = None
 
-    def block(self, row: Expr | int, rows: int) -> None:
+    def block(self, row: Index, rows: int) -> None:
         """Normalises `rows` rows from `row`."""
         with opaque_block("rows"):
             self.kept = {}
@@ -100,12 +103,19 @@ class Rows:
     def _is_f32(self) -> bool:
         return self.view.region.output.dtype == "float32"
 
+    @property
+    def _open(self) -> bool:
+        """Whether the length of a row is known at run time only; `keep` and `chunk` say nothing."""
+        return is_open((self.view.n,))
+
     def _room(self, rows: int) -> Expr:
         """Memory for the numbers of a block."""
-        return I.sblock_alloc_buffer((rows, self.view.n), "float32")
+        return I.sblock_alloc_buffer((rows, allocated(self.view.n)), "float32")
 
     def _inverse(self) -> Expr:
         """1 / n."""
+        if self._open:
+            return materialise(f32(1) / tirx.Cast("float32", as_expr(extent(self.view.n))))
         return f32(1 / self.view.n)
 
     # --- the operators -----------------------------------------------------------------------
@@ -156,12 +166,12 @@ class Rows:
         high = self._scalars(-math.inf)
         total = self._scalars(0.0)
 
-        def merge(start: Expr | int, vectors: int, cut: int) -> None:
-            part = self._reduce(self._load, tirx.Max, -math.inf, start, vectors, cut)
+        def merge(chunk: Part) -> None:
+            part = self._reduce(self._load, tirx.Max, -math.inf, chunk)
             old = [bind(h[()]) for h in high]
             new = [bind(tirx.Max(o, p)) for o, p in zip(old, part, strict=True)]
             base = [materialise(tirx.Max(n, f32(LOWEST))) for n in new]
-            sums = self._reduce(self._exponential(base, False), add, 0.0, start, vectors, cut)
+            sums = self._reduce(self._exponential(base, False), add, 0.0, chunk)
             for i, value in enumerate(sums):
                 before = tirx.Max(old[i], f32(LOWEST)) - base[i]
                 rest = total[i][()] * exp_of_difference(bind(before))
@@ -182,11 +192,11 @@ class Rows:
         count = I.sblock_alloc_buffer((), "float32")
         I.buffer_store(count, f32(0), [])
 
-        def merge(start: Expr | int, vectors: int, cut: int) -> None:
-            size = vectors * self.lanes + cut
-            sums = self._reduce(self._load, add, 0.0, start, vectors, cut)
+        def merge(chunk: Part) -> None:
+            size = chunk[1] * self.lanes + chunk[2]
+            sums = self._reduce(self._load, add, 0.0, chunk)
             part = [materialise(s * f32(1 / size)) for s in sums]
-            squares = self._reduce(_squared(self._centered(part)), add, 0.0, start, vectors, cut)
+            squares = self._reduce(_squared(self._centered(part)), add, 0.0, chunk)
             before = bind(count[()])
             share = bind(f32(size) / (before + f32(size)))
             for i, value in enumerate(squares):
@@ -206,32 +216,30 @@ class Rows:
         return buffers
 
     def _chunks(self) -> int:
+        if self._open:  # rows beyond cache are read again, as others are
+            return 1
         return math.ceil(math.ceil(self.view.n / self.lanes) / self.chunk)
 
-    def _for_chunks(self, body: Callable[[Expr | int, int, int], None]) -> None:
-        """Runs `body(first column, vectors, columns of a cut vector)` for every chunk."""
+    def _for_chunks(self, body: Callable[[Part], None]) -> None:
+        """Runs `body(part)` for every chunk."""
         vectors, cut = divmod(self.view.n, self.lanes)
         whole, rest = divmod(vectors, self.chunk)
         if whole:
             with I.serial(whole) as chunk:
-                body(chunk * (self.chunk * self.lanes), self.chunk, 0)
+                body((chunk * (self.chunk * self.lanes), self.chunk, 0))
         if rest or cut:
-            body(whole * self.chunk * self.lanes, rest, cut)
+            body((whole * self.chunk * self.lanes, rest, cut))
 
     # --- sweeps ----------------------------------------------------------------------------------
 
-    def _sweep(
-        self,
-        body: Callable[[Columns, int], None],
-        start: Expr | int = 0,
-        vectors: int | None = None,
-        cut: int | None = None,
-    ) -> None:
+    def _sweep(self, body: Callable[[Columns, int], None], part: Part | None = None) -> None:
         """Runs `body(columns, accumulator)` along the row: whole vectors, then the cut one."""
-        lanes = self.lanes
-        if vectors is None or cut is None:
-            vectors, cut = divmod(self.view.n, lanes)
-        unroll = vectors if self.keep else self.unroll
+        lanes, unroll = self.lanes, self.unroll
+        if self._open:
+            self._sweep_any(body)
+            return
+        start, vectors, cut = part or (0, *divmod(self.view.n, lanes))
+        unroll = vectors if self.keep else unroll
         repeat = vectors // unroll if unroll else 0
         if repeat > 1:
             with I.serial(repeat) as i:
@@ -242,32 +250,30 @@ class Rows:
         if cut:
             body(Columns(start + vectors * lanes, lanes, cut), vectors % self.unroll)
 
+    def _sweep_any(self, body: Callable[[Columns, int], None]) -> None:
+        """Rows of any length: whole vectors some at a time, single ones, then the cut one."""
+        lanes, unroll, n = self.lanes, self.unroll, extent(self.view.n)
+        whole = materialise(I.floordiv(n, lanes))
+        several = materialise(I.floordiv(whole, unroll))
+        with I.serial(several) as i, opaque_block("vectors"):
+            for slot in range(unroll):
+                body(Columns((i * unroll + slot) * lanes, lanes, lanes), slot)
+        if unroll > 1:
+            with I.serial(whole - several * unroll) as i, opaque_block("vector"):
+                body(Columns((several * unroll + i) * lanes, lanes, lanes), 0)
+        if lanes > 1:
+            left = materialise(n - whole * lanes)
+            with I.If(left > 0), I.Then(), opaque_block("cut"):
+                body(Columns(whole * lanes, lanes, left), 0)
+
     def _reduce(
-        self,
-        term: Term,
-        combine: Combine,
-        identity: float,
-        start: Expr | int = 0,
-        vectors: int | None = None,
-        cut: int | None = None,
+        self, term: Term, combine: Combine, identity: float, part: Part | None = None
     ) -> list[Expr]:
         """Combines the terms of every row to a scalar; `unroll` independent chains each."""
-        if vectors is None or cut is None:
-            vectors, cut = divmod(self.view.n, self.lanes)
-        slots = min(self.unroll, vectors + bool(cut))
-        return self._combine_terms(
-            term, combine, identity, slots, lambda step: self._sweep(step, start, vectors, cut)
-        )
-
-    def _combine_terms(
-        self,
-        term: Term,
-        combine: Combine,
-        identity: float,
-        slots: int,
-        sweep: Callable[[Callable[[Columns, int], None]], None],
-    ) -> list[Expr]:
-        """The same in so many chains, along what `sweep` runs a step for."""
+        slots = self.unroll
+        if not self._open:
+            _, vectors, cut = part or (0, *divmod(self.view.n, self.lanes))
+            slots = min(slots, vectors + bool(cut))
         neutral = constant(identity, "float32", self.lanes)
         totals = [LaneTotals(self.lanes, identity, slots) for _ in self.flat]
 
@@ -278,7 +284,7 @@ class Rows:
                     value = tirx.Select(columns.mask, value, neutral)
                 total.store(combine(total[slot], value), slot)
 
-        sweep(step)
+        self._sweep(step, part)
         # All rows in step, so that the latency of one is hidden behind the others.
         combined = [total.combined(combine) for total in totals]
         return [reduce_lanes(vector, combine) for vector in combined]
@@ -386,7 +392,7 @@ class ColumnStrip:
         """Vectors across, the last of which may be cut."""
         return math.ceil(self.view.inner / self.lanes)
 
-    def block(self, outer: Expr, first: Expr, vectors: int, cut: int | Expr) -> None:
+    def block(self, outer: Expr, first: Expr, vectors: int, cut: Index) -> None:
         """Normalises `vectors` vectors of columns; `cut` columns of the last one exist if not 0."""
         with opaque_block("columns"):
             lanes = self.lanes

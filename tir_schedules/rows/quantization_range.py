@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -25,7 +26,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import Expr, bind, materialise, parameter, splat
+from microkernels.vector.expressions import Expr, Index, bind, materialise, parameter, splat
 from microkernels.vector.ieee import ROUND
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
@@ -67,48 +68,93 @@ class RangeConfig(Config, frozen=True):
     threads: int = 1
 
 
-def emit_extremes(
-    lanes: int, size: int, unroll: int, load: Callable[[Columns], Expr]
-) -> tuple[Expr, Expr]:
+Load = Callable[[Columns], Expr]
+
+
+class _Extremes:
+    """Minima and maxima in vectors, and the loops that find them.
+
+    Parameters
+    ----------
+    lanes, slots : int
+        Of a vector register; independent minima and maxima.
+    load : callable
+        Columns, all of which exist -> f32 vector, or f32 for a single column.
+    """
+
+    def __init__(self, lanes: int, slots: int, load: Load) -> None:
+        self.lanes, self.slots, self.load = lanes, slots, load
+        self.totals = [(LaneTotals(lanes, 0.0, slots), each) for each in (tirx.Min, tirx.Max)]
+
+    def vectors(self, first: Index, count: Index) -> None:
+        """Takes in so many vectors from the vector `first` on."""
+        slots, known = self.slots, isinstance(count, int)
+        steps = count // slots if known else materialise(I.floordiv(count, slots))
+        with I.serial(steps) as step:
+            for slot in range(slots):
+                self.take((first + (step * slots + slot)) * self.lanes, slot)
+        if known:
+            for slot in range(count % slots):
+                self.take((first + (steps * slots + slot)) * self.lanes, slot)
+            return
+        with I.serial(count - steps * slots) as left:
+            self.take((first + (steps * slots + left)) * self.lanes, 0)
+
+    def last(self, size: Expr) -> None:
+        """Takes in the last vector of all numbers; all of them, if they are fewer."""
+        with I.If(size >= self.lanes):
+            with I.Then(), opaque_block("last"):
+                self.take(size - self.lanes, 0)
+            with I.Else(), I.serial(size) as number, opaque_block("single"):
+                self._store(splat(self.load(Columns(number, 1, 1)), self.lanes), 0)
+
+    def take(self, start: Index, slot: int) -> None:
+        """Takes in a vector."""
+        self._store(self.load(Columns(start, self.lanes, self.lanes)), slot)
+
+    def _store(self, value: Expr, slot: int) -> None:
+        value = bind(value)
+        # In this order an x86 minimum drops a NaN in `value`.
+        for found, combine in self.totals:
+            found.store(combine(value, found[slot]), slot)
+
+    def total(self) -> tuple[Expr, Expr]:
+        """(smallest, largest) as scalars."""
+        low, high = (found.total(combine) for found, combine in self.totals)
+        return low, high
+
+
+def emit_extremes(lanes: int, size: Index, unroll: int, load: Load) -> tuple[Expr, Expr]:
     """The loop: (smallest, largest) of 0 and `size` numbers, as scalar expressions.
 
-    For a block of the PrimFunc under construction.
+    Vectors, several at a time, then what is left of them, then the last one, which overlaps others.
+    Numbers fewer than a vector are taken one by one. (A masked load of which Select keeps the
+    existing lanes is made an unmasked one by LLVM 22, and faults.)
 
     Parameters
     ----------
     lanes : int
         Of a vector register.
-    size : int
+    size : Expr or int
         How many numbers.
     unroll : int
         Independent minima and maxima.
     load : callable
-        Columns, all of which exist -> f32 vector, or f32 if `size` is less than a vector. The last
-        one may overlap the one before it.
+        As of `_Extremes`.
     """
-    # Numbers fewer than a vector are taken one by one. (A masked load of which Select keeps the
-    # existing lanes is made an unmasked one by LLVM 22, and faults.)
+    if not isinstance(size, int):
+        found = _Extremes(lanes, unroll, load)
+        vectors = materialise(I.floordiv(size, lanes))
+        found.vectors(tirx.const(0, "int32"), vectors)
+        found.last(size)
+        return found.total()
     lanes = lanes if size >= lanes else 1
-    vectors, cut = divmod(size, lanes)
-    slots = max(1, min(unroll, vectors))
-    extremes = [(LaneTotals(lanes, 0.0, slots), combine) for combine in (tirx.Min, tirx.Max)]
-
-    def one(start: Expr | int, slot: int) -> None:
-        value = bind(load(Columns(start, lanes, lanes)))
-        # In this order an x86 minimum drops a NaN in `value`.
-        for found, combine in extremes:
-            found.store(combine(value, found[slot]), slot)
-
-    steps, left = divmod(vectors, slots)
-    with I.serial(steps) as step:
-        for slot in range(slots):
-            one((step * slots + slot) * lanes, slot)
-    for slot in range(left):
-        one((steps * slots + slot) * lanes, slot)
+    count, cut = divmod(size, lanes)
+    found = _Extremes(lanes, max(1, min(unroll, count)), load)
+    found.vectors(0, count)
     if cut:
-        one(size - lanes, left)
-    low, high = (found.total(combine) for found, combine in extremes)
-    return low, high
+        found.take(size - lanes, count % found.slots)
+    return found.total()
 
 
 def least_scale_of(region: Region) -> float | None:
@@ -142,56 +188,59 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None
     """
     found = I.sblock_alloc_buffer((2,), "float32")
     load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
-    size = extent(tensor.size)
     with opaque_block("range"):
-        if isinstance(size, int):
-            extremes = emit_extremes(lanes, size, OWN_UNROLL, load)
-        else:
-            extremes = emit_open_extremes(lanes, size, OWN_UNROLL, load)
+        extremes = emit_extremes(lanes, extent(tensor.size), OWN_UNROLL, load)
         for index, value in enumerate(emit_parameters(*extremes, least)):
             I.buffer_store(found, value, [index])
     return found
 
 
-def _extremes(x: Expr, size: Expr | int, config: RangeConfig, lanes: int) -> tuple[Expr, Expr]:
-    """The extremes of all elements, by the configuration's threads."""
-    load = _loader(x, 0)
-    if not isinstance(size, int):
-        if config.threads == 1:
-            return emit_open_extremes(lanes, size, config.unroll, load)
-        return emit_shared_extremes(lanes, size, config.unroll, load, config.threads)
-    tasks = min(config.threads, max(1, size // lanes))
-    if tasks == 1:
-        return emit_extremes(lanes, size, config.unroll, load)
-    return _shared_extremes(x, size, lanes, config.unroll, tasks)
-
-
-def _loader(x: Expr, start: Expr | int) -> Callable[[Columns], Expr]:
+def _loader(x: Expr, start: Index) -> Callable[[Columns], Expr]:
     """Loads vectors of x from `start` on."""
     return lambda columns: load_vector(
         x, "float32", (), Columns(start + columns.start, columns.lanes, columns.valid)
     )
 
 
-def _shared_extremes(x: Expr, size: int, lanes: int, unroll: int, tasks: int) -> tuple[Expr, Expr]:
-    """The extremes of every thread's share, combined."""
+def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Expr, Expr]:
+    """The extremes of all elements: of every thread's share, combined."""
+    known, load = isinstance(size, int), _loader(x, 0)
+    tasks = min(config.threads, max(1, size // lanes)) if known else config.threads
+    if tasks == 1:
+        return emit_extremes(lanes, size, config.unroll, load)
     parts = I.sblock_alloc_buffer((tasks, 2), "float32")
+    vectors = size // lanes if known else materialise(I.floordiv(size, lanes))
     with task_loop(tasks) as task:
 
-        def share(start: Expr, count: int) -> None:
-            extremes = emit_extremes(lanes, count * lanes, unroll, _loader(x, start * lanes))
+        def share(start: Expr, count: Index) -> None:
+            if isinstance(count, int):
+                loader = _loader(x, start * lanes)
+                extremes = emit_extremes(lanes, count * lanes, config.unroll, loader)
+            else:
+                found = _Extremes(lanes, config.unroll, load)
+                found.vectors(start, count)
+                extremes = found.total()
             for index, value in enumerate(extremes):
                 I.buffer_store(parts, value, [task, index])
 
-        for_share(shares(size // lanes, tasks), task, share)
-    # The last vector holds what is left over.
-    low, high = emit_extremes(lanes, lanes, 1, _loader(x, size - lanes))
-    totals = I.sblock_alloc_buffer((2,), "float32")
-    for index, value in enumerate((low, high)):
-        I.buffer_store(totals, value, [index])
-    with I.serial(tasks) as task:
-        for index, combine in enumerate((tirx.Min, tirx.Max)):
-            I.buffer_store(totals, combine(totals[index], parts[task, index]), [index])
+        if known:
+            for_share(shares(vectors, tasks), task, share)
+        else:
+            share(*share_of(vectors, task, tasks))
+    with nullcontext() if known else opaque_block("all"):
+        # The last vector holds what is left over.
+        if known:
+            rest = emit_extremes(lanes, lanes, 1, _loader(x, size - lanes))
+        else:
+            last = _Extremes(lanes, 1, load)
+            last.last(size)
+            rest = last.total()
+        totals = I.sblock_alloc_buffer((2,), "float32")
+        for index, value in enumerate(rest):
+            I.buffer_store(totals, value, [index])
+        with I.serial(tasks) as task:
+            for index, combine in enumerate((tirx.Min, tirx.Max)):
+                I.buffer_store(totals, combine(totals[index], parts[task, index]), [index])
     return bind(totals[0]), bind(totals[1])
 
 
@@ -287,97 +336,3 @@ class QuantizationRange(Template[RangeConfig]):
 
 
 QUANTIZATION_RANGE = register_template(QuantizationRange())
-
-
-# Smallest and largest of numbers of which it is known at run time only how many there are.
-#
-#     vectors, several at a time; then one at a time; then the last one, which overlaps others
-#
-# Numbers fewer than a vector are taken one by one.
-
-
-Load = Callable[[Columns], Expr]
-
-
-def emit_open_extremes(lanes: int, size: Expr, unroll: int, load: Load) -> tuple[Expr, Expr]:
-    """The loop: (smallest, largest) of 0 and `size` numbers, as scalar expressions.
-
-    Parameters
-    ----------
-    lanes : int
-        Of a vector register.
-    size : Expr
-        How many numbers.
-    unroll : int
-        Independent minima and maxima.
-    load : callable
-        Columns, all of which exist -> f32 vector, or f32 for a single column.
-    """
-    found = _Extremes(lanes, unroll, load)
-    vectors = materialise(I.floordiv(size, lanes))
-    found.vectors(tirx.const(0, "int32"), vectors)
-    found.last(size)
-    return found.total()
-
-
-def emit_shared_extremes(
-    lanes: int, size: Expr, unroll: int, load: Load, tasks: int
-) -> tuple[Expr, Expr]:
-    """The same, in one parallel region over so many tasks."""
-    parts = I.sblock_alloc_buffer((tasks, 2), "float32")
-    vectors = materialise(I.floordiv(size, lanes))
-    with task_loop(tasks) as task:
-        first, count = share_of(vectors, task, tasks)
-        found = _Extremes(lanes, unroll, load)
-        found.vectors(first, count)
-        for index, value in enumerate(found.total()):
-            I.buffer_store(parts, value, [task, index])
-    with opaque_block("all"):
-        rest = _Extremes(lanes, 1, load)
-        rest.last(size)
-        totals = I.sblock_alloc_buffer((2,), "float32")
-        for index, value in enumerate(rest.total()):
-            I.buffer_store(totals, value, [index])
-        with I.serial(tasks) as task:
-            for index, combine in enumerate((tirx.Min, tirx.Max)):
-                I.buffer_store(totals, combine(totals[index], parts[task, index]), [index])
-    return bind(totals[0]), bind(totals[1])
-
-
-class _Extremes:
-    """Minima and maxima in vectors, and the loops that find them."""
-
-    def __init__(self, lanes: int, unroll: int, load: Load) -> None:
-        self.lanes, self.unroll, self.load = lanes, unroll, load
-        self.totals = [(LaneTotals(lanes, 0.0, unroll), each) for each in (tirx.Min, tirx.Max)]
-
-    def vectors(self, first: Expr, count: Expr) -> None:
-        """Takes in so many vectors from the vector `first` on."""
-        steps = materialise(I.floordiv(count, self.unroll))
-        with I.serial(steps) as step:
-            for slot in range(self.unroll):
-                self._take((first + (step * self.unroll + slot)) * self.lanes, slot)
-        with I.serial(count - steps * self.unroll) as left:
-            self._take((first + (steps * self.unroll + left)) * self.lanes, 0)
-
-    def last(self, size: Expr) -> None:
-        """Takes in the last vector of all numbers; all of them, if they are fewer."""
-        with I.If(size >= self.lanes):
-            with I.Then(), opaque_block("last"):
-                self._take(size - self.lanes, 0)
-            with I.Else(), I.serial(size) as number, opaque_block("single"):
-                self._store(splat(self.load(Columns(number, 1, 1)), self.lanes), 0)
-
-    def total(self) -> tuple[Expr, Expr]:
-        """(smallest, largest) as scalars."""
-        low, high = (found.total(combine) for found, combine in self.totals)
-        return low, high
-
-    def _take(self, start: Expr, slot: int) -> None:
-        self._store(self.load(Columns(start, self.lanes, self.lanes)), slot)
-
-    def _store(self, value: Expr, slot: int) -> None:
-        value = bind(value)
-        # In this order an x86 minimum drops a NaN in `value`.
-        for found, combine in self.totals:
-            found.store(combine(value, found[slot]), slot)

@@ -29,7 +29,7 @@ from tir_schedules.core.emission import ceil_div, choose, for_tiles, opaque_bloc
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
-from tir_schedules.product.dynamic.operand import OpenOperand
+from tir_schedules.product.open_operand import OpenOperand
 
 from .product import OpenIntegers, OpenProduct, PackedValues
 from .scores import KeyMask, OpenScores, key_mask_form

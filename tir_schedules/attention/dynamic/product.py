@@ -19,7 +19,7 @@ from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.activations import Activations
-from tir_schedules.product.dynamic.operand import Element, OpenOperand, PackedWords
+from tir_schedules.product.open_operand import Element, OpenOperand, PackedWords
 from tir_schedules.product.packed_operand import merged
 from tir_schedules.product.tile_stores import store_columns
 from tir_schedules.product.zero_points import Start, ZeroPoints

@@ -39,7 +39,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.activations import Activations
-from tir_schedules.product.dynamic.operand import OpenOperand
+from tir_schedules.product.open_operand import OpenOperand
 
 from .growing_cache import with_room
 from .product import OpenIntegers

@@ -32,8 +32,7 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations, InPlace
-from tir_schedules.product.batch_operands import StoredOperand
-from tir_schedules.product.packed_operand import PackedOperand, Shelf, widths_of
+from tir_schedules.product.packed_operand import PackedOperand, Shelf, StoredOperand, widths_of
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
@@ -201,7 +200,7 @@ class AttentionProgram:
         parts = self.problem.scores, self.problem.product
         for packed, part in zip((self.k, self.v), parts, strict=True):
             if is_integer(part) and ZeroPoints.of(part, packed.kernel).needs_column_sums:
-                packed.column_sums()
+                packed.add_up()
 
     def _stored(self, name: str, batch: Expr, k: int, n: int) -> StoredOperand:
         """k [d, n] or v [n, e] of one attention."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tvm.tirx.script.builder.ir as I
-from tvm import DataType, tirx
+from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.tile import Address
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,
+    Index,
     bind,
     constant,
     lanes_of,
@@ -28,13 +28,11 @@ from microkernels.vector.expressions import (
 from microkernels.vector.memory import transpose_block
 from tir_schedules.core.emission import ceil_div, choose, opaque_block
 from tir_schedules.core.extents import as_expr
-from tir_schedules.core.loop_nest import add, reduce_lanes
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
-from ..activations import Activations, Read, as_operand, converts
-from ..packed_operand import bits_for, element_of_packed, merged, widened
+from .packed_operand import bits_for, element_of_packed, merged, widened
 
-Element = Callable[[Expr | int, Expr | int], Expr]
+Element = Callable[[Index, Index], Expr]
 """(column, step of K), or the other way round -> where an element lies."""
 
 
@@ -62,7 +60,7 @@ class PackedWords:
     def _bits(self) -> int:
         return 16 if self.element == "uint16" else 8
 
-    def column_sum(self, vector: Expr | int) -> Expr:
+    def column_sum(self, vector: Index) -> Expr:
         """The sums of one vector of columns; int32."""
         assert self.sums is not None
         return self.sums[ramp(vector * self.lanes, self.lanes)]
@@ -74,7 +72,7 @@ class PackedWords:
             value = reinterpret_group(self.element, words, self.group)
         I.buffer_store(self.buffer, value, [ramp(at, self.group)])
 
-    def _add_up(self, vector: Expr | int, steps: Expr | int, start: Callable[[Expr], Expr]) -> None:
+    def _add_up(self, vector: Index, steps: Index, start: Callable[[Expr], Expr]) -> None:
         """Sums of a vector of columns, by the kernel's own products with ones."""
         assert self.sums is not None
         total = I.sblock_alloc_buffer((self.lanes,), "int32")
@@ -119,14 +117,14 @@ class OpenOperand(PackedWords):
         kernel: Microkernel,
         dtype: str,
         width: int,
-        k: Expr | int,
-        n: Expr | int,
-        vectors: Expr | int,
-        room: tuple[Expr | int, Expr | int],
+        k: Index,
+        n: Index,
+        vectors: Index,
+        room: tuple[Index, Index],
     ) -> None:
         super().__init__(kernel, dtype)
         self.width, self.k, self.n, self.vectors = width, k, n, vectors
-        self.steps: Expr | int = k
+        self.steps: Index = k
         if self.kr > 1:
             self.steps = (
                 -(-k // self.kr) if isinstance(k, int) else materialise(ceil_div(k, self.kr))
@@ -135,11 +133,11 @@ class OpenOperand(PackedWords):
         size = self.room * (ceil_div(room[0], self.kr) * self.group)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
 
-    def load(self, panel: Expr, width: Expr | int, step: Expr | int, j: Expr | int) -> Expr:
+    def load(self, panel: Expr, width: Index, step: Index, j: Index) -> Expr:
         """One vector of columns of a panel that begins with the vector `panel`."""
         return self.buffer[ramp(self._start(panel, width, step, j), self.group)]
 
-    def _start(self, panel: Expr, width: Expr | int, step: Expr | int, j: Expr | int) -> Expr:
+    def _start(self, panel: Expr, width: Index, step: Index, j: Index) -> Expr:
         return (panel * self.steps + (step * width + j)) * self.group
 
     def turn(self, source: Expr, element: Element) -> None:
@@ -151,8 +149,8 @@ class OpenOperand(PackedWords):
         whole, rest = _divided(self.k, self.kr)
         squares, left = _divided(whole, lanes)
 
-        def vector(columns: list[Expr], start: Callable[[Expr | int], Expr]) -> None:
-            def block(first: Expr | int, count: int) -> None:
+        def vector(columns: list[Expr], start: Callable[[Index], Expr]) -> None:
+            def block(first: Index, count: int) -> None:
                 rows = [bind(self._row(source, element, key, first, count)) for key in columns]
                 for i, value in enumerate(transpose_block(rows)[:count]):
                     self._put(start(first + i), value)
@@ -161,7 +159,7 @@ class OpenOperand(PackedWords):
                 with I.serial(squares) as square, opaque_block("square"):
                     block(square * lanes, lanes)
             behind = materialise(as_expr(squares * lanes))
-            steps: Expr | int = self.steps - behind
+            steps: Index = self.steps - behind
             if isinstance(left, int):
                 steps = int(rest > 0) if isinstance(rest, int) else steps
                 if left:
@@ -176,15 +174,13 @@ class OpenOperand(PackedWords):
     def gather(self, source: Expr, element: Element) -> None:
         """Packs elements that lie anywhere, one by one; `element` as of `turn`."""
 
-        def vector(columns: list[Expr], start: Callable[[Expr | int], Expr]) -> None:
+        def vector(columns: list[Expr], start: Callable[[Index], Expr]) -> None:
             with I.serial(self.steps) as step, opaque_block("step"):
                 self._gather_step(source, element, columns, step, start)
 
         self._for_vectors(vector)
 
-    def _for_vectors(
-        self, body: Callable[[list[Expr], Callable[[Expr | int], Expr]], None]
-    ) -> None:
+    def _for_vectors(self, body: Callable[[list[Expr], Callable[[Index], Expr]], None]) -> None:
         """Runs `body(columns, step of K -> where its words lie)` for each vector of columns."""
         lanes = self.lanes
         with opaque_block("pack"), I.serial(self.vectors) as vector, opaque_block("columns"):
@@ -199,7 +195,7 @@ class OpenOperand(PackedWords):
         element: Element,
         columns: list[Expr],
         step: Expr,
-        start: Callable[[Expr | int], Expr],
+        start: Callable[[Index], Expr],
     ) -> None:
         """One step of K of a vector of columns; 0 behind the last element of K."""
         kr, lanes, place = self.kr, self.lanes, bind(start(step))
@@ -236,7 +232,7 @@ class OpenOperand(PackedWords):
         panels, side = _divided(whole, width)
 
         def rows(step: Expr, valid: int) -> None:
-            def put(panel: Expr, wide: Expr | int, j: Expr | int, lanes_there: Expr | int) -> None:
+            def put(panel: Expr, wide: Index, j: Index, lanes_there: Index) -> None:
                 columns = Columns((panel + j) * lanes, lanes, lanes_there)
                 parts = [
                     self._words(source, element(step * kr + i, columns.start), columns)
@@ -279,9 +275,7 @@ class OpenOperand(PackedWords):
         most = tirx.const(self.width, "int32")
         return panel, materialise(tirx.Min(most, self.vectors - panel))
 
-    def _row(
-        self, source: Expr, element: Element, key: Expr, first: Expr | int, words: int
-    ) -> Expr:
+    def _row(self, source: Expr, element: Element, key: Expr, first: Index, words: int) -> Expr:
         """Some words of a column, in a vector of words of which the others hold anything."""
         if self.dtype == "float32" and self.element == "float32":
             columns = Columns(element(key, first), self.lanes, words)
@@ -313,14 +307,14 @@ class OpenPanel(OpenOperand):
         kernel: Microkernel,
         dtype: str,
         width: int,
-        k: Expr | int,
-        n: Expr | int,
-        vectors: Expr | int,
-        room: tuple[Expr | int, Expr | int],
+        k: Index,
+        n: Index,
+        vectors: Index,
+        room: tuple[Index, Index],
     ) -> None:
         super().__init__(kernel, dtype, width, k, n, vectors, (room[0], width * kernel.lanes))
 
-    def _start(self, panel: Expr | int, width: Expr | int, step: Expr | int, j: Expr | int) -> Expr:
+    def _start(self, panel: Index, width: Index, step: Index, j: Index) -> Expr:
         return as_expr(step * width + j) * self.group
 
     def pack(self, source: Expr, element: Element, panel: Expr, width: int) -> None:
@@ -331,7 +325,7 @@ class OpenPanel(OpenOperand):
         lanes, kr = self.lanes, self.kr
         steps, rest = _divided(self.k, kr)
 
-        def rows(step: Expr, valid: int, cut: Expr | int) -> None:
+        def rows(step: Expr, valid: int, cut: Index) -> None:
             for j in range(width):
                 columns = Columns((panel + j) * lanes, lanes, cut if j == width - 1 else lanes)
                 parts = [
@@ -340,7 +334,7 @@ class OpenPanel(OpenOperand):
                 ]
                 self._put(self._start(panel, width, step, j), merged(parts, kr))
 
-        def all_rows(cut: Expr | int) -> None:
+        def all_rows(cut: Index) -> None:
             if not isinstance(steps, int) or steps:
                 with I.serial(steps) as step, opaque_block("step"):
                     rows(step, kr, cut)
@@ -355,114 +349,10 @@ class OpenPanel(OpenOperand):
                 all_rows(lanes)
 
 
-def _divided(size: Expr | int, by: int) -> tuple[Expr | int, Expr | int]:
+def _divided(size: Index, by: int) -> tuple[Index, Index]:
     """(quotient, remainder) of a size, each in a register."""
     if isinstance(size, int):
         return divmod(size, by)
     if by == 1:
         return size, 0
     return materialise(I.floordiv(size, by)), materialise(I.floormod(size, by))
-
-
-# Of a staged block, which every panel of B reads anew: half of a small second-level cache.
-_BLOCK_BYTES = 128 << 10
-
-
-class OpenActivations(Activations):
-    """Activations of a product whose K is known at run time only: blocks of rows, staged.
-
-    As `Activations` that are staged, but rows are as long as K turns out to be, and a block has as
-    many of them as fit in cache.
-
-    The A operand.
-
-    Parameters
-    ----------
-    kernel, dtype, most_rows, read, contiguous, sums
-        As of Activations.
-    k : Expr
-        Elements of a row.
-    room : Expr
-        The same, as of `extents.allocated`.
-    tile_rows : int
-        Rows of a register tile; a block has as many at least.
-    """
-
-    def __init__(
-        self,
-        kernel: Microkernel,
-        dtype: str,
-        k: Expr,
-        room: Expr,
-        most_rows: int,
-        tile_rows: int,
-        read: Read,
-        contiguous: bool = True,
-        sums: bool = False,
-    ) -> None:
-        self.kernel, self.dtype, self.length, self.read = kernel, dtype, k, read
-        self.contiguous, self.vector = contiguous, kernel.lanes * kernel.kr
-        self.block: Expr = tirx.const(0, "int32")
-        elements = _BLOCK_BYTES // int(DataType(kernel.operand_dtype).itemsize)
-        self.stride = materialise(ceil_div(k, self.vector) * self.vector)
-        tiles = I.floordiv(elements, tirx.Max(self.stride, self.vector) * tile_rows)
-        self.rows_of_block = materialise(
-            tirx.Min(tirx.Max(tiles, 1) * tile_rows, tirx.const(most_rows, "int32"))
-        )
-        tile = ceil_div(room, self.vector) * (self.vector * tile_rows)
-        self.buffer = I.sblock_alloc_buffer(
-            (tirx.Max(tile, tirx.const(elements, "int32")),), kernel.operand_dtype, align=64
-        )
-        self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
-
-    def load(self, row: Expr, step: Expr | int) -> Expr | Address:
-        """kr elements of a row, as the kernel's `emit` takes them."""
-        at = self.within(row) * self.stride + step * self.kernel.kr
-        return self.kernel.a_operand(self.buffer, [at], 0)
-
-    def begin(self, block: Expr, rows: int | Expr) -> None:
-        """Stages a block of rows, and adds each up."""
-        self.block = block
-        with opaque_block("stage"), I.serial(rows) as row:
-            start = materialise(row * self.stride)
-            self._stage_row(bind(block + row), start)
-            if self.sums is not None:
-                self._sum_row(row, start)
-
-    def _stage_row(self, row: Expr, start: Expr) -> None:
-        """One row, padded with zeros."""
-        kernel = self.kernel
-        unit = kernel.lanes if converts(self.dtype, kernel) else self.vector
-        if not self.contiguous:
-            unit = 1
-        whole = materialise(I.floordiv(self.length, unit))
-
-        def put(first: Expr, valid: Expr | int) -> None:
-            columns = Columns(first, unit, valid)
-            value = as_operand(self.read(row, columns), self.dtype, kernel)
-            if columns.mask is not None:
-                value = tirx.Select(columns.mask, bind(value), like(0, value))
-            I.buffer_store(self.buffer, value, [ramp(start + first, unit)])
-
-        with I.serial(whole) as number, opaque_block("vector"):
-            put(bind(number * unit), unit)
-        left = materialise(I.floordiv(self.stride, unit) - whole)
-        with I.serial(left) as number, opaque_block("cut"):
-            first = materialise((whole + number) * unit)
-            if unit > 1:
-                put(first, materialise(self.length - first))
-            else:
-                zero = constant(0, kernel.operand_dtype, 1)
-                I.buffer_store(self.buffer, zero, [start + first])
-
-    def _sum_row(self, row: Expr, start: Expr) -> None:
-        """The sum of one row, by the kernel's own products with ones."""
-        assert self.sums is not None
-        kernel = self.kernel
-        total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
-        every = ramp(0, kernel.lanes)
-        I.buffer_store(total, constant(0, "int32", kernel.lanes), [every])
-        with I.serial(I.floordiv(self.stride, self.vector)) as vector, opaque_block("sum"):
-            value = self.buffer[ramp(start + vector * self.vector, self.vector)]
-            I.buffer_store(total, kernel.add_up(total[every], value), [every])
-        I.buffer_store(self.sums, reduce_lanes(bind(total[every]), add), [row])
