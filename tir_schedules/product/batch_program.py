@@ -68,7 +68,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, stor
 
 from .activations import Activations, InPlace, OpenActivations
 from .open_operand import OpenOperand, OpenPanel
-from .packed_operand import PackedOperand, Shelf, StoredOperand, widths_of
+from .packed_operand import PackedOperand, StoredOperand, packed_room, widths_of
 from .tile_loops import TileLoops
 from .tile_stores import direct_store, rest, store_columns
 from .zero_points import Start, ZeroPoints, named_inputs
@@ -194,7 +194,7 @@ class StaticProgram(_Program):
             if config.packs_first:
                 scope.enter_context(opaque_block("batch_matmul"))
                 layout = Panels(kernel, problem.k, problem.n, widths_of(self.panels))
-                self.shelf = Shelf.allocate(problem.batches, layout)
+                self.shelf = packed_room(problem.batches, layout)
                 pieces = self._packed(tirx.const(0, "int32")).pieces
                 tasks = problem.batches * pieces
                 with task_loop(tasks, config.parallel, "pack", config.threads) as task:
@@ -324,11 +324,9 @@ class DynamicProgram(_Program):
         room = allocated(problem.k), allocated(problem.n)
         k = problem.k if not is_open((problem.k,)) else self.k
         operand = OpenPanel if self.by_panel else OpenOperand
-        packed = operand(
-            kernel, problem.stored[1].dtype, config.vectors, k, self.n, self.vectors, room
-        )
+        packed = operand(self._stored_b(k, b_base), kernel, config.vectors, self.vectors, room)
         if not self.by_panel:
-            self._pack(packed, b_base)
+            packed.pack()
         height = min(config.rows, kernel.mr)
         activations = self._activations(max(config.m_block, height))
         start = self.start(k, packed, activations)
@@ -356,12 +354,11 @@ class DynamicProgram(_Program):
 
         wide = config.vectors
         if isinstance(packed, OpenPanel):
-            step_of_k = extent(problem.b.row)
             zero = tirx.const(0, "int32")
             activations.begin(zero, self.m)
 
             def whole_panel(vector: Expr, width: int) -> None:
-                packed.pack(self.b, lambda step, at: b_base + step * step_of_k + at, vector, width)
+                packed.pack_panel(vector, width)
                 panel(zero, self.m, vector, width)
 
             with I.serial(count) as number, opaque_block("panel"):
@@ -386,15 +383,25 @@ class DynamicProgram(_Program):
             most = activations.rows_of_block
         for_blocks(count, most, block)
 
-    def _pack(self, packed: OpenOperand, base: Expr) -> None:
+    def _stored_b(self, k: Index, base: Expr) -> StoredOperand:
+        """B of one batch."""
         strides = self.problem.b
         row, column = extent(strides.row), extent(strides.column)
+        contiguous = ""
+
+        def index(step: Index, at: Index) -> list[Expr]:
+            if contiguous == "columns":
+                return [base + step * row + at]
+            if contiguous == "steps":
+                return [base + at * column + step]
+            return [base + at * column + step * row]
+
         if strides.column == 1:
-            packed.copy(self.b, lambda step, at: base + step * row + at)
+            contiguous = "columns"
         elif strides.row == 1:
-            packed.turn(self.b, lambda at, step: base + at * column + step)
-        else:
-            packed.gather(self.b, lambda at, step: base + at * column + step * row)
+            contiguous = "steps"
+        dtype = self.problem.stored[1].dtype
+        return StoredOperand(self.b, dtype, k, self.n, index, contiguous)
 
     def _activations(self, rows: int) -> Activations:
         strides, dtype = self.problem.a, self.problem.stored[0].dtype

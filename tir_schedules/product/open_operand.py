@@ -30,47 +30,11 @@ from tir_schedules.core.emission import ceil_div, choose, opaque_block
 from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
-from .packed_operand import bits_for, element_of_packed, merged, widened
-
-Element = Callable[[Index, Index], Expr]
-"""(column, step of K), or the other way round -> where an element lies."""
+from .packed_operand import PackedWords, StoredOperand, merged, widened
 
 
-class PackedWords:
-    """What packed operands of any size have in common.
-
-    Parameters
-    ----------
-    kernel : Microkernel
-        The register tile that reads it.
-    dtype : str
-        Type of the elements in memory.
-    """
-
-    buffer: Expr
-
-    def __init__(self, kernel: Microkernel, dtype: str) -> None:
-        self.kernel, self.dtype = kernel, dtype
-        self.lanes, self.kr, self.group = kernel.lanes, kernel.kr, kernel.lanes * kernel.kr
-        self.element = element_of_packed(kernel)
-        self.word = "float32" if self.element == "float32" else f"uint{self._bits * self.kr}"
-        self.sums: Expr | None = None
-
-    @property
-    def _bits(self) -> int:
-        return 16 if self.element == "uint16" else 8
-
-    def column_sum(self, vector: Index) -> Expr:
-        """The sums of one vector of columns; int32."""
-        assert self.sums is not None
-        return self.sums[ramp(vector * self.lanes, self.lanes)]
-
-    def _put(self, at: Expr, words: Expr) -> None:
-        """Stores one vector of words, each the kr elements of a column."""
-        value = words
-        if self.element != "float32":
-            value = reinterpret_group(self.element, words, self.group)
-        I.buffer_store(self.buffer, value, [ramp(at, self.group)])
+class OpenWords(PackedWords):
+    """Packed operands of dynamic sizes; their source is flat."""
 
     def _add_up(self, vector: Index, steps: Index, start: Callable[[Expr], Expr]) -> None:
         """Sums of a vector of columns, by the kernel's own products with ones."""
@@ -83,29 +47,29 @@ class PackedWords:
             I.buffer_store(total, self.kernel.add_up(total[every], group), [every])
         I.buffer_store(self.sums, total[every], [ramp(vector * self.lanes, self.lanes)])
 
-    def _words(self, source: Expr, start: Expr, columns: Columns) -> Expr:
-        """A vector of columns in memory as the kernel multiplies them; 0 where there are none."""
-        value = load_vector(source, self.dtype, [], Columns(start, columns.lanes, columns.valid))
-        value = bits_for(value, self.dtype, self.kernel)
-        if columns.mask is not None:
-            value = bind(value)
-            value = tirx.Select(columns.mask, value, like(0, value))
-        return value
+    def _copied(self, step: Expr, valid: int, columns: Columns, at: Expr) -> None:
+        """Packs a vector of columns of some rows of a step; 0 where there are no columns."""
+        parts = []
+        for i in range(valid):
+            (start,) = self.source.index(step * self.kr + i, columns.start)
+            place = Columns(start, columns.lanes, columns.valid)
+            value = self._bits(load_vector(self.source.buffer, self.dtype, [], place))
+            if columns.mask is not None:
+                value = bind(value)
+                value = tirx.Select(columns.mask, value, like(0, value))
+            parts.append(value)
+        self._put(at, merged(parts, self.kr))
 
 
-class OpenOperand(PackedWords):
+class OpenOperand(OpenWords):
     """B [k, n], packed by the task that reads it.
 
     Parameters
     ----------
-    kernel : Microkernel
-        That multiplies it.
-    dtype : str
-        Of its elements.
+    source, kernel
+        As of `PackedWords`.
     width : int
         Vectors of a panel.
-    k, n : Expr or int
-        Steps of K, and columns.
     vectors : Expr or int
         Vectors of columns.
     room : tuple
@@ -114,24 +78,26 @@ class OpenOperand(PackedWords):
 
     def __init__(
         self,
+        source: StoredOperand,
         kernel: Microkernel,
-        dtype: str,
         width: int,
-        k: Index,
-        n: Index,
         vectors: Index,
         room: tuple[Index, Index],
     ) -> None:
-        super().__init__(kernel, dtype)
-        self.width, self.k, self.n, self.vectors = width, k, n, vectors
-        self.steps: Index = k
+        super().__init__(source, kernel)
+        self.width, self.k, self.n, self.vectors = width, source.k, source.n, vectors
+        self.steps = self.k
         if self.kr > 1:
-            self.steps = (
-                -(-k // self.kr) if isinstance(k, int) else materialise(ceil_div(k, self.kr))
-            )
+            known = isinstance(self.k, int)
+            self.steps = -(-self.k // self.kr) if known else materialise(ceil_div(self.k, self.kr))
         self.room = ceil_div(room[1], self.lanes)
         size = self.room * (ceil_div(room[0], self.kr) * self.group)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
+
+    def pack(self) -> None:
+        """Emits the loops that pack it."""
+        ways = {"columns": self._copy, "steps": self._turn}
+        ways.get(self.source.contiguous, self._gather)()
 
     def load(self, panel: Expr, width: Index, step: Index, j: Index) -> Expr:
         """One vector of columns of a panel that begins with the vector `panel`."""
@@ -140,10 +106,10 @@ class OpenOperand(PackedWords):
     def _start(self, panel: Expr, width: Index, step: Index, j: Index) -> Expr:
         return (panel * self.steps + (step * width + j)) * self.group
 
-    def turn(self, source: Expr, element: Element) -> None:
-        """Packs steps of K that lie next to each other: squares of words turn in registers.
+    def _turn(self) -> None:
+        """Steps of K that lie next to each other: squares of words turn in registers.
 
-        `element(column, step)` is where an element lies. Behind the last column, vectors repeat it.
+        Behind the last column, vectors repeat it.
         """
         lanes = self.lanes
         whole, rest = _divided(self.k, self.kr)
@@ -151,7 +117,7 @@ class OpenOperand(PackedWords):
 
         def vector(columns: list[Expr], start: Callable[[Index], Expr]) -> None:
             def block(first: Index, count: int) -> None:
-                rows = [bind(self._row(source, element, key, first, count)) for key in columns]
+                rows = [bind(self._row(key, first, count)) for key in columns]
                 for i, value in enumerate(transpose_block(rows)[:count]):
                     self._put(start(first + i), value)
 
@@ -167,16 +133,16 @@ class OpenOperand(PackedWords):
                 behind = behind + left
             if not isinstance(steps, int) or steps:
                 with I.serial(steps) as step, opaque_block("step"):
-                    self._gather_step(source, element, columns, behind + step, start)
+                    self._gather_step(columns, behind + step, start)
 
         self._for_vectors(vector)
 
-    def gather(self, source: Expr, element: Element) -> None:
-        """Packs elements that lie anywhere, one by one; `element` as of `turn`."""
+    def _gather(self) -> None:
+        """Elements that lie anywhere, one by one."""
 
         def vector(columns: list[Expr], start: Callable[[Index], Expr]) -> None:
             with I.serial(self.steps) as step, opaque_block("step"):
-                self._gather_step(source, element, columns, step, start)
+                self._gather_step(columns, step, start)
 
         self._for_vectors(vector)
 
@@ -189,19 +155,16 @@ class OpenOperand(PackedWords):
             columns = [bind(tirx.Min(vector * lanes + lane, last)) for lane in range(lanes)]
             body(columns, lambda step: self._start(panel, width, step, j))
 
-    def _gather_step(
-        self,
-        source: Expr,
-        element: Element,
-        columns: list[Expr],
-        step: Expr,
-        start: Callable[[Index], Expr],
-    ) -> None:
+    def _element(self, column: Expr, step: Index) -> Expr:
+        """An element in memory."""
+        return self.source.buffer[tuple(self.source.index(step, column))]
+
+    def _gather_step(self, columns: list[Expr], step: Expr, start: Callable[[Index], Expr]) -> None:
         """One step of K of a vector of columns; 0 behind the last element of K."""
         kr, lanes, place = self.kr, self.lanes, bind(start(step))
         if kr == 1:
             for lane, column in enumerate(columns):
-                value = bits_for(source[element(column, step)], self.dtype, self.kernel)
+                value = self._bits(self._element(column, step))
                 I.buffer_store(self.buffer, value, [place + lane])
             return
         stored = "uint16" if self.dtype == "bfloat16" else self.dtype
@@ -211,21 +174,19 @@ class OpenOperand(PackedWords):
             row = bind(step * kr + i)
             there = bind(tirx.Min(row, self.k - 1))
             for lane, column in enumerate(columns):
-                value = bfloat16.operand_bits(source[element(column, there)])
+                value = bfloat16.operand_bits(self._element(column, there))
                 I.buffer_store(held, value, [lane])
             vector = bind(held[ramp(0, lanes)])
-            found = bits_for(
-                bfloat16.from_bits(vector) if self.dtype == "bfloat16" else vector,
-                self.dtype,
-                self.kernel,
-            )
+            if self.dtype == "bfloat16":
+                vector = bfloat16.from_bits(vector)
+            found = self._bits(vector)
             parts.append(bind(tirx.Select(splat(row < self.k, lanes), found, like(0, found))))
         self._put(place, merged(parts, kr))
 
-    def copy(self, source: Expr, element: Element) -> None:
-        """Packs columns that lie next to each other: rows are copied, kr of them made words.
+    def _copy(self) -> None:
+        """Columns that lie next to each other: rows are copied, kr of them made words.
 
-        `element(step, column)` is where an element lies. Behind the last column there are zeros.
+        Behind the last column there are zeros.
         """
         lanes, kr, width = self.lanes, self.kr, self.width
         whole, left = _divided(self.n, lanes)
@@ -234,11 +195,7 @@ class OpenOperand(PackedWords):
         def rows(step: Expr, valid: int) -> None:
             def put(panel: Expr, wide: Index, j: Index, lanes_there: Index) -> None:
                 columns = Columns((panel + j) * lanes, lanes, lanes_there)
-                parts = [
-                    self._words(source, element(step * kr + i, columns.start), columns)
-                    for i in range(valid)
-                ]
-                self._put(self._start(panel, wide, step, j), merged(parts, kr))
+                self._copied(step, valid, columns, self._start(panel, wide, step, j))
 
             if not isinstance(panels, int) or panels:
                 with I.serial(panels) as number, opaque_block("panel"):
@@ -275,17 +232,19 @@ class OpenOperand(PackedWords):
         most = tirx.const(self.width, "int32")
         return panel, materialise(tirx.Min(most, self.vectors - panel))
 
-    def _row(self, source: Expr, element: Element, key: Expr, first: Index, words: int) -> Expr:
+    def _row(self, key: Expr, first: Index, words: int) -> Expr:
         """Some words of a column, in a vector of words of which the others hold anything."""
         if self.dtype == "float32" and self.element == "float32":
-            columns = Columns(element(key, first), self.lanes, words)
-            return load_vector(source, "float32", [], columns)
+            (start,) = self.source.index(first, key)
+            columns = Columns(start, self.lanes, words)
+            return load_vector(self.source.buffer, "float32", [], columns)
         count = words * self.kr
-        elements = source[ramp(element(key, first * self.kr), count)]
+        (start,) = self.source.index(first * self.kr, key)
+        elements = self.source.buffer[ramp(start, count)]
         if self.dtype == "float32" and count % self.lanes:
             # Rounding part of a vector takes LLVM seconds.
             elements = widened(elements, count + -count % self.lanes)
-        row = bits_for(elements, self.dtype, self.kernel)
+        row = self._bits(elements)
         if self.element == "float32":
             return widened(row, self.lanes)
         return widened(reinterpret_group(self.word, row, lanes_of(row) // self.kr), self.lanes)
@@ -304,35 +263,26 @@ class OpenPanel(OpenOperand):
 
     def __init__(
         self,
+        source: StoredOperand,
         kernel: Microkernel,
-        dtype: str,
         width: int,
-        k: Index,
-        n: Index,
         vectors: Index,
         room: tuple[Index, Index],
     ) -> None:
-        super().__init__(kernel, dtype, width, k, n, vectors, (room[0], width * kernel.lanes))
+        super().__init__(source, kernel, width, vectors, (room[0], width * kernel.lanes))
 
     def _start(self, panel: Index, width: Index, step: Index, j: Index) -> Expr:
         return as_expr(step * width + j) * self.group
 
-    def pack(self, source: Expr, element: Element, panel: Expr, width: int) -> None:
-        """Packs the panel that begins with a vector; `element` as of `copy`.
-
-        Behind the last column there are zeros.
-        """
+    def pack_panel(self, panel: Expr, width: int) -> None:
+        """Packs the panel that begins with a vector; behind the last column there are zeros."""
         lanes, kr = self.lanes, self.kr
         steps, rest = _divided(self.k, kr)
 
         def rows(step: Expr, valid: int, cut: Index) -> None:
             for j in range(width):
                 columns = Columns((panel + j) * lanes, lanes, cut if j == width - 1 else lanes)
-                parts = [
-                    self._words(source, element(step * kr + i, columns.start), columns)
-                    for i in range(valid)
-                ]
-                self._put(self._start(panel, width, step, j), merged(parts, kr))
+                self._copied(step, valid, columns, self._start(panel, width, step, j))
 
         def all_rows(cut: Index) -> None:
             if not isinstance(steps, int) or steps:

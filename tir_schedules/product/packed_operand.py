@@ -69,32 +69,56 @@ class StoredOperand:
 
     buffer: Expr
     dtype: str
-    k: int
-    n: int
+    k: Index
+    n: Index
     index: Callable[[Index, Index], list[Expr]]
     contiguous: str
 
 
-@dataclass(frozen=True)
-class Shelf:
-    """Packed operands of one layout, one behind the other.
+def packed_room(count: int, layout: Panels) -> Expr:
+    """A buffer for so many packed operands, one behind the other, in the current block."""
+    element = element_of_packed(layout.kernel)
+    return I.sblock_alloc_buffer((count * layout.size,), element, align=64)
 
-    Attributes
+
+class PackedWords:
+    """What packed operands of static and dynamic sizes have in common.
+
+    Parameters
     ----------
-    buffer : buffer
-        Of one dimension.
+    source : StoredOperand
+        The operand in memory.
+    kernel : Microkernel
+        The register tile that reads it.
     """
 
     buffer: Expr
 
-    @staticmethod
-    def allocate(count: int, layout: Panels) -> Shelf:
-        """Room for so many, in the current block."""
-        element = element_of_packed(layout.kernel)
-        return Shelf(I.sblock_alloc_buffer((count * layout.size,), element, align=64))
+    def __init__(self, source: StoredOperand, kernel: Microkernel) -> None:
+        self.source, self.kernel, self.dtype = source, kernel, source.dtype
+        self.lanes, self.kr, self.group = kernel.lanes, kernel.kr, kernel.lanes * kernel.kr
+        self.element = element_of_packed(kernel)
+        bits = 16 if self.element == "uint16" else 8
+        self.word = "float32" if self.element == "float32" else f"uint{bits * self.kr}"
+        self.sums: Expr | None = None
+
+    def column_sum(self, vector: Index) -> Expr:
+        """The sums of one vector of columns; int32."""
+        assert self.sums is not None
+        return self.sums[ramp(vector * self.lanes, self.lanes)]
+
+    def _bits(self, value: Expr) -> Expr:
+        return bits_for(value, self.dtype, self.kernel)
+
+    def _put(self, at: Index, words: Expr) -> None:
+        """Stores one vector of words, each the kr elements of a column."""
+        value = words
+        if self.element != "float32":
+            value = reinterpret_group(self.element, words, self.group)
+        I.buffer_store(self.buffer, value, [ramp(at, self.group)])
 
 
-class PackedOperand:
+class PackedOperand(PackedWords):
     """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
 
     Elements are converted to what the kernel multiplies on the way: f32 to bfloat16 or float16,
@@ -108,8 +132,8 @@ class PackedOperand:
         The register tile.
     panels : sequence of Group
         How the vectors of columns are cut into panels.
-    shelf : Shelf or None
-        Where it lies among others; None: in a buffer of its own.
+    shelf : Buffer or None
+        Where it lies among others (`packed_room`); None: in a buffer of its own.
     number : Expr or int
         Its place there.
     by_panel : bool
@@ -121,24 +145,17 @@ class PackedOperand:
         source: StoredOperand,
         kernel: Microkernel,
         panels: Sequence[Group],
-        shelf: Shelf | None = None,
+        shelf: Expr | None = None,
         number: Index = 0,
         by_panel: bool = False,
     ) -> None:
-        self.source, self.kernel, self.panels = source, kernel, panels
-        self.by_panel = by_panel
-        self.dtype = source.dtype
-        self.lanes, self.kr = kernel.lanes, kernel.kr
+        super().__init__(source, kernel)
+        self.panels, self.by_panel = panels, by_panel
         self.layout = Panels(kernel, source.k, source.n, widths_of(panels))
         self.steps = self.layout.steps
-        self.group = self.lanes * self.kr
-        self.element = element_of_packed(kernel)
         self.base: Index = 0 if shelf is None else number * self.layout.size
-        if shelf is None:
-            held = replace(self.layout, widths=(max(self.layout.widths),))
-            shelf = Shelf.allocate(1, held if by_panel else self.layout)
-        self.buffer = shelf.buffer
-        self.sums: Expr | None = None
+        held = replace(self.layout, widths=(max(self.layout.widths),)) if by_panel else self.layout
+        self.buffer = packed_room(1, held) if shelf is None else shelf
 
     def load(self, panel: Index, width: int, step: Index, j: Index) -> Expr | Address:
         """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
@@ -171,11 +188,6 @@ class PackedOperand:
 
         with opaque_block("sums"):
             for_groups(self.panels, panel)
-
-    def column_sum(self, vector: Index) -> Expr:
-        """The sums of one vector of columns; int32."""
-        assert self.sums is not None
-        return self.sums[ramp(vector * self.lanes, self.lanes)]
 
     def pack(self) -> None:
         """Emits the loops that pack it."""
@@ -278,17 +290,6 @@ class PackedOperand:
                 functools.partial(emit, j),
             )
 
-    def _bits(self, value: Expr) -> Expr:
-        return bits_for(value, self.dtype, self.kernel)
-
-    def _put(self, panel: Index, width: Index, step: Expr, j: Index, words: Expr) -> None:
-        """Stores one vector of words, each the kr elements of a column."""
-        value = words
-        if self.kernel.b_dtype != "float32":
-            value = reinterpret_group(self.element, words, self.group)
-        offset = self._start(panel, width, step, j)
-        I.buffer_store(self.buffer, value, [ramp(offset, self.group)])
-
     def _copy(self, panel: Index, width: int) -> None:
         """Columns stored next to each other: kr rows are merged into words."""
         if self._whole_steps:
@@ -315,7 +316,7 @@ class PackedOperand:
                 place = Columns(start, columns.lanes, columns.valid)
                 row = load_vector(self.source.buffer, self.dtype, leading, place)
                 parts.append(self._bits(row))
-            self._put(panel, width, step, j, merged(parts, self.kr))
+            self._put(self._start(panel, width, step, j), merged(parts, self.kr))
 
         self._each_vector(panel, width, put)
 
@@ -325,8 +326,7 @@ class PackedOperand:
 
     def _turn_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
         lanes, kr, k = self.lanes, self.kr, self.source.k
-        bits = {"int8": 8, "uint8": 8, "uint16": 16}.get(self.element)
-        word = "float32" if bits is None else f"uint{bits * kr}"
+        word = self.word
 
         def block(step: Expr, words: int) -> None:
             rows = []
@@ -344,7 +344,7 @@ class PackedOperand:
                     row = reinterpret_group(word, row, lanes_of(row) // kr)
                 rows.append(bind(widened(row, lanes)))
             for i, value in enumerate(transpose_block(rows)[:words]):
-                self._put(panel, width, step + i, j, value)
+                self._put(self._start(panel, width, step + i, j), value)
 
         whole = k // kr
         if whole >= lanes:

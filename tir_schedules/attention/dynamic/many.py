@@ -30,6 +30,7 @@ from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.open_operand import OpenOperand
+from tir_schedules.product.packed_operand import StoredOperand
 
 from .product import OpenIntegers, OpenProduct, PackedValues
 from .scores import KeyMask, OpenScores, key_mask_form
@@ -99,19 +100,28 @@ class OpenMany:
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
         room = allocated(problem.n)
         scores_kernel, product_kernel, types = self.scores_kernel, self.product_kernel, self.types
-        k = OpenOperand(
-            scores_kernel,
+        keys = StoredOperand(
+            self.buffers["k"],
             types["k"],
-            config.score_vectors,
             problem.d,
             self.n,
-            self.keys,
-            (problem.d, room),
+            lambda d, key: [problem.element("k", k_base, key, d)],
+            "steps",
         )
-        k.turn(self.buffers["k"], lambda key, d: problem.element("k", k_base, key, d))
+        k_room = (problem.d, room)
+        k = OpenOperand(keys, scores_kernel, config.score_vectors, self.keys, k_room)
+        k.pack()
         panels = balanced(self.out_vectors, config.product_vectors)
-        v = PackedValues(product_kernel, types["v"], panels, problem.e, self.n, room)
-        v.pack(self.buffers["v"], lambda key, e: problem.element("v", v_base, key, e))
+        values = StoredOperand(
+            self.buffers["v"],
+            types["v"],
+            self.n,
+            problem.e,
+            lambda key, e: [problem.element("v", v_base, key, e)],
+            "columns",
+        )
+        v = PackedValues(values, product_kernel, panels, room)
+        v.pack()
         integers = OpenIntegers(problem, scores_kernel, product_kernel)
         integers.add_up(k, v)
         queries = self._queries(integers)

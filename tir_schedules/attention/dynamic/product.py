@@ -15,12 +15,13 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.attention.tiled.softmax import Band
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
+from tir_schedules.core.extents import as_expr
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.activations import Activations
-from tir_schedules.product.open_operand import Element, OpenOperand, PackedWords
-from tir_schedules.product.packed_operand import merged
+from tir_schedules.product.open_operand import OpenOperand, OpenWords
+from tir_schedules.product.packed_operand import StoredOperand
 from tir_schedules.product.tile_stores import store_columns
 from tir_schedules.product.zero_points import Start, ZeroPoints
 
@@ -187,7 +188,7 @@ def _points(part: Region, kernel: Microkernel) -> ZeroPoints | None:
     return ZeroPoints.of(part, kernel) if is_integer(part) else None
 
 
-class PackedValues(PackedWords):
+class PackedValues(OpenWords):
     """v of one attention, packed for register tiles; the number of keys is known at run time only.
 
         panels of columns, each [keys / kr][columns of the panel][kr]
@@ -198,30 +199,24 @@ class PackedValues(PackedWords):
 
     Parameters
     ----------
-    kernel : Microkernel
-        Of the product.
-    dtype : str
-        Of v.
+    source, kernel
+        As of `PackedWords`.
     panels : sequence of Group
         How the vectors of columns are cut.
-    e : int
-        Columns.
-    n, room : Expr
-        Keys, and as of `extents.allocated`.
+    room : Expr
+        The number of keys as of `extents.allocated`.
     """
 
     def __init__(
         self,
+        source: StoredOperand,
         kernel: Microkernel,
-        dtype: str,
         panels: Sequence[Group],
-        e: int,
-        n: Expr,
         room: Expr | int,
     ) -> None:
-        super().__init__(kernel, dtype)
-        self.panels, self.e, self.n = panels, e, n
-        self.steps = n if self.kr == 1 else materialise(ceil_div(n, self.kr))
+        super().__init__(source, kernel)
+        self.panels, self.n = panels, as_expr(source.k)
+        self.steps = self.n if self.kr == 1 else materialise(ceil_div(self.n, self.kr))
         self.columns = sum(group.count * group.size for group in panels) * self.lanes
         size = ceil_div(room, self.kr) * (self.columns * self.kr)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
@@ -233,21 +228,19 @@ class PackedValues(PackedWords):
     def _start(self, panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr:
         return (panel * self.steps + (step * width + j)) * self.group
 
-    def pack(self, source: Expr, element: Element) -> None:
+    def pack(self) -> None:
         """Emits the loops that pack it: rows are copied, kr of them merged into words."""
+        columns_of_v = self.source.n
+        assert isinstance(columns_of_v, int)
 
         def rows(step: Expr, valid: int) -> None:
             def panel(start: Expr | int, width: int) -> None:
                 for j in range(width):
 
                     def put(columns: Columns, j: int = j) -> None:
-                        parts = [
-                            self._words(source, element(step * self.kr + i, columns.start), columns)
-                            for i in range(valid)
-                        ]
-                        self._put(self._start(start, width, step, j), merged(parts, self.kr))
+                        self._copied(step, valid, columns, self._start(start, width, step, j))
 
-                    store_columns(self.e, self.lanes, start + j, j == width - 1, put)
+                    store_columns(columns_of_v, self.lanes, start + j, j == width - 1, put)
 
             for_groups(self.panels, panel)
 

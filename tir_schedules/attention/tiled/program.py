@@ -32,7 +32,12 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations, InPlace
-from tir_schedules.product.packed_operand import PackedOperand, Shelf, StoredOperand, widths_of
+from tir_schedules.product.packed_operand import (
+    PackedOperand,
+    StoredOperand,
+    packed_room,
+    widths_of,
+)
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
@@ -104,7 +109,7 @@ class AttentionProgram:
         self.scores_kernel, self.product_kernel = kernels
         self.scores_epilogue, self.product_epilogue = scores_epilogue, product_epilogue
         self.prefetches, self.next_rows = prefetches, NextRows(problem, buffers)
-        self.shelves: dict[str, Shelf] = {}
+        self.shelves: dict[str, Expr] = {}
         self.lanes, self.unit = isa.f32_lanes, row_unit(kernels)
         self.key_vectors = math.ceil(problem.n / self.lanes)
         self.out_vectors = math.ceil(problem.e / self.lanes)
@@ -141,7 +146,7 @@ class AttentionProgram:
     def make_shelves(self, count: int) -> None:
         """Room for so many packed k and v."""
         self.shelves = {
-            name: Shelf.allocate(count, Panels(kernel, k, n, widths_of(panels)))
+            name: packed_room(count, Panels(kernel, k, n, widths_of(panels)))
             for name, (kernel, k, n, panels) in self._cuts.items()
         }
         self._find(tirx.const(0, "int32"))
