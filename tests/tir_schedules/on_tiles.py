@@ -14,7 +14,7 @@ from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.product_plan import TileConfig, is_integer, quantized_dtype
 from tir_schedules.core.region import Region
 from tir_schedules.product.batch_matmul import BatchMatmulConfig, BatchProblem
-from tir_schedules.product.matmul_config import MatmulConfig, dimensions, shares_k
+from tir_schedules.product.tile_config import MatmulConfig, dimensions, shares_k
 
 BLOCKS = ("32x32", "16x64")
 

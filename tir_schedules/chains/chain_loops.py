@@ -21,9 +21,9 @@ from tir_schedules.core.emission import for_blocks, for_groups, opaque_block, op
 from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
-from tir_schedules.product.matmul_config import MatmulConfig
-from tir_schedules.product.matmul_config import check as check_matmul
 from tir_schedules.product.matmul_product import MatmulProduct
+from tir_schedules.product.tile_config import MatmulConfig
+from tir_schedules.product.tile_config import check as check_matmul
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig, for_rows, share_rows

@@ -37,7 +37,7 @@ from tir_schedules.cost.parallel import (
 )
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product.best_grid import OPEN_ROWS
-from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.tile_config import MatmulConfig
 
 from .packing import sources_of
 from .parts import PartConfig, Share, alone, of_rows, tasks_of, weight_bytes_of

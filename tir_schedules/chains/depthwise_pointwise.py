@@ -63,8 +63,8 @@ from tir_schedules.cost.parallel import kind_of
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.dynamic_rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, product_of
-from tir_schedules.product.matmul_config import dimensions, plan_of
 from tir_schedules.product.matmul_product import MatmulProduct
+from tir_schedules.product.tile_config import dimensions, plan_of
 from tir_schedules.product.zero_points import named_inputs
 from tir_schedules.rows.normalize_view import reshaped
 

@@ -42,8 +42,8 @@ from tir_schedules.cost.parallel import (
     on_threads,
 )
 from tir_schedules.product import matmul
-from tir_schedules.product.matmul_config import MatmulConfig
-from tir_schedules.product.matmul_config import check as check_matmul
+from tir_schedules.product.tile_config import MatmulConfig
+from tir_schedules.product.tile_config import check as check_matmul
 
 from .cost import STORE_TRANSFERS
 from .mlp_chain_config import with_rows

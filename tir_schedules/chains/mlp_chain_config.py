@@ -24,8 +24,8 @@ from tir_schedules.core.config import Config, check_numbers, check_numbers_or_al
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product import matmul
-from tir_schedules.product.matmul_config import MatmulConfig, dimensions
-from tir_schedules.product.matmul_config import check as check_matmul
+from tir_schedules.product.tile_config import MatmulConfig, dimensions
+from tir_schedules.product.tile_config import check as check_matmul
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize_view import NORM_OPS

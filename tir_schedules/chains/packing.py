@@ -18,7 +18,7 @@ from tir_schedules.core.attributes import Source, Sources, attribute_text
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Packing, template_for
-from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.tile_config import MatmulConfig
 
 
 class PartsConfig(Protocol):

@@ -25,7 +25,7 @@ from tir_schedules.epilogue.epilogue import (
     rows_and_columns,
 )
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
-from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize import default_config as normalize_config
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -177,6 +177,46 @@ def item_operands(region: Region) -> set[int]:
     return {step.args[0] - 1 for step in region.epilogue if step.op == "item"}
 
 
+Merged = Callable[[Sequence[int]], tuple[int, ...]]
+
+
+def _merging(region: Region, kept: int, row: object = None) -> tuple[Merged, list[Tensor]]:
+    """(shape -> that of as few dimensions as possible, its operands as they are then).
+
+    The last `kept` dimensions stay, and an axis from which on there are `row` elements begins anew.
+    Single elements are read of some operands, which stay as they are, as do scalars.
+    """
+    output, listed = region.output.shape, item_operands(region)
+    padded = {
+        number: (1,) * (len(output) - len(tensor.shape)) + tensor.shape
+        for number, tensor in enumerate(region.operands)
+        if number not in listed and tensor.shape
+    }
+    groups: list[list[int]] = []
+    kinds: list[list[bool]] = []
+    for axis, size in enumerate(output[: len(output) - kept]):
+        if size == 1:
+            continue
+        kind = [shape[axis] == 1 for shape in padded.values()]
+        if kinds and kinds[-1] == kind and (row is None or math.prod(output[axis:]) != row):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            kinds.append(kind)
+
+    def merged(shape: Sequence[int]) -> tuple[int, ...]:
+        last = shape[len(shape) - kept :]
+        return (*(math.prod(shape[axis] for axis in group) for group in groups), *last)
+
+    operands = [
+        Tensor(merged(padded[number]), tensor.dtype, tensor.constant)
+        if number in padded
+        else tensor
+        for number, tensor in enumerate(region.operands)
+    ]
+    return merged, operands
+
+
 def collapsed(region: Region) -> Region:
     """The region with as few dimensions as possible; its output has at least one.
 
@@ -185,41 +225,19 @@ def collapsed(region: Region) -> Region:
     region : Region
         Elementwise: its first input has the shape of the output, every operand broadcasts to it.
     """
-    output = region.output.shape
-    listed = item_operands(region)
-    padded = {
-        number: (1,) * (len(output) - len(tensor.shape)) + tensor.shape
-        for number, tensor in enumerate(region.operands)
-        if number not in listed
-    }
-    groups: list[list[int]] = []
-    kinds: list[list[bool]] = []
-    row = region.attrs.get("row")
-    for axis, extent in enumerate(output):
-        kind = [shape[axis] == 1 for shape in padded.values()]
-        if extent == 1:
-            continue
-        if kinds and kind == kinds[-1] and math.prod(output[axis:]) != row:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-            kinds.append(kind)
-
-    def merged(shape: Sequence[int]) -> tuple[int, ...]:
-        return tuple(math.prod(shape[axis] for axis in group) for group in groups)
-
-    def seen(number: int, tensor: Tensor) -> Tensor:
-        if number in listed:
-            return tensor
-        shape = () if tensor.size == 1 else merged(padded[number])
-        return Tensor(shape, tensor.dtype, tensor.constant)
-
-    x = region.inputs[0]
-    flat = merged(output) or (1,)
+    merged, operands = _merging(region, 0, region.attrs.get("row"))
+    listed, x = item_operands(region), region.inputs[0]
+    flat = merged(region.output.shape) or (1,)
+    seen = (
+        tensor
+        if number in listed or tensor.size != 1
+        else Tensor((), tensor.dtype, tensor.constant)
+        for number, tensor in enumerate(operands)
+    )
     return region.replace(
         inputs=(Tensor(flat, x.dtype, x.constant), *region.inputs[1:]),
         output=Tensor(flat, region.output.dtype),
-        operands=tuple(seen(number, tensor) for number, tensor in enumerate(region.operands)),
+        operands=tuple(seen),
     )
 
 
@@ -237,37 +255,9 @@ def flat_rows(region: Region, kept: int = 1) -> Region:
 
     The last `kept` dimensions stay. Its inputs are left as they are.
     """
-    output = region.output.shape
-    listed = item_operands(region)
-    padded = {
-        number: (1,) * (len(output) - len(tensor.shape)) + tensor.shape
-        for number, tensor in enumerate(region.operands)
-        if number not in listed and tensor.shape
-    }
-    groups: list[list[int]] = []
-    kinds: list[list[bool]] = []
-    for axis, size in enumerate(output[:-kept]):
-        if size == 1:
-            continue
-        kind = [shape[axis] == 1 for shape in padded.values()]
-        if kinds and kinds[-1] == kind:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-            kinds.append(kind)
-
-    def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (*(math.prod(shape[axis] for axis in group) for group in groups), *shape[-kept:])
-
-    operands = [
-        Tensor(merged(padded[number]), tensor.dtype, tensor.constant)
-        if number in padded
-        else tensor
-        for number, tensor in enumerate(region.operands)
-    ]
-    return region.replace(
-        output=Tensor(merged(output), region.output.dtype), operands=tuple(operands)
-    )
+    merged, operands = _merging(region, kept)
+    output = Tensor(merged(region.output.shape), region.output.dtype)
+    return region.replace(output=output, operands=tuple(operands))
 
 
 def as_matrix(tensor: Tensor) -> Tensor:

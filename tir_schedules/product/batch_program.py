@@ -70,7 +70,7 @@ from .activations import Activations, InPlace, OpenActivations
 from .open_operand import OpenOperand, OpenPanel
 from .packed_operand import PackedOperand, StoredOperand, packed_room, widths_of
 from .tile_loops import TileLoops
-from .tile_stores import direct_store, rest, store_columns
+from .tile_products import direct_store, rest, store_columns
 from .zero_points import Start, ZeroPoints, named_inputs
 
 

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
@@ -15,7 +15,6 @@ from tvm import tirx
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Expr, Index, bind, constant, ramp, splat
 from microkernels.vector.memory import ARRIVAL_LLVM_IR, count_arrival
@@ -75,7 +74,7 @@ def best_grid(
     steps, n_vectors = kernel.steps(k), math.ceil(n / kernel.lanes)
     k_units = 1 if k_unit is None else math.ceil(steps / k_unit)
     whole = (m, n_vectors, k_units)
-    cost = _GridCost(kernel, tile, whole, k, machine, alone)
+    cost = _GridCost(tile, whole, k, machine, alone)
     threads = list(halves(machine.threads))
     found = choose_thread_grid((m, n_vectors, 1), threads, cost.of_tiles)
     even = choose_thread_grid(whole, threads, cost.of_pieces)
@@ -109,9 +108,7 @@ def open_grid(
         return {}
     kernel = microkernel_named(tile["kernel"])
     n_vectors = math.ceil(n / kernel.lanes)
-    costs = [
-        _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows) for rows in sizes
-    ]
+    costs = [_GridCost(tile, (rows, n_vectors, 1), k, machine, alone * rows) for rows in sizes]
     tried = [(1, 1), *grids_of(halves(machine.threads))]
     grids = sorted({(rows, min(columns, n_vectors)) for rows, columns in tried})
 
@@ -132,7 +129,7 @@ def open_grid(
     threads_m, threads_n = min(grids, key=time)
     gain, most, whole = 0.0, 0.0, 0
     for rows in range(below + 1, MOST_WHOLE_ROWS + 1):
-        cost = _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows)
+        cost = _GridCost(tile, (rows, n_vectors, 1), k, machine, alone * rows)
         by_rows = cost.of_pieces((min(threads_m, rows), threads_n, 1))
         gain += math.log(by_rows / cost.of_pieces(along_columns((threads_m, threads_n))))
         if gain > most:
@@ -143,6 +140,7 @@ def open_grid(
     return {**grid, "alone_rows": below}
 
 
+@dataclass
 class _GridCost:
     """Microseconds of a product on grids of threads.
 
@@ -151,10 +149,8 @@ class _GridCost:
     Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
     fitted constants. Sums of shares of K come from the cores that wrote them.
 
-    Parameters
+    Attributes
     ----------
-    kernel : Microkernel
-        What multiplies.
     tile : dict
         Fields of a TileConfig.
     whole : tuple
@@ -167,22 +163,22 @@ class _GridCost:
         The products on one thread.
     """
 
-    def __init__(
-        self,
-        kernel: Microkernel,
-        tile: dict[str, Any],
-        whole: Box,
-        k: int,
-        machine: Machine,
-        alone_us: float,
-    ) -> None:
-        self.rows, self.vectors = tile["rows"], tile["vectors"]
-        self.kernel, self.whole, self.k, self.machine = kernel, whole, k, machine
-        self.alone_us = alone_us
-        self.rate, self.latency = product_rate(kernel, machine), machine.fma_latency
-        self.column = 4.0 * kernel.lanes * kernel.steps(k)  # bytes of a vector of columns
-        self.streamed = self.column * whole[1] > machine.l2_bytes // 2
+    tile: dict[str, Any]
+    whole: Box
+    k: int
+    machine: Machine
+    alone_us: float
+
+    def __post_init__(self) -> None:
+        self.rows, self.vectors = self.tile["rows"], self.tile["vectors"]
+        self.kernel = microkernel_named(self.tile["kernel"])
+        self.rate = product_rate(self.kernel, self.machine)
+        self.latency = self.machine.fma_latency
+        # Bytes of a vector of columns.
+        self.column = 4.0 * self.kernel.lanes * self.kernel.steps(self.k)
+        self.streamed = self.column * self.whole[1] > self.machine.l2_bytes // 2
         self.cycles = functools.cache(self._cycles)
+        machine = self.machine
         self.rates = functools.cache(lambda n: (machine.l3_rate(n), machine.fork_us(n)))
 
     def of_tiles(self, grid: Box) -> float:
@@ -290,45 +286,30 @@ class ThreadGrid:
     def emit(self, task: Expr, loops: TileLoops) -> None:
         """The loops over one thread's share."""
         block = task if self.threads_k == 1 else bind(I.floormod(task, self.blocks))
-        for_share(
-            self.rows,
-            I.floormod(block, self.threads_m),
-            lambda row, rows: for_share(
-                self.columns,
-                I.floordiv(block, self.threads_m),
-                lambda vector, vectors: self._block(task, block, loops, row, rows, vector, vectors),
-            ),
-        )
 
-    def _block(
-        self,
-        task: Expr,
-        block: Expr,
-        loops: TileLoops,
-        row: Expr,
-        rows: int,
-        vector: Expr,
-        vectors: int,
-    ) -> None:
-        """A block of results, or a share of its sums."""
-        if self.threads_k == 1:
-            loops.emit(row, rows, vector, vectors)
-            return
-        number = bind(I.floordiv(task, self.blocks))
-        partial = self._partial(loops, number)
-        for_share(
-            self.steps,
-            number,
-            lambda first, steps: replace(partial, share=(first, steps)).emit(
-                row, rows, vector, vectors
-            ),
-        )
-        with opaque_block("arrive"):
-            before = I.sblock_alloc_buffer((1,), "int32")
-            zero = tirx.const(0, "int32")
-            I.buffer_store(before, count_arrival(self.counters[block * _LINE]), [zero])
-            with I.If(before[zero] == self.threads_k - 1), I.Then():
-                self._add(loops, row, rows, vector, vectors)
+        def part(row: Expr, rows: int, vector: Expr, vectors: int) -> None:
+            if self.threads_k == 1:
+                loops.emit(row, rows, vector, vectors)
+                return
+            number = bind(I.floordiv(task, self.blocks))
+            partial = self._partial(loops, number)
+
+            def share(first: Expr, steps: int) -> None:
+                replace(partial, share=(first, steps)).emit(row, rows, vector, vectors)
+
+            for_share(self.steps, number, share)
+            with opaque_block("arrive"):
+                before = I.sblock_alloc_buffer((1,), "int32")
+                zero = tirx.const(0, "int32")
+                I.buffer_store(before, count_arrival(self.counters[block * _LINE]), [zero])
+                with I.If(before[zero] == self.threads_k - 1), I.Then():
+                    self._add(loops, row, rows, vector, vectors)
+
+        def in_columns(row: Expr, rows: int) -> None:
+            number = I.floordiv(block, self.threads_m)
+            for_share(self.columns, number, functools.partial(part, row, rows))
+
+        for_share(self.rows, I.floormod(block, self.threads_m), in_columns)
 
     def _partial(self, loops: TileLoops, number: Expr) -> TileLoops:
         """The loops that store sums of the share `number`; the first one has the start."""

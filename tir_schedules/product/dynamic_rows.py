@@ -40,11 +40,10 @@ from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.placement import Claims, claimed_shares
 from tir_schedules.core.product_plan import ProductPlan
 
-from .matmul_config import MatmulConfig
 from .prefetch import FEW_ROWS, DynamicPrefetch, streams
+from .tile_config import MatmulConfig
 from .tile_loops import TileLoops
-from .tile_products import TileContext, wide_product_of
-from .tile_stores import LONG_EPILOGUE, rest
+from .tile_products import LONG_EPILOGUE, TileContext, rest, wide_product_of
 
 PanelShare = tuple[Expr, Expr]  # which share of the panels, of how many
 

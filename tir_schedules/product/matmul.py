@@ -3,7 +3,7 @@
     C[m, n] = epilogue(sum over k of A[m, k] * W[k, n])
 
 All leading dimensions of A are folded into m. With the attributes "window" (taps) and "stride",
-rows are overlapping windows of A [N, L, C] and W is [taps, C, n]: see matmul_config.py. The weight
+rows are overlapping windows of A [N, L, C] and W is [taps, C, n]: see tile_config.py. The weight
 is packed at compile time, panel by panel: [N/nr][K/kr][nr][kr], the columns of the last panel
 padded with zeros to whole vectors. One parallel region over a grid of threads; inside a thread:
 blocks of rows, panels of columns, blocks of K, register tiles.
@@ -49,28 +49,26 @@ from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
 from .byte_outliers import by_values, byte_tile_of, known_offset, lists_outliers, searches
 from .dynamic_rows import tile_choices
-from .matmul_config import (
-    ACTIVATION_DTYPES,
-    MatmulConfig,
-    check,
-    dimensions,
-    plan_of,
-    product_types,
-    shares_k,
-    window_of,
-)
 from .matmul_product import PACKING, MatmulProduct
 from .narrow_weight import has_scale, reject_scale, scaled
 from .tile_config import (
+    ACTIVATION_DTYPES,
     RESULT_DTYPES,
+    MatmulConfig,
+    check,
     default_tile,
+    dimensions,
     fewest_cycles,
     neighbouring_tiles,
+    plan_of,
     product_kernels,
+    product_types,
     rows_near,
+    shares_k,
     sum_cycles,
     tile_cycles,
     tiles_and_blocks,
+    window_of,
     worth_trying,
 )
 from .tile_products import float_tiles, wide_product
@@ -124,11 +122,7 @@ def _sorted(
     """
     default, k = default_config(region, machine), dimensions(region)[2]
     grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
-    grids |= {
-        (each.threads_m, each.threads_n, each.threads_k)
-        for each in candidates(region, machine)
-        if each.threads_k > 1
-    }
+    grids |= {each.grid for each in candidates(region, machine) if each.threads_k > 1}
     found = {
         MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n, threads_k=threads_k)
         for tile in tiles

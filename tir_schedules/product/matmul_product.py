@@ -34,12 +34,11 @@ from .activations import Activations, InPlace
 from .best_grid import ThreadGrid
 from .byte_outliers import byte_shortcut, byte_tile_of, cut_for_bytes, cuts_above, searches
 from .dynamic_rows import OpenRows
-from .matmul_config import MatmulConfig, check, plan_of, window_of
 from .narrow_weight import ScaledPanels, further_inputs
 from .prefetch import Prefetch
+from .tile_config import MatmulConfig, check, plan_of, window_of
 from .tile_loops import TileLoops, TileTask
-from .tile_products import WidePanels, WideProduct, wide_product_of
-from .tile_stores import direct_store, row_store
+from .tile_products import WidePanels, WideProduct, direct_store, row_store, wide_product_of
 from .zero_points import (
     Start,
     ZeroPoints,
@@ -66,7 +65,7 @@ class MatmulProduct:
     config : MatmulConfig
         Its numbers.
     kernel : Microkernel
-        The configuration's, as `matmul_config.check` returns it.
+        The configuration's, as `tile_config.check` returns it.
     constants : sequence of Buffer
         The packed weight, and the inputs after it.
     epilogue : Epilogue

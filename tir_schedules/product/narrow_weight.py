@@ -40,7 +40,7 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import Piece
 from tir_schedules.core.region import Region
 
-from .matmul_config import window_of
+from .tile_config import window_of
 from .tile_products import LoadPanel
 from .zero_points import named_inputs
 

@@ -33,7 +33,7 @@ from tir_schedules.core.blocking import Group, Panels
 from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
-from .tile_stores import store_columns
+from .tile_products import store_columns
 
 _SIGN = 0x80
 _LEAST_PIECE = 8  # rows, where vectors have less lanes

@@ -43,7 +43,7 @@ from tir_schedules.core.emission import (
 )
 from tir_schedules.core.extents import matrix_view, row_itself
 from tir_schedules.core.loop_nest import LoopNest
-from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
@@ -61,10 +61,11 @@ from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
 from .dynamic_rows import OpenRows
-from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .tile_config import (
+    ACTIVATION_DTYPES,
     RESULT_DTYPES,
+    MatmulConfig,
     check_tile,
     default_tile,
     neighbouring_tiles,
@@ -72,7 +73,7 @@ from .tile_config import (
     tile_cycles,
 )
 from .tile_loops import TileLoops
-from .tile_stores import row_store
+from .tile_products import row_store
 from .weight_only_tiles import MOST_ROWS, FewDecodedRows, RoundedPanels, WeightOnlyTiles
 
 Store = Callable[[Expr, Expr, Expr, bool], None]
@@ -166,17 +167,6 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
     return {**tile, "vectors": min(tile["vectors"], vectors), "m_block": m, "k_block": k}
 
 
-def _grid_of(config: WeightOnlyConfig) -> tuple[int, int, int]:
-    return config.threads_m, config.threads_n, config.threads_k
-
-
-def _tile_fields(config: WeightOnlyConfig) -> dict[str, Any]:
-    return {
-        field: getattr(config, field)
-        for field in ("kernel", "rows", "vectors", "m_block", "k_block")
-    }
-
-
 def _config(
     region: Region, machine: Machine, tile: dict[str, Any], staged: bool
 ) -> WeightOnlyConfig:
@@ -234,26 +224,11 @@ def _suits_digits(region: Region, kernel: Microkernel) -> bool:
     return suits and kernel.isa_name == "avx2"
 
 
-def _digits(region: Region, weight: NarrowWeight, a: Expr) -> ByteDigits:
-    """Room for the digits of few rows of A, in the task at hand."""
-
-    def read(row: Expr, start: Expr, columns: int) -> Expr:
-        leading = unflatten(row, region.inputs[0].shape[:-1])
-        return cast("float32", a[(*leading, ramp(start, columns))])
-
-    return ByteDigits(weight, region.inputs[0].shape[-1], len(region.inputs) > 3, read)
-
-
 def _plan(region: Region, config: WeightOnlyConfig, weight: NarrowWeight) -> ProductPlan:
     """How a configuration cuts the product; blocks of K are whole units or blocks of the weight."""
-    return ProductPlan.of(
-        config,
-        *dimensions(region),
-        threads_m=config.threads_m,
-        threads_n=config.threads_n,
-        threads_k=config.threads_k,
-        k_align=1 if microkernel_named(config.kernel).by_tiles else _k_unit(weight, config.staged),
-    )
+    by_tiles = microkernel_named(config.kernel).by_tiles
+    k_align = 1 if by_tiles else _k_unit(weight, config.staged)
+    return config.plan(*dimensions(region), k_align=k_align)
 
 
 def _k_unit(weight: NarrowWeight, staged: bool) -> int:
@@ -384,7 +359,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             yield from _open_configs(region, machine)
             return
         m, _, k = dimensions(region)
-        default = self.default_config(region, machine)
+        default, fields = self.default_config(region, machine), TileConfig.__struct_fields__
         grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
         found = {
             WeightOnlyConfig(
@@ -395,8 +370,8 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                 staged=base.staged,
             )
             for base in _defaults(region, machine)
-            for tile in neighbouring_tiles(_tile_fields(base), m, k)
-            for threads_m, threads_n, threads_k in {*grids, _grid_of(base)}
+            for tile in neighbouring_tiles({name: getattr(base, name) for name in fields}, m, k)
+            for threads_m, threads_n, threads_k in {*grids, base.grid}
         }
         yield from best_first(
             default, found, lambda config: estimated_cycles(region, config, machine)
@@ -407,7 +382,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         kernel = check(region, config, isa)
         lanes = kernel.lanes
         weight = weight_format(region, lanes)
-        plan = _plan(region, config, weight)
+        plan, with_digits = _plan(region, config, weight), by_digits(region, config)
         with kernel_function("weight_only_matmul") as builder:
             a = tensor_parameter("A", region.inputs[0])
             packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
@@ -431,22 +406,28 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             kernel.admit()
             zeros = per_block[1] if len(per_block) > 1 else None
             tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
-            digits = (
-                functools.partial(_digits, region, weight, a) if by_digits(region, config) else None
-            )
+
+            def read(row: Expr, start: Expr, columns: int) -> Expr:
+                leading = unflatten(row, region.inputs[0].shape[:-1])
+                return cast("float32", a[(*leading, ramp(start, columns))])
+
+            def digits() -> ByteDigits | None:
+                """Room for the digits of few rows of A, in the task at hand."""
+                if not with_digits:
+                    return None
+                return ByteDigits(weight, region.inputs[0].shape[-1], zeros is not None, read)
+
             if region.is_open:
 
                 def few(loops: TileLoops, groups: Sequence[Group]) -> FewDecodedRows:
-                    own = tiles if digits is None else replace(tiles, digits=digits())
-                    return FewDecodedRows(loops, groups, tiles=own)
+                    return FewDecodedRows(loops, groups, tiles=replace(tiles, digits=digits()))
 
                 loops = _loops(plan, True, tiles, store, epilogue.cost)
                 OpenRows(loops, few).share(config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):
-                    if digits is not None:
-                        tiles = replace(tiles, digits=digits())
+                    tiles = replace(tiles, digits=digits())
                     if kernel.by_tiles:
                         loops = _loops_on_tiles(region, plan, tiles, a, grid.most_rows, store)
                     else:

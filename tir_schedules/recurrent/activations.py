@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -184,25 +185,23 @@ class Cell:
     Attributes
     ----------
     problem : RecurrentProblem
-    activations : tuple of callable
-        Its functions.
-    bounded : callable
-        (value, least, most) -> the value within these bounds.
-    named : callable
-        Gives a value a name, so that it is computed once.
+    over : Mathematics
+        What its functions are made of.
     """
 
     problem: RecurrentProblem
-    activations: tuple[Callable[[Any], Any], ...]
-    bounded: Callable[[Any, float, float], Any]
-    named: Callable[[Any], Any]
+    over: Mathematics
+
+    @cached_property
+    def activations(self) -> tuple[Callable[[Any], Any], ...]:
+        """Its functions."""
+        return tuple(activation_of(text, self.over) for text in self.problem.activations)
 
     def activate(self, number: int, gate: Any) -> Any:
         """A function of a gate."""
         clip = self.problem.clip
-        return self.named(
-            self.activations[number](self.bounded(gate, -clip, clip) if clip else gate)
-        )
+        bounded = self.over.bounded(gate, -clip, clip) if clip else gate
+        return self.over.named(self.activations[number](bounded))
 
     def lstm(self, gates: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
         """The next h and c; peepholes are empty, or those of i, o and f."""
@@ -216,13 +215,13 @@ class Cell:
         if peepholes:
             i, f = i + peepholes[0] * memory, f + peepholes[2] * memory
         enter = self.activate(0, i)
-        forget = _one_less(enter) if self.problem.coupled else self.activate(0, f)
+        forget = self.over.like(1, enter) - enter if self.problem.coupled else self.activate(0, f)
         return [enter, o if peepholes else self.activate(0, o), forget, c]
 
     def lstm_memory(self, begun: list[Any], memory: Any, peepholes: list[Any]) -> tuple[Any, Any]:
         """The function of the output gate, and the next c, of what `lstm_gates` gives."""
         enter, shows, forget, c = begun
-        following = self.named(forget * memory + enter * self.activate(1, c))
+        following = self.over.named(forget * memory + enter * self.activate(1, c))
         if peepholes:
             shows = self.activate(0, shows + peepholes[1] * following)
         return shows, following
@@ -235,22 +234,3 @@ class Cell:
         """The next h; `update` is z, and `candidate` n before its function."""
         found = self.activate(1, candidate)
         return found + update * (hidden - found)
-
-
-def vector_cell(problem: RecurrentProblem) -> Cell:
-    """The cell over vectors of the PrimFunc under construction."""
-    return _cell(problem, vector_mathematics(problem.dtype), bind)
-
-
-def numpy_cell(problem: RecurrentProblem) -> Cell:
-    """The cell over arrays."""
-    return _cell(problem, numpy_mathematics(), lambda value: value)
-
-
-def _cell(problem: RecurrentProblem, over: Mathematics, named: Callable[[Any], Any]) -> Cell:
-    functions = (activation_of(text, over) for text in problem.activations)
-    return Cell(problem, tuple(functions), over.bounded, named)
-
-
-def _one_less(value: Any) -> Any:
-    return like(1, value) - value if isinstance(value, tirx.Expr) else 1 - value

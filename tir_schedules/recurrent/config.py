@@ -333,30 +333,39 @@ def starts_with_sums(kernel: Microkernel) -> bool:
     return kernel.a_dtype == "uint8"
 
 
-@dataclass(frozen=True)
 class Levels:
-    """The levels of all states.
+    """The levels of all states of a kernel under construction.
 
-    Attributes
+    Parameters
     ----------
-    hidden : int
-        Hidden values of a state.
+    problem : RecurrentProblem
+        The layer.
+    kernel : Microkernel
+        What multiplies.
+    batch : Expr or int
+        Sequences there is room for.
     read_sums : callable or None
         (direction, first column) -> sums of a vector of the weight's columns, int32, if sums of
         products start with these.
     scales : Buffer
         Of the weight's columns, [directions, gates * hidden].
-    levels, factors, zero_points : Buffer
-        Of each sequence, [directions, batch, steps of K * kr] and [directions, batch].
     """
 
-    hidden: int
-    kernel: Microkernel
-    read_sums: ReadSums | None
-    scales: Expr
-    levels: Expr
-    factors: Expr
-    zero_points: Expr
+    def __init__(
+        self,
+        problem: RecurrentProblem,
+        kernel: Microkernel,
+        batch: Index,
+        scales: Expr,
+        read_sums: ReadSums | None,
+    ) -> None:
+        self.hidden, self.kernel = problem.hidden, kernel
+        self.read_sums, self.scales = read_sums, scales
+        sequences, width = (problem.directions, batch), kernel.steps(problem.hidden) * kernel.kr
+        # Of each sequence.
+        self.levels = I.sblock_alloc_buffer((*sequences, width), kernel.a_dtype)
+        self.factors = I.sblock_alloc_buffer(sequences, "float32")
+        self.zero_points = I.sblock_alloc_buffer(sequences, "int32")
 
     def round(self, sequence: Place, read: Callable[[Expr], Expr]) -> None:
         """The levels of a sequence's h; `read` gives columns of it."""
@@ -398,24 +407,3 @@ class Levels:
         lanes = self.kernel.lanes
         factor = splat(self.factors[sequence], lanes)
         return cast("float32", total) * (factor * self.scales[sequence[0], ramp(column, lanes)])
-
-
-def allocate_levels(
-    problem: RecurrentProblem,
-    kernel: Microkernel,
-    batch: Index,
-    scales: Expr,
-    read_sums: ReadSums | None,
-) -> Levels:
-    """The levels of a kernel under construction; parameters as of `Levels`."""
-    sequences = problem.directions, batch
-    width = kernel.steps(problem.hidden) * kernel.kr
-    return Levels(
-        problem.hidden,
-        kernel,
-        read_sums,
-        scales,
-        levels=I.sblock_alloc_buffer((*sequences, width), kernel.a_dtype),
-        factors=I.sblock_alloc_buffer(sequences, "float32"),
-        zero_points=I.sblock_alloc_buffer(sequences, "int32"),
-    )

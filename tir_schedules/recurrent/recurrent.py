@@ -48,7 +48,7 @@ from tir_schedules.core.template import Template, register_template
 from tir_schedules.rows.quantization_range import LARGEST, dynamic_range
 
 from . import weight
-from .activations import numpy_cell, vector_cell
+from .activations import Cell, numpy_mathematics, vector_mathematics
 from .config import (
     Panels,
     RecurrentConfig,
@@ -96,7 +96,7 @@ def plain_function(region: Region) -> tirx.PrimFunc:
             Steps(
                 problem=problem,
                 kernel=kernel,
-                cell=vector_cell(problem),
+                cell=Cell(problem, vector_mathematics(problem.dtype)),
                 buffers=Buffers(parameters, *shared, sums),
                 panels=panels,
                 read_weight=read,
@@ -218,7 +218,7 @@ class Recurrent(Template[RecurrentConfig]):
                 steps = Steps(
                     problem=problem,
                     kernel=kernel,
-                    cell=vector_cell(problem),
+                    cell=Cell(problem, vector_mathematics(problem.dtype)),
                     buffers=Buffers(parameters, *shared, sums),
                     panels=panels,
                     read_weight=packed,
@@ -259,7 +259,7 @@ class Recurrent(Template[RecurrentConfig]):
         steps, batch, _ = part.shape
         sides, hidden = problem.directions, problem.hidden
         output = np.zeros((steps + problem.shown, sides, batch, hidden))
-        cell = numpy_cell(problem)
+        cell = Cell(problem, numpy_mathematics())
         lengths = optional.get("lengths", np.full(batch, steps))
         for side in range(sides):
             states = [np.zeros((batch, hidden)) for _ in range(problem.states)]

@@ -30,7 +30,7 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.emission import opaque_block
 
 from .activations import Cell
-from .config import Levels, Panels, ReadSums, allocate_levels
+from .config import Levels, Panels, ReadSums
 from .problem import RecurrentProblem
 from .weight import RestsOf
 
@@ -89,7 +89,7 @@ def allocate(
     ]
     levels = None
     if problem.quantized:
-        levels = allocate_levels(problem, kernel, batch, parameters["scales"], read_sums)
+        levels = Levels(problem, kernel, batch, parameters["scales"], read_sums)
     rounded: list[Expr] = []
     if kernel.a_dtype == "bfloat16":
         width = kernel.steps(problem.hidden) * kernel.kr

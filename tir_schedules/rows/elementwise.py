@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -63,6 +64,10 @@ class Loops:
     The last vector of a row may overlap the one before it and compute the same results again, so
     that no mask is needed unless a row is shorter than a vector.
 
+    A row of unknown length is whole vectors some at a time, single ones, then one that overlaps the
+    one before it or, of a row shorter than a vector, is cut. What threads share of dynamic sizes is
+    decided when the kernel runs: the rows or, where all of it is one row, its vectors.
+
     The loops over a matrix of `n` columns.
     """
 
@@ -93,26 +98,52 @@ class Loops:
             with opaque_block("rest"):
                 self.for_rows(0, rows, self.rest)
 
+    def share_open(self, rows: int, threads: int, alone: int) -> None:
+        """As `share`, of dynamic sizes; up to `alone` numbers, one thread runs all."""
+        count, n = as_expr(extent(rows)), as_expr(extent(self.n))
+        single = not is_open((rows,)) and rows == 1
+        first_row = as_expr(0)
+        total = materialise(I.floordiv(n, self.lanes)) if single else count
+        with open_tasks(threads, count * n <= alone) as (task, tasks):
+            first, share = share_of(total, task, tasks)
+            if single:
+                self.vectors(first_row, first, share)
+            else:
+                self.for_rows(first, share, self.row)
+        if single:
+            with opaque_block("rest"):
+                self.rest(first_row)
+
     def for_rows(self, start: Index, count: Index, body: Callable[[Expr], None]) -> None:
         with I.serial(count) as i:
             body(start + i)
 
     def row(self, row: Expr) -> None:
         """A whole row."""
-        self.vectors(row, 0, self.n // self.lanes)
-        if self.n % self.lanes:
+        n = extent(self.n)
+        self.vectors(row, 0, n // self.lanes if isinstance(n, int) else I.floordiv(n, self.lanes))
+        if not isinstance(n, int) or n % self.lanes:
             self.rest(row)
 
-    def vectors(self, row: Expr, start: Index, count: int) -> None:
+    def vectors(self, row: Expr, start: Index, count: Index) -> None:
         """`count` full vectors of a row, from vector `start`."""
-        lanes = self.lanes
-        unroll = min(self.unroll, max(count, 1))
-        steps, left = divmod(count, unroll)
-        if steps:
-            with I.serial(steps) as step:
+        lanes, unroll, known = self.lanes, self.unroll, isinstance(count, int)
+        if isinstance(count, int):
+            unroll = min(unroll, max(count, 1))
+            steps: Index = count // unroll
+            left: Index = count % unroll
+        else:
+            steps = materialise(I.floordiv(count, unroll))
+            left = count - steps * unroll
+
+        def block(name: str) -> AbstractContextManager[None]:
+            return nullcontext() if known else opaque_block(name)
+
+        if steps if known else True:
+            with I.serial(steps) as step, block("vectors"):
                 self.side_by_side(row, (start + step * unroll) * lanes, unroll)
-        if left:
-            with I.serial(left) as slot:
+        if left if known else unroll > 1:
+            with I.serial(left) as slot, block("vector"):
                 self.side_by_side(row, (start + steps * unroll + slot) * lanes, 1)
 
     def side_by_side(self, row: Expr, start: Expr, count: int) -> None:
@@ -127,10 +158,19 @@ class Loops:
 
     def rest(self, row: Expr) -> None:
         """The last columns: a vector that overlaps the one before it, or a masked one."""
-        if self.n > self.lanes:
-            self.one(row, Columns(self.n - self.lanes, self.lanes, self.lanes))
-        else:
-            self.one(row, Columns(0, self.lanes, self.n))
+        n, lanes = extent(self.n), self.lanes
+        if isinstance(n, int):
+            cut = n <= lanes
+            self.one(row, Columns(0, lanes, n) if cut else Columns(n - lanes, lanes, lanes))
+            return
+        if lanes == 1:
+            return
+        left = materialise(I.floormod(n, lanes))
+        with I.If(left > 0), I.Then(), I.If(n > lanes):
+            with I.Then(), opaque_block("overlapping"):
+                self.one(row, Columns(n - lanes, lanes, lanes))
+            with I.Else(), opaque_block("cut"):
+                self.one(row, Columns(0, lanes, left))
 
     def one(self, row: Expr, columns: Columns) -> None:
         """One vector."""
@@ -220,8 +260,7 @@ class Elementwise(Template[ElementwiseConfig]):
                 reshaped(buffer, tensor, seen.shape)
                 for buffer, tensor, seen in zip(given, region.operands, flat.operands, strict=True)
             ]
-            kind = OpenLoops if region.is_open else Loops
-            loops = kind(
+            loops = Loops(
                 n,
                 isa.f32_lanes,
                 config.unroll,
@@ -230,7 +269,7 @@ class Elementwise(Template[ElementwiseConfig]):
                 reshaped(y, region.output, (rows, n)),
                 Epilogue(flat, operands),
             )
-            if isinstance(loops, OpenLoops):
+            if region.is_open:
                 loops.share_open(rows, config.threads, config.alone)
             else:
                 loops.share(rows, config.threads)
@@ -274,69 +313,3 @@ class Elementwise(Template[ElementwiseConfig]):
 
 
 ELEMENTWISE = register_template(Elementwise())
-
-
-class OpenLoops(Loops):
-    """The loops of an elementwise region whose sizes are known at run time only.
-
-    As `Loops`, but what threads share is decided when the kernel runs: the rows or, where all of it
-    is one row, its vectors. A row of unknown length is whole vectors some at a time, single ones,
-    then one that overlaps the one before it or, of a row shorter than a vector, is cut.
-
-    The loops over a matrix whose rows, columns or both are known at run time only.
-    """
-
-    def share_open(self, rows: int, threads: int, alone: int) -> None:
-        """Shares the rows among threads, or the vectors of a single row.
-
-        Parameters
-        ----------
-        alone : int
-            Up to so many numbers, one thread runs all.
-        """
-        count, n = as_expr(extent(rows)), as_expr(extent(self.n))
-        single = not is_open((rows,)) and rows == 1
-        first_row = as_expr(0)
-        total = materialise(I.floordiv(n, self.lanes)) if single else count
-        with open_tasks(threads, count * n <= alone) as (task, tasks):
-            first, share = share_of(total, task, tasks)
-            if single:
-                self.vectors(first_row, first, share)
-            else:
-                self.for_rows(first, share, self.row)
-        if single:
-            with opaque_block("rest"):
-                self.rest(first_row)
-
-    def row(self, row: Expr) -> None:
-        if not is_open((self.n,)):
-            super().row(row)
-            return
-        self.vectors(row, 0, I.floordiv(as_expr(extent(self.n)), self.lanes))
-        self.rest(row)
-
-    def vectors(self, row: Expr, start: Index, count: Index) -> None:
-        if isinstance(count, int):
-            super().vectors(row, start, count)
-            return
-        lanes, unroll = self.lanes, self.unroll
-        several = materialise(I.floordiv(count, unroll))
-        with I.serial(several) as step, opaque_block("vectors"):
-            self.side_by_side(row, (start + step * unroll) * lanes, unroll)
-        if unroll > 1:
-            with I.serial(count - several * unroll) as slot, opaque_block("vector"):
-                self.side_by_side(row, (start + several * unroll + slot) * lanes, 1)
-
-    def rest(self, row: Expr) -> None:
-        if not is_open((self.n,)):
-            super().rest(row)
-            return
-        n, lanes = as_expr(extent(self.n)), self.lanes
-        if lanes == 1:
-            return
-        left = materialise(I.floormod(n, lanes))
-        with I.If(left > 0), I.Then(), I.If(n > lanes):
-            with I.Then(), opaque_block("overlapping"):
-                self.one(row, Columns(n - lanes, lanes, lanes))
-            with I.Else(), opaque_block("cut"):
-                self.one(row, Columns(0, lanes, left))

@@ -25,7 +25,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import tile_kernels_for
-from microkernels.vector.expressions import Expr, Index, materialise
+from microkernels.vector.expressions import Expr, materialise
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import (
@@ -155,7 +155,10 @@ def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
 def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
     """All rows, in one parallel region over the configuration's threads."""
     if isinstance(count, SymbolicSize):
-        _share_open(loops, extent(count), config)
+        total = as_expr(extent(count))
+        few = _few(loops.view, total, config)
+        with open_tasks(config.threads, few) as (task, tasks):
+            for_rows(loops, *share_of(total, task, tasks), config)
         return
     rows = shares(count, min(config.threads, count))
     tasks = sum(group.count for group in rows)
@@ -167,14 +170,6 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
                 balanced(size, config.rows), lambda row, many: loops.block(start + row, many)
             ),
         )
-
-
-def _share_open(loops: Rows, count: Index, config: NormalizeConfig) -> None:
-    """The same for a number of rows that is known at run time only: blocks, then single rows."""
-    few = _few(loops.view, as_expr(count), config)
-    with open_tasks(config.threads, few) as (task, tasks):
-        first, rows = share_of(as_expr(count), task, tasks)
-        for_rows(loops, first, rows, config)
 
 
 def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
@@ -216,11 +211,7 @@ def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> No
     tasks = sum(group.count for group in items)
 
     def item(index: Expr) -> None:
-        number = I.floormod(index, strips)
-        at = I.floordiv(index, strips)
-        for_strip(at, number)
-
-    def for_strip(at: Expr, number: Expr) -> None:
+        number, at = I.floormod(index, strips), I.floordiv(index, strips)
         last = groups[-1]
         special = last.count > 1 and cut
         if len(groups) == 1 and not special:

@@ -22,7 +22,7 @@ from tir_schedules.core.template import template_for
 from tir_schedules.cost.amx_cost import CONFIGURED, why_vectors
 from tir_schedules.product.batch_matmul import BATCH_MATMUL
 from tir_schedules.product.matmul import MATMUL
-from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL
 
 AMX = Machine("sapphirerapids", isa_named("amx"))

@@ -11,7 +11,7 @@ from tests.amx_emulator import emulator
 from tests.tir_schedules.run_region import expected, random_inputs, run
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.amx_cost import TilePart
-from tir_schedules.product.matmul_config import MatmulConfig, plan_of
+from tir_schedules.product.tile_config import MatmulConfig, plan_of
 
 pytestmark = pytest.mark.isa("amx")
 

@@ -22,9 +22,9 @@ from tir_schedules.product.byte_outliers import (
     lists_outliers,
 )
 from tir_schedules.product.matmul import MATMUL
-from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.matmul_product import PACKING, packed_weight
 from tir_schedules.product.outlier_list import LARGEST
+from tir_schedules.product.tile_config import plan_of
 from tir_schedules.product.zero_points import ZeroPoints
 from tvm_hybrid.runtime.feeds import tensor_of
 

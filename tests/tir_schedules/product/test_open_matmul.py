@@ -27,7 +27,7 @@ from tir_schedules.core.emission import ALONE
 from tir_schedules.core.product_plan import MOST_SHARES
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.product.matmul_config import plan_of
+from tir_schedules.product.tile_config import plan_of
 
 pytestmark = pytest.mark.turns
 

@@ -9,8 +9,8 @@ import pytest
 from tests.tir_schedules.product.test_matmul import check, matmul_region
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
-from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.prefetch import ROUND, steps_of_round
+from tir_schedules.product.tile_config import plan_of
 
 pytestmark = pytest.mark.turns
 

@@ -19,8 +19,8 @@ from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Tensor
 from tir_schedules.product.dynamic_rows import FewRows
 from tir_schedules.product.matmul import MATMUL, MatmulConfig, estimated_cycles
-from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.prefetch import streams
+from tir_schedules.product.tile_config import plan_of
 
 
 def config_of(kernel: str, m: int, threads_n: int = 1, threads_k: int = 1) -> MatmulConfig:

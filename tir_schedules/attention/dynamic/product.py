@@ -22,7 +22,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.open_operand import OpenOperand, OpenWords
 from tir_schedules.product.packed_operand import StoredOperand
-from tir_schedules.product.tile_stores import store_columns
+from tir_schedules.product.tile_products import store_columns
 from tir_schedules.product.zero_points import Start, ZeroPoints
 
 

@@ -20,7 +20,7 @@ from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.packed_operand import PackedOperand
-from tir_schedules.product.tile_stores import store_columns
+from tir_schedules.product.tile_products import store_columns
 from tir_schedules.product.zero_points import Start
 
 from .rows import Matrix, blocks_of

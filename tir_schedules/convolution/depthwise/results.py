@@ -15,7 +15,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.packed_bytes import wide_bytes
-from tir_schedules.product.tile_stores import LONG_EPILOGUE
+from tir_schedules.product.tile_products import LONG_EPILOGUE
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
 from tir_schedules.product.byte_outliers import by_values
 from tir_schedules.product.matmul import HALF
-from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
-from tir_schedules.product.tile_stores import row_store
+from tir_schedules.product.tile_config import ACTIVATION_DTYPES
+from tir_schedules.product.tile_products import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
 from .config import ConvConfig, check, grid_of, reject_operands, wide_of

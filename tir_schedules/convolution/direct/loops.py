@@ -37,8 +37,7 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.product.byte_outliers import weight_fits
 from tir_schedules.product.tile_loops import TileTask
-from tir_schedules.product.tile_products import LoadPanel, WidePanels
-from tir_schedules.product.tile_stores import rest, store_tile
+from tir_schedules.product.tile_products import LoadPanel, WidePanels, rest, store_tile
 
 from .config import Across, ConvConfig, Grid, across_of, grid_of
 from .weight import PanelFetch, WeightLayout

@@ -25,8 +25,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.generic.expressions import const_int, substitute
 from tir_schedules.product.best_grid import best_grid
-from tir_schedules.product.matmul_config import MatmulConfig
-from tir_schedules.product.tile_config import default_tile, tile_cycles
+from tir_schedules.product.tile_config import MatmulConfig, default_tile, tile_cycles
 
 from .workload import LAYOUT_FREE, anchor_block
 

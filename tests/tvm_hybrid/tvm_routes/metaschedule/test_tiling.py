@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from microkernels.base.errors import ConfigError
 from microkernels.registry import microkernel_named
 from tir_schedules.core.config import Config
-from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.tile_config import MatmulConfig
 from tvm_hybrid.tvm_routes.metaschedule.tiling import tiling_of
 
 KERNELS = ("avx512_f32_8x48", "avx2_f32_4x24", "avx512_vnni_u8s8s32_8x48")
