@@ -25,18 +25,8 @@ from tvm import tirx
 from microkernels.base.arrays import RANGES
 from microkernels.base.errors import ConfigError
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    cast,
-    constant,
-    element_of,
-    materialise,
-    ramp,
-    splat,
-    vector_type,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.ieee import convert
 from microkernels.vector.placeholders import as_integer, as_real
 from tir_schedules.core.extents import extent
@@ -87,10 +77,10 @@ class Columns:
     def mask(self) -> Expr | None:
         """The lanes that exist, or None if all do."""
         if not isinstance(self.valid, int):
-            return tirx.LT(ramp(0, self.lanes), splat(self.valid, self.lanes))
+            return tirx.LT(ex.ramp(0, self.lanes), ex.splat(self.valid, self.lanes))
         if self.valid == self.lanes:
             return None
-        return tirx.LT(ramp(0, self.lanes), constant(self.valid, "int32", self.lanes))
+        return tirx.LT(ex.ramp(0, self.lanes), ex.constant(self.valid, "int32", self.lanes))
 
 
 def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
@@ -103,7 +93,7 @@ def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
         by = extent(size)
         rest, index = I.floormod(index, by), I.floordiv(index, by)
         if is_open((size,)):
-            rest, index = materialise(rest), materialise(index)
+            rest, index = ex.materialise(rest), ex.materialise(index)
         indices.append(rest)
     if shape:
         indices.append(index)
@@ -119,18 +109,18 @@ def load_vector(buffer: Expr, dtype: str, leading: Sequence[Expr], columns: Colu
         return bfloat16.from_bits(load_vector(buffer, "uint16", leading, columns))
     lanes, mask = columns.lanes, columns.mask
     if mask is None:
-        return buffer[(*leading, ramp(columns.start, lanes))]
+        return buffer[(*leading, ex.ramp(columns.start, lanes))]
     if isinstance(columns.valid, int) and columns.valid == 1:
-        return splat(buffer[(*leading, columns.start)], lanes)
+        return ex.splat(buffer[(*leading, columns.start)], lanes)
     return I.masked_load(
-        vector_type(dtype, lanes), buffer, *leading, ramp(columns.start, lanes), mask
+        ex.vector_type(dtype, lanes), buffer, *leading, ex.ramp(columns.start, lanes), mask
     )
 
 
 def store_vector(buffer: Expr, value: Expr, leading: Sequence[Expr], columns: Columns) -> None:
     """Stores consecutive elements of a row; lanes that do not exist are not touched."""
-    index = ramp(columns.start, columns.lanes)
-    if element_of(value) == "bfloat16" and buffer.dtype == "uint16":
+    index = ex.ramp(columns.start, columns.lanes)
+    if ex.element_of(value) == "bfloat16" and buffer.dtype == "uint16":
         value = bfloat16.bits_of(value)
     if columns.mask is None:
         I.buffer_store(buffer, value, [*leading, index])
@@ -238,21 +228,21 @@ class Epilogue:
                 values.append(None)
                 continue
             if step.op == "constant":
-                values.append(constant(step.number, step.dtype, columns.lanes))
+                values.append(ex.constant(step.number, step.dtype, columns.lanes))
                 continue
             if step.op == "range":
                 assert self.own_range is not None
                 item = self.own_range[tirx.const(int(step.value or 0), "int32")]
-                values.append(splat(item, columns.lanes))
+                values.append(ex.splat(item, columns.lanes))
                 continue
             if step.op == "item":
                 item = self.buffers[step.args[0] - 1][tirx.const(int(step.value or 0), "int32")]
-                values.append(splat(item, columns.lanes))
+                values.append(ex.splat(item, columns.lanes))
                 continue
             sources = (lookups[number].source,) if number in lookups else step.args
             for argument in sources:
                 if values[argument] is None:
-                    values[argument] = bind(self.operand(argument - 1, row, columns))
+                    values[argument] = ex.bind(self.operand(argument - 1, row, columns))
             found = [values[argument] for argument in sources]
             arguments = [argument for argument in found if argument is not None]
             if number in lookups:
@@ -260,10 +250,10 @@ class Epilogue:
             else:
                 last = number == len(region.operands) + len(region.epilogue)
                 if last and wide is not None:
-                    return bind(wide(*arguments))
+                    return ex.bind(wide(*arguments))
                 emitted = self._emit(step, arguments, last, number in self._centred)
             # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
-            values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
+            values.append(emitted if ex.element_of(emitted) == "bool" else ex.bind(emitted))
         result = values[-1] if region.epilogue else value
         assert result is not None
         return self._as_stored(result, region.output.dtype)
@@ -274,14 +264,14 @@ class Epilogue:
             wide = convert("float32", value)
             return wide if last else bfloat16.widen(self.narrow(wide))
         converted = convert(dtype, value)
-        return cast("int32", converted) if dtype in RANGES and not last else converted
+        return ex.cast("int32", converted) if dtype in RANGES and not last else converted
 
     def _as_stored(self, value: Expr, dtype: str) -> Expr:
         """A result in the type of the output."""
-        if dtype == "bfloat16" and element_of(value) == "float32":
+        if dtype == "bfloat16" and ex.element_of(value) == "float32":
             return bfloat16.from_bits(self.narrow(value))
-        if dtype in RANGES and element_of(value) == "int32":
-            return cast(dtype, value)
+        if dtype in RANGES and ex.element_of(value) == "int32":
+            return ex.cast(dtype, value)
         return value
 
     def _table(self, number: int) -> np.ndarray:
@@ -324,7 +314,7 @@ class Epilogue:
         """One vector of an operand of the steps, as it travels between them."""
         tensor, buffer = self.region.operands[number], self.buffers[number]
         if not tensor.shape:
-            return as_lanes(splat(buffer[()], columns.lanes))
+            return as_lanes(ex.splat(buffer[()], columns.lanes))
         if number in self.local:
             leading = [row]
         else:
@@ -345,9 +335,9 @@ def is_exact(region: Region) -> bool:
 
 def as_lanes(value: Expr) -> Expr:
     """A loaded value as it travels between steps."""
-    element = element_of(value)
+    element = ex.element_of(value)
     if element in RANGES:
-        return cast("int32", value)
+        return ex.cast("int32", value)
     if element == "bfloat16":
         return bfloat16.widen(bfloat16.bits_of(value))
     return value

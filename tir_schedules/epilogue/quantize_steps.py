@@ -20,17 +20,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.base.arrays import RANGES
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    cast,
-    element_of,
-    lanes_of,
-    like,
-    reinterpret,
-    splat,
-    vector_type,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr
 from microkernels.vector.ieee import ROUND, ROUND_BITS, round_to_integer
 from microkernels.vector.placeholders import (
     Known,
@@ -49,16 +40,16 @@ Number = float | Placeholder | Expr
 
 def rounded(value: Expr) -> Expr:
     """A f32 value that LLVM must round here: it may not become part of an FMA."""
-    lanes = lanes_of(value)
+    lanes = ex.lanes_of(value)
     name = "llvm.arithmetic.fence." + ("f32" if lanes == 1 else f"v{lanes}f32")
-    return I.call_llvm_pure_intrin(vector_type("float32", lanes), name, value)
+    return I.call_llvm_pure_intrin(ex.vector_type("float32", lanes), name, value)
 
 
 def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
     """(value - zero_point) * scale for int32 lanes, or for what `emit_centred` gives; in f32."""
-    centred = element_of(value) == "float32" or zero_point == 0
+    centred = ex.element_of(value) == "float32" or zero_point == 0
     shifted = value if centred else value - _integer(zero_point, value)
-    real = cast("float32", shifted)
+    real = ex.cast("float32", shifted)
     return rounded(real * _everywhere(scale, real))
 
 
@@ -74,11 +65,11 @@ def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) ->
 def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """As `emit_quantize`, but less the zero point and in f32; what is 0 may be -0."""
     quotient = rounded(_within(value, scale, zero_point, dtype))
-    lanes = lanes_of(value)
+    lanes = ex.lanes_of(value)
     if lanes == 1:  # plain x86-64 rounds by calling a function
-        return rounded(quotient + like(ROUND, value)) - like(ROUND, value)
+        return rounded(quotient + ex.like(ROUND, value)) - ex.like(ROUND, value)
     name = f"llvm.roundeven.v{lanes}f32"
-    return I.call_llvm_pure_intrin(vector_type("float32", lanes), name, quotient)
+    return I.call_llvm_pure_intrin(ex.vector_type("float32", lanes), name, quotient)
 
 
 def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
@@ -90,7 +81,7 @@ def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
         low, high = (_bound(limit, zero_point, value) for limit in RANGES[dtype])
         return tirx.Min(tirx.Max(quotient, low), high)
     least, largest, reciprocal, rest = parts
-    value = bind(tirx.Min(tirx.Max(value, like(least, value)), like(largest, value)))
+    value = ex.bind(tirx.Min(tirx.Max(value, ex.like(least, value)), ex.like(largest, value)))
     return _quotient(value, reciprocal, rest)
 
 
@@ -115,12 +106,12 @@ def emit_quantize_wide(
     assert parts is not None
     high = parts[1]
     if not bounded:
-        value = bind(tirx.Min(value, like(high, value)))
+        value = ex.bind(tirx.Min(value, ex.like(high, value)))
     return I.call_llvm_pure_intrin(
         "int32x16",
         "llvm.x86.avx512.mask.cvtps2dq.512",
         _quotient(value, *parts[2:]),
-        like(0, reinterpret("int32", value)),
+        ex.like(0, ex.reinterpret("int32", value)),
         tirx.const(-1, "int16"),
         tirx.const(4, "int32"),  # rounds as all arithmetic does: to even
     )
@@ -128,14 +119,14 @@ def emit_quantize_wide(
 
 def _quotient(value: Expr, reciprocal: float, rest: float) -> Expr:
     """A value divided by the scale that has this reciprocal and rest of it."""
-    quotient = value if reciprocal == 1 else value * like(reciprocal, value)
+    quotient = value if reciprocal == 1 else value * ex.like(reciprocal, value)
     if not rest:
         return quotient
-    lanes = lanes_of(value)
+    lanes = ex.lanes_of(value)
     name = "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32")
-    correction = rounded(value * like(rest, value))
+    correction = rounded(value * ex.like(rest, value))
     return I.call_llvm_pure_intrin(
-        vector_type("float32", lanes), name, value, like(reciprocal, value), correction
+        ex.vector_type("float32", lanes), name, value, ex.like(reciprocal, value), correction
     )
 
 
@@ -159,23 +150,23 @@ def dequantize_reference(
 def _everywhere(number: Number, value: Expr) -> Expr:
     """A number in every lane, of the type of `value` if it is known at compile time."""
     if isinstance(number, Known):
-        return like(number, value)
-    lanes = lanes_of(value)
-    return splat(number, lanes) if lanes_of(number) == 1 else number
+        return ex.like(number, value)
+    lanes = ex.lanes_of(value)
+    return ex.splat(number, lanes) if ex.lanes_of(number) == 1 else number
 
 
 def _integer(zero_point: Number, value: Expr) -> Expr:
     """A zero point in every int32 lane."""
     if isinstance(zero_point, Known):
-        return like(as_integer(zero_point), value)
-    return cast("int32", _everywhere(zero_point, value))
+        return ex.like(as_integer(zero_point), value)
+    return ex.cast("int32", _everywhere(zero_point, value))
 
 
 def _bound(limit: int, zero_point: Number, value: Expr) -> Expr:
     """limit - zero_point in every f32 lane."""
     if isinstance(zero_point, Known):
-        return like(as_real(limit - as_integer(zero_point)), value)
-    return like(float(limit), value) - cast("float32", _everywhere(zero_point, value))
+        return ex.like(as_real(limit - as_integer(zero_point)), value)
+    return ex.like(float(limit), value) - ex.cast("float32", _everywhere(zero_point, value))
 
 
 def _parts(scale: Any, zero_point: Any, dtype: str) -> tuple[Any, ...] | None:
@@ -239,29 +230,29 @@ def emit_words(value: Expr, zero_point: int, factors: list[Expr]) -> Expr:
     factors : list of Expr
         One or two, f32 lanes.
     """
-    real = cast("float32", value)
+    real = ex.cast("float32", value)
     if len(factors) == 2:
         real = rounded(real * factors[0])
-    lanes = lanes_of(value)
+    lanes = ex.lanes_of(value)
     fused = I.call_llvm_pure_intrin(
-        vector_type("float32", lanes),
+        ex.vector_type("float32", lanes),
         "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32"),
         real,
         factors[-1],
-        like(ROUND + zero_point, real),
+        ex.like(ROUND + zero_point, real),
     )
-    return reinterpret("int32", fused)
+    return ex.reinterpret("int32", fused)
 
 
 def emit_requantize(value: Expr, zero_point: int, factors: list[Expr], dtype: str) -> Expr:
     """int32 lanes within the range of `dtype`; parameters as of `emit_words`."""
     words = emit_words(value, zero_point, factors)
-    return saturated(words - like(ROUND_BITS, words), dtype)
+    return saturated(words - ex.like(ROUND_BITS, words), dtype)
 
 
 def saturated(value: Expr, dtype: str) -> Expr:
     """int32 lanes brought into the range of an 8-bit type."""
-    low, high = (like(limit, value) for limit in RANGES[dtype])
+    low, high = (ex.like(limit, value) for limit in RANGES[dtype])
     return tirx.Min(tirx.Max(value, low), high)
 
 

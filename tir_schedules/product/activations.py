@@ -22,17 +22,8 @@ from tvm.sym import Analyzer
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    cast,
-    constant,
-    like,
-    materialise,
-    ramp,
-    reinterpret,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.emission import ceil_div, opaque_block
 from tir_schedules.core.extents import uncrowded
 from tir_schedules.core.loop_nest import add, reduce_lanes
@@ -205,8 +196,8 @@ class Activations:
         def store(start: Expr, valid: int) -> None:
             columns = Columns(start, lanes, valid)
             if valid < lanes:
-                zero = constant(0, self.element, lanes)
-                I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
+                zero = ex.constant(0, self.element, lanes)
+                I.buffer_store(self.buffer, zero, [to, ex.ramp(start, lanes)])
             value = self._as_operand(self.read(row, Columns(first + start, lanes, valid)))
             value = value if self.wide is None else self.wide.widen(value)
             store_vector(self.buffer, value, [to], columns)
@@ -219,8 +210,8 @@ class Activations:
         if k % lanes:
             store(tirx.const(whole * lanes, "int32"), k % lanes)
         for start in range(math.ceil(k / lanes) * lanes, self.pitch, lanes):
-            zero = constant(0, self.element, lanes)
-            I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
+            zero = ex.constant(0, self.element, lanes)
+            I.buffer_store(self.buffer, zero, [to, ex.ramp(start, lanes)])
 
     def _sum(self, row: Expr, to: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
@@ -228,19 +219,19 @@ class Activations:
         kernel = self.kernel if self.wide is None else self.wide.kernel
         lanes = kernel.lanes * kernel.kr
         total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
-        index = [ramp(0, kernel.lanes)]
-        I.buffer_store(total, constant(0, "int32", kernel.lanes), index)
+        index = [ex.ramp(0, kernel.lanes)]
+        I.buffer_store(total, ex.constant(0, "int32", kernel.lanes), index)
 
         def add(start: Expr) -> None:
             if self.staged:
-                value = self.buffer[to, ramp(start, lanes)]
+                value = self.buffer[to, ex.ramp(start, lanes)]
             else:
                 value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
             before = total[tuple(index)]
             if self.wide is None:
                 added = kernel.add_up(before, value)
             else:
-                added = kernel.multiply_add(before, value, like(1, value))
+                added = kernel.multiply_add(before, value, ex.like(1, value))
             I.buffer_store(total, added, index)
 
         filled = self.staged or self.padded
@@ -256,7 +247,7 @@ class Activations:
         if rest:
             with I.serial(rest) as i:
                 element = self.read(row, Columns(self.k - rest + i, 1, 1))
-                term = cast("int32", self._as_operand(element))
+                term = ex.cast("int32", self._as_operand(element))
                 I.buffer_store(self.sums, self.sums[to] + term, [to])
 
 
@@ -275,12 +266,12 @@ def as_operand(
     if kernel.a_dtype == "float32":
         if dtype == "bfloat16":
             return bfloat16.widen(bfloat16.bits_of(value))
-        return cast("float32", value)
+        return ex.cast("float32", value)
     if quantize is not None:
-        return cast(kernel.a_dtype, emit_quantize(value, *quantize, kernel.a_dtype))
+        return ex.cast(kernel.a_dtype, emit_quantize(value, *quantize, kernel.a_dtype))
     if (dtype, kernel.a_dtype) == ("int8", "uint8"):
-        value = reinterpret("uint8", value)
-        return value ^ like(_SIGN, value)
+        value = ex.reinterpret("uint8", value)
+        return value ^ ex.like(_SIGN, value)
     if kernel.a_dtype == "bfloat16":
         return bfloat16.bits_of(value) if dtype == "bfloat16" else kernel.rounded(value)
     return kernel.rounded(value) if kernel.a_dtype == "float16" else value
@@ -326,9 +317,9 @@ class OpenActivations(Activations):
         self.contiguous, self.vector = contiguous, kernel.lanes * kernel.kr
         self.block: Expr = tirx.const(0, "int32")
         elements = _BLOCK_BYTES // int(DataType(kernel.operand_dtype).itemsize)
-        self.stride = materialise(ceil_div(k, self.vector) * self.vector)
+        self.stride = ex.materialise(ceil_div(k, self.vector) * self.vector)
         tiles = I.floordiv(elements, tirx.Max(self.stride, self.vector) * tile_rows)
-        self.rows_of_block = materialise(
+        self.rows_of_block = ex.materialise(
             tirx.Min(tirx.Max(tiles, 1) * tile_rows, tirx.const(most_rows, "int32"))
         )
         tile = ceil_div(room, self.vector) * (self.vector * tile_rows)
@@ -346,8 +337,8 @@ class OpenActivations(Activations):
         """Stages a block of rows, and adds each up."""
         self.block = block
         with opaque_block("stage"), I.serial(rows) as row:
-            start = materialise(row * self.stride)
-            self._stage_row(bind(block + row), start)
+            start = ex.materialise(row * self.stride)
+            self._stage_row(ex.bind(block + row), start)
             if self.sums is not None:
                 self._sum_row(row, start)
 
@@ -357,24 +348,24 @@ class OpenActivations(Activations):
         unit = kernel.lanes if converts(self.dtype, kernel) else self.vector
         if not self.contiguous:
             unit = 1
-        whole = materialise(I.floordiv(self.length, unit))
+        whole = ex.materialise(I.floordiv(self.length, unit))
 
         def put(first: Expr, valid: Index) -> None:
             columns = Columns(first, unit, valid)
             value = as_operand(self.read(row, columns), self.dtype, kernel)
             if columns.mask is not None:
-                value = tirx.Select(columns.mask, bind(value), like(0, value))
-            I.buffer_store(self.buffer, value, [ramp(start + first, unit)])
+                value = tirx.Select(columns.mask, ex.bind(value), ex.like(0, value))
+            I.buffer_store(self.buffer, value, [ex.ramp(start + first, unit)])
 
         with I.serial(whole) as number, opaque_block("vector"):
-            put(bind(number * unit), unit)
-        left = materialise(I.floordiv(self.stride, unit) - whole)
+            put(ex.bind(number * unit), unit)
+        left = ex.materialise(I.floordiv(self.stride, unit) - whole)
         with I.serial(left) as number, opaque_block("cut"):
-            first = materialise((whole + number) * unit)
+            first = ex.materialise((whole + number) * unit)
             if unit > 1:
-                put(first, materialise(self.length - first))
+                put(first, ex.materialise(self.length - first))
             else:
-                zero = constant(0, kernel.operand_dtype, 1)
+                zero = ex.constant(0, kernel.operand_dtype, 1)
                 I.buffer_store(self.buffer, zero, [start + first])
 
     def _sum_row(self, row: Expr, start: Expr) -> None:
@@ -382,9 +373,9 @@ class OpenActivations(Activations):
         assert self.sums is not None
         kernel = self.kernel
         total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
-        every = ramp(0, kernel.lanes)
-        I.buffer_store(total, constant(0, "int32", kernel.lanes), [every])
+        every = ex.ramp(0, kernel.lanes)
+        I.buffer_store(total, ex.constant(0, "int32", kernel.lanes), [every])
         with I.serial(I.floordiv(self.stride, self.vector)) as vector, opaque_block("sum"):
-            value = self.buffer[ramp(start + vector * self.vector, self.vector)]
+            value = self.buffer[ex.ramp(start + vector * self.vector, self.vector)]
             I.buffer_store(total, kernel.add_up(total[every], value), [every])
-        I.buffer_store(self.sums, reduce_lanes(bind(total[every]), add), [row])
+        I.buffer_store(self.sums, reduce_lanes(ex.bind(total[every]), add), [row])

@@ -41,28 +41,11 @@ from tir_schedules.core.product_plan import (
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Template, register_template
+from tir_schedules.cost import parallel
 from tir_schedules.cost.cost import elements_a_product, flops_us
-from tir_schedules.cost.parallel import (
-    PackedWork,
-    alone_below,
-    kind_of,
-    product_nest,
-    share_packed_work,
-    threads_worth,
-)
 
+from . import tile_config
 from .batch_program import BatchMatmulConfig, BatchProblem, build, plan_of
-from .tile_config import (
-    KERNEL_TYPES,
-    RESULT_DTYPES,
-    check_tile,
-    default_tile,
-    fewest_cycles,
-    product_kernels,
-    tile_cycles,
-    tiles_and_blocks,
-    worth_trying,
-)
 from .zero_points import integer_reference
 
 # Types of the operands in memory, by what the kernel multiplies.
@@ -77,7 +60,7 @@ OPERAND_DTYPES = {
 def multiplied(region: Region) -> tuple[str, str]:
     """Element types of the kernel's operands."""
     b_dtype = str(region.attrs.get("rounded", region.inputs[1].dtype))
-    return KERNEL_TYPES.get(b_dtype, ("", ""))
+    return tile_config.KERNEL_TYPES.get(b_dtype, ("", ""))
 
 
 def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
@@ -85,7 +68,7 @@ def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
     if region.is_open:
         found = _vector_kernels(region, machine.isa)
         return [_open_config(region, machine, kernel) for kernel in found]
-    kernels = worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
+    kernels = tile_config.worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
     return [_config(region, machine, kernel) for kernel in kernels]
 
 
@@ -110,7 +93,7 @@ def _panel_by_panel(
         return config
     shares: dict[str, Any] = {"column_shares": 1}  # of open sizes: as many as threads turn out
     if not region.is_open:
-        threads = threads_worth(machine, flops_us(flops(region), machine))
+        threads = parallel.threads_worth(machine, flops_us(flops(region), machine))
         shares = {
             "row_shares": 1,
             "packs_first": False,
@@ -139,7 +122,7 @@ def tasks_of(problem: BatchProblem, config: BatchMatmulConfig) -> int:
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    return product_kernels(isa, *product_types(region))
+    return tile_config.product_kernels(isa, *product_types(region))
 
 
 def _vector_kernels(region: Region, isa: Isa) -> list[Microkernel]:
@@ -150,13 +133,13 @@ def _vector_kernels(region: Region, isa: Isa) -> list[Microkernel]:
 def _open_config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
     """The configuration of a kernel for open sizes, by their samples."""
     problem = BatchProblem(region.sampled())
-    tile = default_tile(kernel, problem.m, problem.n, problem.k, machine)
+    tile = tile_config.default_tile(kernel, problem.m, problem.n, problem.k, machine)
     us = flops_us(2 / elements_a_product(kernel), machine)
     return BatchMatmulConfig(
         **{**tile, "rows": kernel.mr},
         parallel=machine.threads > 1,
         threads=machine.threads,
-        alone_flops=2 * alone_below(machine, us),
+        alone_flops=2 * parallel.alone_below(machine, us),
     )
 
 
@@ -169,13 +152,13 @@ def product_types(region: Region) -> tuple[str, str]:
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
     """The best configuration of one kernel."""
     problem = BatchProblem(region)
-    tile = default_tile(kernel, problem.m, problem.n, problem.k, machine)
+    tile = tile_config.default_tile(kernel, problem.m, problem.n, problem.k, machine)
     alone = BatchMatmulConfig(**tile)
     alone_us = flops_us(flops(region) / elements_a_product(kernel), machine)
-    if threads_worth(machine, alone_us) == 1:
+    if parallel.threads_worth(machine, alone_us) == 1:
         return alone
     elements = problem.k * problem.n
-    work = PackedWork(
+    work = parallel.PackedWork(
         operands=problem.batches,
         members=1,
         rows=problem.m,
@@ -184,13 +167,13 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
         stored=elements * int(DataType(region.inputs[1].dtype).itemsize),
         packed=elements * 4 // kernel.kr,
     )
-    shares = share_packed_work(work, machine, alone_us)
+    shares = parallel.share_packed_work(work, machine, alone_us)
     return BatchMatmulConfig(**tile, **shares.fields(machine))
 
 
 def estimated_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) -> float:
     """Cycles of the largest task, without packing."""
-    return tile_cycles(plan_of(BatchProblem(region), config).busiest, machine)
+    return tile_config.tile_cycles(plan_of(BatchProblem(region), config).busiest, machine)
 
 
 def busiest_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) -> float:
@@ -217,7 +200,7 @@ class BatchMatmul(Template[BatchMatmulConfig]):
 
     def default_config(self, region: Region, machine: Machine) -> BatchMatmulConfig:
         """The configuration with the fewest estimated cycles."""
-        best = fewest_cycles(
+        best = tile_config.fewest_cycles(
             candidates(region, machine), lambda config: busiest_cycles(region, config, machine)
         )
         return _panel_by_panel(region, best, machine)
@@ -230,11 +213,11 @@ class BatchMatmul(Template[BatchMatmulConfig]):
         problem = BatchProblem(region)
         m, n, k = problem.m, problem.n, problem.k
         default, kernels = self.default_config(region, machine), _kernels(region, machine.isa)
-        bases = [default_tile(kernel, m, n, k, machine) for kernel in kernels]
+        bases = [tile_config.default_tile(kernel, m, n, k, machine) for kernel in kernels]
         n_vectors = math.ceil(n / kernels[0].lanes)
         found = {
             BatchMatmulConfig(**{**default.to_dict(), **tile, **shares})
-            for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
+            for tile in tile_config.tiles_and_blocks(kernels, m, n_vectors, k, bases)
             for shares in ({}, {"row_shares": 1, "packs_first": False})
         }
         yield from best_first(
@@ -244,7 +227,7 @@ class BatchMatmul(Template[BatchMatmulConfig]):
     def check(self, region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
         """The microkernel of a legal configuration; ConfigError for an illegal one."""
         check_numbers_or_all(region, config, "threads", "column_shares")
-        kernel = check_tile(region, config, isa, product_types(region), "row_shares")
+        kernel = tile_config.check_tile(region, config, isa, product_types(region), "row_shares")
         problem = BatchProblem(region)
         if config.column_shares:
             if region.is_open and (
@@ -277,7 +260,10 @@ class BatchMatmul(Template[BatchMatmulConfig]):
         """Why the template cannot build a region, or None."""
         a, b = region.inputs[:2]
         allowed = OPERAND_DTYPES.get(multiplied(region)[1], ())
-        if not {a.dtype, b.dtype} <= {*allowed} or region.output.dtype not in RESULT_DTYPES:
+        if (
+            not {a.dtype, b.dtype} <= {*allowed}
+            or region.output.dtype not in tile_config.RESULT_DTYPES
+        ):
             return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
         if "float16" in multiplied(region) and not tile_kernels_for(isa, *multiplied(region)):
             return "products of float16, which only AMX tiles multiply"
@@ -311,9 +297,9 @@ class BatchMatmul(Template[BatchMatmulConfig]):
     def nests(self, region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
         """The loops of all batches; packing is left out."""
         problem = BatchProblem(region)
-        nest = product_nest(plan_of(problem, config))
+        nest = parallel.product_nest(plan_of(problem, config))
         a, b, c = (size * problem.batches for size in nest.loops[0].touched)
-        whole = Loop("batch", problem.batches, kind_of(config.parallel), (a, b, c))
+        whole = Loop("batch", problem.batches, parallel.kind_of(config.parallel), (a, b, c))
         operations = nest.operations * problem.batches
         yield dataclasses.replace(nest, loops=(whole, *nest.loops), operations=operations)
 

@@ -37,21 +37,8 @@ from tvm import tirx
 
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import Panels, balanced, tail_heights
-from tir_schedules.core.emission import (
-    ceil_div,
-    choose,
-    for_blocks,
-    for_share,
-    for_tiles,
-    kernel_function,
-    opaque_block,
-    open_tasks,
-    operand_parameters,
-    share_of,
-    task_loop,
-    tensor_parameter,
-)
 from tir_schedules.core.extents import (
     allocated,
     as_expr,
@@ -118,11 +105,11 @@ def plan_of(problem: BatchProblem, config: BatchMatmulConfig) -> ProductPlan:
 def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tirx.PrimFunc:
     """The kernel."""
     kind = DynamicProgram if region.is_open else StaticProgram
-    with kernel_function("batch_matmul") as builder:
+    with emission.kernel_function("batch_matmul") as builder:
         names = zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
-        inputs = [tensor_parameter(name, tensor) for name, tensor in names]
-        operands = operand_parameters(region)
-        c = tensor_parameter("C", BatchProblem(region).output_tensor())
+        inputs = [emission.tensor_parameter(name, tensor) for name, tensor in names]
+        operands = emission.operand_parameters(region)
+        c = emission.tensor_parameter("C", BatchProblem(region).output_tensor())
         kind(region, config, kernel, inputs, operands, c).emit()
     return builder.get()
 
@@ -192,16 +179,18 @@ class StaticProgram(_Program):
         with ExitStack() as scope:
             self.shelf = None
             if config.packs_first:
-                scope.enter_context(opaque_block("batch_matmul"))
+                scope.enter_context(emission.opaque_block("batch_matmul"))
                 layout = Panels(kernel, problem.k, problem.n, widths_of(self.panels))
                 self.shelf = packed_room(problem.batches, layout)
                 pieces = self._packed(tirx.const(0, "int32")).pieces
                 tasks = problem.batches * pieces
-                with task_loop(tasks, config.parallel, "pack", config.threads) as task:
+                with emission.task_loop(tasks, config.parallel, "pack", config.threads) as task:
                     batch = bind(I.floordiv(task, pieces))
                     self._packed(batch).pack_piece(bind(I.floormod(task, pieces)))
             tasks = problem.batches * count
-            task = scope.enter_context(task_loop(tasks, config.parallel, threads=config.threads))
+            task = scope.enter_context(
+                emission.task_loop(tasks, config.parallel, threads=config.threads)
+            )
             loops = self._loops(plan, I.floordiv(task, count))
             zero = tirx.const(0, "int32")
 
@@ -211,7 +200,7 @@ class StaticProgram(_Program):
                 else:
                     loops.emit(first, size, zero, plan.n_vectors)
 
-            for_share(cut, I.floormod(task, count), share)
+            emission.for_share(cut, I.floormod(task, count), share)
 
     def _packed(self, batch: Expr) -> PackedOperand:
         """B of one batch."""
@@ -305,13 +294,13 @@ class DynamicProgram(_Program):
         for size in (batches, self.m, self.n, self.k):
             work = work * tirx.Cast("float32", size)
         alone = work <= tirx.const(float(config.alone_flops), "float32")
-        with open_tasks(threads, alone) as (thread, parts):
-            first, number = share_of(batches * shares, thread, parts)
-            with I.serial(number) as place, opaque_block("task"):
+        with emission.open_tasks(threads, alone) as (thread, parts):
+            first, number = emission.share_of(batches * shares, thread, parts)
+            with I.serial(number) as place, emission.opaque_block("task"):
                 task = bind(first + place)
                 batch = materialise(I.floordiv(task, shares))
-                cut = ceil_div(self.vectors, config.vectors) if self.by_panel else self.m
-                self._task(batch, *share_of(cut, I.floormod(task, shares), shares))
+                cut = emission.ceil_div(self.vectors, config.vectors) if self.by_panel else self.m
+                self._task(batch, *emission.share_of(cut, I.floormod(task, shares), shares))
 
     def _task(self, batch: Expr, first: Expr, count: Expr) -> None:
         """Some rows of a batch, or some panels of its columns."""
@@ -350,7 +339,7 @@ class DynamicProgram(_Program):
             def store(place: Expr, known: Expr) -> None:
                 self._store(at + place, known, first, width, scratch)
 
-            for_tiles(size, tail_heights(height, width), tile, store)
+            emission.for_tiles(size, tail_heights(height, width), tile, store)
 
         wide = config.vectors
         if isinstance(packed, OpenPanel):
@@ -361,27 +350,29 @@ class DynamicProgram(_Program):
                 packed.pack_panel(vector, width)
                 panel(zero, self.m, vector, width)
 
-            with I.serial(count) as number, opaque_block("panel"):
+            with I.serial(count) as number, emission.opaque_block("panel"):
                 vector = materialise((first + number) * wide)
                 there = materialise(tirx.Min(self.vectors - vector, tirx.const(wide, "int32")))
-                choose(there, range(1, wide + 1), lambda width: whole_panel(vector, width))
+                emission.choose(there, range(1, wide + 1), lambda width: whole_panel(vector, width))
             return
 
         def block(begin: Expr, size: Expr) -> None:
             at = materialise(first + begin)
             activations.begin(at, size)
-            with I.serial(I.floordiv(self.vectors, wide)) as number, opaque_block("panel"):
+            with I.serial(I.floordiv(self.vectors, wide)) as number, emission.opaque_block("panel"):
                 panel(at, size, materialise(number * wide), wide)
             if wide > 1:
                 left = materialise(I.floormod(self.vectors, wide))
                 last = self.vectors - left
                 with I.If(left > 0), I.Then():
-                    choose(left, range(1, wide), lambda width: panel(at, size, last, width))
+                    emission.choose(
+                        left, range(1, wide), lambda width: panel(at, size, last, width)
+                    )
 
         most: Index = config.m_block
         if isinstance(activations, OpenActivations):
             most = activations.rows_of_block
-        for_blocks(count, most, block)
+        emission.for_blocks(count, most, block)
 
     def _stored_b(self, k: Index, base: Expr) -> StoredOperand:
         """B of one batch."""
@@ -434,7 +425,7 @@ class DynamicProgram(_Program):
         """The epilogue of rows of a panel, whose accumulators are in `scratch`."""
         lanes, pitch = self.kernel.lanes, extent(self.problem.c.row)
         cut = lanes > 1 and (is_open((self.problem.n,)) or self.problem.n % lanes > 0)
-        with I.serial(rows) as i, I.serial(width) as j, opaque_block("store"):
+        with I.serial(rows) as i, I.serial(width) as j, emission.opaque_block("store"):
             vector, at = materialise(first + j), materialise(row + i)
             value = bind(scratch[i, ramp(j * lanes, lanes)])
 

@@ -25,19 +25,8 @@ from tvm import tirx
 from tvm.sym import Analyzer
 
 from microkernels.tile import MultiplyAdd, Tile
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    cast,
-    constant,
-    like,
-    materialise,
-    ramp,
-    reinterpret,
-    splat,
-    vector_type,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.loop_nest import add, combine_all, reduce_lanes
 from tir_schedules.core.product_plan import Piece
@@ -119,26 +108,28 @@ class ByteDigits:
     def _span(self, row: Expr, i: Expr, number: Expr) -> None:
         first = number * self.span
         starts = range(0, self.span, LANES)
-        values = [bind(self.read(row, first + start, LANES)) for start in starts]
-        bits = [reinterpret("int32", value) for value in values]
-        magnitudes = [bind(each & like(_MAGNITUDE, each)) for each in bits]
+        values = [ex.bind(self.read(row, first + start, LANES)) for start in starts]
+        bits = [ex.reinterpret("int32", value) for value in values]
+        magnitudes = [ex.bind(each & ex.like(_MAGNITUDE, each)) for each in bits]
         largest = reduce_lanes(combine_all(magnitudes, tirx.Max), tirx.Max)
-        exponent = materialise((largest + _INCREASE) & _EXPONENT)
+        exponent = ex.materialise((largest + _INCREASE) & _EXPONENT)
         wrong = tirx.any(exponent > _LARGEST, tirx.all(largest > 0, exponent < _SMALLEST))
         I.buffer_store(self.state, self.state[_ZERO] | tirx.Cast("int32", wrong), [_ZERO])
-        unit = materialise(tirx.Max(exponent, tirx.const(_SMALLEST, "int32")) - (_TOP << _FRACTION))
-        scale = splat(materialise(I.reinterpret("float32", _LARGEST - unit)), LANES)
+        unit = ex.materialise(
+            tirx.Max(exponent, tirx.const(_SMALLEST, "int32")) - (_TOP << _FRACTION)
+        )
+        scale = ex.splat(ex.materialise(I.reinterpret("float32", _LARGEST - unit)), LANES)
         integers = []
         for start, value in zip(starts, values, strict=True):
-            x = bind(cast("int32", tirx.nearbyint(value * scale)))
+            x = ex.bind(ex.cast("int32", tirx.nearbyint(value * scale)))
             integers.append(x)
             for digit in range(DIGITS):
                 at = (i * DIGITS + digit) * self.k + first + start
-                I.buffer_store(self.digits, cast("int8", x), [ramp(at, LANES)])
+                I.buffer_store(self.digits, ex.cast("int8", x), [ex.ramp(at, LANES)])
                 if digit < DIGITS - 1:
-                    x = bind(tirx.shift_right(x + like(128, x), like(8, x)))
+                    x = ex.bind(tirx.shift_right(x + ex.like(128, x), ex.like(8, x)))
         place = i * self.spans + number
-        total = cast("float32", reduce_lanes(combine_all(integers, add), add))
+        total = ex.cast("float32", reduce_lanes(combine_all(integers, add), add))
         times = -1.0 if self.zero is None else -self.zero
         I.buffer_store(self.units, I.reinterpret("float32", unit), [place])
         I.buffer_store(self.sums, total * tirx.const(times, "float32"), [place])
@@ -180,18 +171,18 @@ class ByteDigits:
         """
         row = Analyzer().simplify(row - self.first)
         sums = self._sums(totals.rows, row, span, words)
-        factor, shift = bind(scale), None
+        factor, shift = ex.bind(scale), None
         if zero is not None:
-            shift = bind(zero + like(self.half, zero)) if self.half else zero
+            shift = ex.bind(zero + ex.like(self.half, zero)) if self.half else zero
         for i, (low, middle, high) in enumerate(sums):
             place = (row + i) * self.spans + span
-            rest = splat(self.sums[place], LANES)
-            value = bind(low + (rest if shift is None else rest * shift))
-            value = bind(multiply_add(value, middle, like(2.0**8, value)))
-            value = bind(multiply_add(value, high, like(2.0**16, value)))
-            unit = bind(factor * splat(self.units[place], LANES))
+            rest = ex.splat(self.sums[place], LANES)
+            value = ex.bind(low + (rest if shift is None else rest * shift))
+            value = ex.bind(multiply_add(value, middle, ex.like(2.0**8, value)))
+            value = ex.bind(multiply_add(value, high, ex.like(2.0**16, value)))
+            unit = ex.bind(factor * ex.splat(self.units[place], LANES))
             total = multiply_add(totals.value(i, vector), value, unit)
-            I.buffer_store(totals.buffers[i], total, [ramp(vector * LANES, LANES)])
+            I.buffer_store(totals.buffers[i], total, [ex.ramp(vector * LANES, LANES)])
 
     def _sums(
         self, rows: int, row: Expr, span: Expr, words: Callable[[Index], Expr]
@@ -200,11 +191,11 @@ class ByteDigits:
         units = self.span // self.weight.unit
         positions = itertools.product(range(units), range(8 // self.weight.bits))
         kinds = list(itertools.product(range(rows), range(DIGITS)))
-        every = ramp(0, 2 * LANES)
+        every = ex.ramp(0, 2 * LANES)
         sums = {kind: I.sblock_alloc_buffer((2 * LANES,), "int16") for kind in kinds}
         for four, (unit, position) in enumerate(positions):
             if not position:
-                word = bind(self._unsigned(words(span * units + unit)))
+                word = ex.bind(self._unsigned(words(span * units + unit)))
             elements = self._elements(word, position)
             for i, digit in kinds:
                 value = self._word(row + i, digit, span * self.span + _FOUR * four)
@@ -213,7 +204,7 @@ class ByteDigits:
                     products = sums[i, digit][every] + products
                 I.buffer_store(sums[i, digit], products, [every])
         return [
-            [bind(_sum_of_pairs(sums[i, digit][every])) for digit in range(DIGITS)]
+            [ex.bind(_sum_of_pairs(sums[i, digit][every])) for digit in range(DIGITS)]
             for i in range(rows)
         ]
 
@@ -222,35 +213,35 @@ class ByteDigits:
         if not self.half:
             return word
         flipped = sum(self.half << place for place in range(0, 32, self.weight.bits))
-        return word ^ like(flipped - 2**32, word)
+        return word ^ ex.like(flipped - 2**32, word)
 
     def _elements(self, word: Expr, position: int) -> Expr:
         """The elements at one position of all bytes, which are four steps of K."""
         bits = self.weight.bits
-        shifted = tirx.shift_right(word, like(bits * position, word)) if position else word
-        return bind(_bytes("uint8", shifted & like((2**bits - 1) * 0x01010101, word)))
+        shifted = tirx.shift_right(word, ex.like(bits * position, word)) if position else word
+        return ex.bind(_bytes("uint8", shifted & ex.like((2**bits - 1) * 0x01010101, word)))
 
     def _word(self, row: Expr, digit: int, step: Index) -> Expr:
         """A digit of four steps of K from `step`, in every lane."""
         at = (row * DIGITS + digit) * self.k + step
-        word = I.reinterpret("int32", self.digits[ramp(at, _FOUR)])
-        return bind(_bytes("int8", splat(word, LANES)))
+        word = I.reinterpret("int32", self.digits[ex.ramp(at, _FOUR)])
+        return ex.bind(_bytes("int8", ex.splat(word, LANES)))
 
 
 def _bytes(element: str, words: Expr) -> Expr:
     """Words as four times as many bytes."""
-    return I.reinterpret(vector_type(element, LANES * _FOUR), words)
+    return I.reinterpret(ex.vector_type(element, LANES * _FOUR), words)
 
 
 def _pair_products(unsigned: Expr, signed: Expr) -> Expr:
     """Products of bytes, added in pairs: vpmaddubsw."""
-    dtype = vector_type("int16", 2 * LANES)
+    dtype = ex.vector_type("int16", 2 * LANES)
     return I.call_llvm_pure_intrin(dtype, "llvm.x86.avx2.pmadd.ub.sw", unsigned, signed)
 
 
 def _sum_of_pairs(sums: Expr) -> Expr:
     """Pairs of 16-bit lanes added, as f32 lanes: vpmaddwd by ones."""
-    dtype = vector_type("int32", LANES)
-    ones = constant(1, "int16", 2 * LANES)
+    dtype = ex.vector_type("int32", LANES)
+    ones = ex.constant(1, "int16", 2 * LANES)
     total = I.call_llvm_pure_intrin(dtype, "llvm.x86.avx2.pmadd.wd", sums, ones)
-    return cast("float32", total)
+    return ex.cast("float32", total)

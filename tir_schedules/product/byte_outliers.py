@@ -17,16 +17,8 @@ from tvm import tirx
 
 from microkernels.kernels.byte_pairs import byte_tile, has_pairs
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    constant,
-    materialise,
-    ramp,
-    reinterpret_group,
-    scalar,
-    splat,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.placeholders import applied
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import ProductPlan
@@ -98,7 +90,7 @@ class ByteOutliers:
         self.count, found = count, self.found
         most = found.most(count)
         if some is not None:
-            most = materialise(tirx.Select(some, most, _ZERO))
+            most = ex.materialise(tirx.Select(some, most, _ZERO))
         with opaque_block("outliers"):
             found.begin()
             with I.serial(count) as row:
@@ -107,7 +99,7 @@ class ByteOutliers:
                     return self.rows.operand(first + row, Columns(start, LANES, LANES))
 
                 def write(start: Expr, value: Expr) -> None:
-                    I.buffer_store(self.cut, value, [row, ramp(start, LANES)])
+                    I.buffer_store(self.cut, value, [row, ex.ramp(start, LANES)])
 
                 found.add_row(row, most, read, write)
             found.end(count)
@@ -117,7 +109,7 @@ class ByteOutliers:
     def load(self, row: Expr, step: Index) -> Expr:
         """kr elements of a row without its outliers, as of `Activations`."""
         kr = self.kernel.kr
-        return self.kernel.spread(self.cut[self.rows.within(row), ramp(step * kr, kr)])
+        return self.kernel.spread(self.cut[self.rows.within(row), ex.ramp(step * kr, kr)])
 
     def begin_panel(self, vector: Expr, vectors: int) -> None:
         """Computes what the accumulators of a panel start with; as of `TileLoops`."""
@@ -130,12 +122,12 @@ class ByteOutliers:
         with I.If(other), I.Then():
             last = tirx.const(self.n_vectors - side, "int32")
             I.buffer_store(first, tirx.Min(vector, last), [_ZERO])
-            self._add(materialise(first[_ZERO]), vectors)
+            self._add(ex.materialise(first[_ZERO]), vectors)
 
     def _add(self, vector: Expr, width: int) -> None:
         """What panels side by side start with."""
         lanes, vectors = self.kernel.lanes, range(width * self.side)
-        places = [ramp(j * lanes, lanes) for j in vectors]
+        places = [ex.ramp(j * lanes, lanes) for j in vectors]
         with opaque_block("add_outliers"):
             alike = self._alike(vector, places)
             with I.serial(self.count) as row:
@@ -169,18 +161,18 @@ class ByteOutliers:
     def start_without(self, row: Expr, vector: Index) -> Expr:
         """What accumulators start with where there are no outliers; as `TileLoops.start`."""
         lanes = self.kernel.lanes
-        value = constant(0, "int32", lanes)
+        value = ex.constant(0, "int32", lanes)
         if self.zero_points is not None:
             value = self.zero_points(row, vector)
             offset = self.found.offset
             if offset is not None:
-                value = value + self.weight.column_sums(vector) * splat(offset, lanes)
+                value = value + self.weight.column_sums(vector) * ex.splat(offset, lanes)
         return value
 
     def start(self, row: Expr, vector: Expr) -> Expr:
         """What accumulators start with; as of `TileLoops`."""
         lanes = self.kernel.lanes
-        place = ramp((vector - self.first[_ZERO]) * lanes, lanes)
+        place = ex.ramp((vector - self.first[_ZERO]) * lanes, lanes)
         return self.starts[self.rows.within(row), place]
 
     def shortcut(self) -> Shortcut:
@@ -292,10 +284,10 @@ def _offset(start: Start | None) -> Expr | None:
         return None
     if not start.zero_points.a_runtime:
         known = known_offset(start.zero_points)
-        return scalar(known, "int32") if known > 0 else None
+        return ex.scalar(known, "int32") if known > 0 else None
     below = start.a_zero_point() - tirx.const(LARGEST // 2 + 1, "int32")
     offset = tirx.Max(below, tirx.const(0, "int32"))
-    return materialise(tirx.Min(offset, tirx.const(LARGEST_OFFSET, "int32")))
+    return ex.materialise(tirx.Min(offset, tirx.const(LARGEST_OFFSET, "int32")))
 
 
 # Products of 8-bit integers that take fewer instructions where nothing saturates, without VNNI.
@@ -356,17 +348,17 @@ class HighBits:
 
     def clear(self) -> None:
         """Begins a search."""
-        I.buffer_store(self.seen, constant(0, "uint8", self.lanes), [ramp(0, self.lanes)])
+        I.buffer_store(self.seen, ex.constant(0, "uint8", self.lanes), [ex.ramp(0, self.lanes)])
 
     def add(self, value: Expr) -> None:
         """Looks at some bytes."""
-        everything = [ramp(0, self.lanes)]
+        everything = [ex.ramp(0, self.lanes)]
         I.buffer_store(self.seen, self.seen[tuple(everything)] | value, everything)
 
     def none(self) -> Expr:
         """Whether there was none."""
         fours = [
-            reinterpret_group("int32", self.seen[ramp(start, 4)], 1)
+            ex.reinterpret_group("int32", self.seen[ex.ramp(start, 4)], 1)
             for start in range(0, self.lanes, 4)
         ]
         while len(fours) > 1:
@@ -376,7 +368,9 @@ class HighBits:
 
 def weight_fits(weight: Expr, answer: int) -> Expr:
     """What packing found about a weight; the int32 lies at `answer` of the flat buffer."""
-    return tirx.NE(reinterpret_group("int32", weight[ramp(answer, 4)], 1), tirx.const(0, "int32"))
+    return tirx.NE(
+        ex.reinterpret_group("int32", weight[ex.ramp(answer, 4)], 1), tirx.const(0, "int32")
+    )
 
 
 def find_high_bits(rows: Activations, first: Expr, count: Index) -> Expr:

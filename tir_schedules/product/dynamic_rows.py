@@ -24,18 +24,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Tile
 from microkernels.vector.expressions import Expr, Index, constant, materialise, ramp
 from microkernels.vector.memory import PREFETCH_LLVM_IR
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import Group, balanced, tail_heights
-from tir_schedules.core.emission import (
-    balanced_blocks,
-    choose,
-    for_balanced_blocks,
-    for_groups,
-    for_share,
-    for_tiles,
-    opaque_block,
-    share_of,
-    task_loop,
-)
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.placement import Claims, claimed_shares
 from tir_schedules.core.product_plan import ProductPlan
@@ -139,8 +129,10 @@ class FewRows:
             sides = [self.side(known, group) for known in range(1, self.most + 1)]
             side = _of(block.rows, [count for count, _ in sides])
             pieces = _of(block.rows, [math.ceil(group.count / count) for count, _ in sides])
-            before, own = (0, pieces) if block.share is None else share_of(pieces, *block.share)
-            with I.serial(own) as at, opaque_block("few"):
+            before, own = (
+                (0, pieces) if block.share is None else emission.share_of(pieces, *block.share)
+            )
+            with I.serial(own) as at, emission.opaque_block("few"):
                 piece = before + at
                 first = materialise(block.vector + group.start + piece * (side * group.size))
                 panels = materialise(tirx.Min(side, group.count - piece * side))
@@ -172,9 +164,9 @@ class FewRows:
                 context = self.loops.side_by_side(block.row, rows, vector, group.size, count, whole)
                 rest(self.multiply(context, group.size, kernel), block.scratch, 0)
 
-            choose(panels, counts, tile)
+            emission.choose(panels, counts, tile)
 
-        choose(block.rows, range(1, len(sides) + 1), chosen)
+        emission.choose(block.rows, range(1, len(sides) + 1), chosen)
 
     def multiply(self, tile: TileContext, width: int, kernel: Microkernel) -> Tile:
         """Accumulators of panels that have `width` vectors each, side by side."""
@@ -219,13 +211,13 @@ class OpenRows:
         with ExitStack() as scope:
             claims: Claims | None = None
             if tasks == 1 or self.loops.begin is not None or self.loops.shortcut is not None:
-                task = scope.enter_context(task_loop(tasks, alone=alone))
+                task = scope.enter_context(emission.task_loop(tasks, alone=alone))
             else:
                 _, claims = scope.enter_context(claimed_shares(tasks, alone))
                 task = claims.share
             scope.enter_context(llvm_functions(PREFETCH_LLVM_IR))
             number = I.floormod(task, threads_m)
-            row, many = share_of(rows, number, threads_m)
+            row, many = emission.share_of(rows, number, threads_m)
             panels: PanelShare | None = None
             if threads_m > 1 and whole:
                 few = materialise(rows <= whole)
@@ -235,7 +227,7 @@ class OpenRows:
                     materialise(tirx.Select(few, number, as_expr(0))),
                     materialise(tirx.Select(few, as_expr(threads_m), as_expr(1))),
                 )
-            for_share(
+            emission.for_share(
                 columns,
                 I.floordiv(task, threads_m),
                 lambda vector, vectors: self.emit(row, many, vector, vectors, panels, claims),
@@ -280,9 +272,9 @@ class OpenRows:
             loops.choose(row + start, size, run)
 
         if claims is None:
-            for_balanced_blocks(rows, plan.m_block, plan.rows, block)
+            emission.for_balanced_blocks(rows, plan.m_block, plan.rows, block)
             return
-        count, block_of = balanced_blocks(rows, plan.m_block, plan.rows)
+        count, block_of = emission.balanced_blocks(rows, plan.m_block, plan.rows)
         cuts = self._cuts(rows, count, sum(group.count for group in groups))
 
         def piece(number: Expr) -> None:
@@ -358,10 +350,10 @@ class Block:
                 self._panel(self.vector + start, width, least, fetch)
 
             if self.share is None:
-                for_groups([group], panel)
+                emission.for_groups([group], panel)
                 continue
-            before, own = share_of(as_expr(group.count), *self.share)
-            with I.serial(own) as at, opaque_block("panel"):
+            before, own = emission.share_of(as_expr(group.count), *self.share)
+            with I.serial(own) as at, emission.opaque_block("panel"):
                 panel(materialise(group.start + (before + at) * group.size), group.size)
 
     def _panel(self, vector: Expr, vectors: int, least: int, fetch: DynamicPrefetch | None) -> None:
@@ -418,12 +410,12 @@ class Block:
                     with I.Else():
                         tile(None, at, height)
 
-            for_tiles(self.rows, heights, body, None if cut or at_once else store)
+            emission.for_tiles(self.rows, heights, body, None if cut or at_once else store)
 
         if cut:
             self._fill(vector, vectors)
         for piece in _alike(plan.pieces):
-            for_groups([piece], products)
+            emission.for_groups([piece], products)
         if cut:
             self._store(self.row, self.rows, vector, vectors)
 

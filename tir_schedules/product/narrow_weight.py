@@ -24,17 +24,8 @@ from tvm import relax, tirx
 
 from microkernels.base.arrays import SHIFT
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    cast,
-    constant,
-    ramp,
-    reinterpret,
-    splat,
-    vector_type,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import Panels
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import Piece
@@ -218,35 +209,35 @@ class NarrowWeight:
             steps = range(self.unit)
             loaded = [self._load(packed, panel, width, unit * self.unit + s, j) for s in steps]
             if self.flipped:
-                return [cast("float32", reinterpret("int8", element)) for element in loaded]
-            return [self._shifted(cast("float32", element)) for element in loaded]
+                return [ex.cast("float32", ex.reinterpret("int8", element)) for element in loaded]
+            return [self._shifted(ex.cast("float32", element)) for element in loaded]
         word = self.emit_words(packed, panel, width, j, unit)
         if self.lanes == 16:
             return [self._looked_up(word, step) for step in range(self.unit)]
-        return [self._shifted(cast("float32", self._bits(word, s))) for s in range(self.unit)]
+        return [self._shifted(ex.cast("float32", self._bits(word, s))) for s in range(self.unit)]
 
     def emit_words(self, packed: Expr, panel: Expr, width: int, j: Index, unit: Index) -> Expr:
         """The words of one unit of 2 or 4 bits as int32 lanes; parameters as of `emit_unit`."""
         word = self._load(packed, panel, width, unit, j)
-        return bind(I.reinterpret(vector_type("int32", self.lanes), word))
+        return ex.bind(I.reinterpret(ex.vector_type("int32", self.lanes), word))
 
     def _load(self, packed: Expr, panel: Expr, width: int, word: Index, j: Index) -> Expr:
         bytes_ = self.lanes * self.word_bytes
         start = panel * self.vector_bytes + (word * width + j) * bytes_
-        return packed[ramp(start, bytes_)]
+        return packed[ex.ramp(start, bytes_)]
 
     def _place(self, step: int) -> int:
         """The lowest bit of a step in its word."""
         return 8 * (step % self.word_bytes) + self.bits * (step // self.word_bytes)
 
     def _shifted(self, value: Expr) -> Expr:
-        return value - constant(self.zero, "float32", self.lanes) if self.zero else value
+        return value - ex.constant(self.zero, "float32", self.lanes) if self.zero else value
 
     def _bits(self, word: Expr, step: int) -> Expr:
         """The element of one step as int32."""
 
         def number(value: int) -> Expr:
-            return constant(value, "int32", self.lanes)
+            return ex.constant(value, "int32", self.lanes)
 
         if not self.signed:
             return tirx.bitwise_and(
@@ -259,20 +250,20 @@ class NarrowWeight:
         """The element of one step as f32: vpermps looks at the low four bits of an index only."""
         index = word
         if step:
-            index = tirx.shift_right(word, constant(self._place(step), "int32", self.lanes))
+            index = tirx.shift_right(word, ex.constant(self._place(step), "int32", self.lanes))
         return I.call_llvm_pure_intrin(
             "float32x16", "llvm.x86.avx512.permvar.sf.512", self._table(), index
         )
 
     def _table(self) -> Expr:
         """What every value of an index's low four bits stands for."""
-        entry = ramp(0, 16)
-        size = constant(2**self.bits, "int32", 16)
+        entry = ex.ramp(0, 16)
+        size = ex.constant(2**self.bits, "int32", 16)
         low = tirx.floormod(entry, size)
         if self.signed:
-            half = constant(2 ** (self.bits - 1), "int32", 16)
+            half = ex.constant(2 ** (self.bits - 1), "int32", 16)
             low = tirx.floormod(entry + half, size) - half
-        return self._shifted(cast("float32", low))
+        return self._shifted(ex.cast("float32", low))
 
 
 def per_block_shape(shape: Sequence[int]) -> tuple[int, int]:
@@ -357,14 +348,14 @@ class ScaledPanels:
         first, count = piece
         zeros = [tirx.const(0, "int32")] * (len(self.scale.shape) - 1)
         with opaque_block("scale"), I.serial(count) as step:
-            factor = bind(splat(self.scale[(*zeros, first + step)], self.lanes))
+            factor = ex.bind(ex.splat(self.scale[(*zeros, first + step)], self.lanes))
             for j in range(width):
                 start = (panel * self.k + (first + step) * width + j) * self.lanes
-                value = self.weight[ramp(start, self.lanes)] * factor
-                position = ramp((step * width + j) * self.lanes, self.lanes)
+                value = self.weight[ex.ramp(start, self.lanes)] * factor
+                position = ex.ramp((step * width + j) * self.lanes, self.lanes)
                 I.buffer_store(self.buffer, value, [position])
 
         def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr:
-            return self.buffer[ramp(((step - first) * width + j) * self.lanes, self.lanes)]
+            return self.buffer[ex.ramp(((step - first) * width + j) * self.lanes, self.lanes)]
 
         return load_b

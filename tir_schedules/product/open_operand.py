@@ -13,18 +13,8 @@ from tvm import tirx
 
 from microkernels.microkernel import Microkernel
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    constant,
-    lanes_of,
-    like,
-    materialise,
-    ramp,
-    reinterpret_group,
-    splat,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.memory import transpose_block
 from tir_schedules.core.emission import ceil_div, choose, opaque_block
 from tir_schedules.core.extents import as_expr
@@ -40,12 +30,12 @@ class OpenWords(PackedWords):
         """Sums of a vector of columns, by the kernel's own products with ones."""
         assert self.sums is not None
         total = I.sblock_alloc_buffer((self.lanes,), "int32")
-        every = ramp(0, self.lanes)
-        I.buffer_store(total, constant(0, "int32", self.lanes), [every])
+        every = ex.ramp(0, self.lanes)
+        I.buffer_store(total, ex.constant(0, "int32", self.lanes), [every])
         with I.serial(steps) as step:
-            group = self.buffer[ramp(start(step), self.group)]
+            group = self.buffer[ex.ramp(start(step), self.group)]
             I.buffer_store(total, self.kernel.add_up(total[every], group), [every])
-        I.buffer_store(self.sums, total[every], [ramp(vector * self.lanes, self.lanes)])
+        I.buffer_store(self.sums, total[every], [ex.ramp(vector * self.lanes, self.lanes)])
 
     def _copied(self, step: Expr, valid: int, columns: Columns, at: Expr) -> None:
         """Packs a vector of columns of some rows of a step; 0 where there are no columns."""
@@ -55,8 +45,8 @@ class OpenWords(PackedWords):
             place = Columns(start, columns.lanes, columns.valid)
             value = self._bits(load_vector(self.source.buffer, self.dtype, [], place))
             if columns.mask is not None:
-                value = bind(value)
-                value = tirx.Select(columns.mask, value, like(0, value))
+                value = ex.bind(value)
+                value = tirx.Select(columns.mask, value, ex.like(0, value))
             parts.append(value)
         self._put(at, merged(parts, self.kr))
 
@@ -89,7 +79,9 @@ class OpenOperand(OpenWords):
         self.steps = self.k
         if self.kr > 1:
             known = isinstance(self.k, int)
-            self.steps = -(-self.k // self.kr) if known else materialise(ceil_div(self.k, self.kr))
+            self.steps = (
+                -(-self.k // self.kr) if known else ex.materialise(ceil_div(self.k, self.kr))
+            )
         self.room = ceil_div(room[1], self.lanes)
         size = self.room * (ceil_div(room[0], self.kr) * self.group)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
@@ -101,7 +93,7 @@ class OpenOperand(OpenWords):
 
     def load(self, panel: Expr, width: Index, step: Index, j: Index) -> Expr:
         """One vector of columns of a panel that begins with the vector `panel`."""
-        return self.buffer[ramp(self._start(panel, width, step, j), self.group)]
+        return self.buffer[ex.ramp(self._start(panel, width, step, j), self.group)]
 
     def _start(self, panel: Expr, width: Index, step: Index, j: Index) -> Expr:
         return (panel * self.steps + (step * width + j)) * self.group
@@ -117,14 +109,14 @@ class OpenOperand(OpenWords):
 
         def vector(columns: list[Expr], start: Callable[[Index], Expr]) -> None:
             def block(first: Index, count: int) -> None:
-                rows = [bind(self._row(key, first, count)) for key in columns]
+                rows = [ex.bind(self._row(key, first, count)) for key in columns]
                 for i, value in enumerate(transpose_block(rows)[:count]):
                     self._put(start(first + i), value)
 
             if not isinstance(squares, int) or squares:
                 with I.serial(squares) as square, opaque_block("square"):
                     block(square * lanes, lanes)
-            behind = materialise(as_expr(squares * lanes))
+            behind = ex.materialise(as_expr(squares * lanes))
             steps: Index = self.steps - behind
             if isinstance(left, int):
                 steps = int(rest > 0) if isinstance(rest, int) else steps
@@ -152,7 +144,7 @@ class OpenOperand(OpenWords):
         with opaque_block("pack"), I.serial(self.vectors) as vector, opaque_block("columns"):
             panel, width = self._panel_of(vector)
             j, last = vector - panel, self.n - 1
-            columns = [bind(tirx.Min(vector * lanes + lane, last)) for lane in range(lanes)]
+            columns = [ex.bind(tirx.Min(vector * lanes + lane, last)) for lane in range(lanes)]
             body(columns, lambda step: self._start(panel, width, step, j))
 
     def _element(self, column: Expr, step: Index) -> Expr:
@@ -161,7 +153,7 @@ class OpenOperand(OpenWords):
 
     def _gather_step(self, columns: list[Expr], step: Expr, start: Callable[[Index], Expr]) -> None:
         """One step of K of a vector of columns; 0 behind the last element of K."""
-        kr, lanes, place = self.kr, self.lanes, bind(start(step))
+        kr, lanes, place = self.kr, self.lanes, ex.bind(start(step))
         if kr == 1:
             for lane, column in enumerate(columns):
                 value = self._bits(self._element(column, step))
@@ -171,16 +163,18 @@ class OpenOperand(OpenWords):
         held = I.sblock_alloc_buffer((lanes,), stored, align=64)
         parts = []
         for i in range(kr):
-            row = bind(step * kr + i)
-            there = bind(tirx.Min(row, self.k - 1))
+            row = ex.bind(step * kr + i)
+            there = ex.bind(tirx.Min(row, self.k - 1))
             for lane, column in enumerate(columns):
                 value = bfloat16.operand_bits(self._element(column, there))
                 I.buffer_store(held, value, [lane])
-            vector = bind(held[ramp(0, lanes)])
+            vector = ex.bind(held[ex.ramp(0, lanes)])
             if self.dtype == "bfloat16":
                 vector = bfloat16.from_bits(vector)
             found = self._bits(vector)
-            parts.append(bind(tirx.Select(splat(row < self.k, lanes), found, like(0, found))))
+            parts.append(
+                ex.bind(tirx.Select(ex.splat(row < self.k, lanes), found, ex.like(0, found)))
+            )
         self._put(place, merged(parts, kr))
 
     def _copy(self) -> None:
@@ -200,9 +194,9 @@ class OpenOperand(OpenWords):
             if not isinstance(panels, int) or panels:
                 with I.serial(panels) as number, opaque_block("panel"):
                     for j in range(width):
-                        put(bind(number * width), width, j, lanes)
-            first = materialise(as_expr(panels * width))
-            narrow = materialise(as_expr(self.vectors - panels * width))
+                        put(ex.bind(number * width), width, j, lanes)
+            first = ex.materialise(as_expr(panels * width))
+            narrow = ex.materialise(as_expr(self.vectors - panels * width))
             if not isinstance(side, int) or side:
                 with I.serial(side) as number, opaque_block("side"):
                     put(first, narrow, number, lanes)
@@ -218,7 +212,7 @@ class OpenOperand(OpenWords):
             if not isinstance(steps, int) or steps:
                 with I.serial(steps) as step, opaque_block("step"):
                     rows(step, kr)
-            last = materialise(as_expr(steps))
+            last = ex.materialise(as_expr(steps))
             if isinstance(rest, int):
                 if rest:
                     rows(last, rest)
@@ -228,9 +222,9 @@ class OpenOperand(OpenWords):
 
     def _panel_of(self, vector: Expr) -> tuple[Expr, Expr]:
         """The first vector of the panel of a vector, and the panel's width."""
-        panel = materialise(I.floordiv(vector, self.width) * self.width)
+        panel = ex.materialise(I.floordiv(vector, self.width) * self.width)
         most = tirx.const(self.width, "int32")
-        return panel, materialise(tirx.Min(most, self.vectors - panel))
+        return panel, ex.materialise(tirx.Min(most, self.vectors - panel))
 
     def _row(self, key: Expr, first: Index, words: int) -> Expr:
         """Some words of a column, in a vector of words of which the others hold anything."""
@@ -240,14 +234,16 @@ class OpenOperand(OpenWords):
             return load_vector(self.source.buffer, "float32", [], columns)
         count = words * self.kr
         (start,) = self.source.index(first * self.kr, key)
-        elements = self.source.buffer[ramp(start, count)]
+        elements = self.source.buffer[ex.ramp(start, count)]
         if self.dtype == "float32" and count % self.lanes:
             # Rounding part of a vector takes LLVM seconds.
             elements = widened(elements, count + -count % self.lanes)
         row = self._bits(elements)
         if self.element == "float32":
             return widened(row, self.lanes)
-        return widened(reinterpret_group(self.word, row, lanes_of(row) // self.kr), self.lanes)
+        return widened(
+            ex.reinterpret_group(self.word, row, ex.lanes_of(row) // self.kr), self.lanes
+        )
 
     def add_up(self) -> None:
         """Adds up the elements of each column."""
@@ -289,9 +285,9 @@ class OpenPanel(OpenOperand):
                 with I.serial(steps) as step, opaque_block("step"):
                     rows(step, kr, cut)
             if isinstance(rest, int) and rest:
-                rows(materialise(as_expr(steps)), rest, cut)
+                rows(ex.materialise(as_expr(steps)), rest, cut)
 
-        left = materialise(tirx.Min(self.n - (panel + (width - 1)) * lanes, lanes))
+        left = ex.materialise(tirx.Min(self.n - (panel + (width - 1)) * lanes, lanes))
         with opaque_block("pack"), I.If(left < lanes):
             with I.Then():
                 all_rows(left)
@@ -305,4 +301,4 @@ def _divided(size: Index, by: int) -> tuple[Index, Index]:
         return divmod(size, by)
     if by == 1:
         return size, 0
-    return materialise(I.floordiv(size, by)), materialise(I.floormod(size, by))
+    return ex.materialise(I.floordiv(size, by)), ex.materialise(I.floormod(size, by))

@@ -18,17 +18,8 @@ from tvm import tirx
 from microkernels.kernels.byte_pairs import KR, signed_pairs
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    cast,
-    constant,
-    materialise,
-    ramp,
-    reinterpret_group,
-    splat,
-    vector_type,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.memory import first_group, groups_found, saturating_difference
 
 LARGEST = 127  # of t
@@ -70,13 +61,13 @@ class OutlierList:
         `whole` says that no byte has to be cut, whatever it is.
         """
         I.buffer_store(self.count, _ZERO, [_ZERO])
-        self.limit = constant(LARGEST, "uint8", LANES)
+        self.limit = ex.constant(LARGEST, "uint8", LANES)
         if whole is not None:
             largest = tirx.Select(whole, tirx.const(255, "int32"), LARGEST)
-            self.limit = splat(cast("uint8", materialise(largest)), LANES)
+            self.limit = ex.splat(ex.cast("uint8", ex.materialise(largest)), LANES)
         self.least: Expr | None = None
         if self.offset is not None:
-            self.least = splat(cast("uint8", self.offset), LANES)
+            self.least = ex.splat(ex.cast("uint8", self.offset), LANES)
 
     def short(self, most: Index) -> Expr:
         """Whether the list has at most so many groups."""
@@ -107,10 +98,10 @@ class OutlierList:
         I.buffer_store(self.begins, self.count[_ZERO], [row])
         with I.If(self.short(most)), I.Then(), I.serial(self.vectors) as vector:
             first = vector * LANES
-            value = materialise(read(first))
+            value = ex.materialise(read(first))
             above = value
             if self.least is not None:
-                above = materialise(saturating_difference(value, self.least))
+                above = ex.materialise(saturating_difference(value, self.least))
             write(first, tirx.Min(above, self.limit))
             self._list(saturating_difference(above, self.limit), vector, _POSITIVE)
             if self.least is not None:
@@ -124,15 +115,15 @@ class OutlierList:
         """Puts groups of bytes that are not all 0 into the list."""
         held = I.sblock_alloc_buffer((LANES,), "uint8", align=32)
         left = I.sblock_alloc_buffer((1,), "int32")
-        I.buffer_store(held, rest, [ramp(0, LANES)])
-        found, count = groups_found(held[ramp(0, LANES)]), LANES // KR
+        I.buffer_store(held, rest, [ex.ramp(0, LANES)])
+        found, count = groups_found(held[ex.ramp(0, LANES)]), LANES // KR
         if self.groups % count:  # what lies behind the row is none of it
             inside = tirx.Min(self.groups - vector * count, tirx.const(count, "int32"))
             found = found & (tirx.shift_left(tirx.const(1, "int32"), inside) - 1)
         I.buffer_store(left, found, [_ZERO])
         with I.While(left[_ZERO] != 0):
             group, at = I.bind(first_group(left[_ZERO])), I.bind(self.count[_ZERO])
-            word = reinterpret_group("int32", held[ramp(group * KR, KR)], 1)
+            word = ex.reinterpret_group("int32", held[ex.ramp(group * KR, KR)], 1)
             I.buffer_store(self.words, word, [at])
             I.buffer_store(self.numbers, vector * count + group, [at])
             if self.signs is not None:
@@ -142,10 +133,10 @@ class OutlierList:
 
     def for_each(self, row: Expr, body: Callable[[Expr, Products], None]) -> None:
         """Runs `body(number of the group, its products)` for the groups of a row."""
-        begin = materialise(self.begins[row])
-        with I.serial(materialise(self.begins[row + 1]) - begin) as each:
+        begin = ex.materialise(self.begins[row])
+        with I.serial(ex.materialise(self.begins[row + 1]) - begin) as each:
             at = begin + each
-            body(materialise(self.numbers[at]), Products(self, at))
+            body(ex.materialise(self.numbers[at]), Products(self, at))
 
 
 class Products:
@@ -160,11 +151,11 @@ class Products:
         assert not isinstance(b, Address)
         lanes = kernel.lanes
         if self.operands is None:
-            word, signs = splat(self.found.words[self.at], lanes), self.found.signs
-            factors = constant(1, "int16", 2 * lanes)
+            word, signs = ex.splat(self.found.words[self.at], lanes), self.found.signs
+            factors = ex.constant(1, "int16", 2 * lanes)
             if signs is not None:
-                factors = reinterpret_group("int16", splat(signs[self.at], lanes), 2 * lanes)
-            magnitudes = I.reinterpret(vector_type("uint8", KR * lanes), word)
+                factors = ex.reinterpret_group("int16", ex.splat(signs[self.at], lanes), 2 * lanes)
+            magnitudes = I.reinterpret(ex.vector_type("uint8", KR * lanes), word)
             self.operands = I.bind(magnitudes), I.bind(factors)
         magnitudes, factors = self.operands
         return signed_pairs(kernel.isa_name, magnitudes, b, factors)

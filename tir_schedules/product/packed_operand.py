@@ -13,21 +13,8 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    cast,
-    constant,
-    element_of,
-    lanes_of,
-    like,
-    materialise,
-    ramp,
-    reinterpret,
-    reinterpret_group,
-    splat,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.memory import transpose_block
 from tir_schedules.core.blocking import Group, Panels
 from tir_schedules.core.emission import for_groups, opaque_block
@@ -105,7 +92,7 @@ class PackedWords:
     def column_sum(self, vector: Index) -> Expr:
         """The sums of one vector of columns; int32."""
         assert self.sums is not None
-        return self.sums[ramp(vector * self.lanes, self.lanes)]
+        return self.sums[ex.ramp(vector * self.lanes, self.lanes)]
 
     def _bits(self, value: Expr) -> Expr:
         return bits_for(value, self.dtype, self.kernel)
@@ -114,8 +101,8 @@ class PackedWords:
         """Stores one vector of words, each the kr elements of a column."""
         value = words
         if self.element != "float32":
-            value = reinterpret_group(self.element, words, self.group)
-        I.buffer_store(self.buffer, value, [ramp(at, self.group)])
+            value = ex.reinterpret_group(self.element, words, self.group)
+        I.buffer_store(self.buffer, value, [ex.ramp(at, self.group)])
 
 
 class PackedOperand(PackedWords):
@@ -151,7 +138,9 @@ class PackedOperand(PackedWords):
     ) -> None:
         super().__init__(source, kernel)
         self.panels, self.by_panel = panels, by_panel
-        self.layout = Panels(kernel, source.k, source.n, widths_of(panels))
+        assert isinstance(source.k, int) and isinstance(source.n, int)
+        self.k, self.n = source.k, source.n
+        self.layout = Panels(kernel, self.k, self.n, widths_of(panels))
         self.steps = self.layout.steps
         self.base: Index = 0 if shelf is None else number * self.layout.size
         held = replace(self.layout, widths=(max(self.layout.widths),)) if by_panel else self.layout
@@ -176,15 +165,15 @@ class PackedOperand(PackedWords):
         def panel(start: Index, width: int) -> None:
             total = I.sblock_alloc_buffer((width * lanes,), "int32")
             for j in range(width):
-                I.buffer_store(total, constant(0, "int32", lanes), [ramp(j * lanes, lanes)])
+                I.buffer_store(total, ex.constant(0, "int32", lanes), [ex.ramp(j * lanes, lanes)])
             with I.serial(self.steps) as step:
                 for j in range(width):
-                    index = ramp(j * lanes, lanes)
-                    group = self.buffer[ramp(self._start(start, width, step, j), self.group)]
+                    index = ex.ramp(j * lanes, lanes)
+                    group = self.buffer[ex.ramp(self._start(start, width, step, j), self.group)]
                     I.buffer_store(total, kernel.add_up(total[index], group), [index])
             for j in range(width):
-                value = total[ramp(j * lanes, lanes)]
-                I.buffer_store(sums, value, [ramp((start + j) * lanes, lanes)])
+                value = total[ex.ramp(j * lanes, lanes)]
+                I.buffer_store(sums, value, [ex.ramp((start + j) * lanes, lanes)])
 
         with opaque_block("sums"):
             for_groups(self.panels, panel)
@@ -210,7 +199,7 @@ class PackedOperand(PackedWords):
         """Into how many pieces of like size `pack_piece` cuts it: some columns, or some of K."""
         if self.source.contiguous == "columns":
             return max(1, math.ceil(self._whole_steps / self._piece_steps))
-        return math.ceil(self.source.n / self.lanes)
+        return math.ceil(self.n / self.lanes)
 
     @property
     def _piece_steps(self) -> int:
@@ -220,7 +209,7 @@ class PackedOperand(PackedWords):
     @property
     def _whole_steps(self) -> int:
         """Steps of K without one that is cut."""
-        return self.source.k // self.kr
+        return self.k // self.kr
 
     def pack_piece(self, piece: Expr) -> None:
         """Emits the loops that pack one piece of it, for several threads."""
@@ -251,7 +240,7 @@ class PackedOperand(PackedWords):
         def put(columns: Columns) -> None:
             way(panel, width, j, columns)
 
-        store_columns(self.source.n, self.lanes, vector, True, put)
+        store_columns(self.n, self.lanes, vector, True, put)
         self._pad_vectors(panel, width, [j])
 
     def _panel_of(self, vector: Expr) -> tuple[Index, Index]:
@@ -264,26 +253,26 @@ class PackedOperand(PackedWords):
             width = tirx.Select(inside, tirx.const(group.size, "int32"), width)
         if not others:
             return panel, last.size
-        return materialise(panel), materialise(width)
+        return ex.materialise(panel), ex.materialise(width)
 
     def _pad(self, panel: Index, width: int) -> None:
         """Zeros for the steps that only tiles have."""
         self._pad_vectors(panel, width, range(width))
 
     def _pad_vectors(self, panel: Index, width: Index, vectors: Iterable[Index]) -> None:
-        first = math.ceil(self.source.k / self.kr)
+        first = math.ceil(self.k / self.kr)
         if first < self.steps:
-            zero = constant(0, self.element, self.group)
+            zero = ex.constant(0, self.element, self.group)
             with I.serial(self.steps - first) as step:
                 for j in vectors:
                     offset = self._start(panel, width, first + step, j)
-                    I.buffer_store(self.buffer, zero, [ramp(offset, self.group)])
+                    I.buffer_store(self.buffer, zero, [ex.ramp(offset, self.group)])
 
     def _each_vector(self, panel: Index, width: int, emit: Callable[[int, Columns], None]) -> None:
         """Runs `emit(j, columns)` for every vector of a panel."""
         for j in range(width):
             store_columns(
-                self.source.n,
+                self.n,
                 self.lanes,
                 panel + j,
                 j == width - 1,
@@ -304,9 +293,9 @@ class PackedOperand(PackedWords):
 
     def _copy_rest(self, panel: Index, width: int) -> None:
         """The step that is cut, if there is one."""
-        if self.source.k % self.kr:
+        if self.k % self.kr:
             last = tirx.const(self._whole_steps, "int32")
-            self._copy_step(panel, width, last, self.source.k % self.kr)
+            self._copy_step(panel, width, last, self.k % self.kr)
 
     def _copy_step(self, panel: Index, width: int, step: Expr, valid: int) -> None:
         def put(j: int, columns: Columns) -> None:
@@ -325,24 +314,24 @@ class PackedOperand(PackedWords):
         self._each_vector(panel, width, functools.partial(self._turn_vector, panel, width))
 
     def _turn_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        lanes, kr, k = self.lanes, self.kr, self.source.k
+        lanes, kr, k = self.lanes, self.kr, self.k
         word = self.word
 
         def block(step: Expr, words: int) -> None:
             rows = []
             for i in range(lanes):
                 if i >= columns.valid:
-                    rows.append(constant(0, word, lanes))
+                    rows.append(ex.constant(0, word, lanes))
                     continue
                 index = self.source.index(step * kr, columns.start + i)
-                elements = self.source.buffer[(*index[:-1], ramp(index[-1], words * kr))]
+                elements = self.source.buffer[(*index[:-1], ex.ramp(index[-1], words * kr))]
                 if words < lanes and self._rounds:
                     # Rounding part of a vector takes LLVM seconds.
                     elements = widened(elements, lanes * math.ceil(words * kr / lanes))
                 row = self._bits(elements)
                 if word != "float32":
-                    row = reinterpret_group(word, row, lanes_of(row) // kr)
-                rows.append(bind(widened(row, lanes)))
+                    row = ex.reinterpret_group(word, row, ex.lanes_of(row) // kr)
+                rows.append(ex.bind(widened(row, lanes)))
             for i, value in enumerate(transpose_block(rows)[:words]):
                 self._put(self._start(panel, width, step + i, j), value)
 
@@ -365,13 +354,13 @@ class PackedOperand(PackedWords):
         self._each_vector(panel, width, functools.partial(self._gather_vector, panel, width))
 
     def _gather_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        whole = self.source.k // self.kr
+        whole = self.k // self.kr
         if whole:
             with I.serial(whole) as step:
                 self._gather_step(panel, width, j, columns, step, self.kr)
-        if self.source.k % self.kr:
+        if self.k % self.kr:
             last = tirx.const(whole, "int32")
-            self._gather_step(panel, width, j, columns, last, self.source.k % self.kr)
+            self._gather_step(panel, width, j, columns, last, self.k % self.kr)
 
     def _gather_step(
         self, panel: Index, width: Index, j: Index, columns: Columns, step: Expr, valid: int
@@ -384,7 +373,7 @@ class PackedOperand(PackedWords):
                 if lane < columns.valid and i < valid:
                     index = self.source.index(step * self.kr + i, columns.start + lane)
                     bits = self._bits(self.source.buffer[tuple(index)])
-                    value = bits if self.element != "int8" else reinterpret("int8", bits)
+                    value = bits if self.element != "int8" else ex.reinterpret("int8", bits)
                 I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])
 
 
@@ -393,11 +382,11 @@ def bits_for(value: Expr, dtype: str, kernel: Microkernel) -> Expr:
     if kernel.b_dtype == "bfloat16":
         return kernel.narrow(value) if dtype == "float32" else bfloat16.bits_of(value)
     if kernel.b_dtype == "float16":
-        return reinterpret("uint16", kernel.rounded(value))
+        return ex.reinterpret("uint16", kernel.rounded(value))
     if kernel.b_dtype in ("int8", "uint8"):
-        value = reinterpret("uint8", value)
-        return value ^ like(_SIGN, value) if dtype != kernel.b_dtype else value
-    return bfloat16.widen(bfloat16.bits_of(value)) if element_of(value) == "bfloat16" else value
+        value = ex.reinterpret("uint8", value)
+        return value ^ ex.like(_SIGN, value) if dtype != kernel.b_dtype else value
+    return bfloat16.widen(bfloat16.bits_of(value)) if ex.element_of(value) == "bfloat16" else value
 
 
 def merged(parts: Sequence[Expr], kr: int) -> Expr:
@@ -406,21 +395,21 @@ def merged(parts: Sequence[Expr], kr: int) -> Expr:
         return parts[0]
     bits = int(parts[0].ty.dtype.bits)
     word = f"uint{bits * kr}"
-    words = cast(word, parts[0])
+    words = ex.cast(word, parts[0])
     for i, part in enumerate(parts[1:], 1):
-        wide = cast(word, part)
-        words = words | (wide << like(bits * i, wide))
+        wide = ex.cast(word, part)
+        words = words | (wide << ex.like(bits * i, wide))
     return words
 
 
 def widened(value: Expr, lanes: int) -> Expr:
     """An exact load with as many lanes as wanted; the further ones hold anything."""
-    given = lanes_of(value)
+    given = ex.lanes_of(value)
     if given == lanes:
         return value
-    value = bind(value)
+    value = ex.bind(value)
     if given == 1:
-        return splat(value, lanes)
+        return ex.splat(value, lanes)
     chosen = [tirx.const(lane, "int32") for lane in range(lanes)]
     return tirx.Shuffle([value] * math.ceil(lanes / given), chosen)
 

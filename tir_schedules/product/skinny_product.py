@@ -24,19 +24,8 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    constant,
-    element_of,
-    lanes_of,
-    like,
-    materialise,
-    ramp,
-    reinterpret,
-    splat,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import for_groups
 from tir_schedules.core.loop_nest import LaneTotals, add
@@ -97,9 +86,9 @@ class Operands:
         if dtype in RANGES:
             if dtype == element:
                 return value
-            bits = reinterpret("uint8", value)
-            shifted = bits ^ like(_SIGN, bits)
-            return shifted if element == "uint8" else reinterpret(element, shifted)
+            bits = ex.reinterpret("uint8", value)
+            shifted = bits ^ ex.like(_SIGN, bits)
+            return shifted if element == "uint8" else ex.reinterpret(element, shifted)
         if dtype == "float32" and element == "float32":
             return bfloat16.widen(self.narrow(value)) if self.rounded else value
         if dtype == "float32":
@@ -111,15 +100,15 @@ class Operands:
         """`valid` consecutive elements as they are multiplied; further lanes are 0."""
         dtype = str(buffer.dtype)
         element = self.row_element if rows else self.matrix_element
-        value = self.convert(buffer[ramp(start, valid)], dtype, element)
-        return bind(widened(value, lanes))
+        value = self.convert(buffer[ex.ramp(start, valid)], dtype, element)
+        return ex.bind(widened(value, lanes))
 
     def spread(self, group: Expr) -> Expr:
         """kr elements of a row in every lane."""
         if self.kr == 1:
-            return splat(group, self.lanes)
+            return ex.splat(group, self.lanes)
         word = I.reinterpret(f"int{self.kr * int(group.ty.dtype.bits)}", group)
-        return I.reinterpret(f"{self.row_element}x{self.group}", splat(word, self.lanes))
+        return I.reinterpret(f"{self.row_element}x{self.group}", ex.splat(word, self.lanes))
 
     def multiply_add(self, accumulator: Expr, row: Expr, matrix: Expr) -> Expr:
         """accumulator + row * matrix; the unsigned factor comes first."""
@@ -129,22 +118,24 @@ class Operands:
     def row_sum(self, buffer: Expr, start: Expr, groups: Index) -> Expr:
         """The sum of a padded row of 8-bit integers; an int32 scalar."""
         total = LaneTotals(self.lanes, 0, dtype="int32")
-        one = constant(1, self.matrix_element, self.group)
+        one = ex.constant(1, self.matrix_element, self.group)
         with I.serial(groups) as group:
-            elements = buffer[ramp(start + group * self.group, self.group)]
+            elements = buffer[ex.ramp(start + group * self.group, self.group)]
             total.store(self.multiply_add(total[0], elements, one))
         return total.total(add)
 
 
 def widened(value: Expr, lanes: int) -> Expr:
     """A vector with zeros behind it."""
-    valid = lanes_of(value)
+    valid = ex.lanes_of(value)
     if valid == lanes:
         return value
     if valid == 1:
-        first = tirx.LT(ramp(0, lanes), constant(1, "int32", lanes))
-        return tirx.Select(first, splat(value, lanes), constant(0, element_of(value), lanes))
-    zeros = [like(0, value)] * math.ceil((lanes - valid) / valid)
+        first = tirx.LT(ex.ramp(0, lanes), ex.constant(1, "int32", lanes))
+        return tirx.Select(
+            first, ex.splat(value, lanes), ex.constant(0, ex.element_of(value), lanes)
+        )
+    zeros = [ex.like(0, value)] * math.ceil((lanes - valid) / valid)
     return shuffled([value, *zeros], range(lanes))
 
 
@@ -165,7 +156,7 @@ def sum_each(vectors: Sequence[Expr]) -> Expr:
         kept = [lane if not lane & half else size + lane - half for lane in range(size)]
         added = [lane + half if not lane & half else size + lane for lane in range(size)]
         pairs = list(zip(vectors[:half], vectors[half:], strict=True))
-        vectors = [materialise(shuffled(pair, kept) + shuffled(pair, added)) for pair in pairs]
+        vectors = [ex.materialise(shuffled(pair, kept) + shuffled(pair, added)) for pair in pairs]
         half //= 2
     return vectors[0]
 
@@ -191,9 +182,9 @@ def dots(
         (column, number of a group of k, elements that exist) -> as many elements of B, widened.
     """
     lanes, acc_dtype = operands.lanes, operands.kernel.acc_dtype
-    index = ramp(0, lanes)
+    index = ex.ramp(0, lanes)
     sums = [I.sblock_alloc_buffer((lanes,), acc_dtype) for _ in range(count)]
-    zero = constant(0, acc_dtype, lanes)
+    zero = ex.constant(0, acc_dtype, lanes)
     for total in sums:
         I.buffer_store(total, zero, [index])
 
@@ -206,20 +197,20 @@ def dots(
     pieces = [(number, operands.group) for number in range(whole)] + [(whole, rest)] * (rest > 0)
     if len(pieces) <= _KEPT_VECTORS:
         # The row stays in registers, and memory is read from one end to the other.
-        kept = [bind(row(number)) for number, _valid in pieces]
+        kept = [ex.bind(row(number)) for number, _valid in pieces]
         for column in range(count):
             for elements, (number, valid) in zip(kept, pieces, strict=True):
                 add(column, elements, number, valid)
     else:
         with I.serial(whole) as step:
-            elements = bind(row(step))
+            elements = ex.bind(row(step))
             for column in range(count):
                 add(column, elements, step, operands.group)
         if rest:
-            elements = bind(row(whole))
+            elements = ex.bind(row(whole))
             for column in range(count):
                 add(column, elements, whole, rest)
-    values = [bind(total[index]) for total in sums]
+    values = [ex.bind(total[index]) for total in sums]
     return sum_each(values + [zero] * (lanes - count))
 
 
@@ -304,9 +295,11 @@ class ColumnSums:
     def clear(self, buffer: Expr, slot: Expr) -> None:
         """Sets the sums to 0."""
         lanes = self.operands.lanes
-        zero = constant(0, self.operands.kernel.acc_dtype, lanes)
+        zero = ex.constant(0, self.operands.kernel.acc_dtype, lanes)
         with I.serial(self.rows * self.width // lanes) as i:
-            I.buffer_store(buffer, zero, [ramp((slot * self.rows * self.width) + i * lanes, lanes)])
+            I.buffer_store(
+                buffer, zero, [ex.ramp((slot * self.rows * self.width) + i * lanes, lanes)]
+            )
 
     def add(
         self,
@@ -359,11 +352,11 @@ class ColumnSums:
         places = [place if place[0] >= 0 else places[0] for place in places]
         sources = sorted({source for source, _ in places})
         base = (slot * self.rows + row) * self.width
-        values = [bind(buffer[ramp(base + source * lanes, lanes)]) for source in sources]
+        values = [ex.bind(buffer[ex.ramp(base + source * lanes, lanes)]) for source in sources]
         chosen = [sources.index(source) * lanes + lane for source, lane in places]
         if chosen == list(range(lanes)):
             return values[0]
-        return materialise(shuffled(values, chosen))
+        return ex.materialise(shuffled(values, chosen))
 
     def _tile(
         self,
@@ -379,7 +372,7 @@ class ColumnSums:
         """Some rows and one panel, in registers; `piece` is first step, steps, further terms."""
         operands, (start, count, terms) = self.operands, piece
         lanes, kr = operands.lanes, operands.kr
-        zero = constant(0, operands.kernel.acc_dtype, lanes)
+        zero = ex.constant(0, operands.kernel.acc_dtype, lanes)
         width = panel.vectors
         shape = (width * lanes,)
         sums = [
@@ -389,17 +382,17 @@ class ColumnSums:
         for chain in sums:
             for total in chain:
                 for j in range(width):
-                    I.buffer_store(total, zero, [ramp(j * lanes, lanes)])
+                    I.buffer_store(total, zero, [ex.ramp(j * lanes, lanes)])
 
         def step(number: Index, chain: int, valid: int) -> None:
-            factors = [bind(row(first + i, number)) for i in range(rows)]
+            factors = [ex.bind(row(first + i, number)) for i in range(rows)]
             j = 0
             for column, exist, kept in panel.groups:
                 loaded = [matrix(number * kr + i, column, exist) for i in range(valid)]
-                loaded += [like(0, loaded[0])] * (kr - valid)
+                loaded += [ex.like(0, loaded[0])] * (kr - valid)
                 vectors = interleave(loaded, operands.matrix_element)
                 for i in kept:
-                    index = ramp(j * lanes, lanes)
+                    index = ex.ramp(j * lanes, lanes)
                     for total, factor in zip(sums[chain], factors, strict=True):
                         value = operands.multiply_add(total[index], factor, vectors[i])
                         I.buffer_store(total, value, [index])
@@ -419,16 +412,16 @@ class ColumnSums:
         for i in range(rows):
             base = (slot * self.rows + first + i) * self.width + panel.first * lanes
             for j in range(width):
-                value = sums[0][i][ramp(j * lanes, lanes)]
+                value = sums[0][i][ex.ramp(j * lanes, lanes)]
                 for chain in sums[1:]:
-                    value = value + chain[i][ramp(j * lanes, lanes)]
-                index = ramp(base + j * lanes, lanes)
+                    value = value + chain[i][ex.ramp(j * lanes, lanes)]
+                index = ex.ramp(base + j * lanes, lanes)
                 I.buffer_store(buffer, buffer[index] + value, [index])
 
 
 def interleave(rows: Sequence[Expr], element: str) -> list[Expr]:
     """kr rows of B as kr vectors whose lanes hold kr terms of one column each."""
-    return _interleave(list(rows), lambda a, b, lanes: bind(shuffled([a, b], lanes)), element)
+    return _interleave(list(rows), lambda a, b, lanes: ex.bind(shuffled([a, b], lanes)), element)
 
 
 def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: str) -> list[T]:
@@ -460,4 +453,4 @@ def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: 
 
 def _lanes_of_row(row: Any) -> int:
     """Elements of a row, which is a vector or a list of labels."""
-    return len(row) if isinstance(row, list) else lanes_of(row)
+    return len(row) if isinstance(row, list) else ex.lanes_of(row)

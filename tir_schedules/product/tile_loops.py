@@ -457,7 +457,8 @@ class _Panels:
     ) -> None:
         """Emits one tile, the one of that number that `late` stores."""
         loops, kernel, direct = self.loops, self.loops.plan.kernel, self.loops.direct
-        into, others = None, []
+        into: Place | None = None
+        others: list[Between | None] = []
         if fetching is not None:
             block = tile.place // loops.plan.rows
             others.append(fetching.of_block(block, tile.piece, kernel.depth))

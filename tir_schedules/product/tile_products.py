@@ -14,18 +14,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.tile import Address, Between, Place, Start, Tile
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    cast,
-    like,
-    ramp,
-    reinterpret,
-    reinterpret_group,
-    splat,
-    vector_type,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import Panels
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr
@@ -100,7 +90,7 @@ class TileContext:
         loops, kernel, scratch = self.loops, self.loops.plan.kernel, self.scratch
         if self.resumes and not kernel.by_tiles:
             assert scratch is not None
-            return lambda i, j: scratch[self.place + i, ramp(j * kernel.lanes, kernel.lanes)]
+            return lambda i, j: scratch[self.place + i, ex.ramp(j * kernel.lanes, kernel.lanes)]
         begin = loops.start
         if begin is None or self.resumes or loops.starts_late or self.columns is not None:
             return None
@@ -256,7 +246,7 @@ class WideProduct(RegisterTiles):
 
     def widen(self, value: Expr) -> Expr:
         """Elements as they are multiplied next to few rows, in the wider type."""
-        return bfloat16.widen(value) if self.dtype == "float32" else cast(self.dtype, value)
+        return bfloat16.widen(value) if self.dtype == "float32" else ex.cast(self.dtype, value)
 
     def spread(self, buffer: Expr, index: Sequence[Index]) -> Expr:
         """A from an element in cache on, as a step of the tile takes it."""
@@ -264,9 +254,9 @@ class WideProduct(RegisterTiles):
         *row, column = index
         lanes, kr = kernel.lanes, kernel.kr
         if kr == 1:
-            return kernel.spread(buffer[(*row, ramp(column, 1))])
-        pair = I.reinterpret(f"int{16 * kr}", buffer[(*row, ramp(column, kr))])
-        return I.reinterpret(vector_type(self.dtype, kr * lanes), splat(pair, lanes))
+            return kernel.spread(buffer[(*row, ex.ramp(column, 1))])
+        pair = I.reinterpret(f"int{16 * kr}", buffer[(*row, ex.ramp(column, kr))])
+        return I.reinterpret(ex.vector_type(self.dtype, kr * lanes), ex.splat(pair, lanes))
 
 
 def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WideProduct | None:
@@ -336,27 +326,29 @@ class WidePanels:
         with opaque_block("widen"), I.serial(as_expr(count)) as step:
             for j in range(width):
                 start = before + self.panels.start(panel, width, first + step, j)
-                value = self.weight[ramp(start, self.group)]
+                value = self.weight[ex.ramp(start, self.group)]
                 for part, wide in enumerate(self._widened(value)):
                     place = ((step * parts + part) * width + j) * self.part
-                    I.buffer_store(self.buffer, wide, [ramp(place, self.part)])
+                    I.buffer_store(self.buffer, wide, [ex.ramp(place, self.part)])
 
         def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
-            return self.buffer[ramp(((step - first * parts) * width + j) * self.part, self.part)]
+            return self.buffer[ex.ramp(((step - first * parts) * width + j) * self.part, self.part)]
 
         return load_b
 
     def _widened(self, value: Expr) -> list[Expr]:
         """A vector of the weight as the tile multiplies it, part by part."""
         if self.wide.dtype == "int16":  # of four bytes of a column, two in each part
-            fours = bind(reinterpret_group("int32", value, self.group // 4))
-            halves = [cast("int16", half) for half in (fours, fours >> like(16, fours))]
-            return [cast("int16", reinterpret_group("int8", half, self.part)) for half in halves]
+            fours = ex.bind(ex.reinterpret_group("int32", value, self.group // 4))
+            halves = [ex.cast("int16", half) for half in (fours, fours >> ex.like(16, fours))]
+            return [
+                ex.cast("int16", ex.reinterpret_group("int8", half, self.part)) for half in halves
+            ]
         # Two bfloat16 in a word; each is the upper half of a f32.
-        pairs = I.reinterpret(vector_type("int32", self.part), bfloat16.bits_of(value))
-        words = bind(pairs)
-        low, high = words << like(16, words), words & like(-0x10000, words)
-        return [reinterpret("float32", low), reinterpret("float32", high)]
+        pairs = I.reinterpret(ex.vector_type("int32", self.part), bfloat16.bits_of(value))
+        words = ex.bind(pairs)
+        low, high = words << ex.like(16, words), words & ex.like(-0x10000, words)
+        return [ex.reinterpret("float32", low), ex.reinterpret("float32", high)]
 
 
 # How the results of register tiles are stored: `TileLoops.store` and `TileLoops.direct`.
@@ -398,7 +390,7 @@ def rest(result: Tile, buffer: Expr, row: Index) -> None:
     """Stores the accumulators of a tile as they are, from a row of a buffer on."""
     for i in range(result.rows):
         for j in range(result.vectors):
-            columns = ramp(j * result.lanes, result.lanes)
+            columns = ex.ramp(j * result.lanes, result.lanes)
             I.buffer_store(buffer, result.value(i, j), [row + i, columns])
 
 

@@ -34,13 +34,9 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, Index, cast, parameter, ramp, splat
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import Group, Panels, thread_grids
 from tir_schedules.core.config import best_first
-from tir_schedules.core.emission import (
-    kernel_function,
-    operand_parameters,
-    tensor_parameter,
-)
 from tir_schedules.core.extents import matrix_view, row_itself
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
@@ -57,21 +53,12 @@ from tir_schedules.epilogue.epilogue import (
     unflatten,
 )
 
+from . import tile_config
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
 from .dynamic_rows import OpenRows
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
-from .tile_config import (
-    ACTIVATION_DTYPES,
-    RESULT_DTYPES,
-    MatmulConfig,
-    check_tile,
-    default_tile,
-    neighbouring_tiles,
-    sum_cycles,
-    tile_cycles,
-)
 from .tile_loops import TileLoops
 from .tile_products import row_store
 from .weight_only_tiles import MOST_ROWS, FewDecodedRows, RoundedPanels, WeightOnlyTiles
@@ -83,7 +70,7 @@ MOST_STAGED_ROWS = 128
 ROUNDING_CYCLES = 2.0
 
 
-class WeightOnlyConfig(MatmulConfig, frozen=True, kw_only=True):
+class WeightOnlyConfig(tile_config.MatmulConfig, frozen=True, kw_only=True):
     """Numbers that make the template concrete.
 
     Attributes
@@ -131,7 +118,7 @@ def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
     """The kernels by tiles that may multiply a region's operands, rounded to bfloat16."""
     if region.attrs.get("rounded") != "bfloat16" or region.is_open:
         return ()
-    if region.inputs[0].dtype not in ACTIVATION_DTYPES["bfloat16"]:
+    if region.inputs[0].dtype not in tile_config.ACTIVATION_DTYPES["bfloat16"]:
         return ()
     return tile_kernels_for(isa, "bfloat16", "bfloat16")
 
@@ -146,7 +133,7 @@ def _open_configs(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
     m, n, k = dimensions(region)
-    tile = default_tile(kernel, m, n, k, machine)
+    tile = tile_config.default_tile(kernel, m, n, k, machine)
     if kernel.by_tiles:
         return tile
     if staged:
@@ -193,15 +180,17 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     if kernel.by_tiles:
         decoding += ROUNDING_CYCLES
     return (
-        tile_cycles(plan, machine)
-        + sum_cycles(whole, machine)
+        tile_config.tile_cycles(plan, machine)
+        + tile_config.sum_cycles(whole, machine)
         + times * decoding * plan.k * plan.n_vectors
     )
 
 
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    kernel = check_tile(region, config, isa, None, "threads_m", "threads_n", "threads_k")
+    kernel = tile_config.check_tile(
+        region, config, isa, None, "threads_m", "threads_n", "threads_k"
+    )
     if kernel.by_tiles and kernel not in _tile_kernels(region, isa):
         raise ConfigError(f"{kernel.name} does not multiply {region.key}, which is not rounded")
     if kernel.by_tiles and not (config.staged and config.threads_k == 1):
@@ -370,7 +359,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                 staged=base.staged,
             )
             for base in _defaults(region, machine)
-            for tile in neighbouring_tiles({name: getattr(base, name) for name in fields}, m, k)
+            for tile in tile_config.neighbouring_tiles(
+                {name: getattr(base, name) for name in fields}, m, k
+            )
             for threads_m, threads_n, threads_k in {*grids, base.grid}
         }
         yield from best_first(
@@ -383,15 +374,15 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         lanes = kernel.lanes
         weight = weight_format(region, lanes)
         plan, with_digits = _plan(region, config, weight), by_digits(region, config)
-        with kernel_function("weight_only_matmul") as builder:
-            a = tensor_parameter("A", region.inputs[0])
+        with emission.kernel_function("weight_only_matmul") as builder:
+            a = emission.tensor_parameter("A", region.inputs[0])
             packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
             per_block = [
                 parameter(name, (weight.per_block_size,), "float32")
                 for name, _ in zip("SZ", region.inputs[2:], strict=False)
             ]
-            operands = operand_parameters(region)
-            c = tensor_parameter("C", region.output)
+            operands = emission.operand_parameters(region)
+            c = emission.tensor_parameter("C", region.output)
             leading_of = None
             if region.is_open:
                 region, a, operands, c = matrix_view(region, a, operands, c)
@@ -449,9 +440,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         """Why the template cannot build a region, or None."""
         a, w, *per_block = region.inputs
         bits, block = region.integer("bits"), region.integer("block")
-        if a.dtype not in ACTIVATION_DTYPES["float32"]:
+        if a.dtype not in tile_config.ACTIVATION_DTYPES["float32"]:
             return f"activations of type {a.dtype}"
-        if w.dtype not in ("int8", "uint8") or region.output.dtype not in RESULT_DTYPES:
+        if w.dtype not in ("int8", "uint8") or region.output.dtype not in tile_config.RESULT_DTYPES:
             return f"weight of type {w.dtype}, output of type {region.output.dtype}"
         if not all(tensor.constant for tensor in region.inputs[1:]):
             return "the weight or its scale is not a constant"

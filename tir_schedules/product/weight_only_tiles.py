@@ -43,7 +43,7 @@ class WeightOnlyTiles(RegisterTiles):
         Vectors of a panel where a tile is as wide as several; 0: as wide as one.
     digits : ByteDigits or None
         What multiplies few rows instead, where their numbers let it.
-    place : tuple or None
+    only : tuple or None
         Of the only vector of all tiles: its panel, the panel's width, and the vector within it.
     """
 
@@ -55,7 +55,7 @@ class WeightOnlyTiles(RegisterTiles):
     zeros: Expr | None
     side: int = 0
     digits: ByteDigits | None = None
-    place: tuple[Expr, int, Expr] | None = None
+    only: tuple[Expr, int, Expr] | None = None
 
     def emit(self, tile: TileContext) -> Tile:
         """One tile, the weight decoded in registers.
@@ -91,8 +91,8 @@ class WeightOnlyTiles(RegisterTiles):
 
     def _words(self, unit: Index) -> Expr:
         """Words of the only vector."""
-        assert self.place is not None
-        return self.weight.emit_words(self.packed, *self.place, unit)
+        assert self.only is not None
+        return self.weight.emit_words(self.packed, *self.only, unit)
 
     def _decoded_one_by_one(self, totals: Tile, row: Expr, panel: Expr, piece: Piece) -> None:
         """As `_decoded`, in little code for what hardly ever runs."""
@@ -109,8 +109,8 @@ class WeightOnlyTiles(RegisterTiles):
         """A loop over the vectors of a tile: what works on just one of them, and its number."""
         side = self.side or width
         with I.serial(width // side) as group, I.serial(side) as inside, opaque_block("vector"):
-            place = (panel + group * side, side, inside)
-            yield replace(self, place=place), group * side + inside
+            only = (panel + group * side, side, inside)
+            yield replace(self, only=only), group * side + inside
 
     def _decoded(self, totals: Tile, row: Expr, panel: Expr, piece: Piece) -> None:
         weight, width = self.weight, totals.vectors
@@ -215,8 +215,8 @@ class WeightOnlyTiles(RegisterTiles):
 
     def _place(self, panel: Expr, width: int, j: int) -> tuple[Expr, int, Index]:
         """The panel of a vector of a tile, its width, and the vector's place in it."""
-        if self.place is not None:
-            return self.place
+        if self.only is not None:
+            return self.only
         if not self.side:
             return panel, width, j
         return panel + j // self.side * self.side, self.side, j % self.side

@@ -20,28 +20,10 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import (
-    Expr,
-    Index,
-    bind,
-    cast,
-    materialise,
-    ramp,
-    reinterpret_group,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import balanced, shares, tail_heights
-from tir_schedules.core.emission import (
-    EXACT_BUFFERS,
-    choose,
-    for_groups,
-    for_share,
-    for_tiles,
-    kernel_function,
-    opaque_block,
-    share_of,
-    task_loop,
-    tensor_parameter,
-)
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
@@ -77,21 +59,21 @@ def plain_function(region: Region) -> tirx.PrimFunc:
     name = "scalar_u8s8s32_4x4" if problem.quantized else "scalar_f32_4x4"
     config = RecurrentConfig(kernel=name, rows=1, units=1)
     kernel, panels = kernel_of(problem, config), panels_of(problem, config)
-    with kernel_function(region.op) as builder:
+    with emission.kernel_function(region.op) as builder:
         parameters = _parameters(region, problem, region.inputs[1])
-        steps, batch = (cast("int32", size) for size in parameters["part"].shape[:2])
+        steps, batch = (ex.cast("int32", size) for size in parameters["part"].shape[:2])
 
         def read(side: Expr, panels: Panels, panel: Expr, vector: int, k: Index) -> Expr:
             row = panels.gates[vector] * problem.hidden + panel
-            return cast(kernel.b_dtype, parameters["weight"][side, row, k])
+            return ex.cast(kernel.b_dtype, parameters["weight"][side, row, k])
 
         def each(multiply: EmitTile, finish: FinishTile) -> None:
-            with I.serial(batch) as row, opaque_block("sequence"):
+            with I.serial(batch) as row, emission.opaque_block("sequence"):
                 multiply(row, 1)
                 finish(row, 1)
 
         shared = allocate(problem, kernel, batch, parameters)
-        with I.serial(problem.directions) as side, opaque_block("direction"):
+        with I.serial(problem.directions) as side, emission.opaque_block("direction"):
             sums = I.sblock_alloc_buffer((1, max(map(len, problem.products))), kernel.acc_dtype)
             Steps(
                 problem=problem,
@@ -102,10 +84,10 @@ def plain_function(region: Region) -> tirx.PrimFunc:
                 read_weight=read,
                 side=side,
                 steps=steps,
-                named=bind,
+                named=ex.bind,
             ).emit(tirx.const(0, "int32"), batch, each)
     attrs = json.dumps(dict(region.attrs), sort_keys=True)
-    function = builder.get().without_attr(EXACT_BUFFERS).without_attr("global_symbol")
+    function = builder.get().without_attr(emission.EXACT_BUFFERS).without_attr("global_symbol")
     return function.with_attr(RECURRENT_ATTRS, attrs).with_attr("tirx.is_scheduled", True)
 
 
@@ -114,7 +96,8 @@ def _parameters(region: Region, problem: RecurrentProblem, stored: Tensor) -> di
     names = ("part", "weight", *problem.given, "output")
     tensors = (region.inputs[0], stored, *region.inputs[2:], region.output)
     return {
-        name: tensor_parameter(name, tensor) for name, tensor in zip(names, tensors, strict=True)
+        name: emission.tensor_parameter(name, tensor)
+        for name, tensor in zip(names, tensors, strict=True)
     }
 
 
@@ -132,12 +115,12 @@ def _known(total: int, most: int) -> ForTiles:
             finish(start, size)
 
         if not others:
-            for_groups((tall,), tile)
+            emission.for_groups((tall,), tile)
             return
-        with I.serial(tall.count + others[0].count) as number, opaque_block("piece"):
-            start = materialise(number * others[0].size + tirx.Min(number, tall.count))
-            rows = materialise(tirx.Select(number < tall.count, tall.size, others[0].size))
-            choose(rows, [others[0].size, tall.size], lambda size: multiply(start, size))
+        with I.serial(tall.count + others[0].count) as number, emission.opaque_block("piece"):
+            start = ex.materialise(number * others[0].size + tirx.Min(number, tall.count))
+            rows = ex.materialise(tirx.Select(number < tall.count, tall.size, others[0].size))
+            emission.choose(rows, [others[0].size, tall.size], lambda size: multiply(start, size))
             finish(start, rows)
 
     return run
@@ -145,7 +128,7 @@ def _known(total: int, most: int) -> ForTiles:
 
 def _open(total: Expr, most: int, vectors: int) -> ForTiles:
     heights = tail_heights(most, vectors)
-    return lambda multiply, finish: for_tiles(total, heights, multiply, finish)
+    return lambda multiply, finish: emission.for_tiles(total, heights, multiply, finish)
 
 
 def _rounded(states: np.ndarray) -> np.ndarray:
@@ -185,7 +168,7 @@ class Recurrent(Template[RecurrentConfig]):
         size = sum(each.size for each in panels)
         vectors = max(each.vectors for each in panels)
         stored = Tensor(weight.PACKING.shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
-        with kernel_function(region.op) as builder:
+        with emission.kernel_function(region.op) as builder:
             parameters = _parameters(region, problem, stored)
             if region.is_open:
                 read_extents()
@@ -204,14 +187,14 @@ class Recurrent(Template[RecurrentConfig]):
             def sums_of(side: Expr, column: Expr) -> Expr:
                 column = side * (problem.gates * problem.hidden) + column
                 place = weight.sums_at(problem, config) + 4 * column
-                found = parameters["weight"][ramp(place, 4 * kernel.lanes)]
-                return reinterpret_group("int32", found, kernel.lanes)
+                found = parameters["weight"][ex.ramp(place, 4 * kernel.lanes)]
+                return ex.reinterpret_group("int32", found, kernel.lanes)
 
             shared = allocate(problem, kernel, allocated(problem.batch), parameters, sums_of)
             large = weight.large_pairs(problem, config)
-            with task_loop(sides * parts, threads=config.threads) as task:
-                side = materialise(I.floordiv(task, parts))
-                share = materialise(task - side * parts)
+            with emission.task_loop(sides * parts, threads=config.threads) as task:
+                side = ex.materialise(I.floordiv(task, parts))
+                share = ex.materialise(task - side * parts)
                 sums = I.sblock_alloc_buffer(
                     (config.rows, vectors * kernel.lanes), kernel.acc_dtype
                 )
@@ -224,15 +207,15 @@ class Recurrent(Template[RecurrentConfig]):
                     read_weight=packed,
                     side=side,
                     steps=as_expr(extent(problem.steps)),
-                    named=materialise,
+                    named=ex.materialise,
                     rests=None if large is None else RestsOf(large, kernel, parameters["weight"]),
                     prefetches=config.rows > 1,
                 )
                 if known is None:
-                    first, rows = share_of(as_expr(batch), share, parts)
+                    first, rows = emission.share_of(as_expr(batch), share, parts)
                     steps.emit(first, rows, _open(rows, config.rows, vectors))
                 elif known:
-                    for_share(
+                    emission.for_share(
                         shares(known, parts),
                         share,
                         lambda first, rows: steps.emit(first, rows, _known(rows, config.rows)),

@@ -20,18 +20,9 @@ from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, Index, bind, materialise
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.emission import (
-    for_share,
-    kernel_function,
-    opaque_block,
-    open_tasks,
-    operand_parameters,
-    share_of,
-    task_loop,
-    tensor_parameter,
-)
 from tir_schedules.core.extents import (
     as_expr,
     broadcasts,
@@ -92,10 +83,10 @@ class Loops:
             else:
                 self.for_rows(start, size, self.row)
 
-        with task_loop(tasks) as task:
-            for_share(parts, task, part)
+        with emission.task_loop(tasks) as task:
+            emission.for_share(parts, task, part)
         if long and self.n % self.lanes:
-            with opaque_block("rest"):
+            with emission.opaque_block("rest"):
                 self.for_rows(0, rows, self.rest)
 
     def share_open(self, rows: int, threads: int, alone: int) -> None:
@@ -104,14 +95,14 @@ class Loops:
         single = not is_open((rows,)) and rows == 1
         first_row = as_expr(0)
         total = materialise(I.floordiv(n, self.lanes)) if single else count
-        with open_tasks(threads, count * n <= alone) as (task, tasks):
-            first, share = share_of(total, task, tasks)
+        with emission.open_tasks(threads, count * n <= alone) as (task, tasks):
+            first, share = emission.share_of(total, task, tasks)
             if single:
                 self.vectors(first_row, first, share)
             else:
                 self.for_rows(first, share, self.row)
         if single:
-            with opaque_block("rest"):
+            with emission.opaque_block("rest"):
                 self.rest(first_row)
 
     def for_rows(self, start: Index, count: Index, body: Callable[[Expr], None]) -> None:
@@ -137,7 +128,7 @@ class Loops:
             left = count - steps * unroll
 
         def block(name: str) -> AbstractContextManager[None]:
-            return nullcontext() if known else opaque_block(name)
+            return nullcontext() if known else emission.opaque_block(name)
 
         if steps if known else True:
             with I.serial(steps) as step, block("vectors"):
@@ -167,9 +158,9 @@ class Loops:
             return
         left = materialise(I.floormod(n, lanes))
         with I.If(left > 0), I.Then(), I.If(n > lanes):
-            with I.Then(), opaque_block("overlapping"):
+            with I.Then(), emission.opaque_block("overlapping"):
                 self.one(row, Columns(n - lanes, lanes, lanes))
-            with I.Else(), opaque_block("cut"):
+            with I.Else(), emission.opaque_block("cut"):
                 self.one(row, Columns(0, lanes, left))
 
     def one(self, row: Expr, columns: Columns) -> None:
@@ -249,11 +240,11 @@ class Elementwise(Template[ElementwiseConfig]):
         self.check(region, config, isa)
         flat = collapsed(region)
         rows, n = rows_and_columns(flat.output)
-        with kernel_function(region.op) as builder:
+        with emission.kernel_function(region.op) as builder:
             source = region.inputs[0]
-            x = tensor_parameter("X", source)
-            given = operand_parameters(region)
-            y = tensor_parameter("Y", region.output)
+            x = emission.tensor_parameter("X", source)
+            given = emission.operand_parameters(region)
+            y = emission.tensor_parameter("Y", region.output)
             if region.is_open:
                 read_extents()
             operands = [

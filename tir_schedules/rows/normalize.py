@@ -26,18 +26,9 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import tile_kernels_for
 from microkernels.vector.expressions import Expr, materialise
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.emission import (
-    for_groups,
-    for_share,
-    kernel_function,
-    open_tasks,
-    operand_parameters,
-    share_of,
-    task_loop,
-    tensor_parameter,
-)
 from tir_schedules.core.extents import as_expr, extent, read_extents
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SAMPLE, SymbolicSize, is_open
@@ -157,16 +148,16 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
     if isinstance(count, SymbolicSize):
         total = as_expr(extent(count))
         few = _few(loops.view, total, config)
-        with open_tasks(config.threads, few) as (task, tasks):
-            for_rows(loops, *share_of(total, task, tasks), config)
+        with emission.open_tasks(config.threads, few) as (task, tasks):
+            for_rows(loops, *emission.share_of(total, task, tasks), config)
         return
     rows = shares(count, min(config.threads, count))
     tasks = sum(group.count for group in rows)
-    with task_loop(tasks) as task:
-        for_share(
+    with emission.task_loop(tasks) as task:
+        emission.for_share(
             rows,
             task,
-            lambda start, size: for_groups(
+            lambda start, size: emission.for_groups(
                 balanced(size, config.rows), lambda row, many: loops.block(start + row, many)
             ),
         )
@@ -232,11 +223,11 @@ def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> No
                             start = last.start + (number - larger.count) * last.size
                             strip.block(at, start, last.size, 0)
 
-    with task_loop(tasks) as task:
-        for_share(
+    with emission.task_loop(tasks) as task:
+        emission.for_share(
             items,
             task,
-            lambda start, size: for_groups(
+            lambda start, size: emission.for_groups(
                 balanced(size, 1), lambda offset, _one: item(start + offset)
             ),
         )
@@ -273,13 +264,13 @@ class Normalize(Template[NormalizeConfig]):
         check(region, config, isa)
         seen = view(region)
         names = ["X", "gamma", "beta"]
-        with kernel_function(region.op) as builder:
+        with emission.kernel_function(region.op) as builder:
             inputs = [
-                tensor_parameter(name, tensor)
+                emission.tensor_parameter(name, tensor)
                 for name, tensor in zip(names, region.inputs, strict=False)
             ]
-            operands = operand_parameters(region)
-            output = tensor_parameter("Y", region.output)
+            operands = emission.operand_parameters(region)
+            output = emission.tensor_parameter("Y", region.output)
             if region.is_open:
                 read_extents()
                 seen = open_view(seen)

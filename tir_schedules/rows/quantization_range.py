@@ -17,7 +17,7 @@ Threads share large inputs and combine their results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -28,16 +28,9 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, Index, bind, materialise, parameter, splat
 from microkernels.vector.ieee import ROUND
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.emission import (
-    for_share,
-    kernel_function,
-    opaque_block,
-    share_of,
-    task_loop,
-    tensor_parameter,
-)
 from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.loop_nest import LaneTotals
 from tir_schedules.core.region import Region, Tensor
@@ -103,9 +96,9 @@ class _Extremes:
     def last(self, size: Expr) -> None:
         """Takes in the last vector of all numbers; all of them, if they are fewer."""
         with I.If(size >= self.lanes):
-            with I.Then(), opaque_block("last"):
+            with I.Then(), emission.opaque_block("last"):
                 self.take(size - self.lanes, 0)
-            with I.Else(), I.serial(size) as number, opaque_block("single"):
+            with I.Else(), I.serial(size) as number, emission.opaque_block("single"):
                 self._store(splat(self.load(Columns(number, 1, 1)), self.lanes), 0)
 
     def take(self, start: Index, slot: int) -> None:
@@ -188,7 +181,7 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None
     """
     found = I.sblock_alloc_buffer((2,), "float32")
     load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
-    with opaque_block("range"):
+    with emission.opaque_block("range"):
         extremes = emit_extremes(lanes, extent(tensor.size), OWN_UNROLL, load)
         for index, value in enumerate(emit_parameters(*extremes, least)):
             I.buffer_store(found, value, [index])
@@ -204,43 +197,44 @@ def _loader(x: Expr, start: Index) -> Callable[[Columns], Expr]:
 
 def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Expr, Expr]:
     """The extremes of all elements: of every thread's share, combined."""
-    known, load = isinstance(size, int), _loader(x, 0)
-    tasks = min(config.threads, max(1, size // lanes)) if known else config.threads
+    load, unroll, tasks = _loader(x, 0), config.unroll, config.threads
+    if isinstance(size, int):
+        tasks = min(tasks, max(1, size // lanes))
     if tasks == 1:
-        return emit_extremes(lanes, size, config.unroll, load)
+        return emit_extremes(lanes, size, unroll, load)
     parts = I.sblock_alloc_buffer((tasks, 2), "float32")
-    vectors = size // lanes if known else materialise(I.floordiv(size, lanes))
-    with task_loop(tasks) as task:
 
-        def share(start: Expr, count: Index) -> None:
-            if isinstance(count, int):
+    def keep(buffer: Expr, place: Sequence[Expr], extremes: Iterable[Expr]) -> None:
+        for index, value in enumerate(extremes):
+            I.buffer_store(buffer, value, [*place, index])
+
+    if isinstance(size, int):
+        with emission.task_loop(tasks) as task:
+
+            def share(start: Expr, count: int) -> None:
                 loader = _loader(x, start * lanes)
-                extremes = emit_extremes(lanes, count * lanes, config.unroll, loader)
-            else:
-                found = _Extremes(lanes, config.unroll, load)
-                found.vectors(start, count)
-                extremes = found.total()
-            for index, value in enumerate(extremes):
-                I.buffer_store(parts, value, [task, index])
+                keep(parts, [task], emit_extremes(lanes, count * lanes, unroll, loader))
 
-        if known:
-            for_share(shares(vectors, tasks), task, share)
-        else:
-            share(*share_of(vectors, task, tasks))
-    with nullcontext() if known else opaque_block("all"):
+            emission.for_share(shares(size // lanes, tasks), task, share)
+    else:
+        vectors = materialise(I.floordiv(size, lanes))
+        with emission.task_loop(tasks) as task:
+            found = _Extremes(lanes, unroll, load)
+            found.vectors(*emission.share_of(vectors, task, tasks))
+            keep(parts, [task], found.total())
+    with nullcontext() if isinstance(size, int) else emission.opaque_block("all"):
         # The last vector holds what is left over.
-        if known:
+        if isinstance(size, int):
             rest = emit_extremes(lanes, lanes, 1, _loader(x, size - lanes))
         else:
             last = _Extremes(lanes, 1, load)
             last.last(size)
             rest = last.total()
         totals = I.sblock_alloc_buffer((2,), "float32")
-        for index, value in enumerate(rest):
-            I.buffer_store(totals, value, [index])
+        keep(totals, [], rest)
         with I.serial(tasks) as task:
-            for index, combine in enumerate((tirx.Min, tirx.Max)):
-                I.buffer_store(totals, combine(totals[index], parts[task, index]), [index])
+            both = zip((tirx.Min, tirx.Max), (0, 1), strict=True)
+            keep(totals, [], (combine(totals[at], parts[task, at]) for combine, at in both))
     return bind(totals[0]), bind(totals[1])
 
 
@@ -298,13 +292,13 @@ class QuantizationRange(Template[RangeConfig]):
         """The kernel: x, output."""
         self.check(region, config, isa)
         source = region.inputs[0]
-        with kernel_function(region.op) as builder:
-            given = tensor_parameter("X", source)
+        with emission.kernel_function(region.op) as builder:
+            given = emission.tensor_parameter("X", source)
             y = parameter("Y", (2,), "float32")
             if region.is_open:
                 read_extents()
             x = reshaped(given, source, (source.size,))
-            with opaque_block("range"):
+            with emission.opaque_block("range"):
                 extremes = _extremes(x, extent(source.size), config, isa.f32_lanes)
                 for index, value in enumerate(emit_parameters(*extremes, least_scale_of(region))):
                     I.buffer_store(y, value, [index])

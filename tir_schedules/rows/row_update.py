@@ -19,13 +19,7 @@ from tvm import DataType, tirx
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.vector.expressions import Expr, cast, materialise, ramp, splat
 from microkernels.vector.memory import ADDRESS_LLVM_IR, address_of
-from tir_schedules.core.emission import (
-    kernel_function,
-    opaque_block,
-    open_tasks,
-    share_of,
-    tensor_parameter,
-)
+from tir_schedules.core import emission
 from tir_schedules.core.extents import as_expr, extent, flat_view, read_extents
 from tir_schedules.core.placement import cache_parameter
 from tir_schedules.core.region import Tensor
@@ -48,9 +42,11 @@ def build_row_update(
     threads : int
         Threads that share heads.
     """
-    with kernel_function("row_update") as builder:
+    with emission.kernel_function("row_update") as builder:
         given = None if past is None else cache_parameter("past", past)
-        parameters = [tensor_parameter(*each) for each in (("new", new), ("before", before))]
+        parameters = [
+            emission.tensor_parameter(*each) for each in (("new", new), ("before", before))
+        ]
         result, apart = cache_parameter("out", out)
         read_extents()
         update = _Update(new, out, _elements(result, out), apart)
@@ -93,14 +89,14 @@ class _Update:
         """All heads."""
         item = int(DataType(self.dtype).itemsize)
         few = self.heads * self.rows * (self.columns * item) <= ALONE_BYTES
-        with open_tasks(threads, few) as (thread, parts):
-            first, number = share_of(self.heads, thread, parts)
-            with I.serial(number) as place, opaque_block("head"):
+        with emission.open_tasks(threads, few) as (thread, parts):
+            first, number = emission.share_of(self.heads, thread, parts)
+            with I.serial(number) as place, emission.opaque_block("head"):
                 self._head(materialise(first + place), new, before)
 
     def _head(self, head: Expr, new: Expr, before: Expr) -> None:
         begin = materialise(head * self.apart)
-        with I.If(tirx.Not(self.in_place)), I.Then(), opaque_block("apart"):
+        with I.If(tirx.Not(self.in_place)), I.Then(), emission.opaque_block("apart"):
             kept = tirx.const(0, "int32")
             if self.past is not None:
                 buffer, rows, distance = self.past
@@ -128,7 +124,7 @@ class _Update:
             I.buffer_store(self.result, value, [ramp(goal + at, lanes)])
 
         whole = materialise(I.floordiv(total, self.lanes))
-        with I.serial(whole) as vector, opaque_block("vector"):
+        with I.serial(whole) as vector, emission.opaque_block("vector"):
             store(vector * self.lanes, self.lanes)
-        with I.serial(total - whole * self.lanes) as rest, opaque_block("rest"):
+        with I.serial(total - whole * self.lanes) as rest, emission.opaque_block("rest"):
             store(whole * self.lanes + rest, 1)
