@@ -113,29 +113,22 @@ def for_blocks(total: Expr, most: Index, body: Callable[[Expr, Expr], None]) -> 
         body(start, materialise(tirx.Min(as_expr(most), total - start)))
 
 
-def for_balanced_blocks(
-    total: Expr, most: int, unit: int, body: Callable[[Expr, Expr], None]
-) -> None:
-    """As `for_blocks`, for the fewest blocks; they differ by at most one unit, but for the last.
+def balanced_blocks(
+    total: Expr, most: int, unit: int
+) -> tuple[Expr, Callable[[Expr], tuple[Expr, Expr]]]:
+    """The fewest blocks, and (start, size) of each by its number.
+
+    They differ by at most one unit, but for the last.
 
     Parameters
     ----------
     total : Expr
-        What is cut; nothing runs for 0.
+        What is cut; there are no blocks of 0.
     most : int
         The largest size of a block.
     unit : int
         All blocks but the last are multiples of it, if it is no larger than `most`.
     """
-    count, block_of = balanced_blocks(total, most, unit)
-    with I.serial(count) as number, opaque_block("block"):
-        body(*block_of(number))
-
-
-def balanced_blocks(
-    total: Expr, most: int, unit: int
-) -> tuple[Expr, Callable[[Expr], tuple[Expr, Expr]]]:
-    """The number of blocks of `for_balanced_blocks`, and (start, size) of each by its number."""
     unit = unit if unit <= most else 1
     units = materialise(ceil_div(total, unit))
     count = materialise(ceil_div(units, most // unit))

@@ -181,25 +181,8 @@ class Epilogue:
         steps = (step.op for step in self.region.epilogue)
         return sum(FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else SPECIAL_STEPS[op] for op in steps)
 
-    def quantized_by(self) -> tuple[float, float] | None:
-        """Scale and zero point with which the last step quantises; None if it does not."""
-        region = self.region
-        if not region.epilogue or region.epilogue[-1].op != "quantize":
-            return None
-        step, first = region.epilogue[-1], 1 + len(region.operands)
-        found = [region.epilogue[arg - first] for arg in step.args[1:] if arg >= first]
-        if [number.op for number in found] != ["constant", "constant"]:
-            return None
-        return as_real(found[0].number), as_real(found[1].number)
-
-    def requantized_by(self) -> int | None:
-        """Zero point with which the last step requantises; None if it does not."""
-        region = self.region
-        if not region.epilogue or region.epilogue[-1].op != "requantize":
-            return None
-        return self._zero_point(region.epilogue[-1])
-
-    def _zero_point(self, requantize: Step) -> int:
+    def zero_point(self, requantize: Step) -> int:
+        """What a step that requantises adds."""
         number = self.region.epilogue[requantize.args[1] - 1 - len(self.region.operands)]
         return as_integer(number.number)
 
@@ -294,7 +277,7 @@ class Epilogue:
             emit = emit_centred if centred else emit_quantize
             return emit(arguments[0], scale, zero_point, step.dtype)
         if step.op == "requantize":
-            return emit_requantize(arguments[0], self._zero_point(step), arguments[2:], step.dtype)
+            return emit_requantize(arguments[0], self.zero_point(step), arguments[2:], step.dtype)
         entry = FUSIBLE_OPS[step.op]
         emitted = entry.emit(*arguments)
         return rounded(emitted) if self.exact and step.op == "multiply" else emitted

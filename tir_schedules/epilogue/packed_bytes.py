@@ -23,7 +23,7 @@ from microkernels.base.arrays import RANGES
 from microkernels.vector.expressions import Expr, Index, cast, like
 from microkernels.vector.ieee import ROUND_BITS
 from microkernels.vector.placeholders import Placeholder, as_integer, as_real
-from tir_schedules.core.region import Region
+from tir_schedules.core.region import Region, Step
 
 from .epilogue import Columns, Epilogue, store_vector
 from .quantize_steps import can_quantize_wide, emit_quantize_wide, emit_words, saturated
@@ -141,16 +141,21 @@ def wide_bytes(region: Region, lanes: int, epilogue: Epilogue) -> PackedBytes | 
     whole = lanes == LANES and region.output.shape[-1] % lanes == 0
     if not whole or last in epilogue.lookups:
         return None
-    zero_point = epilogue.requantized_by()
-    if zero_point is not None:
+    step = region.epilogue[-1] if region.epilogue else Step("")
+    if step.op == "requantize":
+        zero_point = epilogue.zero_point(step)
         return PackedBytes(
             dtype,
             zero_point,
             lambda value, _zero, *factors: emit_words(value, zero_point, list(factors)),
             words=True,
         )
-    numbers = epilogue.quantized_by()
-    if numbers is None or not can_quantize_wide(*numbers, dtype):
+    first = 1 + len(region.operands)
+    found = [region.epilogue[arg - first] for arg in step.args[1:] if arg >= first]
+    if step.op != "quantize" or [number.op for number in found] != ["constant", "constant"]:
+        return None
+    numbers = as_real(found[0].number), as_real(found[1].number)
+    if not can_quantize_wide(*numbers, dtype):
         return None
     bounded = largest(region, region.epilogue[-1].args[0]) < 2.0**30 * numbers[0]
     return PackedBytes(

@@ -379,3 +379,51 @@ class OpenActivations(Activations):
             value = self.buffer[ex.ramp(start + vector * self.vector, self.vector)]
             I.buffer_store(total, kernel.add_up(total[every], value), [every])
         I.buffer_store(self.sums, reduce_lanes(ex.bind(total[every]), add), [row])
+
+
+_HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
+
+
+class HighBits:
+    """Searches bytes for one beyond 127; emits the search.
+
+    Parameters
+    ----------
+    lanes : int
+        Bytes that are looked at together, a multiple of four.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.seen = I.sblock_alloc_buffer((lanes,), "uint8", align=64)
+
+    def clear(self) -> None:
+        """Begins a search."""
+        I.buffer_store(self.seen, ex.constant(0, "uint8", self.lanes), [ex.ramp(0, self.lanes)])
+
+    def add(self, value: Expr) -> None:
+        """Looks at some bytes."""
+        everything = [ex.ramp(0, self.lanes)]
+        I.buffer_store(self.seen, self.seen[tuple(everything)] | value, everything)
+
+    def none(self) -> Expr:
+        """Whether there was none."""
+        fours = [
+            ex.reinterpret_group("int32", self.seen[ex.ramp(start, 4)], 1)
+            for start in range(0, self.lanes, 4)
+        ]
+        while len(fours) > 1:
+            fours = [a | b for a, b in zip(fours[::2], fours[1::2], strict=True)]
+        return tirx.EQ(fours[0] & tirx.const(_HIGH, "int32"), tirx.const(0, "int32"))
+
+
+def find_high_bits(rows: Activations, first: Expr, count: Index) -> Expr:
+    """Whether no byte of a block of rows that have begun, in whole vectors, is beyond 127."""
+    search = HighBits(rows.kernel.lanes * rows.kernel.kr)
+    vectors = -(-rows.k // search.lanes)
+    with opaque_block("find_high_bits"):
+        search.clear()
+        with I.serial(count) as row, I.serial(vectors) as vector:
+            columns = Columns(vector * search.lanes, search.lanes, search.lanes)
+            search.add(rows.operand(first + row, columns))
+    return search.none()

@@ -45,7 +45,8 @@ from tir_schedules.cost import parallel
 from tir_schedules.cost.cost import elements_a_product, flops_us
 
 from . import tile_config
-from .batch_program import BatchMatmulConfig, BatchProblem, build, plan_of
+from .batch_problem import BatchMatmulConfig, BatchProblem, plan_of
+from .batch_program import build
 from .zero_points import integer_reference
 
 # Types of the operands in memory, by what the kernel multiplies.

@@ -26,11 +26,10 @@ Batches fewer than threads have their rows shared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -48,58 +47,18 @@ from tir_schedules.core.extents import (
     flat_view,
     read_extents,
 )
-from tir_schedules.core.product_plan import ProductPlan, TileConfig, is_integer
-from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.size import SymbolicSize, is_open
+from tir_schedules.core.product_plan import ProductPlan, is_integer
+from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
-from .activations import Activations, InPlace, OpenActivations
+from .activations import Activations, OpenActivations
+from .batch_problem import BatchMatmulConfig, BatchProblem, OpenBatchProblem, plan_of
 from .open_operand import OpenOperand, OpenPanel
 from .packed_operand import PackedOperand, StoredOperand, packed_room, widths_of
 from .tile_loops import TileLoops
 from .tile_products import direct_store, rest, store_columns
 from .zero_points import Start, ZeroPoints, named_inputs
-
-
-class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
-    """Numbers that make the template concrete.
-
-    Attributes
-    ----------
-    row_shares : int
-        Tasks that the rows of one batch are cut into.
-    packs_first : bool
-        Whether all B are packed before the first task, by all threads; otherwise each task packs
-        its own.
-    parallel : bool
-        Whether the tasks run on several threads.
-    threads : int
-        On how many; 0: on all.
-    alone_flops : int
-        Up to so many operations, where sizes are open, one thread runs all.
-    column_shares : int
-        Tasks that the columns of one batch are cut into. They pack B panel by panel, each panel
-        right before it is multiplied by all rows. 0: B is packed whole.
-    """
-
-    row_shares: int = 1
-    packs_first: bool = False
-    parallel: bool = False
-    threads: int = 0
-    alone_flops: int = 0
-    column_shares: int = 0
-
-
-def plan_of(problem: BatchProblem, config: BatchMatmulConfig) -> ProductPlan:
-    """How a configuration cuts the product of one batch."""
-    return ProductPlan.of(
-        config,
-        problem.m,
-        problem.n,
-        problem.k,
-        threads_m=config.row_shares,
-        threads_n=max(1, config.column_shares),
-    )
 
 
 def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tirx.PrimFunc:
@@ -310,7 +269,8 @@ class DynamicProgram(_Program):
             each.base(index) for each in (problem.a, problem.b, problem.c)
         )
         self.first_row = materialise(batch * self.m)
-        room = allocated(problem.k), allocated(problem.n)
+        most_columns = config.vectors * kernel.lanes if self.by_panel else allocated(problem.n)
+        room = allocated(problem.k), most_columns
         k = problem.k if not is_open((problem.k,)) else self.k
         operand = OpenPanel if self.by_panel else OpenOperand
         packed = operand(self._stored_b(k, b_base), kernel, config.vectors, self.vectors, room)
@@ -443,153 +403,3 @@ class DynamicProgram(_Program):
                     put(lanes)
                 with I.Else():
                     put(self.n - self.whole * lanes)
-
-
-@dataclass(frozen=True)
-class Strides:
-    """Where the elements of an operand lie, in elements.
-
-    Attributes
-    ----------
-    batch : tuple of int
-        From one index of a batch dimension to the next; 0 where all share the operand.
-    row, column : int
-        Of the last two dimensions.
-    """
-
-    batch: tuple[int, ...]
-    row: int
-    column: int
-
-    @staticmethod
-    def of(stored: Tensor, axes: Sequence[int], batch: Sequence[int]) -> Strides:
-        """Of a stored tensor whose logical dimensions are `axes`, aligned with a batch."""
-        steps = [math.prod(stored.shape[axis + 1 :]) for axis in axes]
-        sizes = [stored.shape[axis] for axis in axes]
-        own = [
-            0 if size == 1 and not isinstance(size, SymbolicSize) else step
-            for size, step in zip(sizes[:-2], steps[:-2], strict=True)
-        ]
-        missing = [0] * (len(batch) - len(own))
-        return Strides((*missing, *own), steps[-2], steps[-1])
-
-    def base(self, index: Sequence[Expr]) -> Expr:
-        """Where a batch begins."""
-        found: Expr = tirx.const(0, "int32")
-        for number, step in zip(index, self.batch, strict=True):
-            found = found + number * extent(step)
-        return materialise(found)
-
-
-class OpenBatchProblem:
-    """Extents and strides of a region; one B for all batches makes them only more rows.
-
-    Attributes
-    ----------
-    batch : tuple of int
-        Batch dimensions.
-    m, n, k : int
-        Rows of a batch, columns, and what is summed.
-    a, b, c : Strides
-        Of the stored operands and the stored result.
-    """
-
-    def __init__(self, region: Region) -> None:
-        problem = BatchProblem(region)
-        self.n, self.k, self.m = problem.n, problem.k, region.output.shape[-2]
-        self.batch = tuple(problem.batch_shape)
-        self.stored = (*region.inputs[:2], problem.output_tensor())
-        # A logical dimension of the result is where `out_axes` puts it.
-        places = [problem.out_axes.index(axis) for axis in range(len(problem.out_axes))]
-        orders = (problem.a_axes, problem.b_axes, places)
-        self.a, self.b, self.c = (
-            Strides.of(tensor, axes, self.batch)
-            for tensor, axes in zip(self.stored, orders, strict=True)
-        )
-        plain = all(list(axes) == sorted(axes) for axes in (problem.a_axes, places))
-        alike = problem.a_shape[:-1] == list(region.output.shape[:-1])
-        if problem.shared and plain and alike:
-            self.m = math.prod(region.output.shape[:-1])
-            self.batch = ()
-            self.a, self.b, self.c = (
-                Strides((), each.row, each.column) for each in (self.a, self.b, self.c)
-            )
-
-
-class BatchProblem:
-    """Logical shapes of a region: batches over which B varies, rows, columns, K."""
-
-    def __init__(self, region: Region) -> None:
-        self.region = region
-        a, b = region.inputs[:2]
-        self.a_axes = list(region.numbers("a_axes", range(len(a.shape))))
-        self.b_axes = list(region.numbers("b_axes", range(len(b.shape))))
-        self.out_axes = list(region.numbers("out_axes", range(len(region.output.shape))))
-        self.a_shape = [a.shape[axis] for axis in self.a_axes]
-        self.b_shape = [b.shape[axis] for axis in self.b_axes]
-        self.n, self.k = self.b_shape[-1], self.b_shape[-2]
-        self.batch_shape = list(region.output.shape[:-2])
-        # With one B for all batches they are only more rows.
-        self.shared = all(size == 1 for size in self.b_shape[:-2])
-        self.batches = 1 if self.shared else math.prod(self.batch_shape)
-        rows = region.output.shape[:-1]
-        self.m = math.prod(rows) if self.shared else rows[-1]
-
-    def stored(
-        self, axes: Sequence[int], shape: Sequence[int], logical: Sequence[Any]
-    ) -> list[Expr]:
-        """Index into a stored operand from a logical index of the output's rank."""
-        aligned = logical[len(logical) - len(shape) :]
-        index: list[Expr] = [tirx.const(0, "int32")] * len(shape)
-        for axis, size, value in zip(axes, shape, aligned, strict=True):
-            index[axis] = tirx.const(0, "int32") if size == 1 else value
-        return index
-
-    def stored_b(self, buffer: Expr, batch: Expr) -> StoredOperand:
-        """B of one batch."""
-        zeros: list[Expr] = [tirx.const(0, "int32")] * len(self.batch_shape)
-        leading = zeros if self.shared else unflatten(batch, self.batch_shape)
-        contiguous = self.b_axes.index(len(self.b_axes) - 1) - len(self.b_axes)
-        return StoredOperand(
-            buffer,
-            self.region.inputs[1].dtype,
-            self.k,
-            self.n,
-            lambda k, column: self.stored(self.b_axes, self.b_shape, [*leading, k, column]),
-            {-1: "columns", -2: "steps"}.get(contiguous, ""),
-        )
-
-    def rows_in_place(
-        self, buffer: Expr, logical_row: Callable[[Expr], list[Expr]]
-    ) -> InPlace | None:
-        """A's rows where they are, if the same distance lies between all; else None.
-
-        `logical_row` maps a row of a batch to the leading logical indices of the output.
-        """
-        a = self.region.inputs[0]
-        if self.shared:
-            folds = self.a_axes == sorted(self.a_axes)
-            folds = folds and self.a_shape[:-1] == list(self.region.output.shape[:-1])
-            pitch = self.k if folds else 0
-        else:
-            pitch = math.prod(a.shape[self.a_axes[-2] + 1 :])
-        if not pitch:
-            return None
-        return InPlace(
-            buffer,
-            lambda row, column: self.stored(self.a_axes, self.a_shape, [*logical_row(row), column]),
-            pitch,
-        )
-
-    @property
-    def out_pitch(self) -> int:
-        """Elements from one row of the stored output to the next; 0 if that differs."""
-        rows = self.out_axes.index(len(self.out_axes) - 2)
-        if self.shared and self.out_axes != sorted(self.out_axes):
-            return 0
-        return math.prod(self.output_tensor().shape[rows + 1 :])
-
-    def output_tensor(self) -> Tensor:
-        """The output as it is stored."""
-        shape = self.region.output.shape
-        return Tensor(tuple(shape[axis] for axis in self.out_axes), self.region.output.dtype)

@@ -1,32 +1,40 @@
-"""ByteOutliers: a block of rows for products by bytes, with its outliers apart (`outlier_list`).
+"""A block of rows for products by bytes, with its outliers apart.
 
-Tiles multiply rows that were cut to seven bits. Their accumulators start with the products of the
-outliers, of several panels at once: a row's are added up in registers. c is so near the zero point
-that most elements are within 127 of it; c times the sums of the weight's columns is added to what
-zero points start accumulators with.
+    a = c + t + r        t = min(max(a - c, 0), 127); r is mostly 0
+
+A product of t by pairs of bytes never saturates. The r that are not 0 are in a list
+(`OutlierList`), in groups of four elements of K: the group's number, four magnitudes, and their
+sign if there are two. No magnitude is beyond 128, so that their products do not saturate either:
+2 * 128 * 127 and -2 * 128 * 128 are within 16 bits.
+
+Tiles multiply rows that were cut to seven bits (`ByteOutliers`). Their accumulators start with the
+products of the outliers, of several panels at once: a row's are added up in registers. c is so near
+the zero point that most elements are within 127 of it; c times the sums of the weight's columns is
+added to what zero points start accumulators with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.kernels.byte_pairs import byte_tile, has_pairs
+from microkernels.kernels.byte_pairs import KR, byte_tile, has_pairs, signed_pairs
 from microkernels.microkernel import Microkernel
+from microkernels.tile import Address
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
+from microkernels.vector.memory import first_group, groups_found, saturating_difference
 from microkernels.vector.placeholders import applied
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns
 
-from .activations import Activations
-from .outlier_list import LANES, LARGEST, LARGEST_OFFSET, OutlierList, Products
+from .activations import Activations, find_high_bits
 from .prefetch import FEW_ROWS
 from .tile_loops import Shortcut, TileLoops
 from .tile_products import FEWEST_INTEGER_ROWS
@@ -37,6 +45,142 @@ if TYPE_CHECKING:
 
 _MOST_VECTORS = 8  # that start together: with as many, the registers of AVX2 are full
 _ZERO = tirx.const(0, "int32")
+LARGEST = 127  # of t
+LARGEST_OFFSET = 128  # of c: no magnitude of r is beyond 128 then
+MOST_SHARE = 6  # one of so many groups may be in a list; with more, words are as fast
+LANES = 32  # bytes that are looked at together
+_NEGATIVE = -1  # two words of -1
+_POSITIVE = 0x10001  # two words of 1
+
+
+class OutlierList:
+    """The list of a block of rows.
+
+    Parameters
+    ----------
+    most_rows, elements : int
+        Rows of the largest block, and bytes of one.
+    offset : Expr or None
+        c, an int32 from 0 to `LARGEST_OFFSET`; None for 0.
+    """
+
+    def __init__(self, most_rows: int, elements: int, offset: Expr | None = None) -> None:
+        self.groups, self.offset = -(-elements // KR), offset
+        self.vectors = -(-elements // LANES)
+        # A row is looked at where the list is not too long before it, and it adds every group.
+        rows = most_rows // MOST_SHARE + (1 if offset is None else 2) + 1
+        self.words = I.sblock_alloc_buffer((rows * self.groups,), "int32")
+        self.numbers = I.sblock_alloc_buffer((rows * self.groups,), "int32")
+        self.signs: Expr | None = None
+        if offset is not None:
+            self.signs = I.sblock_alloc_buffer((rows * self.groups,), "int32")
+        self.begins = I.sblock_alloc_buffer((most_rows + 1,), "int32")
+        self.count = I.sblock_alloc_buffer((1,), "int32")
+
+    def begin(self, whole: Expr | None = None) -> None:
+        """Begins the list of a block.
+
+        `whole` says that no byte has to be cut, whatever it is.
+        """
+        I.buffer_store(self.count, _ZERO, [_ZERO])
+        self.limit = ex.constant(LARGEST, "uint8", LANES)
+        if whole is not None:
+            largest = tirx.Select(whole, tirx.const(255, "int32"), LARGEST)
+            self.limit = ex.splat(ex.cast("uint8", ex.materialise(largest)), LANES)
+        self.least: Expr | None = None
+        if self.offset is not None:
+            self.least = ex.splat(ex.cast("uint8", self.offset), LANES)
+
+    def short(self, most: Index) -> Expr:
+        """Whether the list has at most so many groups."""
+        return self.count[_ZERO] <= most
+
+    def most(self, rows: Index) -> Index:
+        """The longest list with which bytes are faster than words."""
+        return rows * self.groups // MOST_SHARE
+
+    def add_row(
+        self,
+        row: Index,
+        most: Index,
+        read: Callable[[Expr], Expr],
+        write: Callable[[Expr, Expr], None],
+    ) -> None:
+        """Cuts the row of that number, the next one, unless the list is too long already.
+
+        Parameters
+        ----------
+        most : Expr or int
+            The longest list that is of use.
+        read : callable
+            First element -> so many bytes as are looked at together.
+        write : callable
+            (first element, bytes that were cut) -> None.
+        """
+        I.buffer_store(self.begins, self.count[_ZERO], [row])
+        with I.If(self.short(most)), I.Then(), I.serial(self.vectors) as vector:
+            first = vector * LANES
+            value = ex.materialise(read(first))
+            above = value
+            if self.least is not None:
+                above = ex.materialise(saturating_difference(value, self.least))
+            write(first, tirx.Min(above, self.limit))
+            self._list(saturating_difference(above, self.limit), vector, _POSITIVE)
+            if self.least is not None:
+                self._list(saturating_difference(self.least, value), vector, _NEGATIVE)
+
+    def end(self, rows: Index) -> None:
+        """Ends the list behind so many rows."""
+        I.buffer_store(self.begins, self.count[_ZERO], [rows])
+
+    def _list(self, rest: Expr, vector: Expr, sign: int) -> None:
+        """Puts groups of bytes that are not all 0 into the list."""
+        held = I.sblock_alloc_buffer((LANES,), "uint8", align=32)
+        left = I.sblock_alloc_buffer((1,), "int32")
+        I.buffer_store(held, rest, [ex.ramp(0, LANES)])
+        found, count = groups_found(held[ex.ramp(0, LANES)]), LANES // KR
+        if self.groups % count:  # what lies behind the row is none of it
+            inside = tirx.Min(self.groups - vector * count, tirx.const(count, "int32"))
+            found = found & (tirx.shift_left(tirx.const(1, "int32"), inside) - 1)
+        I.buffer_store(left, found, [_ZERO])
+        with I.While(left[_ZERO] != 0):
+            group, at = I.bind(first_group(left[_ZERO])), I.bind(self.count[_ZERO])
+            word = ex.reinterpret_group("int32", held[ex.ramp(group * KR, KR)], 1)
+            I.buffer_store(self.words, word, [at])
+            I.buffer_store(self.numbers, vector * count + group, [at])
+            if self.signs is not None:
+                I.buffer_store(self.signs, tirx.const(sign, "int32"), [at])
+            I.buffer_store(self.count, at + 1, [_ZERO])
+            I.buffer_store(left, left[_ZERO] & (left[_ZERO] - 1), [_ZERO])
+
+    def for_each(self, row: Expr, body: Callable[[Expr, Products], None]) -> None:
+        """Runs `body(number of the group, its products)` for the groups of a row."""
+        begin = ex.materialise(self.begins[row])
+        with I.serial(ex.materialise(self.begins[row + 1]) - begin) as each:
+            at = begin + each
+            body(ex.materialise(self.numbers[at]), Products(self, at))
+
+
+class Products:
+    """The products of one group of a list by vectors of the weight."""
+
+    def __init__(self, found: OutlierList, at: Expr) -> None:
+        self.found, self.at = found, at
+        self.operands: tuple[Expr, Expr] | None = None
+
+    def __call__(self, kernel: Microkernel, b: Expr | Address) -> Expr:
+        """int32 lanes: what the group adds to a vector of columns, whose weight is `b`."""
+        assert not isinstance(b, Address)
+        lanes = kernel.lanes
+        if self.operands is None:
+            word, signs = ex.splat(self.found.words[self.at], lanes), self.found.signs
+            factors = ex.constant(1, "int16", 2 * lanes)
+            if signs is not None:
+                factors = ex.reinterpret_group("int16", ex.splat(signs[self.at], lanes), 2 * lanes)
+            magnitudes = I.reinterpret(ex.vector_type("uint8", KR * lanes), word)
+            self.operands = I.bind(magnitudes), I.bind(factors)
+        magnitudes, factors = self.operands
+        return signed_pairs(kernel.isa_name, magnitudes, b, factors)
 
 
 class ByteOutliers:
@@ -73,7 +217,7 @@ class ByteOutliers:
         self.side, self.n_vectors = min(side, len(panels)), sum(panels)
         width = self.side * max(panels) * self.kernel.lanes
         self.starts = I.sblock_alloc_buffer((most_rows, width), "int32", align=64)
-        # The first vector of columns that `starts` is of; one behind all where it is of none.
+        # First vector of columns cached in `starts`; one behind all if it is empty.
         self.first = I.sblock_alloc_buffer((1,), "int32")
         self.count: Index = 0
 
@@ -200,7 +344,7 @@ class ByteOutliers:
 #     what is left                         words or digits
 #
 # "Beyond 7 bits" is beyond 127 from 0 or, where few are taken apart, from a number below A's zero
-# point. See `outlier_list`.
+# point. See `OutlierList`.
 
 
 LISTED_ROWS = 512  # of a block: what they start with, in some panels, stays in L2
@@ -298,14 +442,13 @@ def _offset(start: Start | None) -> Expr | None:
 #         rows
 #
 # All give the same integers (see `microkernels.kernels.byte_pairs`). The weight's pairs are looked
-# at when it is packed; the answer lies behind it. A is looked at block by block: `outlier_list`
+# at when it is packed; the answer lies behind it. A is looked at block by block: `OutlierList`
 # takes elements beyond 127 apart; where that does not pay, one pass of ORs finds whether there are
 # any. Weights of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits
 # always fit.
 
 
 SEARCHED_COLUMNS = 64
-_HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
 
 
 def searches(plan: ProductPlan) -> bool:
@@ -316,7 +459,7 @@ def searches(plan: ProductPlan) -> bool:
 def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
     """What is decided by the values that are multiplied, for `explain`.
 
-    `offset` is that of `outlier_list`, if it is known.
+    `offset` is that of `OutlierList`, if it is known.
     """
     small = "no element of x is beyond 127 or " if searched else ""
     if listed:
@@ -333,53 +476,8 @@ def byte_tile_of(plan: ProductPlan) -> Microkernel | None:
     return byte_tile(plan.kernel) if has_pairs(plan.kernel) and not shared else None
 
 
-class HighBits:
-    """Searches bytes for one beyond 127; emits the search.
-
-    Parameters
-    ----------
-    lanes : int
-        Bytes that are looked at together, a multiple of four.
-    """
-
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
-        self.seen = I.sblock_alloc_buffer((lanes,), "uint8", align=64)
-
-    def clear(self) -> None:
-        """Begins a search."""
-        I.buffer_store(self.seen, ex.constant(0, "uint8", self.lanes), [ex.ramp(0, self.lanes)])
-
-    def add(self, value: Expr) -> None:
-        """Looks at some bytes."""
-        everything = [ex.ramp(0, self.lanes)]
-        I.buffer_store(self.seen, self.seen[tuple(everything)] | value, everything)
-
-    def none(self) -> Expr:
-        """Whether there was none."""
-        fours = [
-            ex.reinterpret_group("int32", self.seen[ex.ramp(start, 4)], 1)
-            for start in range(0, self.lanes, 4)
-        ]
-        while len(fours) > 1:
-            fours = [a | b for a, b in zip(fours[::2], fours[1::2], strict=True)]
-        return tirx.EQ(fours[0] & tirx.const(_HIGH, "int32"), tirx.const(0, "int32"))
-
-
 def weight_fits(weight: Expr, answer: int) -> Expr:
     """What packing found about a weight; the int32 lies at `answer` of the flat buffer."""
     return tirx.NE(
         ex.reinterpret_group("int32", weight[ex.ramp(answer, 4)], 1), tirx.const(0, "int32")
     )
-
-
-def find_high_bits(rows: Activations, first: Expr, count: Index) -> Expr:
-    """Whether no byte of a block of rows that have begun, in whole vectors, is beyond 127."""
-    search = HighBits(rows.kernel.lanes * rows.kernel.kr)
-    vectors = -(-rows.k // search.lanes)
-    with opaque_block("find_high_bits"):
-        search.clear()
-        with I.serial(count) as row, I.serial(vectors) as vector:
-            columns = Columns(vector * search.lanes, search.lanes, search.lanes)
-            search.add(rows.operand(first + row, columns))
-    return search.none()

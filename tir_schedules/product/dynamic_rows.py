@@ -271,10 +271,11 @@ class OpenRows:
 
             loops.choose(row + start, size, run)
 
-        if claims is None:
-            emission.for_balanced_blocks(rows, plan.m_block, plan.rows, block)
-            return
         count, block_of = emission.balanced_blocks(rows, plan.m_block, plan.rows)
+        if claims is None:
+            with I.serial(count) as number, emission.opaque_block("block"):
+                block(*block_of(number))
+            return
         cuts = self._cuts(rows, count, sum(group.count for group in groups))
 
         def piece(number: Expr) -> None:

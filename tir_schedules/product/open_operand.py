@@ -257,16 +257,6 @@ class OpenOperand(OpenWords):
 class OpenPanel(OpenOperand):
     """B [k, n], columns next to each other, of which one panel at a time is packed."""
 
-    def __init__(
-        self,
-        source: StoredOperand,
-        kernel: Microkernel,
-        width: int,
-        vectors: Index,
-        room: tuple[Index, Index],
-    ) -> None:
-        super().__init__(source, kernel, width, vectors, (room[0], width * kernel.lanes))
-
     def _start(self, panel: Index, width: Index, step: Index, j: Index) -> Expr:
         return as_expr(step * width + j) * self.group
 

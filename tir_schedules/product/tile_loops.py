@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -407,55 +408,57 @@ class _Panels:
         if loops.prefetch is not None:
             fetch = PanelPrefetch(loops.prefetch, plan, vector, vectors, groups)
             between = fetch.between(after)
-        first = 0 if cut else before * self._tiles  # tiles that are stored late before these
-        for piece in self.pieces:
-            if cut and piece is self.pieces[-1]:
+        # The tiles that are stored late before these.
+        first = 0 if cut else before * self._tiles
+        for number, piece in enumerate(self.pieces):
+            if cut and number == len(self.pieces) - 1:
                 late = self._late(vector, vectors, self._tiles)
-            load_b = loops.panel(vector, vectors, piece)
-            tiles = 0
+            load_b, tiles = loops.panel(vector, vectors, piece), 0
+            whole = TileContext(
+                loops,
+                self.row,
+                self.rows,
+                vector,
+                vectors,
+                piece,
+                load_b,
+                self.scratch,
+                resumes=number > 0,
+                rounds=steps_of_round(plan, piece[1]) > 1,
+                peel=loops.peel and number == len(self.pieces) - 1,
+                passing=plan.passing(self.rows, piece[1]),
+            )
             for group in groups:
                 ahead = None if fetch is None else fetch.ahead(piece, group, tiles)
-
-                def emit_tile(
-                    tile: Index,
-                    rows: int,
-                    piece: Piece = piece,
-                    load_b: LoadPanel = load_b,
-                    ahead: Callable[[Index], Ahead] | None = ahead,
-                    late: LateStores | None = late,
-                ) -> None:
-                    context = TileContext(
-                        loops,
-                        self.row + tile,
-                        rows,
-                        vector,
-                        vectors,
-                        piece,
-                        load_b,
-                        self.scratch,
-                        tile,
-                        resumes=piece is not self.pieces[0],
-                        ahead=None if ahead is None else ahead(tile),
-                        rounds=steps_of_round(plan, piece[1]) > 1,
-                        peel=loops.peel and piece is self.pieces[-1],
-                        passing=plan.passing(self.rows, piece[1]),
-                    )
-                    with opaque_block("tile"):
-                        self._tile(context, between, late, first + tile // rows)
-
-                for_groups([group], emit_tile)
+                for_groups([group], partial(self._tile, whole, ahead, between, late, first))
                 tiles += group.count
             if cut and late is not None:
                 late.finish(self._tiles - 1)
 
     def _tile(
         self,
+        whole: TileContext,
+        ahead: Callable[[Index], Ahead] | None,
+        fetching: TilePrefetch | None,
+        late: LateStores | None,
+        before: Index,
+        place: Index,
+        rows: int,
+    ) -> None:
+        """Emits one tile of a block of rows; so many before it are stored late."""
+        with opaque_block("tile"):
+            own = None if ahead is None else ahead(place)
+            tile = replace(whole, row=self.row + place, rows=rows, place=place, ahead=own)
+            self._emit(tile, fetching, late, before + place // rows)
+
+    def _emit(
+        self,
         tile: TileContext,
         fetching: TilePrefetch | None,
         late: LateStores | None,
         number: Index,
     ) -> None:
-        """Emits one tile, the one of that number that `late` stores."""
+        """Multiplies and stores a tile, the one of that number that `late` stores."""
         loops, kernel, direct = self.loops, self.loops.plan.kernel, self.loops.direct
         into: Place | None = None
         others: list[Between | None] = []

@@ -109,9 +109,9 @@ def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         return
     for kernel in kernels_for(machine.isa, "float32", "float32"):
         for staged in (False, True):
-            yield _config(region, machine, _tile(region, machine, kernel, staged), staged)
+            yield _config(region, machine, kernel, staged)
     for kernel in _tile_kernels(region, machine.isa):
-        yield _config(region, machine, _tile(region, machine, kernel, True), True)
+        yield _config(region, machine, kernel, True)
 
 
 def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -155,14 +155,13 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
 
 
 def _config(
-    region: Region, machine: Machine, tile: dict[str, Any], staged: bool
+    region: Region, machine: Machine, kernel: Microkernel, staged: bool
 ) -> WeightOnlyConfig:
     """A tile with its grid of threads."""
-    m, n, k = dimensions(region)
-    weight = weight_format(region, microkernel_named(tile["kernel"]).lanes)
-    kernel = microkernel_named(tile["kernel"])
-    k_unit = None if kernel.by_tiles else _k_unit(weight, staged)
-    grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr, k_unit)
+    tile = _tile(region, machine, kernel, staged)
+    k_unit = None if kernel.by_tiles else _k_unit(weight_format(region, kernel.lanes), staged)
+    products = flops(region) / kernel.kr
+    grid = best_grid(tile, *dimensions(region), machine, products, k_unit)
     return WeightOnlyConfig(**tile, **grid, staged=staged)
 
 
@@ -264,13 +263,13 @@ def _no_panel(_panel: Index, _width: int, _step: Index, _j: int) -> Expr:
     raise AssertionError("the weight is not read without being decoded")
 
 
-def _panels(region: Region, config: WeightOnlyConfig, weight: NarrowWeight, isa: Isa) -> Panels:
-    """The panels of the weight as one of f32, whatever multiplies it."""
+def _packed(region: Region, config: WeightOnlyConfig, isa: Isa) -> tuple[NarrowWeight, Panels]:
+    """The format, and the panels of the weight as one of f32, whatever multiplies it."""
+    weight = weight_format(region, check(region, config, isa).lanes)
     panels = _plan(region, config, weight).panels
     if panels.kernel.by_tiles:
-        f32 = kernels_for(isa, "float32", "float32")
-        panels = replace(panels, kernel=f32[0])
-    return panels
+        panels = replace(panels, kernel=kernels_for(isa, "float32", "float32")[0])
+    return weight, panels
 
 
 class WeightOnlyPacking(Packing[WeightOnlyConfig]):
@@ -280,16 +279,14 @@ class WeightOnlyPacking(Packing[WeightOnlyConfig]):
         self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, array: np.ndarray
     ) -> np.ndarray:
         """The weight, scales or zero points as `build` reads them."""
-        weight = weight_format(region, check(region, config, isa).lanes)
-        panels = _panels(region, config, weight, isa)
+        weight, panels = _packed(region, config, isa)
         return weight.pack(array, panels) if index == 1 else weight.pack_per_block(array, panels)
 
     def unpack(
         self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, expr: relax.Expr
     ) -> relax.Expr:
         """The original constant as a Relax expression of its packed form."""
-        weight = weight_format(region, check(region, config, isa).lanes)
-        panels = _panels(region, config, weight, isa)
+        weight, panels = _packed(region, config, isa)
         shape = region.inputs[index].shape
         if index > 1:
             return weight.unpack_per_block(expr, panels, shape)
@@ -299,7 +296,7 @@ class WeightOnlyPacking(Packing[WeightOnlyConfig]):
         self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int
     ) -> tuple[int, ...]:
         """Shape of a packed constant."""
-        weight = weight_format(region, check(region, config, isa).lanes)
+        weight, _ = _packed(region, config, isa)
         return (weight.packed_bytes if index == 1 else weight.per_block_size,)
 
 

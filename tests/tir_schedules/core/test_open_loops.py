@@ -13,9 +13,10 @@ from tests.stand_ins import running
 from tests.tir_schedules.run_region import ISAS, highest_native
 from tir_schedules.core.blocking import tail_heights
 from tir_schedules.core.emission import (
-    for_balanced_blocks,
+    balanced_blocks,
     for_tiles,
     kernel_function,
+    opaque_block,
     tensor_parameter,
 )
 from tir_schedules.core.extents import as_expr, extent, read_extents
@@ -41,7 +42,9 @@ def test_balanced_blocks(most: int, unit: int) -> None:
             with I.serial(size) as at:
                 I.buffer_store(out, number[0], [start + at])
 
-        for_balanced_blocks(as_expr(extent(N)), most, unit, block)
+        count, block_of = balanced_blocks(as_expr(extent(N)), most, unit)
+        with I.serial(count) as at, opaque_block("block"):
+            block(*block_of(at))
     kernel = running.compiled(builder.get().with_attr("global_symbol", "kernel"), isa)["kernel"]
     whole = unit if unit <= most else 1
     for total in (0, 1, 6, 41, 42, 43, 84, 85, 128, 384):

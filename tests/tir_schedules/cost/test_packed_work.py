@@ -19,7 +19,7 @@ from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import flops_us
 from tir_schedules.cost.parallel import PackedShares, PackedWork, estimated_us, share_packed_work
 from tir_schedules.product.batch_matmul import plan_of
-from tir_schedules.product.batch_program import BatchProblem
+from tir_schedules.product.batch_problem import BatchProblem
 
 pytestmark = pytest.mark.turns
 

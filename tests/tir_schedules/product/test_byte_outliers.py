@@ -14,6 +14,7 @@ from tests.tir_schedules.run_region import Kernel, compiled, machine_for, packed
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.product.byte_outliers import (
+    LARGEST,
     LEAST_K,
     LISTED_ROWS,
     cut_for_bytes,
@@ -23,7 +24,6 @@ from tir_schedules.product.byte_outliers import (
 )
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_product import PACKING, packed_weight
-from tir_schedules.product.outlier_list import LARGEST
 from tir_schedules.product.tile_config import plan_of
 from tir_schedules.product.zero_points import ZeroPoints
 from tvm_hybrid.runtime.feeds import tensor_of

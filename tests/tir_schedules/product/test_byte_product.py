@@ -13,7 +13,8 @@ from tests.tir_schedules.open_regions import LENGTH, OpenKernel
 from tests.tir_schedules.run_region import compiled, machine_for, packed, run
 from tir_schedules.core.emission import kernel_function
 from tir_schedules.core.region import Region
-from tir_schedules.product.byte_outliers import SEARCHED_COLUMNS, HighBits
+from tir_schedules.product.activations import HighBits
+from tir_schedules.product.byte_outliers import SEARCHED_COLUMNS
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.runtime.feeds import tensor_of
 

@@ -28,9 +28,8 @@ from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
-from tir_schedules.product.activations import as_operand, converts
-from tir_schedules.product.byte_outliers import HighBits
-from tir_schedules.product.outlier_list import LANES, OutlierList, Products
+from tir_schedules.product.activations import HighBits, as_operand, converts
+from tir_schedules.product.byte_outliers import LANES, OutlierList, Products
 from tir_schedules.product.tile_products import LoadPanel
 
 from .config import ConvConfig, across_of, wide_of
@@ -334,7 +333,7 @@ class Windows:
             emit(whole * lanes, rest)
 
 
-# ConvOutliers: a band of x for tiles by bytes, with its outliers apart (see `outlier_list`).
+# ConvOutliers: a band of x for tiles by bytes, with its outliers apart (see `byte_outliers`).
 #
 # The copy of a band is cut to seven bits in place. For each line of the result, the outliers of the
 # lines of x that it reads are multiplied by all columns of the kernel; the sums are what tiles
