@@ -353,7 +353,7 @@ _Q = tuple((n, (B, S, H)) for n in "qkv")
         ("Attention", (_X, _W), {"num_heads": N, "do_rotary": 1}, "do_rotary"),
         ("Attention", (_X, ("w", (16, 70))), {"num_heads": N}, "70 columns"),
         ("Attention", (_X, _W), {"num_heads": 5}, "24 columns for 5 heads"),
-        ("Attention", (_X, _W, ("b", (3 * H,)), ("m", (4, 4))), {"num_heads": N}, "mask 'm'"),
+        ("Attention", (_X, _W, ("b", (3 * H,)), ("m", (4, 4))), {"num_heads": N}, "mask has"),
         ("MultiHeadAttention", _Q[:2], {"num_heads": N}, "shapes"),
         ("MultiHeadAttention", (*_Q, ("b", (7,))), {"num_heads": N}, r"bias.*\(7,\)"),
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 2}, "kv_num_heads"),

@@ -96,7 +96,7 @@ def test_without_bodies_it_is_attention() -> None:
     ("groups", "attributes", "words"),
     [
         (3, {}, "4 heads of Q do not share 3 of K"),
-        (4, {"softmax_precision": TensorProto.INT32}, "softmax_precision of INT32"),
+        (4, {"softmax_precision": TensorProto.INT32}, "softmax_precision of int32"),
     ],
 )
 def test_what_is_refused(groups: int, attributes: dict[str, int], words: str) -> None:

@@ -62,15 +62,22 @@ def test_standard_attention() -> None:
     g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
 
 
-def test_rare_forms_are_what_the_standard_defines_them_by() -> None:
+def test_scores_as_an_output_windows_and_lengths() -> None:
+    """Behind a window of two keys, queries see nothing: they are 0."""
     g = Forms("Attention", "", 25)
     q, k, v = (
         g.feed(random(B, n, t, D, seed=i)) for i, (n, t) in enumerate(((4, S), (2, 7), (2, 7)))
     )
+    few = [g.feed(random(B, 2, 2, D, seed=3 + i)) for i in range(2)]
     lengths = g.feed(np.array([7, 5], np.int64))
+    seen = np.random.default_rng(1).random((S, 7)) < 0.3
     g.add(q, k, v, outputs=4, ranks=[4] * 4, qk_matmul_output_mode=3, is_causal=1)
     g.add(q, k, v, "", "", "", lengths, ranks=[4], is_causal=1)
     g.add(q, k, v, ranks=[4], left_window_size=2, right_window_size=1)
+    g.add(q, k, v, "", "", "", lengths, ranks=[4], left_window_size=1, right_window_size=2)
+    g.add(q, *few, ranks=[4], left_window_size=1)
+    g.add(q, k, v, g.feed(seen), outputs=4, ranks=[4] * 4, qk_matmul_output_mode=3)
+    g.add(q, k, v, g.constant(seen), ranks=[4], left_window_size=2)
     g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
 
 
@@ -91,20 +98,22 @@ def test_attention_in_bfloat16() -> None:
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=0, atol=3 * 2**-8)
 
 
-def test_attention_in_float64() -> None:
-    """A row that sees nothing is among them. The root of the scale is float32 in the body: scores
-    of up to 8 are off by 2^-22."""
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 2**-45), ("float32", 2**-18)])
+def test_a_softmax_in_float64(dtype: str, bound: float) -> None:
+    """A row that sees nothing is among them. Sums of up to 8 products near 1, in float64 or float32
+    before and behind the softmax."""
     shape = (B, N, S, D)
-    feeds = {n: random(*shape, seed=i).astype(np.float64) for i, n in enumerate("qkv")}
+    feeds = {n: random(*shape, seed=i).astype(dtype) for i, n in enumerate("qkv")}
     seen = np.random.default_rng(1).random((S, S)) < 0.7
     seen[1] = False
-    node = helper.make_node("Attention", [*"qkv", "m"], ["y"], softcap=3.0)
-    inputs = [(n, TensorProto.DOUBLE, shape) for n in "qkv"] + [("m", TensorProto.BOOL, (S, S))]
-    model = make_model([node], inputs, [("y", TensorProto.DOUBLE, shape)], opset=25)
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node("Attention", [*"qkv", "m"], ["y"], softcap=3.0, softmax_precision=11)
+    inputs = [(n, code, shape) for n in "qkv"] + [("m", TensorProto.BOOL, (S, S))]
+    model = make_model([node], inputs, [("y", code, shape)], opset=25)
     model.ir_version = 10
     (got,) = InferenceSession(model, num_threads=1).run(None, feeds | {"m": seen})
     (wanted,) = ReferenceEvaluator(model).run(None, feeds | {"m": seen})
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=2**-21)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=bound)
 
 
 def test_a_causal_mask_is_no_constant() -> None:

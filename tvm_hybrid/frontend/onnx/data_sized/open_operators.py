@@ -71,7 +71,6 @@ def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
 # ScatterND                     there are elements to write to, and updates for all indices
 # SpaceToDepth                  the extents are whole blocks
 # Split                         the parts are the whole
-# UpdateCache                   past and new rows are of as many sequences, heads and columns
 # ArgMax, ArgMin, products      see `access` and `broadcast`
 
 
@@ -185,14 +184,6 @@ def _space_to_depth(inputs: Inputs, attrs: Attrs) -> None:
         check(tirx.EQ(tirx.floormod(size, index(attrs["blocksize"])), index(0)))
 
 
-def _update_cache(inputs: Inputs, attrs: Attrs) -> None:
-    new, before = dims_of(inputs[0]), dims_of(inputs[1])
-    check_equal(new[0], before[0])
-    for past in map(dims_of, inputs[3:]):
-        for axis in (0, 1, 3):
-            check_equal(new[axis], past[axis])
-
-
 def _product(inputs: Inputs, attrs: Attrs) -> None:
     check_product(*inputs[:2])
 
@@ -219,5 +210,4 @@ INPUT_CHECKS: dict[str, InputCheck] = {
     "ScatterND": _scatter_nd,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
-    "UpdateCache": _update_cache,
 }

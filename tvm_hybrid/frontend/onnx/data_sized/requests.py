@@ -7,10 +7,24 @@ from collections.abc import Callable, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from ...expressions import Expr, cast, emit, known_dims, match_cast
+from ....runtime.tensors import text_of
+from ...expressions import Expr, cast, constant, emit, known_dims, literal, match_cast
 from ..graph.freeze_shapes import current_sizes
 from .elements import known_elements
-from .sizes import INDEX, cell, emit_kernel, index, product, put, same_size, simplified, sizes_in
+from .sizes import (
+    INDEX,
+    cell,
+    dims_of,
+    emit_kernel,
+    index,
+    plain_dims,
+    product,
+    put,
+    reshaped_to,
+    same_size,
+    simplified,
+    sizes_in,
+)
 
 
 def requested_sizes(tensor: Expr, largest: Expr | None = None) -> list[Expr]:
@@ -147,3 +161,38 @@ def check(condition: Expr, otherwise: str = MISFIT) -> None:
         raise ValueError(otherwise)
     if not same_size(flag, index(1)):
         match_cast(emit(relax.ShapeExpr([flag])), relax.ShapeType([1]))
+
+
+def differ(one: Expr | int, other: Expr | int) -> bool:
+    """Whether two sizes are known to differ."""
+    return isinstance(one, int) and isinstance(other, int) and one != other
+
+
+def expect_shape(what: str, value: Expr, *wanted: Expr | int) -> None:
+    """Raises a ValueError if a shape is known not to be the one that other inputs ask for."""
+    found = plain_dims(value)
+    if len(found) != len(wanted) or any(map(differ, found, wanted)):
+        raise ValueError(
+            f"{what} has the shape {sizes_text(found)}; the other inputs and the attributes ask "
+            f"for {sizes_text(wanted)}"
+        )
+
+
+def sizes_text(sizes: Sequence[Expr | int]) -> str:
+    """Sizes for messages, such as (2, n, 64)."""
+    return f"({', '.join(str(text_of(size)) for size in sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def viewed(value: Expr, *sizes: Expr | int) -> Expr:
+    """The same elements in other sizes; the program checks that they are as many.
+
+    A constant stays one.
+    """
+    array, numbers = constant(value), [size for size in sizes if isinstance(size, int)]
+    if array is not None and len(numbers) == len(sizes):
+        return literal(array.reshape(numbers))
+    wanted, dims = [index(0) + size for size in sizes], dims_of(value)
+    if len(wanted) == len(dims) and all(map(same_size, wanted, dims)):
+        return value
+    check_equal(product(wanted), product(dims))
+    return reshaped_to(value, wanted)

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
 from tvm import ir, relax, te, tirx
@@ -23,6 +24,7 @@ from ...expressions import (
     emit,
     emit_te,
     known_dims,
+    literal,
     match_cast,
     normalize,
     static_shape_of,
@@ -97,6 +99,28 @@ def scalar_of(size: Expr) -> Expr:
     """A size as a tensor without axes."""
     vector = relax.op.shape_to_tensor(relax.ShapeExpr([size]))
     return normalize(relax.op.reshape(normalize(vector), ()))
+
+
+def vector_of(*sizes: Expr | int) -> Expr:
+    """Sizes as an int64 vector, a constant if they are known."""
+    if all(isinstance(size, int) for size in sizes):
+        return literal(np.array(sizes, INDEX))
+    every = relax.ShapeExpr([index(0) + size for size in sizes])
+    return normalize(relax.op.shape_to_tensor(every))
+
+
+def plus(one: Expr | int, other: Expr | int) -> Expr | int:
+    """The sum of two sizes."""
+    total = one + other
+    return total if isinstance(total, int) else simplified(total)
+
+
+def counted(count: Expr | int, first: int = 0) -> Expr:
+    """int64 numbers in a row, so many from the first one on."""
+    if isinstance(count, int):
+        return literal(np.arange(first, first + count, dtype=INDEX))
+    row = normalize(relax.op.arange(0, count, 1, INDEX))
+    return normalize(relax.op.add(row, literal(np.array(first)))) if first else row
 
 
 def size_in(count: Expr) -> tirx.Var:

@@ -20,7 +20,6 @@ import numpy as np
 from tvm import relax, te, tirx
 from tvm.relax import op
 
-from ....runtime.tensors import text_of
 from ...expressions import (
     Attrs,
     Expr,
@@ -34,7 +33,7 @@ from ...expressions import (
     normalize,
     rank_of,
 )
-from ..data_sized.requests import check, check_equal
+from ..data_sized.requests import check, check_equal, sizes_text
 from ..data_sized.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
 from .pooling import window_count
@@ -110,8 +109,8 @@ def _check_sizes(inputs: Sequence[Any], form: Attrs) -> None:
         if inputs[place] is None:
             continue
         found = dims_of(inputs[place])
-        own, other = (", ".join(str(text_of(size)) for size in each) for each in (found, wanted))
-        misfit = f"its input {place} has the shape ({own}); the others ask for ({other})"
+        own, other = sizes_text(found), sizes_text(wanted)
+        misfit = f"its input {place} has the shape {own}; the others ask for {other}"
         if len(found) != len(wanted):
             raise ValueError(misfit)
         for size, asked in zip(found, wanted, strict=True):

@@ -329,3 +329,24 @@ def write_repeat(build: NodeBuilder, proto: onnx.GraphProto, inputs: Sequence[st
         states=len(inputs) - 2,
     )
     build.nodes[-1].name = build.prefix  # the model's, for messages
+
+
+@rewrites("FlexAttention", domain="ai.onnx.preview")
+def flex_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Attention whose scores and weights two bodies may change.
+
+    FlexAttention(q, k, v, score_mod, prob_mod)
+        ->  FlexMix(prob_mod(Softmax(score_mod(FlexScores(q, k, v)))), v)
+    """
+    build, attributes = NodeBuilder(graph, node), attributes_of(node)
+    bodies = {name: attributes.pop(name, None) for name in ("score_mod", "prob_mod")}
+
+    def changed(name: str, value: str) -> str:
+        body = bodies[name]
+        return value if body is None else Body(build, body, 1, 1).write([value])[0]
+
+    scores = build.add("FlexScores", *node.input, domain=OWN_DOMAIN, **attributes)
+    shares = build.add("Softmax", changed("score_mod", scores), axis=3)
+    shares = changed("prob_mod", shares)
+    build.add("FlexMix", shares, node.input[2], domain=OWN_DOMAIN, output=node.output[0])
+    return build.nodes

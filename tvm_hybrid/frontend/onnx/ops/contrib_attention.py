@@ -1,0 +1,477 @@
+"""Attention of ONNX Runtime: how q, k and v are given, what a cache holds, and its masks.
+
+    MultiHeadAttention(q, k, v, bias, key_padding_mask, attention_bias, past_key, past_value)
+        ->  attend(q + bias, k + bias, v + bias)
+    Attention(x, weights, bias, mask_index, past, attention_bias)
+        ->  attend(Split(MatMul(x, weights) + bias))
+    QAttention(x, weights, bias, x_scale, weights_scale, mask_index, x_zero, weights_zero, past)
+        ->  the same with a product of 8-bit integers
+    GroupQueryAttention(q, k, v, past_key, past_value, seqlens_k, total_sequence_length, cos, sin)
+        ->  attend(q, past and k, past and v), causal, with q and k rotated
+
+If the number of keys of GroupQueryAttention, total_sequence_length, is a number, and that of every
+sequence (one sequence, or nothing but new tokens), all positions are known too. Otherwise each
+sequence has seqlens_k + 1 keys, and its new ones are put where its own past ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from relay_passes.lower.caches import ROW_UPDATE
+
+from ...expressions import (
+    OUTPUTS,
+    Attrs,
+    Expr,
+    Inputs,
+    cast,
+    emit,
+    emit_te,
+    literal,
+    rank_of,
+)
+from ..apply import apply
+from ..data_sized.elements import known_elements
+from ..data_sized.requests import check_equal, differ, expect_shape, sizes_text, viewed
+from ..data_sized.sizes import (
+    counted,
+    dims_of,
+    holds,
+    index,
+    plain_dims,
+    plus,
+    simplified,
+    size_in,
+    vector_of,
+)
+from ..graph.graph import CONTRIB_DOMAIN
+from ..operators import operator
+from .attention import (
+    Scores,
+    Size,
+    appended,
+    attend,
+    check_heads,
+    filled,
+    join_heads,
+    keys_from,
+    keys_up_to,
+    split_heads,
+)
+from .embeddings import gathered, head_size, refuse_attributes, rotate, with_heads
+
+HIDDEN = -10000.0  # what is added to the scores of masked keys
+_LOWEST = float(np.finfo(np.float32).min)
+_FAR = -(2.0**126)  # what is at least as high stays far above the lowest number
+
+
+@operator("MultiHeadAttention", domain=CONTRIB_DOMAIN)
+def _multi_head_attention(inputs: Inputs, attrs: Attrs) -> Any:
+    """q may hold keys and values too ([batch, length, heads, 3, size]), or k the values; or k and v
+    may be heads already ([batch, heads, length, size]), as those of a cache are."""
+    _refuse_inputs(inputs, {8: "past_sequence_length", 9: "cache_indirection"})
+    q, k, v = _heads(inputs, attrs["num_heads"])
+    check_heads(q, k, v)
+    k, v, before = appended(k, v, (inputs[6], inputs[7]))
+    added = _masks(inputs[4], inputs[5], attrs, q, k, before)
+    return relax.Tuple([_attended(q, k, v, Scores(_scale(attrs), added=added)), k, v])
+
+
+def _attended(q: Expr, k: Expr, v: Expr, scores: Scores) -> Expr:
+    return join_heads(attend(q, k, v, scores)[0])
+
+
+def _scale(attrs: Attrs) -> float | None:
+    """The factor of the scores; 0 stands for the default."""
+    return attrs.get("scale") or None
+
+
+def _refuse_inputs(inputs: Inputs, named: dict[int, str]) -> None:
+    for place, name in named.items():
+        if inputs[place] is not None:
+            raise ValueError(f"its input {name} is not supported")
+
+
+def _heads(inputs: Inputs, heads: int) -> list[Expr]:
+    """q, k and v with their biases."""
+    given = [inputs[place] for place in range(3)]
+    ranks = tuple(0 if each is None else rank_of(each) for each in given)
+    if ranks == (5, 0, 0):
+        rows = _unpacked(given[0], heads, 3)
+    elif ranks == (3, 5, 0):
+        rows = [given[0], *_unpacked(given[1], heads, 2)]
+    elif ranks in ((3, 3, 3), (3, 4, 4)):
+        rows = given
+    else:
+        shapes = ", ".join("()" if x is None else sizes_text(plain_dims(x)) for x in given)
+        raise ValueError(f"query, key and value of the shapes {shapes} are not supported")
+    split = 1 if ranks == (3, 4, 4) else 3
+    if inputs[3] is not None:
+        sizes = [_columns(each) for each in rows]
+        expect_shape("bias", inputs[3], sum(sizes))
+        biases = _parts(inputs[3], sizes, 0)
+        pairs = zip(rows[:split], biases, strict=False)
+        rows = [*(apply("Add", part, bias) for part, bias in pairs), *rows[split:]]
+    named = zip("qkv", rows[:split], strict=False)
+    return [*(split_heads(what, part, heads) for what, part in named), *rows[split:]]
+
+
+def _columns(rows: Expr) -> int:
+    """Columns of [batch, length, columns] or, of all heads, [batch, heads, length, size]."""
+    dims = plain_dims(rows)
+    columns = dims[2] if len(dims) == 3 else dims[1] * dims[3]
+    if not isinstance(columns, int):
+        raise ValueError("the columns of query, key and value must be known")
+    return columns
+
+
+def _unpacked(value: Expr, heads: int, count: int) -> list[Expr]:
+    """The rows of the values side by side in [batch, length, heads, count, size]."""
+    batch, length, *_, size = plain_dims(value)
+    expect_shape("what is packed", value, batch, length, heads, count, size)
+    return [viewed(part, batch, length, heads * size) for part in _parts(value, [1] * count, 3)]
+
+
+def _parts(value: Expr, sizes: Sequence[int], axis: int) -> list[Expr]:
+    """Pieces along an axis."""
+    check_equal(dims_of(value)[axis], index(sum(sizes)))
+    ends = [int(end) for end in np.cumsum(sizes)[:-1]]
+    parts = emit(relax.op.split(value, ends, axis))
+    return [emit(relax.TupleGetItem(parts, place)) for place in range(len(sizes))]
+
+
+@operator("Attention", domain=CONTRIB_DOMAIN)
+def _packed_attention(inputs: Inputs, attrs: Attrs) -> Any:
+    """q, k and v by one product."""
+    _refuse_inputs(inputs, {6: "past_sequence_length"})
+    projected = apply("MatMul", inputs[0], inputs[1])
+    if inputs[2] is not None:
+        projected = apply("Add", projected, inputs[2])
+    return _of_projection(projected, inputs[3], inputs[4], inputs[5], attrs)
+
+
+@operator("QAttention", domain=CONTRIB_DOMAIN)
+def _quantized_attention(inputs: Inputs, attrs: Attrs) -> Any:
+    """The projection is of 8-bit integers, everything after it of floats."""
+    product = apply("MatMulInteger", inputs[0], inputs[1], inputs[6], inputs[7])
+    factor = apply("Mul", viewed(inputs[3]), inputs[4])
+    projected = apply("Add", apply("Mul", cast(product, "float32"), factor), inputs[2])
+    return _of_projection(projected, inputs[5], inputs[8], None, attrs)
+
+
+def _of_projection(
+    projected: Expr, mask: Expr | None, past: Expr | None, bias: Expr | None, attrs: Attrs
+) -> Expr:
+    """q, k and v beside each other in [batch, length, columns]."""
+    refuse_attributes(attrs, "do_rotary", "past_present_share_buffer")
+    columns, heads = _columns(projected), attrs["num_heads"]
+    sizes = attrs.get("qkv_hidden_sizes") or [columns // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != columns or sizes[0] != sizes[1]:
+        raise ValueError(f"weights of {columns} columns do not make q, k and v of {sizes}")
+    parts = zip("qkv", _parts(projected, sizes, 2), strict=True)
+    q, k, v = (split_heads(what, part, heads) for what, part in parts)
+    before: Size = 0
+    if past is not None:  # [2, batch, heads, before, size]
+        if sizes[2] != sizes[1]:
+            raise ValueError(f"k and v of {sizes[1:]} columns have no common past")
+        batch, _, _, size = plain_dims(k)
+        before = plain_dims(past)[3] if rank_of(past) == 5 else 0
+        expect_shape("past", past, 2, batch, heads, before, size)
+        both = [apply("Gather", past, literal(np.array(place)), axis=0) for place in (0, 1)]
+        k, v, before = appended(k, v, both)
+    added = _masks(mask, bias, attrs, q, k, before)
+    result = _attended(q, k, v, Scores(_scale(attrs), added=added))
+    if not any(attrs[OUTPUTS][1:]):
+        return result
+    both = [viewed(each, 1, *plain_dims(each)) for each in (k, v)]
+    return relax.Tuple([result, apply("Concat", *both, axis=0)])
+
+
+def _masks(
+    mask: Expr | None, bias: Expr | None, attrs: Attrs, q: Expr, k: Expr, before: Size
+) -> list[Expr]:
+    """What is added to the scores.
+
+    The documentation of the attribute `unidirectional` says that a token sees only those before it.
+    ONNX Runtime's CPU kernel (PrepareMask) says which those are, and it is followed:
+
+    - Query i sees the keys j <= i + `before`: the diagonal begins behind the past, also where there
+      are more keys than queries (MultiHeadAttention with keys of another length).
+    - The last query sees all keys. With as many new keys as queries it does so anyhow. A single
+      query of a decoder, to which all keys so far are given as new ones, needs it.
+    - The lowest float32 number takes the place of the padding mask where a key is later. A query
+      all of whose keys have numbers as low (by `mask_filter_value` or `attention_bias`) sees later
+      keys, too.
+
+    -inf does the same as the lowest number, and is faster, where other numbers are far higher.
+    """
+    batch, _, queries, _ = plain_dims(q)
+    keys, hidden = plain_dims(k)[2], attrs.get("mask_filter_value", HIDDEN)
+    padding = [] if mask is None else [_padding(mask, batch, queries, keys, hidden)]
+    biases = [] if bias is None else [bias]
+    sees_all = isinstance(before, int) and isinstance(keys, int) and before >= keys - 1
+    if not attrs.get("unidirectional") or queries == 1 or sees_all:
+        return [*padding, *biases]
+    if holds(index(0) + queries + before >= keys):
+        (causal,) = keys_up_to(queries, keys, before)
+    else:
+        others = keys_up_to(plus(queries, -1), keys, before)
+        causal = apply("Concat", *others, filled(0.0, 1, keys), axis=0)
+    if not biases and (not padding or hidden >= _FAR):
+        return [*padding, causal]
+    zero, lowest = (literal(np.array(each, np.float32)) for each in (0.0, _LOWEST))
+    return [apply("Where", apply("Less", causal, zero), lowest, *(padding or [zero])), *biases]
+
+
+def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) -> Expr:
+    """What a mask_index (or key_padding_mask) adds to the scores, float32: 0 or `hidden`.
+
+    The forms, all of integers:
+    [batch]                  number of keys that each sequence has
+    [2 * batch]              where its keys end, then where they begin
+    [3 * batch + 2]          number of keys first, then what only packed kernels need
+    [batch, keys]            positive where a key exists
+    [batch, queries, keys]   the same for each query
+    [batch, 1, max, max]     the same for every position of the longest sequence
+    """
+    shape = plain_dims(mask)
+
+    def fits(*wanted: Size) -> bool:
+        return len(shape) == len(wanted) and not any(map(differ, shape, wanted))
+
+    if len(shape) == 1 and not (isinstance(batch, int) and isinstance(shape[0], int)):
+        raise ValueError("a mask of one axis, and a number of sequences that is not known")
+    longest = shape[-1]
+    if len(shape) == 1 and shape[0] in (batch, 2 * batch, 3 * batch + 2):
+        seen = _within_lengths(mask, batch, keys)
+    elif fits(batch, keys):
+        seen = _positive(viewed(cast(mask, "int32"), batch, 1, 1, keys))
+    elif fits(batch, queries, keys):
+        seen = _positive(viewed(cast(mask, "int32"), batch, 1, queries, keys))
+    elif fits(batch, 1, longest, longest) and not differ(_larger(longest, keys), longest):
+        bounds = vector_of(plus(keys, -queries), 0), vector_of(keys, keys)
+        part = apply("Slice", mask, *bounds, literal(np.array([2, 3])))
+        seen = _positive(viewed(cast(part, "int32"), batch, 1, queries, keys))
+    else:
+        forms = ", ".join(map(sizes_text, ((batch,), (batch, keys), (batch, queries, keys))))
+        raise ValueError(
+            f"the mask has the shape {sizes_text(shape)}, which fits neither {forms}, "
+            "(2 * batch,) nor (batch, 1, max, max)"
+        )
+    return apply("Where", seen, *(literal(np.array(each, np.float32)) for each in (0.0, hidden)))
+
+
+def _positive(value: Expr) -> Expr:
+    return apply("Greater", value, literal(np.array(0, np.int32)))
+
+
+def _within_lengths(mask: Expr, batch: int, keys: Size) -> Expr:
+    """Where the keys of each sequence end, and begin if the mask says so too."""
+    places, (count,) = viewed(cast(counted(keys), "int32"), 1, 1, 1, keys), plain_dims(mask)
+    bounds = [mask] if count == batch else _parts(mask, [batch, count - batch], 0)
+    end, *begin = (cast(each, "int32") for each in bounds)
+    seen = apply("Less", places, viewed(end, batch, 1, 1, 1))
+    if count != 2 * batch:
+        return seen
+    early = apply("Less", places, viewed(begin[0], batch, 1, 1, 1))
+    return apply("And", seen, apply("Not", early))
+
+
+def _larger(one: Size, other: Size) -> Size:
+    if isinstance(one, int) and isinstance(other, int):
+        return max(one, other)
+    if 0 in (one, other):
+        return other if one == 0 else one
+    return simplified(te.max(index(0) + one, index(0) + other))
+
+
+@operator("GroupQueryAttention", domain=CONTRIB_DOMAIN)
+def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
+    """Several heads of q share one of k and v."""
+    _refuse_inputs(inputs, {12: "k_scale", 13: "v_scale"})
+    for name in ("qk_output", "kv_cache_bit_width"):
+        if attrs.get(name, 0) > 0:
+            raise ValueError(f"its attribute {name} is not supported")
+    for name in ("k_quant_type", "v_quant_type"):
+        if attrs.get(name, "NONE") != "NONE":
+            raise ValueError(f"its attribute {name} ({attrs[name]}) is not supported")
+    q, k, v = _shared_heads(inputs, attrs)
+    batch, length, heads, _ = plain_dims(q)
+    cache = _cache_of(inputs, batch, length)
+    if attrs.get("do_rotary"):
+        rotation = _rotation(inputs, cache, batch, length)
+        interleaved = bool(attrs.get("rotary_interleaved"))
+        q, k = (rotate(each, rotation, interleaved, heads_axis=2) for each in (q, k))
+    q, k, v = (apply("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, k, v))
+    if (inputs[3] is None) != (inputs[4] is None):
+        raise ValueError("it has only one of past_key and past_value")
+    k, present_key = _with_past(inputs[3], cache, k)
+    v, present_value = _with_past(inputs[4], cache, v)
+    sink = inputs[11]
+    if sink is not None:
+        expect_shape("head_sink", sink, heads)
+        sink = cast(sink, "float32")
+    elif attrs.get("smooth_softmax", 0) > 0:
+        sink = literal(np.array([0.0], np.float32))
+    added, seen = _visible(inputs[10], cache, batch, length, attrs.get("local_window_size", -1))
+    scores = Scores(_scale(attrs), attrs.get("softcap", 0.0), added, seen, sink)
+    return relax.Tuple([_attended(q, k, v, scores), present_key, present_value])
+
+
+def _shared_heads(inputs: Inputs, attrs: Attrs) -> list[Expr]:
+    """q, k and v of [batch, length, heads, size]."""
+    heads, groups = attrs["num_heads"], attrs["kv_num_heads"]
+    if groups < 1 or heads % groups:
+        raise ValueError(f"num_heads {heads} is no multiple of kv_num_heads {groups}")
+    rows = [each for each in inputs[:3] if each is not None]
+    if len(rows) == 2 or any(rank_of(each) != 3 for each in rows):
+        shapes = ", ".join(sizes_text(plain_dims(each)) for each in rows)
+        raise ValueError(f"query, key and value of the shapes {shapes} are not supported")
+    batch, length, columns = plain_dims(rows[0])
+    counts = [heads, groups, groups]
+    if len(rows) == 1:
+        size = head_size("q", columns, sum(counts))
+        rows = _parts(rows[0], [count * size for count in counts], 2)
+    size = head_size("q", plain_dims(rows[0])[2], heads)
+    for what, each in zip("kv", rows[1:], strict=True):
+        expect_shape(what, each, batch, length, groups * size)
+    return [with_heads(*each) for each in zip("qkv", rows, counts, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """Where keys are.
+
+    Attributes
+    ----------
+    past, keys, present : int or Expr
+        Keys that the past has room for, keys that queries may see, keys that are returned.
+    before : int or Expr
+        How many stand before the new ones: a number, or a tensor int64 [batch, 1].
+    """
+
+    past: Size
+    keys: Size
+    present: Size
+    before: Any
+
+
+def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
+    """The cache of queries of so many sequences and tokens."""
+    past: Size = 0
+    if inputs[3] is not None and rank_of(inputs[3]) == 4:
+        past = plain_dims(inputs[3])[2]
+    known = known_elements(inputs[6])
+    if known is not None:
+        total = known.item()
+        present = _larger(past, total)
+    else:
+        given = viewed(cast(inputs[6], "int64"), 1)
+        total = given if past == 0 else apply("Max", vector_of(past), given)
+        present = size_in(total)
+    if all(isinstance(size, int) for size in (total, length, past)):
+        before = total - length
+        if not 0 <= before <= past:
+            raise ValueError(
+                f"{length} new tokens and a past of {past} do not make total_sequence_length, "
+                f"{total}"
+            )
+        # A buffer that is partly filled gets new keys where seqlens_k says, in place if bound.
+        if (batch == 1 and before == past) or not before:
+            return _Cache(past, total, present, before)
+    ends = cast(viewed(inputs[5], batch, 1), "int64")
+    start = literal(np.array([1 - length] if isinstance(length, int) else [1]))
+    if not isinstance(length, int):
+        start = apply("Sub", start, vector_of(length))
+    # Sequences of a prompt may be shorter than its rows: seqlens_k counts their tokens alone.
+    place = apply("Max", apply("Add", ends, start), literal(np.array(0)))
+    return _Cache(past, present, present, place)
+
+
+def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]:
+    """The keys or values that queries may see, and those that are returned."""
+    batch, heads, _, size = plain_dims(new)
+    if past is not None:
+        expect_shape("the past", past, batch, heads, cache.past, size)
+    if not isinstance(cache.before, int):
+        updated = _updated(new, cache.before, past, cache.present)
+        return updated, updated
+    keys = apply("Concat", past, new, axis=2) if cache.before else new
+    if past is None or cache.present == cache.keys:
+        return keys, keys
+    # A buffer longer than what it holds: the end stays as it was.
+    tail = relax.op.strided_slice(past, [2], [cache.keys], [cache.past])
+    return keys, apply("Concat", keys, tail, axis=2)
+
+
+def _updated(new: Expr, before: Expr, past: Expr | None, rows: Size) -> Expr:
+    """The past of every sequence with its new keys where it ends.
+
+    A kernel: out[b, h, j] = new[b, h, j - before[b]] where there is such a row, else past[b, h, j].
+    """
+    sizes, given = dims_of(new), [] if past is None else [past]
+    check_equal(sizes[0], dims_of(before)[0])
+    for each in map(dims_of, given):
+        for axis in (0, 1, 3):
+            check_equal(sizes[axis], each[axis])
+
+    def compute(new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> te.Tensor:
+        batch, heads, length, columns = new.shape
+        nothing = tirx.const(0, new.dtype)
+
+        def element(b: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
+            place = j - before[b, 0]
+            is_new = tirx.all(place >= 0, place < length)
+            kept = nothing
+            if past:
+                kept = tirx.if_then_else(j < past[0].shape[2], past[0][b, h, j, d], nothing)
+            return tirx.if_then_else(is_new, new[b, h, place, d], kept)
+
+        return te.compute((batch, heads, rows, columns), element, name="cache")
+
+    places = [0, 1, *range(2, 2 + len(given))]
+    named = {"primfunc_name_hint": "update_cache", "primfunc_attrs": {ROW_UPDATE: places}}
+    return emit_te(compute, new, before, *given, **named)
+
+
+def _rotation(inputs: Inputs, cache: _Cache, batch: Size, length: Size) -> list[Expr]:
+    """Cosines and sines of the new tokens."""
+    caches, positions = [inputs[7], inputs[8]], inputs[9]
+    if any(each is None for each in caches):
+        raise ValueError("do_rotary needs cos_cache and sin_cache")
+    if positions is not None:
+        expect_shape("position_ids", positions, batch, length)
+    elif isinstance(cache.before, int):
+        positions = viewed(counted(length, cache.before), 1, length)
+    else:
+        positions = apply("Add", cache.before, viewed(counted(length), 1, length))
+    return gathered(positions, caches)
+
+
+def _visible(
+    bias: Expr | None, cache: _Cache, batch: Size, length: Size, window: int
+) -> tuple[list[Expr], list[Expr]]:
+    """What is added to the scores, and which keys are seen."""
+    added, seen = list[Expr](), list[Expr]()
+    if bias is not None:
+        expect_shape("attention_bias", bias, *plain_dims(bias)[:2], length, cache.keys)
+        added.append(bias)
+    if isinstance(cache.before, int):
+        added += keys_up_to(length, cache.keys, cache.before)
+        if window > 0:
+            added += keys_from(length, cache.keys, cache.before - window + 1)
+        return added, seen
+    rows = viewed(counted(length), 1, 1, length, 1)
+    keys = viewed(counted(cache.keys), 1, 1, 1, cache.keys)
+    position = apply("Add", viewed(cache.before, batch, 1, 1, 1), rows)
+    seen.append(apply("Not", apply("Less", position, keys)))
+    if window > 0:
+        first = apply("Add", position, literal(np.array(1 - window)))
+        seen.append(apply("Not", apply("Less", keys, first)))
+    return added, seen
