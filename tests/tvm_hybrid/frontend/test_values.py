@@ -200,10 +200,17 @@ def test_space_to_depth(mode: str) -> None:
     )
 
 
-def test_training_is_refused() -> None:
-    node = helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])
-    constants = {"ratio": np.array(0.5, np.float32), "training": np.array(True)}
-    model = make_model([node], [f32("x", 4)], [f32("y", 4)], constants)
+@pytest.mark.parametrize("value", ["x", "c"])
+def test_training_is_refused(value: str) -> None:
+    """Of an input, and of a constant, which is not folded by a random mask."""
+    nodes = [
+        helper.make_node("Dropout", [value, "ratio", "training"], ["h"]),
+        helper.make_node("Add", ["h", "x"], ["y"]),
+    ]
+    constants = {
+        "ratio": np.array(0.5, np.float32), "training": np.array(True), "c": np.ones(4, np.float32)
+    }  # fmt: skip
+    model = make_model(nodes, [f32("x", 4)], [f32("y", 4)], constants)
     with pytest.raises(UnsupportedOperatorError, match="training mode"):
         import_onnx(model)
 

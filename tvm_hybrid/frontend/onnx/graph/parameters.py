@@ -29,6 +29,7 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Range": (0, 1, 2),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "Dropout": (2, 1),
     "MaxUnpool": (2,),
     "Col2Im": (1, 2),
     "DFT": (1, 2),
@@ -51,7 +52,7 @@ def require_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     InputValueError
         As `require_value`.
     """
-    for name in _parameters(node):
+    for name in _parameters(node, graph):
         require_value(describe(node), name, graph)
 
 
@@ -74,7 +75,7 @@ def require_value(node: str, name: str, graph: Graph) -> None:
     others = {
         source
         for each in graph.nodes
-        for parameter in _parameters(each)
+        for parameter in _parameters(each, graph)
         for source in _sources(parameter, graph)
     }
     needed = tuple(item.name for item in graph.inputs if item.name in {*inputs, *others})
@@ -104,12 +105,20 @@ def require_choice(node: onnx.NodeProto, graph: Graph) -> None:
             require_value(source, condition, graph)
 
 
-def _parameters(node: onnx.NodeProto) -> list[str]:
+def _parameters(node: onnx.NodeProto, graph: Graph) -> list[str]:
     """The inputs of a node whose values the importer must know."""
     positions = PARAMETERS.get(node.op_type, ()) if node.domain in _DOMAINS else ()
     if node.op_type == "Resize" and len(node.input) > 2:
         positions = positions[1:]  # the region is data; before opset 11, these are the scales
+    if node.op_type == "Dropout" and not _trains(node, graph):
+        positions = positions[:1]  # the ratio does not count
     return [node.input[position] for position in positions if position < len(node.input)]
+
+
+def _trains(node: onnx.NodeProto, graph: Graph) -> bool:
+    """Whether a Dropout is known to be in training mode."""
+    training = graph.constants.get(node.input[2]) if len(node.input) > 2 else None
+    return training is not None and bool(training.any())
 
 
 def note_inputs(graph: Graph) -> None:

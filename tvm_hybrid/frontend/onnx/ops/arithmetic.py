@@ -10,6 +10,8 @@ import numpy as np
 from tvm import relax
 
 from ...expressions import (
+    OPSET,
+    OUTPUTS,
     Attrs,
     Converter,
     Expr,
@@ -21,8 +23,11 @@ from ...expressions import (
     number,
     static_dims,
 )
+from ..data_sized.choice import broadcast
+from ..data_sized.sizes import dims_of
 from ..operators import operator
 
+DROPOUT_MASK_OF_BOOL = 10
 _UNARY: dict[str, Callable[[Expr], Expr]] = {
     "Abs": relax.op.abs,
     "Acos": relax.op.acos,
@@ -125,10 +130,23 @@ def _where(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.where(*inputs)
 
 
-@operator("Dropout", "Identity")
+@operator("Identity")
 @operator("OptionalGetElement", static=True)
 def _identity(inputs: Inputs, attrs: Attrs) -> Any:
     return inputs[0]
+
+
+@operator("Dropout")
+def _dropout(inputs: Inputs, attrs: Attrs) -> Any:
+    """The input, as of inference, and a mask that keeps everything."""
+    x, (ratio, training) = inputs[0], (constant(inputs[place]) for place in (1, 2))
+    trains = inputs[2] is not None and (training is None or training.any())
+    if trains and (ratio is None or ratio.any()):
+        raise ValueError("it is or may be in training mode; export it for inference")
+    if not any(attrs[OUTPUTS][1:]):
+        return x
+    one = literal(np.array(True)) if attrs[OPSET] >= DROPOUT_MASK_OF_BOOL else number(x, 1)
+    return relax.Tuple([x, broadcast(one, dims_of(x))])
 
 
 @operator("Reciprocal")
