@@ -169,6 +169,18 @@ def test_ranges_and_constants_of_open_sizes() -> None:
     assert sorted(calls(found)) == ["relax.add", "relax.arange", "relax.broadcast_to"]
 
 
+def test_bounds_of_a_range_may_be_vectors_of_one_element() -> None:
+    build = OnnxBuilder()
+    size = build.node("Shape", build.input("x", ["n"]))
+    one = build.constant(1, np.int64)
+    build.output(build.node("Range", build.constant([0]), size, one), ["n"], np.int64)
+    known = build.node("Range", build.constant([2]), build.constant([8]), one)
+    build.output(known, [6], np.int64)
+    found = imported(build)
+    assert [info.shape for info in found.outputs] == [("n",), (6,)]
+    assert calls(found) == ["relax.arange"]
+
+
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_slice_of_an_open_axis(place: int) -> None:
     build = OnnxBuilder()

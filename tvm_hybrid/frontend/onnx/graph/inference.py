@@ -42,13 +42,17 @@ class Inference:
         if node.op_type == "BatchNormalization":  # ONNX wants all results of one that trains
             node = with_attributes(node, training_mode=None)
             del node.output[1:]
+        given = {name: graph.types[name] for name in names}
+        data = {name: self._tensor(name) for name in names if self._is_small_constant(name)}
+        if node.op_type == "Range":  # functions of ONNX itself give it vectors of one element
+            for name in names:
+                if graph.shape(name) == (1,):
+                    given[name] = helper.make_tensor_type_proto(graph.elem_type(name), ())
+                    if name in data:
+                        data[name] = numpy_helper.from_array(graph.constants[name].reshape(()))
         try:
             types: Types = onnx.shape_inference.infer_node_outputs(
-                schema,
-                node,
-                {name: graph.types[name] for name in names},
-                {name: self._tensor(name) for name in names if self._is_small_constant(name)},
-                opset_imports=self._opsets,
+                schema, node, given, data, opset_imports=self._opsets
             )
         except Exception as error:  # C++ inference raises several kinds
             shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in names)
