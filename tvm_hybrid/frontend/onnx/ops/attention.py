@@ -228,16 +228,16 @@ def _heads(inputs: Inputs, attrs: Attrs) -> Sequence[Expr]:
     """q, k and v as heads."""
     values = inputs[:3]
     ranks = [rank_of(each) for each in values]
-    if ranks == [3, 3, 3]:
-        names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
-        for name in names:
-            if not attrs.get(name):
-                raise ValueError(f"inputs of three axes need {name}")
-        each = zip("QKV", values, names, strict=True)
-        values = [split_heads(what, value, attrs[name]) for what, value, name in each]
+    names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
+    counts = [int(attrs.get(name) or 0) for name in names]
+    if ranks == [3, 3, 3] and all(counts):
+        values = [split_heads(*each) for each in zip("QKV", values, counts, strict=True)]
     elif ranks != [4, 4, 4]:
         shapes = ", ".join(sizes_text(plain_dims(each)) for each in values)
-        raise ValueError(f"Q, K and V have the shapes {shapes}")
+        raise ValueError(
+            f"Q, K and V have the shapes {shapes}; they have four axes, or three and q_num_heads "
+            "and kv_num_heads"
+        )
     check_heads(*values)
     return values
 
@@ -311,11 +311,7 @@ def _see_something(seen: Sequence[Expr], added: Sequence[Expr], triangles: Seque
 
 @operator("FlexScores", domain=OWN_DOMAIN)
 def _flex_scores(inputs: Inputs, attrs: Attrs) -> Any:
-    q, k, v = inputs
-    if [rank_of(each) for each in inputs] != [4, 4, 4]:
-        shapes = ", ".join(sizes_text(plain_dims(each)) for each in inputs)
-        raise ValueError(f"Q, K and V have the shapes {shapes}, not of rank 4")
-    check_heads(q, k, v)
+    q, k, _ = _heads(inputs, {})
     product = _products(q, k, _type_of_scores(dtype_of(q), attrs))
     return apply("Mul", product, number(product, attrs.get("scale", _scale(q))))
 

@@ -52,18 +52,8 @@ from ..data_sized.sizes import (
 )
 from ..graph.graph import CONTRIB_DOMAIN
 from ..operators import operator
-from .attention import (
-    Scores,
-    Size,
-    appended,
-    attend,
-    check_heads,
-    filled,
-    join_heads,
-    keys_from,
-    keys_up_to,
-    split_heads,
-)
+from . import attention
+from .attention import Scores, Size
 from .embeddings import gathered, head_size, refuse_attributes, rotate, with_heads
 
 HIDDEN = -10000.0  # what is added to the scores of masked keys
@@ -77,14 +67,14 @@ def _multi_head_attention(inputs: Inputs, attrs: Attrs) -> Any:
     may be heads already ([batch, heads, length, size]), as those of a cache are."""
     _refuse_inputs(inputs, {8: "past_sequence_length", 9: "cache_indirection"})
     q, k, v = _heads(inputs, attrs["num_heads"])
-    check_heads(q, k, v)
-    k, v, before = appended(k, v, (inputs[6], inputs[7]))
+    attention.check_heads(q, k, v)
+    k, v, before = attention.appended(k, v, (inputs[6], inputs[7]))
     added = _masks(inputs[4], inputs[5], attrs, q, k, before)
     return relax.Tuple([_attended(q, k, v, Scores(_scale(attrs), added=added)), k, v])
 
 
 def _attended(q: Expr, k: Expr, v: Expr, scores: Scores) -> Expr:
-    return join_heads(attend(q, k, v, scores)[0])
+    return attention.join_heads(attention.attend(q, k, v, scores)[0])
 
 
 def _scale(attrs: Attrs) -> float | None:
@@ -119,7 +109,7 @@ def _heads(inputs: Inputs, heads: int) -> list[Expr]:
         pairs = zip(rows[:split], biases, strict=False)
         rows = [*(apply("Add", part, bias) for part, bias in pairs), *rows[split:]]
     named = zip("qkv", rows[:split], strict=False)
-    return [*(split_heads(what, part, heads) for what, part in named), *rows[split:]]
+    return [*(attention.split_heads(what, part, heads) for what, part in named), *rows[split:]]
 
 
 def _columns(rows: Expr) -> int:
@@ -170,12 +160,14 @@ def _of_projection(
 ) -> Expr:
     """q, k and v beside each other in [batch, length, columns]."""
     refuse_attributes(attrs, "do_rotary", "past_present_share_buffer")
+    if rank_of(projected) != 3:
+        raise ValueError(f"it projects to the shape {sizes_text(plain_dims(projected))}")
     columns, heads = _columns(projected), attrs["num_heads"]
     sizes = attrs.get("qkv_hidden_sizes") or [columns // 3] * 3
     if len(sizes) != 3 or sum(sizes) != columns or sizes[0] != sizes[1]:
         raise ValueError(f"weights of {columns} columns do not make q, k and v of {sizes}")
     parts = zip("qkv", _parts(projected, sizes, 2), strict=True)
-    q, k, v = (split_heads(what, part, heads) for what, part in parts)
+    q, k, v = (attention.split_heads(what, part, heads) for what, part in parts)
     before: Size = 0
     if past is not None:  # [2, batch, heads, before, size]
         if sizes[2] != sizes[1]:
@@ -184,7 +176,7 @@ def _of_projection(
         before = plain_dims(past)[3] if rank_of(past) == 5 else 0
         expect_shape("past", past, 2, batch, heads, before, size)
         both = [apply("Gather", past, literal(np.array(place)), axis=0) for place in (0, 1)]
-        k, v, before = appended(k, v, both)
+        k, v, before = attention.appended(k, v, both)
     added = _masks(mask, bias, attrs, q, k, before)
     result = _attended(q, k, v, Scores(_scale(attrs), added=added))
     if not any(attrs[OUTPUTS][1:]):
@@ -219,10 +211,10 @@ def _masks(
     if not attrs.get("unidirectional") or queries == 1 or sees_all:
         return [*padding, *biases]
     if holds(index(0) + queries + before >= keys):
-        (causal,) = keys_up_to(queries, keys, before)
+        (causal,) = attention.keys_up_to(queries, keys, before)
     else:
-        others = keys_up_to(plus(queries, -1), keys, before)
-        causal = apply("Concat", *others, filled(0.0, 1, keys), axis=0)
+        others = attention.keys_up_to(plus(queries, -1), keys, before)
+        causal = apply("Concat", *others, attention.filled(0.0, 1, keys), axis=0)
     if not biases and (not padding or hidden >= _FAR):
         return [*padding, causal]
     zero, lowest = (literal(np.array(each, np.float32)) for each in (0.0, _LOWEST))
@@ -245,30 +237,26 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
     def fits(*wanted: Size) -> bool:
         return len(shape) == len(wanted) and not any(map(differ, shape, wanted))
 
-    if len(shape) == 1 and not (isinstance(batch, int) and isinstance(shape[0], int)):
-        raise ValueError("a mask of one axis, and a number of sequences that is not known")
     longest = shape[-1]
-    if len(shape) == 1 and shape[0] in (batch, 2 * batch, 3 * batch + 2):
+    is_short = isinstance(longest, int) and isinstance(keys, int) and longest < keys
+    if len(shape) == 1 and not (isinstance(batch, int) and isinstance(longest, int)):
+        raise ValueError("a mask of one axis, and a number of sequences that is not known")
+    if len(shape) == 1 and longest in (batch, 2 * batch, 3 * batch + 2):
         seen = _within_lengths(mask, batch, keys)
-    elif fits(batch, keys):
-        seen = _positive(viewed(cast(mask, "int32"), batch, 1, 1, keys))
-    elif fits(batch, queries, keys):
-        seen = _positive(viewed(cast(mask, "int32"), batch, 1, queries, keys))
-    elif fits(batch, 1, longest, longest) and not differ(_larger(longest, keys), longest):
-        bounds = vector_of(plus(keys, -queries), 0), vector_of(keys, keys)
-        part = apply("Slice", mask, *bounds, literal(np.array([2, 3])))
-        seen = _positive(viewed(cast(part, "int32"), batch, 1, queries, keys))
     else:
-        forms = ", ".join(map(sizes_text, ((batch,), (batch, keys), (batch, queries, keys))))
-        raise ValueError(
-            f"the mask has the shape {sizes_text(shape)}, which fits neither {forms}, "
-            "(2 * batch,) nor (batch, 1, max, max)"
-        )
+        if fits(batch, 1, longest, longest) and not is_short:
+            bounds = vector_of(plus(keys, -queries), 0), vector_of(keys, keys)
+            mask = apply("Slice", mask, *bounds, literal(np.array([2, 3])))
+        elif not fits(batch, keys) and not fits(batch, queries, keys):
+            forms = ", ".join(map(sizes_text, ((batch,), (batch, keys), (batch, queries, keys))))
+            raise ValueError(
+                f"the mask has the shape {sizes_text(shape)}, which fits neither {forms}, "
+                "(2 * batch,) nor (batch, 1, max, max)"
+            )
+        rows = 1 if len(shape) == 2 else queries
+        valid = viewed(cast(mask, "int32"), batch, 1, rows, keys)
+        seen = apply("Greater", valid, literal(np.array(0, np.int32)))
     return apply("Where", seen, *(literal(np.array(each, np.float32)) for each in (0.0, hidden)))
-
-
-def _positive(value: Expr) -> Expr:
-    return apply("Greater", value, literal(np.array(0, np.int32)))
 
 
 def _within_lengths(mask: Expr, batch: int, keys: Size) -> Expr:
@@ -281,14 +269,6 @@ def _within_lengths(mask: Expr, batch: int, keys: Size) -> Expr:
         return seen
     early = apply("Less", places, viewed(begin[0], batch, 1, 1, 1))
     return apply("And", seen, apply("Not", early))
-
-
-def _larger(one: Size, other: Size) -> Size:
-    if isinstance(one, int) and isinstance(other, int):
-        return max(one, other)
-    if 0 in (one, other):
-        return other if one == 0 else one
-    return simplified(te.max(index(0) + one, index(0) + other))
 
 
 @operator("GroupQueryAttention", domain=CONTRIB_DOMAIN)
@@ -368,13 +348,15 @@ def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
     if inputs[3] is not None and rank_of(inputs[3]) == 4:
         past = plain_dims(inputs[3])[2]
     known = known_elements(inputs[6])
-    if known is not None:
-        total = known.item()
-        present = _larger(past, total)
-    else:
+    if known is None:
         given = viewed(cast(inputs[6], "int64"), 1)
         total = given if past == 0 else apply("Max", vector_of(past), given)
         present = size_in(total)
+    else:
+        total = known.item()
+        numbers = isinstance(total, int) and isinstance(past, int)
+        largest = te.max(index(0) + past, index(0) + total)
+        present = max(past, total) if numbers else simplified(largest)
     if all(isinstance(size, int) for size in (total, length, past)):
         before = total - length
         if not 0 <= before <= past:
@@ -463,9 +445,9 @@ def _visible(
         expect_shape("attention_bias", bias, *plain_dims(bias)[:2], length, cache.keys)
         added.append(bias)
     if isinstance(cache.before, int):
-        added += keys_up_to(length, cache.keys, cache.before)
+        added += attention.keys_up_to(length, cache.keys, cache.before)
         if window > 0:
-            added += keys_from(length, cache.keys, cache.before - window + 1)
+            added += attention.keys_from(length, cache.keys, cache.before - window + 1)
         return added, seen
     rows = viewed(counted(length), 1, 1, length, 1)
     keys = viewed(counted(cache.keys), 1, 1, 1, cache.keys)
