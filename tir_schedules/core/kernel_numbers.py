@@ -29,14 +29,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from microkernels.base.errors import TvmHybridError
+from microkernels.vector import placeholders
 from microkernels.vector.expressions import Expr, cast, reinterpret
-from microkernels.vector.placeholders import (
-    Placeholder,
-    Reading,
-    Trace,
-    Values,
-    number_of,
-)
 
 from .region import Region, all_traced, region_form, region_numbers
 
@@ -57,8 +51,8 @@ def numbers_of(function: tirx.PrimFunc) -> tuple[np.uint32, ...]:
 
 
 def filled(
-    function: tirx.PrimFunc, trace: Trace
-) -> tuple[tirx.PrimFunc, Callable[[Values], tuple[np.uint32, ...]]]:
+    function: tirx.PrimFunc, trace: placeholders.Trace
+) -> tuple[tirx.PrimFunc, Callable[[placeholders.Values], tuple[np.uint32, ...]]]:
     """A kernel that was built with placeholders, for the numbers of their trace.
 
     Returns
@@ -69,7 +63,7 @@ def filled(
         Other numbers -> `numbers_of` the kernel for them, if they meet the trace's conditions.
         Raises OverflowError where an integer is too large.
     """
-    found: list[tuple[np.uint32 | Placeholder, str]] = []
+    found: list[tuple[np.uint32 | placeholders.Placeholder, str]] = []
 
     def fill(place: int, number: Expr) -> Expr:
         element = str(number.ty)
@@ -86,10 +80,10 @@ def filled(
             return mutator.default_mutate(call)
         return tirx.const(placeholder.pinned(), str(call.ty))
 
-    def numbers(values: Values) -> tuple[np.uint32, ...]:
-        read = Reading(values)
+    def numbers(values: placeholders.Values) -> tuple[np.uint32, ...]:
+        read = placeholders.Reading(values)
         return tuple(
-            _bits(read(number), element) if isinstance(number, Placeholder) else number
+            _bits(read(number), element) if isinstance(number, placeholders.Placeholder) else number
             for number, element in found
         )
 
@@ -162,7 +156,9 @@ def numbers_as_parameter(
 
 
 def _each_number(
-    function: tirx.PrimFunc, change: Callable[[int, Expr], Expr], trace: Trace | None = None
+    function: tirx.PrimFunc,
+    change: Callable[[int, Expr], Expr],
+    trace: placeholders.Trace | None = None,
 ) -> tirx.Stmt:
     """A body with every number replaced by what `change(its place, it)` gives.
 
@@ -179,7 +175,7 @@ def _each_number(
         return changed(number) if str(number.ty) == "float32" else number
 
     def called(call: ir.Call, mutator: tvm_ffi.StructuralMutator) -> Expr:
-        if str(call.ty) == "float32" and number_of(call) is not None:
+        if str(call.ty) == "float32" and placeholders.number_of(call) is not None:
             return changed(call)
         return mutator.default_mutate(call)
 
@@ -201,9 +197,9 @@ def _each_number(
     return tvm_ffi.structural_mutate(function.body, callbacks)
 
 
-def _placeholder(value: Expr, trace: Trace) -> Placeholder | None:
+def _placeholder(value: Expr, trace: placeholders.Trace) -> placeholders.Placeholder | None:
     """The placeholder that an expression stands for, if it does."""
-    number = number_of(value) if isinstance(value, ir.Call) else None
+    number = placeholders.number_of(value) if isinstance(value, ir.Call) else None
     return None if number is None else trace.numbers[number]
 
 
@@ -237,7 +233,7 @@ class FormMemo(Generic[T]):
 
     def __init__(self, function: Callable[[Region], T]) -> None:
         self.function = function
-        self.known: dict[str, list[tuple[Trace, T]]] = {}
+        self.known: dict[str, list[tuple[placeholders.Trace, T]]] = {}
 
     def __call__(self, region: Region) -> T:
         """The result for a region."""
@@ -268,5 +264,5 @@ def _has_placeholder(value: Any) -> bool:
     elif isinstance(value, (tuple, list, set, frozenset)):
         parts = list(value)
     else:
-        return isinstance(value, Placeholder)
+        return isinstance(value, placeholders.Placeholder)
     return any(map(_has_placeholder, parts))

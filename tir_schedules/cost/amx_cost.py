@@ -24,15 +24,9 @@ from microkernels.isa import isa_named
 from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named, tile_kernels_for
+from tir_schedules.core import product_plan
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.config import Config
-from tir_schedules.core.product_plan import (
-    PANELS_AHEAD,
-    Product,
-    ProductPlan,
-    is_integer,
-    quantized_dtype,
-)
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
@@ -52,7 +46,7 @@ class Blocks(TypedDict):
     k_block: int
 
 
-def amx_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> float:
+def amx_cycles(plan: product_plan.ProductPlan, machine: Machine, fetches: bool = False) -> float:
     """Estimated cycles of one thread for its part of a product on tiles.
 
     Parameters
@@ -68,7 +62,7 @@ def amx_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> fl
     return cycles * machine.cycles_per_us / machine.tile_core.clock
 
 
-def vector_cycles(plan: ProductPlan, machine: Machine) -> float:
+def vector_cycles(plan: product_plan.ProductPlan, machine: Machine) -> float:
     """Estimated cycles of the same part on the vector units of a machine with AMX.
 
     `estimate_cycles`, but for the time to fetch the weight.
@@ -125,7 +119,7 @@ def amx_blocks(
     ]
 
     def cycles(blocks: Blocks) -> float:
-        plan = ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
+        plan = product_plan.ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
         return amx_cycles(plan, machine, fetches)
 
     return min(found, key=cycles)
@@ -208,7 +202,7 @@ class TilePart:
         Whether B is fetched into L2 a panel ahead where few rows pass over it.
     """
 
-    plan: ProductPlan
+    plan: product_plan.ProductPlan
     started: bool = False
     epilogue: int | None = EPILOGUE
     fetches: bool = False
@@ -354,7 +348,9 @@ def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
                         count = of_band * of_panels * of_rows
                         if count:
                             last = number == len(pieces) - 1
-                            ahead = part.fetches and len(band) <= PANELS_AHEAD * vectors
+                            ahead = (
+                                part.fetches and len(band) <= product_plan.PANELS_AHEAD * vectors
+                            )
                             near = min(b, "L2", key=LEVELS.index) if ahead else b
                             yield _Visit(block, rows, (a, near, c), last, count, b)
 
@@ -396,7 +392,7 @@ def why_vectors(region: Region, config: Config, machine: Machine) -> str:
     return reason
 
 
-def reasons(products: Iterable[Product], machine: Machine) -> str:
+def reasons(products: Iterable[product_plan.Product], machine: Machine) -> str:
     """Why products stay on vectors, each reason once; "" if none does."""
     products = list(products)
     names: dict[str, list[str]] = {}
@@ -410,7 +406,7 @@ def reasons(products: Iterable[Product], machine: Machine) -> str:
     )
 
 
-def _reason(product: Product, machine: Machine) -> str | None:
+def _reason(product: product_plan.Product, machine: Machine) -> str | None:
     """Why one product is not computed on tiles; None if it is."""
     plan, types = product.plan, _types(product.part)
     if plan.kernel.by_tiles:
@@ -432,8 +428,8 @@ def _reason(product: Product, machine: Machine) -> str | None:
 def _types(region: Region) -> tuple[str, str]:
     """What a product multiplies; if one operand has 16 bits, an f32 one is rounded to it."""
     b = region.inputs[1]
-    if is_integer(region):
-        return quantized_dtype(region), b.dtype
+    if product_plan.is_integer(region):
+        return product_plan.quantized_dtype(region), b.dtype
     b_dtype = str(region.attrs.get("rounded", b.dtype))
     return b_dtype, b_dtype
 

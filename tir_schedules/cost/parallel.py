@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from microkernels.machines.machine import Machine
-from tir_schedules.core.loop_nest import (
-    Kind,
-    Loop,
-    LoopNest,
-    Tiling,
-    balance_of,
-    nested,
-    product_loops,
-)
+from tir_schedules.core import loop_nest
 from tir_schedules.core.product_plan import ProductPlan
 
 from .cost import Cost
@@ -174,7 +166,7 @@ def on_threads(threads: int) -> str:
 # threads > row block > column panel > K block > row tile > tile
 
 
-def product_nest(plan: ProductPlan) -> LoopNest:
+def product_nest(plan: ProductPlan) -> loop_nest.LoopNest:
     """The loops of a product on a grid of threads."""
     kernel, m, n, k = plan.kernel, plan.m, plan.n, plan.k
     n_vectors, steps = plan.n_vectors, plan.steps
@@ -182,20 +174,20 @@ def product_nest(plan: ProductPlan) -> LoopNest:
     units = math.ceil(steps / plan.k_unit)
     threads_k = min(plan.threads_k, units)
     share = m / threads_m, n_vectors / threads_n, steps / threads_k
-    tiling = Tiling(plan.rows, plan.vectors, plan.m_block, plan.k_block)
-    loops = product_loops(share, tiling, kernel.lanes)
+    tiling = loop_nest.Tiling(plan.rows, plan.vectors, plan.m_block, plan.k_block)
+    loops = loop_nest.product_loops(share, tiling, kernel.lanes)
     threads = threads_m * threads_n * threads_k
     a, b, c = 4.0 * m * steps, 4.0 * kernel.lanes * n_vectors * steps, 4.0 * kernel.lanes * m * n
-    balance = balance_of(m, threads_m) * balance_of(n_vectors, threads_n)
-    return LoopNest(
-        nested([Loop("thread", threads, "parallel", (a, b, c)), *loops]),
+    balance = loop_nest.balance_of(m, threads_m) * loop_nest.balance_of(n_vectors, threads_n)
+    return loop_nest.LoopNest(
+        loop_nest.nested([loop_nest.Loop("thread", threads, "parallel", (a, b, c)), *loops]),
         operations=float(m) * n * k,
         useful=n / (n_vectors * kernel.lanes) * k / (steps * kernel.kr),
-        balance=balance * balance_of(units, threads_k),
+        balance=balance * loop_nest.balance_of(units, threads_k),
     )
 
 
-def kind_of(parallel: bool) -> Kind:
+def kind_of(parallel: bool) -> loop_nest.Kind:
     """Of a loop that runs on all threads, or does not."""
     return "parallel" if parallel else "serial"
 

@@ -34,20 +34,10 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import template_for
 
+from . import quantize_steps
 from .fusible_ops import FUSIBLE_OPS
 from .lookup_table import LANES as LOOKUP_LANES
 from .lookup_table import emit_lookup, find_lookups, table_arguments
-from .quantize_steps import (
-    centred_steps,
-    dequantize_reference,
-    emit_centred,
-    emit_dequantize,
-    emit_quantize,
-    emit_requantize,
-    quantize_reference,
-    requantize_reference,
-    rounded,
-)
 
 # Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
 SPECIAL_STEPS = {
@@ -172,7 +162,7 @@ class Epilogue:
         self.exact = is_exact(region)
         self.own_range: Expr | None = None
         self.lookups = find_lookups(region)
-        self._centred = centred_steps(region, self.lookups)
+        self._centred = quantize_steps.centred_steps(region, self.lookups)
         self._tables: dict[int, np.ndarray] = {}
 
     @property
@@ -273,14 +263,16 @@ class Epilogue:
         if step.op in ("quantize", "dequantize"):
             scale, zero_point = self._numbers(step.args[1:], arguments[1:])
             if step.op == "dequantize":
-                return emit_dequantize(arguments[0], scale, zero_point)
-            emit = emit_centred if centred else emit_quantize
+                return quantize_steps.emit_dequantize(arguments[0], scale, zero_point)
+            emit = quantize_steps.emit_centred if centred else quantize_steps.emit_quantize
             return emit(arguments[0], scale, zero_point, step.dtype)
         if step.op == "requantize":
-            return emit_requantize(arguments[0], self.zero_point(step), arguments[2:], step.dtype)
+            return quantize_steps.emit_requantize(
+                arguments[0], self.zero_point(step), arguments[2:], step.dtype
+            )
         entry = FUSIBLE_OPS[step.op]
         emitted = entry.emit(*arguments)
-        return rounded(emitted) if self.exact and step.op == "multiply" else emitted
+        return quantize_steps.rounded(emitted) if self.exact and step.op == "multiply" else emitted
 
     def _numbers(self, args: Sequence[int], arguments: Sequence[Expr]) -> list[float | Expr]:
         """Arguments of a step, as numbers where they are known."""
@@ -374,11 +366,11 @@ def epilogue_reference(
         elif step.op == "cast":
             values.append(arguments[0].astype(step.dtype))
         elif step.op == "quantize":
-            values.append(quantize_reference(step.dtype, *arguments))
+            values.append(quantize_steps.quantize_reference(step.dtype, *arguments))
         elif step.op == "requantize":
-            values.append(requantize_reference(step.dtype, *arguments))
+            values.append(quantize_steps.requantize_reference(step.dtype, *arguments))
         elif step.op == "dequantize":
-            values.append(dequantize_reference(*arguments))
+            values.append(quantize_steps.dequantize_reference(*arguments))
         else:
             value = FUSIBLE_OPS[step.op].numpy(*arguments)
             values.append(value if disturb is None else disturb(step, arguments, value))

@@ -21,21 +21,14 @@ from tvm import tirx
 
 from microkernels.base.arrays import RANGES
 from microkernels.vector import expressions as ex
+from microkernels.vector import placeholders
 from microkernels.vector.expressions import Expr
 from microkernels.vector.ieee import ROUND, ROUND_BITS, round_to_integer
-from microkernels.vector.placeholders import (
-    Known,
-    Placeholder,
-    applied,
-    as_integer,
-    as_real,
-    unpacked,
-)
 from tir_schedules.core.region import Region
 
 from .lookup_table import Lookup
 
-Number = float | Placeholder | Expr
+Number = float | placeholders.Placeholder | Expr
 
 
 def rounded(value: Expr) -> Expr:
@@ -56,8 +49,8 @@ def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
 def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """Quantised f32 lanes, as int32 lanes within the range of `dtype` ("uint8" or "int8")."""
     quotient = rounded(_within(value, scale, zero_point, dtype))
-    if isinstance(zero_point, Known):
-        return round_to_integer(quotient, as_integer(zero_point))
+    if isinstance(zero_point, placeholders.Known):
+        return round_to_integer(quotient, placeholders.as_integer(zero_point))
     integer = round_to_integer(quotient)
     return integer + _integer(zero_point, integer)
 
@@ -74,7 +67,7 @@ def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> 
 
 def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """value / scale within what the type can hold, yet to be rounded."""
-    known = isinstance(scale, Known) and isinstance(zero_point, Known)
+    known = isinstance(scale, placeholders.Known) and isinstance(zero_point, placeholders.Known)
     parts = _parts(scale, zero_point, dtype) if known else None
     if parts is None:
         quotient = value / _everywhere(scale, value)
@@ -149,7 +142,7 @@ def dequantize_reference(
 
 def _everywhere(number: Number, value: Expr) -> Expr:
     """A number in every lane, of the type of `value` if it is known at compile time."""
-    if isinstance(number, Known):
+    if isinstance(number, placeholders.Known):
         return ex.like(number, value)
     lanes = ex.lanes_of(value)
     return ex.splat(number, lanes) if ex.lanes_of(number) == 1 else number
@@ -157,21 +150,23 @@ def _everywhere(number: Number, value: Expr) -> Expr:
 
 def _integer(zero_point: Number, value: Expr) -> Expr:
     """A zero point in every int32 lane."""
-    if isinstance(zero_point, Known):
-        return ex.like(as_integer(zero_point), value)
+    if isinstance(zero_point, placeholders.Known):
+        return ex.like(placeholders.as_integer(zero_point), value)
     return ex.cast("int32", _everywhere(zero_point, value))
 
 
 def _bound(limit: int, zero_point: Number, value: Expr) -> Expr:
     """limit - zero_point in every f32 lane."""
-    if isinstance(zero_point, Known):
-        return ex.like(as_real(limit - as_integer(zero_point)), value)
+    if isinstance(zero_point, placeholders.Known):
+        return ex.like(placeholders.as_real(limit - placeholders.as_integer(zero_point)), value)
     return ex.like(float(limit), value) - ex.cast("float32", _everywhere(zero_point, value))
 
 
 def _parts(scale: Any, zero_point: Any, dtype: str) -> tuple[Any, ...] | None:
     """`_reciprocal` of numbers that may be placeholders."""
-    return unpacked(applied(_reciprocal, scale, as_integer(zero_point), dtype))
+    return placeholders.unpacked(
+        placeholders.applied(_reciprocal, scale, placeholders.as_integer(zero_point), dtype)
+    )
 
 
 @functools.cache

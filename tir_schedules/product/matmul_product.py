@@ -30,6 +30,7 @@ from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 
+from . import zero_points
 from .activations import Activations, InPlace
 from .best_grid import ThreadGrid
 from .byte_outliers import byte_shortcut, byte_tile_of, cut_for_bytes, cuts_above, searches
@@ -39,14 +40,6 @@ from .prefetch import Prefetch
 from .tile_config import MatmulConfig, check, plan_of, window_of
 from .tile_loops import TileLoops, TileTask
 from .tile_products import WidePanels, WideProduct, direct_store, row_store, wide_product_of
-from .zero_points import (
-    Start,
-    ZeroPoints,
-    b_shift_of,
-    quantize_parameters,
-    shifted_columns,
-    shifted_weight,
-)
 
 _LINE = 64  # bytes of a cache line
 
@@ -107,11 +100,11 @@ class MatmulProduct:
         else:
             exact = Activations(kernel, "uint8", plan.k, block, rows.operand, wide=wide)
 
-        def start_of(found: Activations | None) -> Start | None:
+        def start_of(found: Activations | None) -> zero_points.Start | None:
             if found is None or not integer:
                 return None
             term, address = weight.column_term, weight.column_address
-            start = Start(region, kernel, inputs, plan.k, term, found.row_sum, address)
+            start = zero_points.Start(region, kernel, inputs, plan.k, term, found.row_sum, address)
             return start if start.needed else None
 
         start = start_of(rows if searched else exact)
@@ -186,8 +179,9 @@ class MatmulProduct:
             plan.k,
             most_rows,
             read,
-            quantize=quantize_parameters(region, self.kernel, inputs),
-            sums=is_integer(region) and ZeroPoints.of(region, self.kernel).needs_row_sums,
+            quantize=zero_points.quantize_parameters(region, self.kernel, inputs),
+            sums=is_integer(region)
+            and zero_points.ZeroPoints.of(region, self.kernel).needs_row_sums,
             rows=rows,
             peels=True,
             wide=None if tile else wide,
@@ -257,9 +251,11 @@ class PackedWeight:
         return plan_of(self.region, self.config)
 
     @cached_property
-    def points(self) -> ZeroPoints | None:
+    def points(self) -> zero_points.ZeroPoints | None:
         """Zero points, of integers."""
-        return ZeroPoints.of(self.region, self.kernel) if is_integer(self.region) else None
+        return (
+            zero_points.ZeroPoints.of(self.region, self.kernel) if is_integer(self.region) else None
+        )
 
     @property
     def has_column_term(self) -> bool:
@@ -347,8 +343,8 @@ class MatmulPacking(Packing[MatmulConfig]):
         kernel, panels = weight.kernel, weight.plan.panels
         if index > 1:
             padding = panels.columns - array.size
-            return np.pad(shifted_columns(region, kernel, array), (0, padding))
-        matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
+            return np.pad(zero_points.shifted_columns(region, kernel, array), (0, padding))
+        matrix = zero_points.shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
         packed = panels.pack(matrix)
         answer = [pairs_fit(packed)] if weight.has_answer else []
         terms = []
@@ -366,7 +362,7 @@ class MatmulPacking(Packing[MatmulConfig]):
     ) -> relax.Expr:
         """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
         weight = packed_weight(region, config, isa)
-        panels, shift = weight.plan.panels, b_shift_of(region, weight.kernel)
+        panels, shift = weight.plan.panels, zero_points.b_shift_of(region, weight.kernel)
         if index > 1:
             columns = relax.op.strided_slice(expr, [0], [0], [panels.n])
             if shift:

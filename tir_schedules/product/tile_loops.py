@@ -445,44 +445,34 @@ class _Panels:
         place: Index,
         rows: int,
     ) -> None:
-        """Emits one tile of a block of rows; so many before it are stored late."""
-        with opaque_block("tile"):
-            own = None if ahead is None else ahead(place)
-            tile = replace(whole, row=self.row + place, rows=rows, place=place, ahead=own)
-            self._emit(tile, fetching, late, before + place // rows)
-
-    def _emit(
-        self,
-        tile: TileContext,
-        fetching: TilePrefetch | None,
-        late: LateStores | None,
-        number: Index,
-    ) -> None:
-        """Multiplies and stores a tile, the one of that number that `late` stores."""
+        """Multiplies and stores one tile; `before` counts the tiles that are stored late."""
         loops, kernel, direct = self.loops, self.loops.plan.kernel, self.loops.direct
+        number, row = before + place // rows, self.row + place
         into: Place | None = None
         others: list[Between | None] = []
-        if fetching is not None:
-            block = tile.place // loops.plan.rows
-            others.append(fetching.of_block(block, tile.piece, kernel.depth))
-        if direct is not None:
-            into = direct(tile.row, tile.vector)
-        elif kernel.by_tiles:
-            assert self.scratch is not None
-            into = Place(self.scratch, tile.place)
-            if late is not None:
-                into = Place(self.scratch, late.slot(number))
-                others.append(late.between(number, tile.piece[1] // kernel.depth))
-        result = loops.tiles.emit(replace(tile, into=into, between=all_of(others)))
-        last = tile.piece is self.pieces[-1]
-        if not last and result.place is None:
-            assert self.scratch is not None
-            rest(result, self.scratch, tile.place)
-        if not last or direct is not None or late is not None:
-            return
-        store_tile(
-            result,
-            kernel,
-            loops.epilogue_cost,
-            lambda i, j, value, ends: loops.finish(tile.row + i, tile.vector + j, value, ends),
-        )
+        with opaque_block("tile"):
+            if fetching is not None:
+                block = place // loops.plan.rows
+                others.append(fetching.of_block(block, whole.piece, kernel.depth))
+            if direct is not None:
+                into = direct(row, whole.vector)
+            elif kernel.by_tiles:
+                assert self.scratch is not None
+                into = Place(self.scratch, place if late is None else late.slot(number))
+                if late is not None:
+                    others.append(late.between(number, whole.piece[1] // kernel.depth))
+            own = None if ahead is None else ahead(place)
+            tile = replace(whole, row=row, rows=rows, place=place, ahead=own)
+            tile = replace(tile, into=into, between=all_of(others))
+            result, last = loops.tiles.emit(tile), whole.piece is self.pieces[-1]
+            if not last and result.place is None:
+                assert self.scratch is not None
+                rest(result, self.scratch, place)
+            if not last or direct is not None or late is not None:
+                return
+            store_tile(
+                result,
+                kernel,
+                loops.epilogue_cost,
+                lambda i, j, value, ends: loops.finish(row + i, whole.vector + j, value, ends),
+            )
