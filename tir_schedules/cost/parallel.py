@@ -87,11 +87,6 @@ def fewest_unless_uneven(
     return even if cost(even) <= HARDLY_SLOWER * cost(best) else best
 
 
-def worth_parallel(machine: Machine, us: float, least: float = LEAST) -> bool:
-    """Whether all threads share work that takes one thread so many microseconds."""
-    return machine.threads > 1 and us >= least * machine.fork_us(machine.threads)
-
-
 # MergeEstimate: whether one kernel in place of several is worth it; the same rule for all merges.
 #
 # An estimate cannot tell ways that are nearly alike. So a merge has to save a share of the time of

@@ -81,8 +81,6 @@ class Activations:
         Whether the sums of the rows are needed.
     rows : InPlace or None
         The rows, if the same distance lies between all.
-    peels : bool
-        Whether the caller has the last step of K multiplied by itself, where `tail` says so.
     wide : WideProduct or None
         What multiplies them, if they are staged in a wider type.
     crowded : bool
@@ -102,7 +100,6 @@ class Activations:
         quantize: tuple[Number, Number] | None = None,
         sums: bool = False,
         rows: InPlace | None = None,
-        peels: bool = False,
         wide: WideProduct | None = None,
         crowded: bool = False,
         vectors: bool = False,
@@ -117,7 +114,7 @@ class Activations:
         matching = contiguous and quantize is None and not self._converts
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None and not crowded
-        self.tail = kernel.by_tiles and matching and peels and not whole and k > vector
+        self.tail = kernel.by_tiles and matching and not whole and k > vector
         self.staged = wide is not None or not (as_is or (matching and (whole or self.tail)))
         self.pitch = vector if self.tail else math.ceil(k / vector) * vector
         if kernel.by_tiles:

@@ -209,7 +209,6 @@ class StaticProgram(_Program):
             contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
             sums=self.sums_rows,
             rows=problem.rows_in_place(a, logical_row),
-            peels=True,
         )
         start = self.start(problem.k, packed, activations)
         return TileLoops(

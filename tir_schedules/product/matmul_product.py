@@ -183,7 +183,6 @@ class MatmulProduct:
             sums=is_integer(region)
             and zero_points.ZeroPoints.of(region, self.kernel).needs_row_sums,
             rows=rows,
-            peels=True,
             wide=None if tile else wide,
             crowded=crowded,
             vectors=tile is not None,

@@ -8,10 +8,8 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import (
-    LEAST,
     halves,
     threads_worth,
-    worth_parallel,
 )
 
 FOUR = Machine("znver4", isa_named("avx512"), 4)
@@ -28,13 +26,6 @@ def test_changes_name_the_terms_that_differ() -> None:
     after = Cost(compute=10.04, weights=1.5, barriers=1.0)
     assert after.changes(before) == "weights +0.5, calls and barriers -2.0"
     assert before.changes(before) == "nothing saved"
-
-
-def test_all_threads_share_enough_work() -> None:
-    least = LEAST * FOUR.fork_us(4)
-    assert worth_parallel(FOUR, 1.01 * least)
-    assert not worth_parallel(FOUR, 0.99 * least)
-    assert not worth_parallel(replace(FOUR, threads=1), 1.01 * least)
 
 
 def test_small_work_takes_few_threads() -> None:

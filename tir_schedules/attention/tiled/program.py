@@ -334,7 +334,6 @@ class AttentionProgram:
                 lambda row, column: [problem.element("q", self.q_base, row, column)],
                 layout.row,
             ),
-            peels=True,
         )
 
     def _visible(self, row: Expr, rows: int, block: KeyBlock) -> Expr | int:
