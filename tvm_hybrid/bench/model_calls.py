@@ -6,20 +6,20 @@ What was touched since then says which cache still holds it (least recently used
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from tvm import DataType, IRModule, ir, relax
+from tvm import IRModule
 
 from microkernels.machines.machine import Machine
 from tir_schedules.program.cycles import FAR, NEAR, SHARED
 from tir_schedules.program.time import Origin
 from tir_schedules.program.traffic import ALL, Part
 
+from ..explain.program_graph import WEIGHT, named_graph
+
 # How much of a cache keeps what was touched before: it is not kept in the order of its use alone.
 USED_CACHE = 0.75
-_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
 @dataclass(frozen=True)
@@ -52,106 +52,33 @@ class ModelCall:
 
 def model_calls(mod: IRModule) -> list[ModelCall]:
     """The calls of `main`, with memory that is used again as soon as nobody reads it any more."""
-    function = mod["main"]
-    bindings = [b for block in function.body.blocks for b in block.bindings]
-    last = _last_uses(bindings, function.body.body)
-    names: dict[Any, Tensor] = {}
+    main = mod["main"]
+    graph, _ = named_graph(main, [each for block in main.body.blocks for each in block.bindings])
+    kernels = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
+    last = {number: place for place, call in enumerate(graph.calls) for number in call.reads}
+    memories: dict[int, int] = {}
     free: dict[int, list[int]] = {}
-    count = 0
+
+    def tensor(number: int) -> Tensor:
+        value = graph.values[number]
+        weight = value.kind == WEIGHT
+        if number not in memories:
+            unused = free.get(value.nbytes)
+            memories[number] = unused.pop() if unused and not weight else number
+        return Tensor(memories[number], value.nbytes, weight)
+
     calls: list[ModelCall] = []
-
-    def new(size: int, weight: bool = False) -> Tensor:
-        nonlocal count
-        found = free.get(size)
-        if found and not weight:
-            return Tensor(found.pop(), size, weight)
-        count += 1
-        return Tensor(count, size, weight)
-
-    def of(expression: Any) -> list[Tensor]:
-        if isinstance(expression, relax.Tuple):
-            return [tensor for field in expression.fields for tensor in of(field)]
-        key = _key(expression)
-        if isinstance(expression, ir.GenericConst):
-            return [names.setdefault(key, new(_bytes(expression.ty), True))]
-        if isinstance(expression, relax.Var):
-            if key not in names:
-                names[key] = new(_bytes(expression.ty))
-            return [names[key]]
-        return []
-
-    for position, binding in enumerate(bindings):
-        value, var = binding.value, _key(binding.var)
-        if not isinstance(value, relax.Call):
-            known = of(value)
-            if known:
-                names[var] = known[0]
-            continue
-        if getattr(value.op, "name", "") not in _CALLS:
-            arguments = [t for a in value.args for t in of(a)]  # a view, or a call of the runtime
-            names[var] = arguments[0] if arguments else new(_bytes(binding.var.ty))
-            continue
-        inputs = of(value.args[1])
-        inplace = getattr(value.attrs, "inplace_indices", None)
-        if inplace is not None:
-            outputs: list[Tensor] = []
-            names[var] = inputs[int(inplace[0])]
-        else:
-            outputs = [new(size) for size in _sizes(binding.var.ty)]
-            names[var] = outputs[0]
-        node, kernel = str(binding.var.name), str(value.args[0].name_hint)
-        calls.append(ModelCall(node, kernel, (*inputs, *outputs)))
-        for argument in last.get(position, []):
-            tensor = names.get(argument)
-            if tensor is not None and not tensor.weight and tensor is not names[var]:
-                free.setdefault(tensor.size, []).append(tensor.memory)
+    for place, call in enumerate(graph.calls):
+        inputs = [tensor(number) for number in call.reads]
+        for number, updated in zip(call.writes, call.updates, strict=False):
+            memories[number] = memories[updated]
+        outputs = [tensor(number) for number in call.writes[len(call.updates) :]]
+        if call.function in kernels:
+            calls.append(ModelCall(call.node, call.function, (*inputs, *outputs)))
+        for number in {*call.reads} - {*call.updates, *graph.outputs}:
+            if last[number] == place and graph.values[number].kind != WEIGHT:
+                free.setdefault(graph.values[number].nbytes, []).append(memories[number])
     return calls
-
-
-def _last_uses(bindings: Sequence[Any], result: Any) -> dict[int, list[int]]:
-    """Position of a binding -> the variables that it is the last to use, views included."""
-    root: dict[int, int] = {}
-    uses: dict[int, int] = {}
-
-    def variables(expression: Any) -> Iterator[int]:
-        if isinstance(expression, relax.Tuple):
-            for each in expression.fields:
-                yield from variables(each)
-        elif isinstance(expression, relax.Var):
-            key = _key(expression)
-            yield root.get(key, key)
-        elif isinstance(expression, relax.Call):
-            for each in expression.args:
-                yield from variables(each)
-
-    for position, binding in enumerate(bindings):
-        used = list(variables(binding.value))
-        for key in used:
-            uses[key] = position
-        calls = getattr(getattr(binding.value, "op", None), "name", "")
-        if calls != "relax.call_tir" and used:
-            root[_key(binding.var)] = used[-1] if "inplace" in calls else used[0]
-    for key in variables(result):
-        uses.pop(key, None)
-    found: dict[int, list[int]] = {}
-    for key, position in uses.items():
-        found.setdefault(position, []).append(key)
-    return found
-
-
-def _sizes(type_: Any) -> list[int]:
-    if isinstance(type_, relax.TupleType):
-        return [_bytes(each) for each in type_.fields]
-    return [_bytes(type_)]
-
-
-def _bytes(type_: Any) -> int:
-    if not isinstance(type_, relax.TensorType) or not isinstance(type_.shape, relax.ShapeExpr):
-        return 0
-    size = (int(DataType(str(type_.dtype)).bits) + 7) // 8
-    for extent in type_.shape.values:
-        size *= int(getattr(extent, "value", 1))
-    return size
 
 
 def origins(
@@ -205,8 +132,3 @@ def origins(
                     had[tensor.memory] = part
             found.append(levels)
     return found
-
-
-def _key(expression: Any) -> int:
-    """What tells one node from another; equal constants are one."""
-    return int(expression.__chandle__())

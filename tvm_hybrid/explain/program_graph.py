@@ -52,7 +52,8 @@ class KernelCall(msgspec.Struct, frozen=True):
     function : str
         The kernel's name in the compiled module.
     reads, writes : tuple of int
-        Numbers of values; of memory that several kernels write to, every writer has its own.
+        Numbers of values, as often as it has them; of memory that several kernels write to, every
+        writer has its own.
     updates : tuple of int
         Those of `reads` whose memory becomes that of a result, with a part written anew.
     origins : tuple of str
@@ -160,7 +161,7 @@ class _Reader:
             self._also(var, tuple(self.numbers(value.args[0])))
             return
         arguments = _arguments(value)
-        reads = dict.fromkeys(number for each in arguments for number in self.numbers(each))
+        reads = tuple(number for each in arguments for number in self.numbers(each))
         writes = self.declare(var, VALUE)
         function = _function(value, operator)
         places = getattr(getattr(value, "attrs", None), "inplace_indices", None) or ()
@@ -168,7 +169,7 @@ class _Reader:
         updates = tuple(
             n for place in places if int(place) >= 0 for n in self.numbers(fields[int(place)])
         )
-        self.calls.append(KernelCall(str(var.name), function, tuple(reads), writes, updates))
+        self.calls.append(KernelCall(str(var.name), function, reads, writes, updates))
 
 
 def _arguments(value: Any) -> Sequence[Any]:

@@ -7,7 +7,7 @@ import math
 import platform
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from ...runtime.tensors import numpy_dtype
 from ...targets.cpu_features import require_host
 from ..kernel_speed import Roof, measure_roof
 from .data import Head, KernelRow, Memory, Note, PageData, RecordLine, advice_for
-from .picture import RegionCard, Work, parts_of, picture_of, reasons_of, tensor_of
+from .picture import RegionCard, Tensor, Work, parts_of, picture_of, reasons_of, tensor_of
 
 if TYPE_CHECKING:
     from ...executable.executable import Executable
@@ -163,10 +163,15 @@ class _Collector:
             on_vectors=known.on_vectors,
             at_run_time=known.at_run_time,
             workload=known.workload,
-            reads=[] if graph is None else [tensor_of(graph.values[each]) for each in call.reads],
-            writes=[] if graph is None else [tensor_of(graph.values[each]) for each in call.writes],
+            reads=self.tensors(call.reads),
+            writes=self.tensors(call.writes),
             work=self.work(us, flops, nbytes, operand_type(known)),
         )
+
+    def tensors(self, numbers: Iterable[int]) -> list[Tensor]:
+        """What the page shows of values, each once."""
+        values = self.graph.values if self.graph else ()
+        return [tensor_of(values[number]) for number in dict.fromkeys(numbers)] if values else []
 
     def kernels(self, regions: Sequence[RegionCard]) -> list[KernelRow]:
         """Regions by kernel, the one that takes longest first."""
@@ -269,7 +274,7 @@ def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> int:
     Of a tensor that it only writes a part of, this part; of a table that it picks rows from, as
     many as it writes.
     """
-    reads = [graph.values[each].nbytes for each in call.reads if each not in call.updates]
+    reads = [graph.values[each].nbytes for each in {*call.reads} if each not in call.updates]
     writes = [graph.values[each].nbytes for each in call.writes]
     if 0 in writes:
         return 0
