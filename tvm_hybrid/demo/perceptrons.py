@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from ..bench.bench import BenchReport
 from ..bench.feeds import complete_feeds
+from ..bench.layer_models import OnnxGraph
 from .models import DemoModel, Steps, quantize
 
 SIZES = {
@@ -37,27 +38,17 @@ def mlp_model(name: str, batch: int, seed: int = 0) -> onnx.ModelProto:
         For weights and biases; weights have a variance that keeps activations in range.
     """
     sizes = SIZES[name]
-    rng = np.random.default_rng(seed)
-    nodes, weights, value = [], [], "x"
-    for layer, (inner, outer) in enumerate(pairwise(sizes)):
-        last = layer == len(sizes) - 2
+    graph, rng, value = OnnxGraph(), np.random.default_rng(seed), "x"
+    for layer, (inner, outer) in enumerate(pairwise(sizes), 2):
         matrix = rng.standard_normal((inner, outer), np.float32) * np.float32(np.sqrt(2 / inner))
         bias = 0.1 * rng.standard_normal(outer, np.float32)
-        weights.append(numpy_helper.from_array(matrix, f"w{layer}"))
-        weights.append(numpy_helper.from_array(bias, f"b{layer}"))
-        nodes += [
-            helper.make_node("Gemm", [value, f"w{layer}", f"b{layer}"], [f"sum{layer}"]),
-            helper.make_node("Relu", [f"sum{layer}"], ["y" if last else f"h{layer}"]),
-        ]
-        value = f"h{layer}"
-    graph = helper.make_graph(
-        nodes,
+        total = graph.node("Gemm", value, graph.constant(matrix), graph.constant(bias))
+        value = graph.node("Relu", total, output="y" if layer == len(sizes) else "")
+    return graph.model(
         name,
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, sizes[0]))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (batch, sizes[-1]))],
-        weights,
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, (batch, sizes[-1])),
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 BATCH = 128
