@@ -26,8 +26,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from tir_schedules.core.size import is_open
-from tir_schedules.generic.expressions import const_int, variables_of
-from tir_schedules.generic.read_program import is_number, resized_buffers, with_sizes
+from tir_schedules.generic.expressions import const_int, resized_buffers, variables_of, with_sizes
+from tir_schedules.generic.nest import is_number
 from tir_schedules.tensorize.arrangement import Contraction, Labels, RefusedError
 
 from .emission import Emission

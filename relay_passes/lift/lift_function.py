@@ -29,8 +29,14 @@ from tvm.ir.expr import TensorLoad
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import op_name, size_of
 from tir_schedules.generic.expressions import const_int, loads_of, same_indices, variables_of
-from tir_schedules.generic.nest import Axis, Nest, NotHandledError, Store
-from tir_schedules.generic.read_program import read_program, statements_of
+from tir_schedules.generic.nest import (
+    Axis,
+    Nest,
+    NotHandledError,
+    Store,
+    read_program,
+    statements_of,
+)
 from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import factors_of
 

@@ -38,8 +38,7 @@ from relay_passes.ir.graph import is_call, region_tensor, size_of
 from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from tir_schedules.core.size import is_open
-from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.arrangement import ChooseArrangement, Labels, RefusedError
 
 from .emission import Emission

@@ -27,8 +27,7 @@ from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import size_of
 from relay_passes.ir.rewrite import is_kernel
 from tir_schedules.generic.expressions import substitute, variables_of
-from tir_schedules.generic.nest import Nest
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import Nest, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
 
 from .emission import Emission

@@ -29,8 +29,7 @@ from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, known_tensor
 from tir_schedules.core.size import is_open, quotient
 from tir_schedules.generic.expressions import call_name, const_int, substitute
-from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
 
 from .emission import Emission

@@ -37,8 +37,16 @@ from tir_schedules.cost.parallel import (
     MergeEstimate,
     on_threads,
 )
-from tir_schedules.generic.expressions import call_name, const_int, int64, is_call, substitute
-from tir_schedules.generic.read_program import is_number, resized_buffers, with_sizes
+from tir_schedules.generic.expressions import (
+    call_name,
+    const_int,
+    int64,
+    is_call,
+    resized_buffers,
+    substitute,
+    with_sizes,
+)
+from tir_schedules.generic.nest import is_number
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 from .task_parts import Share, assign, is_check, longest, part_of, shares_of, threads_of

@@ -14,18 +14,17 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer, detect_linear_equation
+from tvm.sym import Analyzer
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from .conditions import border_of
 from .expressions import (
     OTHER_CALL_COST,
-    Tree,
     call_name,
     calls_of,
     const_int,
@@ -38,7 +37,6 @@ from .expressions import (
     substitute,
     variables_of,
 )
-from .interleave import interleaving_loops, interleaving_of
 from .loops import (
     COPIED_VECTORS,
     Strides,
@@ -56,8 +54,8 @@ from .loops import (
     without_memcpy,
 )
 from .nest import Axis, Nest, analyzer_for
-from .strided_reads import stage, strided_loads
-from .transpose import transpose_axes, transpose_loops
+from .reads import stage, strided_loads
+from .transpose import interleaving_loops, interleaving_of, transpose_axes, transpose_loops
 
 MOST_PIECES = 16
 """Loop nests that one nest may be split into to get rid of conditions."""
@@ -395,99 +393,14 @@ def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.V
     if not isinstance(condition, (*_COMPARISONS, tirx.EQ, tirx.NE)) or loads_of(condition):
         return []
     used = variables_of(condition)
-    if len(used) != 1:
+    if len(used) != 1 or not used <= extents.keys():
         return []
-    var = used.pop()
-    difference = condition.a - condition.b
-    if var not in extents or not str(difference.ty.dtype).startswith("int"):
-        return []
-    coefficients = [const_int(c) for c in detect_linear_equation(difference, [var])]
-    if len(coefficients) != 2 or None in coefficients or coefficients[0] == 0:
-        return []
-    slope, base = int(coefficients[0] or 0), int(coefficients[1] or 0)
+    (var,) = used
+    sides, asked = (condition.a, condition.b), [condition]
     if isinstance(condition, tirx.EQ | tirx.NE):
-        firsts = [] if base % slope else [-base // slope, -base // slope + 1]
-    else:
-        firsts = [_first_change(condition, slope, base)]
-    return [(var, first) for first in firsts if 0 < first < extents[var]]
-
-
-def _first_change(condition: Expr, slope: int, base: int) -> int:
-    """The smallest x on the far side, where the condition is `slope * x + base` against zero."""
-    if slope < 0:
-        slope, base = -slope, -base
-        mirrored = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE}
-        kind = next(mirrored[k] for k in _COMPARISONS if isinstance(condition, k))
-    else:
-        kind = next(k for k in _COMPARISONS if isinstance(condition, k))
-    if kind in (tirx.LT, tirx.GE):
-        return -(base // slope)  # first x with slope * x + base >= 0
-    return -base // slope + 1  # first x with slope * x + base > 0
-
-
-def ascending(tree: Tree) -> Tree:
-    """Writes divisions of positions that count down as divisions of positions that count up.
-
-        x[(9 - v) // 2]    ->    x[4 - v // 2]
-        x[(9 - v) % 5]     ->    x[4 - v % 5]
-
-    They come from what is read backwards through a reshape, a tile or a repetition. TVM's
-    FlattenBuffer loses their constant: it makes v % -5 * -1 of (4 - v) % 5.
-
-    The same, with no division of a position all of whose terms count down.
-    """
-    rules = ((tirx.FloorDiv, _quotient), (tirx.FloorMod, _rest))
-    return tvm_ffi.structural_map(tree, rules)
-
-
-def _quotient(node: tirx.FloorDiv) -> Expr:
-    """For q, k = divmod(-1 - c, n): (c - e) // n = -1 - q - (e + k) // n."""
-    terms, size = _counting_down(node.a), const_int(node.b)
-    if terms is None or size is None or size <= 0:
-        return node
-    constant, falling = terms
-    quotient, rest = divmod(-1 - constant, size)
-    upward = tirx.FloorDiv(_plus(falling, rest), node.b)
-    return _number(-1 - quotient, node) - upward
-
-
-def _rest(node: tirx.FloorMod) -> Expr:
-    """(c - e) % n = n - 1 - (e + k) % n."""
-    terms, size = _counting_down(node.a), const_int(node.b)
-    if terms is None or size is None or size <= 0:
-        return node
-    constant, falling = terms
-    upward = tirx.FloorMod(_plus(falling, (-1 - constant) % size), node.b)
-    return _number(size - 1, node) - upward
-
-
-def _plus(value: Expr, number: int) -> Expr:
-    return value + _number(number, value) if number else value
-
-
-def _number(value: int, like: Expr) -> Expr:
-    return tirx.const(value, str(like.ty.dtype))
-
-
-def _counting_down(value: Expr) -> tuple[int, Expr] | None:
-    """c and e of a position c - e in which nothing counts up; None if something does."""
-    constant = 0
-    falling: Expr | None = None
-    pending = [(value, 1)]
-    while pending:
-        term, factor = pending.pop()
-        number = const_int(term)
-        if number is not None:
-            constant += factor * number
-        elif isinstance(term, tirx.Add):
-            pending += [(term.a, factor), (term.b, factor)]
-        elif isinstance(term, tirx.Sub):
-            pending += [(term.a, factor), (term.b, -factor)]
-        elif isinstance(term, tirx.Mul) and const_int(term.b) is not None:
-            pending.append((term.a, factor * (const_int(term.b) or 0)))
-        elif factor > 0:
-            return None
-        elif factor < 0:
-            part = term if factor == -1 else term * _number(-factor, term)
-            falling = part if falling is None else falling + part
-    return None if falling is None else (constant, falling)
+        asked = [tirx.LE(*sides), tirx.GE(*sides)]
+    borders = [border_of(each, var, set()) for each in asked]
+    found = [const_int(Analyzer().simplify(each.at)) for each in borders if each is not None]
+    if len(asked) != len(set(found)):  # no border, or no integer between two
+        return []
+    return [(var, at) for at in sorted(at for at in found if at and 0 < at < extents[var])]

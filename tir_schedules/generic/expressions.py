@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tvm_ffi
 from tvm import tirx
@@ -84,6 +84,60 @@ def substitute(tree: Tree, values: Mapping[tirx.Var, Expr]) -> Tree:
     return tvm_ffi.structural_map(tree, (tirx.Var, lambda var: values.get(var, var)))
 
 
+def folded(extent: Expr) -> Expr:
+    """An extent; the number, if there is no variable in it."""
+    if isinstance(extent, tirx.IntImm) or variables_of(extent):
+        return extent
+    return Analyzer().simplify(extent)
+
+
+def resized_buffers(
+    buffers: Iterable[tirx.Var], values: Mapping[tirx.Var, Any]
+) -> dict[tirx.Var, tirx.Var]:
+    """For each buffer with an extent that changes, one with the others."""
+    found = {}
+    for buffer in buffers:
+        shape = getattr(buffer, "shape", None)
+        if shape is None or not any(variables_of(extent) & values.keys() for extent in shape):
+            continue
+        found[buffer] = tirx.decl_buffer(
+            [folded(substitute(extent, values)) for extent in shape],
+            str(buffer.dtype),
+            str(buffer.name),
+            strides=[substitute(stride, values) for stride in buffer.strides],
+            elem_offset=substitute(buffer.elem_offset, values),
+            scope=buffer.scope(),
+            data_alignment=int(buffer.data_alignment),
+            offset_factor=int(buffer.offset_factor),
+            layout=None,
+        )
+    return found
+
+
+def with_sizes(
+    body: tirx.Stmt,
+    values: Mapping[tirx.Var, Any],
+    known: Mapping[tirx.Var, tirx.Var],
+) -> tirx.Stmt:
+    """A statement with other sizes.
+
+        buffer = T.sblock_alloc_buffer((n, 64))     # n -> batch * 2
+
+        ->  buffer = T.sblock_alloc_buffer((batch * 2, 64))
+
+    Parameters
+    ----------
+    body : tirx.Stmt
+        It stays as it is.
+    values : mapping
+        Variable -> what stands in its place.
+    known : mapping
+        Buffers that have a replacement already.
+    """
+    renewed = {**resized_buffers(variables_of(body), values), **known}
+    return substitute(body, {**values, **renewed})
+
+
 def map_loads(expression: Expr, change: Callable[[TensorLoad], Expr]) -> Expr:
     """The expression with every load replaced by `change(load)`, innermost loads first."""
     return tvm_ffi.structural_map(expression, (TensorLoad, change))
@@ -94,18 +148,21 @@ def is_call(expression: Expr, name: str) -> bool:
     return call_name(expression) == name
 
 
+def nodes_of(tree: Expr | tirx.Stmt, kinds: Any) -> list[Any]:
+    """Every node of some classes."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(tree, (kinds, found.append))
+    return found
+
+
 def loads_of(expression: Expr) -> list[TensorLoad]:
     """Every load, loads within indices of loads included."""
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expression, (TensorLoad, found.append))
-    return found
+    return nodes_of(expression, TensorLoad)
 
 
 def variables_of(expression: Expr | tirx.Stmt) -> set[tirx.Var]:
     """Every variable, buffers included."""
-    found: set[tirx.Var] = set()
-    tvm_ffi.structural_walk(expression, (tirx.Var, found.add))
-    return found
+    return set(nodes_of(expression, tirx.Var))
 
 
 def variables_beside_loads(expression: Expr) -> set[tirx.Var]:
@@ -115,33 +172,17 @@ def variables_beside_loads(expression: Expr) -> set[tirx.Var]:
 
 def calls_of(expression: Expr, name: str) -> list[Call]:
     """Every call of the operator called `name`."""
-    found: list[Call] = []
-
-    def visit(call: Call) -> None:
-        if is_call(call, name):
-            found.append(call)
-
-    tvm_ffi.structural_walk(expression, (Call, visit))
-    return found
+    return [call for call in nodes_of(expression, Call) if is_call(call, name)]
 
 
 def divisions_of(expression: Expr) -> list[Expr]:
     """Every floor division and every remainder."""
-    found: list[Expr] = []
-    tvm_ffi.structural_walk(expression, ((tirx.FloorDiv, tirx.FloorMod), found.append))
-    return found
+    return nodes_of(expression, (tirx.FloorDiv, tirx.FloorMod))
 
 
 def node_count(expression: Expr) -> int:
     """Number of nodes, shared ones counted at every use."""
-    count = 0
-
-    def visit(_: Expr) -> None:
-        nonlocal count
-        count += 1
-
-    tvm_ffi.structural_walk(expression, (tirx.Expr, visit))
-    return count
+    return len(nodes_of(expression, tirx.Expr))
 
 
 def same(left: Expr, right: Expr) -> bool:

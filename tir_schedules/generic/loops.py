@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Range
+from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import ForKind
@@ -21,10 +21,13 @@ from tvm.tirx import ForKind
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import FENCE, FENCE_LLVM_IR, HIDDEN, HIDDEN_LLVM_IR
+from microkernels.vector import unlikely
 from microkernels.vector.expressions import Expr, element_of
+from tir_schedules.core.emission import walk
 from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_worth
 
 from .expressions import (
+    call_name,
     const_int,
     cost_of,
     int64,
@@ -37,7 +40,6 @@ from .expressions import (
     variables_of,
 )
 from .nest import Axis, Nest, Store, analyzer_for
-from .padded_windows import Bounds
 from .vector_math import lower_math
 
 OPERATION_CYCLES, ELEMENT_CYCLES = 1.18, 2.96
@@ -77,11 +79,6 @@ class View:
         return total
 
 
-def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), scope: str = "global") -> View:
-    """A flat view of a buffer, or, with dropped dimensions, of its part that one band needs."""
-    return _view(buffer, dropped, scope, buffer.dtype)
-
-
 def parameter_views(func: tirx.PrimFunc) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
     """Flat views of a function's tensors, and their declarations."""
     views = {each: view_of(each) for each in func.params if hasattr(each, "shape")}
@@ -103,10 +100,11 @@ def temporary_view(buffer: tirx.Var, dropped: Sequence[int] = ()) -> View:
     It holds conditions as bytes: of those that it has stored, TVM takes vectors of one type for
     vectors of the other.
     """
-    return _view(buffer, dropped, "global", "uint8" if buffer.dtype == "bool" else buffer.dtype)
+    return view_of(buffer, dropped, "uint8" if buffer.dtype == "bool" else buffer.dtype)
 
 
-def _view(buffer: tirx.Var, dropped: Sequence[int], scope: str, dtype: str) -> View:
+def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), dtype: str = "") -> View:
+    """A flat view of a buffer, or, with dropped dimensions, of its part that one band needs."""
     extents: list[int | Expr] = []
     for dimension, extent in enumerate(buffer.shape):
         known = 1 if dimension in dropped else const_int(extent)
@@ -117,7 +115,7 @@ def _view(buffer: tirx.Var, dropped: Sequence[int], scope: str, dtype: str) -> V
     ]
     size = math.prod(extents)
     size = int64(max(size, 1)) if isinstance(size, int) else size
-    flat = tirx.decl_buffer((size,), dtype, f"{buffer.name}_flat", scope=scope)
+    flat = tirx.decl_buffer((size,), dtype or buffer.dtype, f"{buffer.name}_flat")
     return View(flat, tuple(strides))
 
 
@@ -167,16 +165,11 @@ def numbers_used(nest: Nest) -> set[tirx.Var]:
     return used
 
 
-def collapsed(nest: Nest, bounds: Bounds | None = None) -> Nest:
-    """The flat nest with neighbouring axes merged where every access steps through both alike.
-
-    Axes that have bounds stay.
-    """
+def collapsed(nest: Nest, kept: Iterable[tirx.Var] = ()) -> Nest:
+    """The flat nest with neighbouring axes merged where every access steps through both alike."""
     loads, stores = access_strides(nest)
     every = [*loads, *stores]
-    numbers = numbers_used(nest)
-    for position, bound in (bounds or {}).items():
-        numbers |= {position} if bound.place is None else {position, bound.place}
+    numbers = numbers_used(nest).union(kept)
     result = stores[-1]
     spatial = sorted(nest.spatial, key=lambda axis: -(result[axis.var] or 0))
     values: dict[tirx.Var, Expr] = {}
@@ -433,3 +426,57 @@ def _in_shares(passes: Axis, body: tirx.Stmt, threads: int) -> tirx.Stmt:
     body = substitute(body, {passes.var: first + step.var})
     inner = tirx.For(step.var, int64(0), last - first, ForKind.SERIAL, body)
     return tirx.For(share.var, int64(0), int64(threads), ForKind.PARALLEL, inner)
+
+
+def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int) -> tirx.Stmt:
+    """A serial loop, in vectors where that takes more than LLVM."""
+    if not _branches(body):
+        return tirx.For(place, int64(0), extent, ForKind.SERIAL, body)
+    vectors = tirx.FloorDiv(extent, int64(lanes))
+    vector, lane = Axis.new(1, "vector"), Axis.new(lanes, "lane")
+    allocated, wide = _widened(body, lanes, lane.var)
+    wide = substitute(wide, {place: vector.var * int64(lanes) + lane.var})
+    inner = without_repeats(tirx.For(lane.var, int64(0), int64(lanes), ForKind.VECTORIZED, wide))
+    whole = sequence([*allocated, inner])
+    rest, last = Axis.new(1, "rest"), vectors * int64(lanes)
+    single = substitute(body, {place: last + rest.var})
+    return sequence(
+        [
+            tirx.For(vector.var, int64(0), vectors, ForKind.SERIAL, whole),
+            tirx.For(rest.var, int64(0), extent - last, ForKind.SERIAL, single),
+        ]
+    )
+
+
+def _branches(body: tirx.Stmt) -> bool:
+    """Whether a statement without loops has an unlikely branch."""
+    if any(isinstance(each, tirx.For) for each in walk(body)):
+        return False
+    found: list[str] = []
+    tvm_ffi.structural_walk(body, (Call, lambda call: found.append(call_name(call))))
+    return unlikely.NAME.removeprefix("tirx.") in found
+
+
+def _widened(body: tirx.Stmt, lanes: int, lane: tirx.Var) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+    """Buffers of vectors for a statement's own buffers of one element, and what uses them."""
+    wide: dict[tirx.Var, tirx.Var] = {}
+    rest: list[tirx.Stmt] = []
+    for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        if isinstance(statement, tirx.AllocBuffer):
+            old = statement.buffer
+            wide[old] = tirx.decl_buffer((int64(lanes),), old.dtype, old.name)
+        else:
+            rest.append(statement)
+
+    def load(node: TensorLoad) -> Expr:
+        own = wide.get(node.source)
+        return node if own is None else tirx.BufferLoad(own, [lane])
+
+    def store(node: tirx.BufferStore) -> tirx.Stmt:
+        own = wide.get(node.buffer)
+        return node if own is None else tirx.BufferStore(own, node.value, [lane])
+
+    changed = tvm_ffi.structural_map(
+        sequence(rest), [(TensorLoad, load), (tirx.BufferStore, store)]
+    )
+    return [tirx.AllocBuffer(each) for each in wide.values()], changed

@@ -15,6 +15,7 @@ and becomes the list of nests that the generic schedule writes new loops for:
          stores=[total[v_i] <- total[v_i] + x[v_i, v_k], init 0.0])
 
 Axes of extent one are gone, and index expressions are simplified with the axes' ranges.
+`read_program` reads a function so, or says why it is none.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
-from tvm.ir import Call, Range
+from tvm import s_tir, tirx
+from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
-from tvm.tirx import ForKind
 
 from microkernels.vector.expressions import Expr
 
 from .expressions import (
     const_int,
+    folded,
+    guard_floats,
     int64,
-    is_call,
     loads_of,
     map_loads,
     same,
@@ -328,136 +329,143 @@ def analyzer_for(axes: Iterable[Axis]) -> Analyzer:
     return analyzer
 
 
-def names_in_memory(body: tirx.Stmt) -> tirx.Stmt:
-    """Puts named values within expressions into memory, so that TVM does not substitute them.
-
-    Before
-
-        for v in vectorized(16):
-            y[v] = let t = exp(x[v]) in t * t + if_then_else(i > 0, let u = ... in u * u, 0)
-
-    After
-
-        for v in vectorized(16):
-            a[v] = exp(x[v])
-            if i > 0: b[v] = ...; c[v] = b[v] * b[v]
-            else:     c[v] = 0
-            y[v] = a[v] * a[v] + c[v]
-
-    TVM substitutes a Let while it writes LLVM's code, so that a chain of them grows exponentially
-    (see `microkernels.vector.expressions`). LLVM makes registers of the buffers.
-
-    The statement without any Let in a stored value.
-    """
-    body = tvm_ffi.structural_map(body, (tirx.For, _vectorized))
-    return tvm_ffi.structural_map(body, (tirx.BufferStore, _alone))
-
-
-def _vectorized(loop: tirx.For) -> tirx.Stmt:
-    """A vectorised loop, behind the buffers of its names; any other loop stays."""
-    lanes = const_int(loop.extent)
-    if loop.kind != ForKind.VECTORIZED or lanes is None:
-        return loop
-    buffers: list[tirx.Var] = []
-
-    def store(old: tirx.BufferStore) -> tirx.Stmt:
-        return _Names(buffers, lanes, loop.loop_var).store(old)
-
-    body = tvm_ffi.structural_map(loop.body, (tirx.BufferStore, store))
-    if not buffers:
-        return loop
-    written = tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations
-    )
-    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), written])
-
-
-def _alone(store: tirx.BufferStore) -> tirx.Stmt:
-    """A store outside of vectorised loops, behind the buffers of its names."""
-    buffers: list[tirx.Var] = []
-    written = _Names(buffers, 1, int64(0)).store(store)
-    return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), written]) if buffers else store
-
-
-class _Names:
-    """Names on their way into memory.
+def read_program(func: tirx.PrimFunc, size: ReadSize = const_int) -> Program:
+    """The nests of a function.
 
     Parameters
     ----------
-    buffers : list of buffers
-        Receives one for every name.
-    lanes : int
-        Elements of each.
-    lane : Expr
-        The one to use.
-    values : dict
-        What names around the expression have become.
+    func : tirx.PrimFunc
+        Its parameters are tensors; with another `size` than that of numbers, perhaps also numbers.
+    size : callable
+        What tells extents. Of one that is known at run time only, a symbolic size.
+
+    Raises
+    ------
+    NotHandledError
+        If the function is not a list of plain blocks with known extents.
     """
-
-    def __init__(
-        self,
-        buffers: list[tirx.Var],
-        lanes: int,
-        lane: Expr,
-        values: dict[tirx.Var, Expr] | None = None,
-    ) -> None:
-        self.buffers, self.lanes, self.lane = buffers, lanes, lane
-        self.values = dict(values or {})
-        self.statements: list[tirx.Stmt] = []
-
-    def store(self, store: tirx.BufferStore) -> tirx.Stmt:
-        """A store behind the statements that its value needs."""
-        if not _has_names(store.value):
-            return store
-        value = self._without(store.value)
-        written = tirx.BufferStore(store.buffer, value, store.indices)
-        return tirx.SeqStmt([*self.statements, written])
-
-    def _without(self, expression: Expr) -> Expr:
-        """The expression without Lets; what they named is stored by `statements`."""
-        callbacks = (
-            (tirx.Let, self._let),
-            (Call, self._call),
-            (tirx.Var, self._name),
-        )
-        return tvm_ffi.structural_map(expression, callbacks, order="pre")
-
-    def _name(self, var: tirx.Var) -> Expr:
-        return self.values.get(var, var)
-
-    def _let(self, let: tirx.Let) -> Expr:
-        value = self._without(let.value)
-        self.values[let.var] = self._stored(value)
-        return self._without(let.body)
-
-    def _call(self, call: Call) -> Expr:
-        """A guarded value is worked out under its guard; any other call stays."""
-        if not is_call(call, "if_then_else") or not any(map(_has_names, call.args[1:])):
-            return call
-        condition = self._without(call.args[0])
-        result = self._element(call)
-        sides = []
-        for side in call.args[1:]:
-            inside = _Names(self.buffers, self.lanes, self.lane, self.values)
-            value = inside._without(side)
-            end = tirx.BufferStore(result.source, value, result.indices)
-            sides.append(tirx.SeqStmt([*inside.statements, end]) if inside.statements else end)
-        self.statements.append(tirx.IfThenElse(condition, *sides))
-        return result
-
-    def _stored(self, value: Expr) -> Expr:
-        element = self._element(value)
-        self.statements.append(tirx.BufferStore(element.source, value, element.indices))
-        return element
-
-    def _element(self, value: Expr) -> Expr:
-        """An element of a new buffer that can hold a value."""
-        buffer = tirx.decl_buffer((int64(self.lanes),), str(value.ty.dtype), "named")
-        self.buffers.append(buffer)
-        return tirx.BufferLoad(buffer, [self.lane])
+    root = func.body
+    if not isinstance(root, s_tir.SBlockRealize) or root.block.iter_vars:
+        raise NotHandledError("the body is not a root block")
+    for buffer in (*func.params, *root.block.alloc_buffers):
+        if size is const_int or not is_number(buffer):
+            _check_buffer(buffer, size)
+    nests = []
+    for number, statement in enumerate(statements_of(root.block.body)):
+        nest = _without_reduction(_read_nest(statement, number, size)).simplified()
+        if not _is_shadow(nest):
+            nests.append(nest)
+    return Program(func, tuple(root.block.alloc_buffers), tuple(nests))
 
 
-def _has_names(expression: Expr) -> bool:
-    found: list[tirx.Let] = []
-    tvm_ffi.structural_walk(expression, (tirx.Let, found.append))
-    return bool(found)
+def statements_of(body: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements of a sequence, those of sequences in it included, in order."""
+    if isinstance(body, tirx.SeqStmt):
+        return [part for statement in body.seq for part in statements_of(statement)]
+    return [body]
+
+
+def _without_reduction(nest: Nest) -> Nest:
+    """A nest that accumulates a single element is a plain store of it."""
+    if not nest.reduce or any(axis.extent != 1 for axis in nest.reduce):
+        return nest
+    starts = {store.buffer: store.init for store in nest.stores}
+
+    def change(load: TensorLoad) -> Expr:
+        start = starts.get(load.source)
+        return load if start is None else start
+
+    stores = tuple(
+        replace(store, value=map_loads(store.value, change), init=None) for store in nest.stores
+    )
+    return replace(nest, stores=stores)
+
+
+def _is_shadow(nest: Nest) -> bool:
+    """Whether the nest has no points at all."""
+    return nest.points == 0 and not nest.reduce
+
+
+def is_number(parameter: tirx.Var) -> bool:
+    """Whether a parameter of a function is no tensor."""
+    return getattr(parameter, "shape", None) is None
+
+
+def _check_buffer(buffer: tirx.Var, size: ReadSize) -> None:
+    shape = getattr(buffer, "shape", None)
+    if shape is None:
+        raise NotHandledError(f"parameter {buffer.name} is not a tensor")
+    if any(size(extent) is None for extent in shape):
+        raise NotHandledError(f"the shape of {buffer.name} is not known")
+    if len(buffer.strides):
+        raise NotHandledError(f"{buffer.name} has strides")
+
+
+def _read_nest(statement: tirx.Stmt, number: int, size: ReadSize) -> Nest:
+    loops: list[tirx.For] = []
+    while isinstance(statement, tirx.For):
+        if statement.kind != tirx.ForKind.SERIAL or const_int(statement.min) != 0:
+            raise NotHandledError(f"loop {statement.loop_var.name} is not a plain one")
+        loops.append(statement)
+        statement = statement.body
+    if not isinstance(statement, s_tir.SBlockRealize):
+        raise NotHandledError(f"statement {number} is not a block")
+    block = statement.block
+    if block.match_buffers or block.alloc_buffers or const_int(statement.predicate) != 1:
+        raise NotHandledError(f"block {block.name_hint} is not a plain one")
+    extents = {loop.loop_var: size(folded(loop.extent)) for loop in loops}
+    own = {*extents, *(iterator.var for iterator in block.iter_vars)}
+    spatial, reduce = [], []
+    for iterator, value in zip(block.iter_vars, statement.iter_values, strict=True):
+        stated = folded(iterator.dom.extent)
+        extent = size(stated)
+        inside = set() if isinstance(stated, tirx.IntImm) else variables_of(stated)
+        end = stated if inside else None
+        if any(var in own or not is_number(var) for var in inside):
+            raise NotHandledError(f"{block.name_hint} has an axis whose extent is no size")
+        bound = extents.get(value) if isinstance(value, tirx.Var) else const_int(value)
+        if extent is None or const_int(iterator.dom.min) != 0:
+            raise NotHandledError(f"{block.name_hint} has an axis of unknown extent")
+        if bound != (extent if isinstance(value, tirx.Var) else 0):
+            raise NotHandledError(f"{block.name_hint} does not run over its loops one to one")
+        if iterator.iter_type == tirx.IterVar.DataPar:
+            spatial.append(Axis(iterator.var, extent, end))
+        elif iterator.iter_type == tirx.IterVar.CommReduce:
+            reduce.append(Axis(iterator.var, extent, end))
+        else:
+            raise NotHandledError(f"{block.name_hint} has an axis that is neither S nor R")
+    stores = _read_stores(block)
+    return Nest(f"{block.name_hint}", tuple(spatial), tuple(reduce), stores, size=size)
+
+
+def _value(value: Expr, block: s_tir.SBlock) -> Expr:
+    """A stored value; reductions are told by the form of theirs."""
+    return value if block.init is not None else guard_floats(value)
+
+
+def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
+    inits: dict[tirx.Var, Expr] = {}
+    if block.init is not None:
+        for statement in statements_of(block.init):
+            if not isinstance(statement, tirx.BufferStore):
+                raise NotHandledError(f"{block.name_hint} has an unusual init")
+            inits[statement.buffer] = statement.value
+    names: dict[tirx.Var, Expr] = {}
+    stores: list[Store] = []
+    for statement in statements_of(block.body):
+        if isinstance(statement, tirx.Bind):
+            if stores:
+                raise NotHandledError(f"{block.name_hint} names a value after a store")
+            names[statement.var] = substitute(statement.value, names)
+        elif isinstance(statement, tirx.BufferStore):
+            stores.append(
+                Store(
+                    statement.buffer,
+                    tuple(statement.indices),
+                    _value(substitute(statement.value, names), block),
+                    inits.get(statement.buffer),
+                )
+            )
+        else:
+            raise NotHandledError(f"{block.name_hint} does more than store elements")
+    return tuple(stores)

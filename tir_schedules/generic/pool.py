@@ -11,7 +11,7 @@
 
 A column of the image is read once for all windows of a step. A loop over k and l would read it once
 for every window that contains it. A row of the image that contains a NaN is computed again
-(`generic.pool_watch`).
+(`Watch`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,11 @@ from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, element_of, like, reinterpret
 
-from .accumulators import tiles_of
+from .accumulators import COMBINE, tiles_of
+from .conditions import Window, bounds_at, columns_of
 from .expressions import int64, loads_of, map_loads, ramp_at, shuffle, substitute
 from .loops import nested, pieces, sequence, store_statement, vectorized
 from .nest import Axis, Store, analyzer_for
-from .padded_windows import bounds_at
-from .pool_window import Window, columns_of
-from .strided_reads import COMBINE
 from .vector_math import lower_math
 
 MOST_WINDOWS = 8

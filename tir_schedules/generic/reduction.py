@@ -38,12 +38,13 @@ from .accumulators import (
     Accumulators,
     Plan,
     along_results,
+    not_combined,
     over_reduced,
+    reduced_row_loops,
     shared_axis,
     tiles_of,
 )
-from .dynamic.windows import window_loops as slid_loops
-from .dynamic.windows import windows_of
+from .conditions import window_of, without_padding
 from .elementwise import conditions_as_selects, lanes_for
 from .expressions import calls_of, int64, loads_of, same, variables_of
 from .loops import (
@@ -57,11 +58,10 @@ from .loops import (
     vectorized,
 )
 from .nest import Axis, Nest, NotHandledError
-from .padded_windows import without_padding
 from .pool import window_loops
-from .pool_window import window_of
-from .reduction_rows import reduced_row_loops
-from .strided_reads import COMBINE, Staged, stage, strided_loads
+from .reads import Staged, stage, strided_loads
+from .windows import window_loops as slid_loops
+from .windows import windows_of
 
 _MANY_ROWS = 32  # of fewer, hardware prefetchers follow each
 _SWEPT = 2048  # results of a block, which stay in L1
@@ -85,7 +85,8 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     if slid is not None:
         return slid_loops(slid, replace(machine, threads=threads)), "generic_pool"
     inside, bounds = stripped if stripped is not None else (nest, {})
-    window = window_of(collapsed(inside, bounds), bounds) if lanes > 1 else None
+    bounded = [each.place for each in bounds.values() if each.place is not None]
+    window = window_of(collapsed(inside, (*bounds, *bounded)), bounds) if lanes > 1 else None
     if window is not None:
         return window_loops(window, machine, threads, lanes), "generic_pool"
     nest = conditions_as_selects(collapsed(nest))
@@ -147,18 +148,7 @@ def _along_result(plan: Plan) -> tuple[Axis | None, Axis | None]:
 
 def _along_reduced(plan: Plan) -> Axis | None:
     """The reduced axis along which neighbours lie, if partial results may be combined."""
-    own = {store.buffer for store in plan.nest.stores}
-    for store in plan.nest.stores:
-        value = store.value
-        if type(value) not in COMBINE:
-            return None
-        if not isinstance(value.a, TensorLoad) or value.a.source not in own:
-            return None
-        if any(load.source in own for load in loads_of(value.b)):
-            return None
-        if calls_of(value.b, "if_then_else"):
-            return None
-    if any(load.source in own for _, value in plan.nest.lets for load in loads_of(value)):
+    if not_combined(plan.nest):
         return None
     for axis in reversed(plan.nest.reduce):
         steps = [strides[axis.var] for strides in plan.loads]

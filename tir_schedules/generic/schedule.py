@@ -22,25 +22,53 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import DataType, s_tir, tirx
 from tvm.ir.expr import TensorLoad
+from tvm.relax.analysis import has_reshape_pattern
 from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.emission import walk
 
-from .bands import program_loops
-from .dynamic.elements import open_elements, open_nests, over_axes, step_along
-from .dynamic.items import SCHEDULES_LEFT, open_items
-from .dynamic.rows import open_reductions, open_rows
-from .elementwise import ascending
+from .dynamic_blocks import open_items, open_reductions, open_rows
+from .dynamic_elements import (
+    flat_loop,
+    open_elements,
+    open_nests,
+    over_axes,
+    require_open,
+    step_along,
+)
 from .expressions import calls_of, guard_floats, int64, loads_of, same, substitute
-from .inline import merge_nests
+from .fusion import merge_nests, program_loops
 from .loops import flattened, parameter_views, store_statement, with_statements
-from .nest import Axis, Nest, NotHandledError, names_in_memory
-from .read_program import read_program
+from .nest import Axis, Nest, NotHandledError, read_program
 from .transpose import RUN, Tile, tile_of, turned
-from .vector_math import lower_math
-from .whole_copy import whole_copy
+from .vector_math import ascending, lower_math, names_in_memory
+
+WHOLE_COPY = "tvm_hybrid.whole_copy"
+"""Attribute of a function that stores its first tensor's elements in its last, in order."""
+
+
+def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """The loop; threads have a share each.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, or elements change or move.
+    """
+    require_open(func)
+    if WHOLE_COPY not in (func.attrs or {}) and not has_reshape_pattern(func):
+        raise NotHandledError("it does more than copy")
+    views, declarations = parameter_views(func)
+    source, *_, result = views.values()
+
+    def copied(at: Expr) -> tirx.Stmt:
+        return tirx.BufferStore(result.flat, tirx.BufferLoad(source.flat, [at]), [at])
+
+    loop = flat_loop(result.flat.shape[0], copied, machine)
+    return with_statements(func, [*declarations, loop]), "generic_injective"
+
 
 BLOCK = 8
 
@@ -75,10 +103,12 @@ def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     stored, read, apart = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
     body = _blocks(nest, stored, read)
-    asked: Callable[[Expr, Expr], Expr] = _has_room
+    fits: Callable[[Expr, Expr], Expr] = _has_room
     for tile in _tiles_of(nest, stored, read, apart, machine):
-        body = _where(tile, asked, _over_tiles(nest, tile), body)
-        asked = _is_cut_well
+        axes = (tile.written, tile.width), (tile.read, tile.height)
+        asked = [fits(axis.stated, int64(size)) for axis, size in axes]
+        body = tirx.IfThenElse(tirx.all(*asked), _over_tiles(nest, tile), body)
+        fits = _is_cut_well
     statements.append(over_axes(others, body, machine))
     return with_statements(func, statements), "generic_transpose"
 
@@ -120,15 +150,6 @@ def _tiles_of(
     found = [tile_of(stored, read, loads, size) for size in sizes]
     tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
     return list(tiles.values())
-
-
-def _where(
-    tile: Tile, holds: Callable[[Expr, Expr], Expr], body: tirx.Stmt, otherwise: tirx.Stmt
-) -> tirx.Stmt:
-    """One of two bodies, by the extents of the axes of a tile and its sizes along them."""
-    axes = (tile.written, tile.width), (tile.read, tile.height)
-    asked = [holds(axis.stated, int64(size)) for axis, size in axes]
-    return tirx.IfThenElse(tirx.all(*asked), body, otherwise)
 
 
 def _has_room(axis: Expr, size: Expr) -> Expr:
@@ -275,11 +296,9 @@ Rule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
 
 
 def _nests(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    return program_loops(merge_nests(read_program(func)), machine)
-
-
-def _open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    return open_items(func, machine, schedule_generic)
+    views, declarations = parameter_views(func)
+    statements, name = program_loops(merge_nests(read_program(func)), views, machine)
+    return with_statements(func, [*declarations, *statements]), name
 
 
 RULES: tuple[Rule, ...] = (
@@ -287,9 +306,9 @@ RULES: tuple[Rule, ...] = (
     whole_copy,
     open_transposes,
     open_elements,
-    _open_items,
-    open_rows,
+    open_items,
     open_reductions,
+    open_rows,
     parallel_blocks,
     loops_as_written,
 )
@@ -346,7 +365,7 @@ def schedule_generic(
             logger.warning("%s: %s", called, failed[-1], exc_info=True)
         else:
             break
-    level = logging.INFO if name in SCHEDULES_LEFT else logging.DEBUG
+    level = logging.INFO if name in ("generic_serial", "generic_blocks") else logging.DEBUG
     logger.log(level, "%s is %s: %s", called, name, "; ".join(refused))
     return found, name
 

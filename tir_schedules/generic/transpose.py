@@ -9,11 +9,21 @@ y[i, j] = x[j, i]
     (the last tile of an axis ends where the axis ends)
 
 Bytes are written 64 along j, 16-bit elements 32. Shorter axes have smaller tiles.
+
+y[3 * i + c] = x[c, i]          (a short last axis: planes of an image made pixels)
+
+->  for it in range(n / 16):
+        three vectors of x at i = 16 * it
+        interleaved in registers: two shuffles for each of the three vectors of y
+
+y[2 * i + r] = x[i]             (every element twice)
+
+->  for it in range(n / 16): one vector of x; two vectors of y, a shuffle each
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tvm import tirx
@@ -24,12 +34,8 @@ from microkernels.vector.expressions import (
     Expr,
     bind,
     element_of,
-    lanes_of,
     let_scope,
-    reinterpret,
-    reinterpret_group,
 )
-from microkernels.vector.memory import transpose_block
 
 from .expressions import (
     calls_of,
@@ -42,9 +48,10 @@ from .expressions import (
     strides_of,
     substitute,
 )
-from .loops import Strides, nested, sequence, store_statement, vectorized
+from .loops import Strides, nested, numbers_used, sequence, store_statement, vectorized
 from .nest import Axis, Nest, analyzer_for
-from .strided_reads import Staged
+from .reads import Staged, as_bits, interleaved_by_chain, row_of, transposed
+from .vector_math import lower_math
 
 LEAST_WORDS = 4
 """Words of 32 bits that a tile must have along both axes to be worth its shuffles."""
@@ -205,11 +212,8 @@ def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         statements += [tirx.Bind(var, value) for var, value in lets]
         rows = []
         for column in columns:
-            row = tirx.decl_buffer((int64(tile.width),), element_of(column), "row")
-            statements += [
-                tirx.AllocBuffer(row),
-                tirx.BufferStore(row, column, [ramp_at(int64(0), tile.width)]),
-            ]
+            row, stored = row_of(column)
+            statements += stored
             rows.append(row)
         rows_of.append(rows)
     for number in range(tile.height):
@@ -236,109 +240,158 @@ def _store(
     return at_lane
 
 
-# Transposes blocks in registers: a few vectors along one axis become vectors along the other.
-#
-# Eight rows of sixteen elements, a0 a1 .. a15, b0 .. b15, .. h0 .. h15, become
-#
-#     a0 b0 c0 .. h0 a1 b1 .. h1,   a2 b2 .. h3,   ...
-#
-# by rounds that interleave the first half of the rows with the second half. Four bytes, or two
-# 16-bit elements, are first combined to one, so that every round moves 32 bits at once.
+MOST_ROWS = 4
+"""Rows that are interleaved; more are transposed by tiles, which is faster."""
+
+MOST_REPEATS = 16
+"""Times that an element may be repeated."""
+
+LEAST_LANES = 4
 
 
-def bits_element(dtype: str, bits: int) -> str:
-    """The element type to move elements of `dtype` as."""
-    return dtype if bits == 32 else f"uint{bits}"
+@dataclass(frozen=True)
+class Interleaving:
+    """Which loads are rows to interleave, which lie as the result does, and which repeat.
 
-
-def as_bits(value: Expr, bits: int) -> Expr:
-    """Lanes of any type as lanes to move."""
-    element = bits_element(element_of(value), bits)
-    return value if element_of(value) == element else reinterpret(element, value)
-
-
-def transposed(rows: Sequence[Expr], bits: int) -> list[Expr]:
-    """For every lane of the rows, the vector of that lane of all rows.
-
-    Parameters
+    Attributes
     ----------
-    rows : sequence of Expr
-        A power of two of vectors of a power of two of lanes to move, of `bits` bits; at least
-        32 / bits rows.
-    bits : int
-        8, 16 or 32.
+    short, long : Axis
+        The last axis, and the one that the rows run along.
+    rows, straight, periodic : tuple of TensorLoad
+        Loads that step by one along `long`; by one along `short` and its extent along `long`; by
+        any constant along `short` only.
+    lanes : int
+        Elements of a row that are interleaved at once.
     """
-    size = len(rows)
-    pixels = lanes_of(rows[0])
-    element = element_of(rows[0])
-    pack = 32 // bits
-    words = [_packed(rows[at : at + pack]) for at in range(0, size, pack)]
-    if len(words) == pixels:
-        columns = transpose_block(words)
-    else:
-        columns = _regrouped(interleaved(words), len(words), pixels)
-    if pack == 1:
-        return columns
-    return [reinterpret_group(element, column, size) for column in columns]
+
+    short: Axis
+    long: Axis
+    rows: tuple[TensorLoad, ...]
+    straight: tuple[TensorLoad, ...]
+    periodic: tuple[TensorLoad, ...]
+    lanes: int
 
 
-def _packed(rows: Sequence[Expr]) -> Expr:
-    """Rows of less than 32 bits as one vector of words: element 0 of all rows, element 1, ..."""
-    if len(rows) == 1:
-        return rows[0]
-    pixels = lanes_of(rows[0])
-    lanes = [row * pixels + at for at in range(pixels) for row in range(len(rows))]
-    return bind(reinterpret_group("int32", shuffle(list(rows), lanes), pixels))
+def interleaving_of(
+    nest: Nest, loads: list[Strides], stores: list[Strides], machine: Machine
+) -> Interleaving | None:
+    """How to interleave a flat nest, or None if it is of another kind."""
+    if machine.isa.vector_bits < 256 or len(nest.spatial) < 2 or len(nest.stores) != 1:
+        return None
+    if nest.lets or calls_of(nest.stores[0].value, "if_then_else"):
+        return None
+    short = nest.spatial[-1]
+    if not 2 <= short.extent <= MOST_REPEATS or stores[0][short.var] != 1:
+        return None
+    long = next((a for a in nest.spatial[:-1] if stores[0][a.var] == short.extent), None)
+    if long is None or {short.var, long.var} & numbers_used(nest):
+        return None
+    kinds: dict[str, list[TensorLoad]] = {"rows": [], "straight": [], "periodic": []}
+    repeats = True
+    for load, strides in zip(nest.distinct_reads(), loads, strict=True):
+        far, near = strides[long.var], strides[short.var]
+        if far is None or near is None or loads_of(load.indices[0]):
+            return None
+        if far == 1 and near != 1:
+            kinds["rows"].append(load)
+            repeats = repeats and near == 0
+        elif far == short.extent and near == 1:
+            kinds["straight"].append(load)
+        elif far == 0:
+            if near:
+                kinds["periodic"].append(load)
+        else:
+            return None
+    bits = {8 if element_of(load) == "bool" else int(load.ty.dtype.bits) for load in kinds["rows"]}
+    if len(bits) != 1 or not bits <= {8, 16, 32} or len(kinds["rows"]) > 2:
+        return None
+    if any(element_of(load) == "bool" for load in kinds["rows"]):
+        return None
+    if short.extent > MOST_ROWS and not repeats:
+        return None
+    lanes = machine.isa.vector_bits // bits.pop()
+    while lanes > long.extent:
+        lanes //= 2
+    if lanes < LEAST_LANES:
+        return None
+    rows, straight, periodic = map(tuple, kinds.values())
+    return Interleaving(short, long, rows, straight, periodic, lanes)
 
 
-def interleaved(rows: Sequence[Expr]) -> list[Expr]:
-    """As many vectors: element 0 of all rows, element 1 of all rows, and so on.
+def interleaving_loops(nest: Nest, plan: Interleaving, machine: Machine, threads: int) -> tirx.Stmt:
+    """Loops over the long axis, the last step of which ends where the axis ends."""
+    others = [axis for axis in nest.spatial if axis is not plan.short and axis is not plan.long]
+    axis, first = covering(plan.long.extent, plan.lanes, "step")
+    return nested((*others, axis), _step(nest, plan, first), machine, threads)
 
-    The rows are a power of two.
-    """
-    values = list(rows)
-    pixels = lanes_of(values[0])
-    half = len(values) // 2
-    rounds = len(values).bit_length() - 1
-    for _ in range(rounds):
-        mixed = []
-        for low, high in zip(values[:half], values[half:], strict=True):
-            for start in (0, pixels // 2):
-                lanes = [
-                    each for at in range(start, start + pixels // 2) for each in (at, pixels + at)
+
+def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
+    """`plan.lanes` elements of the long axis from `first` on, with all of the short axis."""
+    number, lanes = plan.short.extent, plan.lanes
+    statements: list[tirx.Stmt] = []
+
+    def position(load: TensorLoad, at: int) -> Expr:
+        point = {plan.long.var: first, plan.short.var: int64(at)}
+        return substitute(load.indices[0], point)
+
+    rows_of: list[list[tirx.Var]] = []
+    with let_scope() as lets:
+        for load in plan.rows:
+            vectors: list[Expr] = []
+            for at in range(number):
+                start = position(load, at)
+                if at and same(start, position(load, at - 1)):
+                    vectors.append(vectors[-1])
+                    continue
+                read = tirx.BufferLoad(load.source, [ramp_at(start, lanes)])
+                vectors.append(bind(as_bits(read, int(load.ty.dtype.bits))))
+            if all(vector is vectors[0] for vector in vectors):
+                parts = [range(part * lanes, (part + 1) * lanes) for part in range(number)]
+                mixed = [
+                    bind(shuffle([vectors[0]], [lane // number for lane in part])) for part in parts
                 ]
-                mixed.append(bind(shuffle([low, high], lanes)))
-        values = mixed
-    return values
-
-
-def interleaved_by_chain(rows: Sequence[Expr]) -> list[Expr]:
-    """What `interleaved` makes, of any number of rows, by one shuffle for every row but one."""
-    number, pixels = len(rows), lanes_of(rows[0])
-    results = []
-    for part in range(number):
-        wanted = [divmod(part * pixels + lane, number) for lane in range(pixels)]
-        value = rows[0]
-        for row in range(1, number):
-            lanes = [
-                pixels + at if source == row else (at if row == 1 else lane)
-                for lane, (at, source) in enumerate(wanted)
+            else:
+                mixed = interleaved_by_chain(vectors)
+            kept = [row_of(vector) for vector in mixed]
+            statements += [stored[0] for _, stored in kept] + [stored[1] for _, stored in kept]
+            rows_of.append([row for row, _ in kept])
+        for load in plan.periodic:
+            values = [
+                bind(tirx.BufferLoad(load.source, [position(load, at)])) for at in range(number)
             ]
-            value = bind(shuffle([value, rows[row]], lanes))
-        results.append(value)
-    return results
+            mixed = interleaved_by_chain([tirx.Broadcast(value, lanes) for value in values])
+            kept = [row_of(vector) for vector in mixed]
+            statements += [each for _, stored in kept for each in stored]
+            rows_of.append([row for row, _ in kept])
+    named = [tirx.Bind(var, value) for var, value in lets]
+    for part in range(number):
+        rows = [rows[part] for rows in rows_of]
+        statements.append(vectorized(lanes, _store_mixed(nest, plan, first, part, rows)))
+    return sequence([*named, *statements])
 
 
-def _regrouped(vectors: list[Expr], size: int, pixels: int) -> list[Expr]:
-    """The flat sequence of `pixels` groups of `size` elements, a vector for every group."""
-    if size > pixels:
-        share = size // pixels
-        return [
-            bind(shuffle(vectors[at * share : (at + 1) * share], range(size)))
-            for at in range(pixels)
-        ]
-    groups = []
-    for at in range(pixels):
-        vector, first = divmod(at * size, pixels)
-        groups.append(bind(shuffle([vectors[vector]], range(first, first + size))))
-    return groups
+def _store_mixed(
+    nest: Nest, plan: Interleaving, first: Expr, part: int, rows: list[tirx.Var]
+) -> Callable[[Expr], tirx.Stmt]:
+    """Stores one lane of one vector of the result."""
+    staged = Staged((*plan.rows, *plan.periodic), tuple(rows), ())
+    origin = {plan.long.var: first, plan.short.var: int64(0)}
+    store = nest.stores[0]
+
+    def at_lane(lane: Expr) -> tirx.Stmt:
+        ahead = int64(part * plan.lanes) + lane
+
+        def change(load: TensorLoad) -> Expr:
+            found = staged.lane(lane)(load)
+            if found is not load:
+                return found
+            start = substitute(load.indices[0], origin)
+            if any(same(load, other) for other in plan.straight):
+                return tirx.BufferLoad(load.source, [start + ahead])
+            return tirx.BufferLoad(load.source, [start])
+
+        value = lower_math(map_loads(store.value, change))
+        where = substitute(store.indices[0], origin) + ahead
+        return tirx.BufferStore(store.buffer, value, [where])
+
+    return at_lane

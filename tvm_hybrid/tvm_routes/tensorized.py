@@ -20,8 +20,7 @@ from relay_passes.lower.one_kernel import as_one_kernel
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
-from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.read_program import is_number, read_program
+from tir_schedules.generic.nest import NotHandledError, is_number, read_program
 
 from ..api import warn_if_slow
 from ..library.manifest import ChosenOptions, Coverage, RecordUse, package_versions, uses_in

@@ -21,8 +21,7 @@ from relay_passes.lift.in_turns import in_caller_sizes
 from tests.relay_passes.graphs import constant, run
 from tests.tir_schedules.tensorize.programs import function, summed
 from tir_schedules.generic.expressions import substitute
-from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
 
 from .test_lift_programs import STAGES, legalized, lifted, names

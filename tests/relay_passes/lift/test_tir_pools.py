@@ -13,7 +13,7 @@ import tvm_hybrid
 from relay_passes.lift.tir_pools import find_pools
 from tests.relay_passes.graphs import Body, constant, module, run
 from tests.tir_schedules.tensorize.programs import function
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import read_program
 
 from .test_lift_programs import STAGES, legalized, lifted, names, randoms
 from .test_open_sizes import M, N, opened

@@ -17,7 +17,7 @@ from relay_passes.lift.tir_values import read_block
 from tests.examples import examples
 from tests.relay_passes.graphs import run
 from tests.tir_schedules.tensorize.programs import Tensor, function, summed
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import read_program
 from tir_schedules.tensorize.arrangement import RefusedError
 
 from .test_lift_programs import calling, randoms

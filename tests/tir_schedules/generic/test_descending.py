@@ -8,8 +8,8 @@ import pytest
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tir_schedules.generic.elementwise import ascending
 from tir_schedules.generic.expressions import const_int, int64, substitute
+from tir_schedules.generic.vector_math import ascending
 
 V, W = tirx.Var("v", "int64"), tirx.Var("w", "int64")
 DIVIDE = {"//": tirx.FloorDiv, "%": tirx.FloorMod}

@@ -29,9 +29,8 @@ from tests.tir_schedules.run_generic import (
 )
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.generic import schedule as generic
-from tir_schedules.generic.inline import merge_nests
-from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.fusion import merge_nests
+from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.generic.schedule import loops_as_written
 
 
@@ -53,7 +52,7 @@ def test_unknown_lengths(
     threads: int, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where neither items nor rows can be scheduled."""
-    others = ("_open_items", "open_rows")
+    others = ("open_items", "open_rows")
     rules = tuple(rule for rule in generic.RULES if rule.__name__ not in others)
     monkeypatch.setattr(generic, "RULES", rules)
     with caplog.at_level(logging.INFO, logger="tvm_hybrid"):

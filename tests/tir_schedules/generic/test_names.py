@@ -14,7 +14,7 @@ from tvm.tirx import ForKind
 from microkernels.vector.expressions import Expr
 from tests.tir_schedules.run_generic import random_array, run_guarded
 from tir_schedules.generic.expressions import int64
-from tir_schedules.generic.nest import names_in_memory
+from tir_schedules.generic.vector_math import names_in_memory
 
 
 def buffer(name: str, size: int = 8) -> tirx.Var:

@@ -19,11 +19,11 @@ from tests.guard import guarded
 from tests.tir_schedules.generic.test_open_reductions import function_of
 from tests.tir_schedules.run_generic import assembly
 from tir_schedules.core.emission import walk
-from tir_schedules.generic.dynamic.elements import open_elements, open_nests
+from tir_schedules.generic.dynamic_elements import open_elements, open_nests
 from tir_schedules.generic.expressions import calls_of, variables_of
 from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.reads import with_selects
 from tir_schedules.generic.schedule import schedule_generic
-from tir_schedules.generic.strided_reads import with_selects
 from tvm_hybrid.runtime.feeds import tensor_of
 
 N, M = (tirx.Var(name, "int64") for name in "nm")

@@ -13,7 +13,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic.rows import open_reductions
+from tir_schedules.generic.dynamic_blocks import open_reductions
 from tir_schedules.generic.nest import NotHandledError
 
 op = relax.op

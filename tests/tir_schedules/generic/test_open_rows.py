@@ -14,7 +14,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic.rows import open_rows
+from tir_schedules.generic.dynamic_blocks import open_rows
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.schedule import schedule_generic
 
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], tuple[Shape, ...]]] = {
         lambda x: op.permute_dims(x, (0, 3, 1, 2)),
         (IMAGES,),
     ),
-    "rows of three": ("generic_serial", op.tanh, ((BATCH, HALF, 3),)),
+    "rows of three": ("generic_injective", op.tanh, ((BATCH, HALF, 3),)),
 }
 
 
@@ -150,18 +150,6 @@ def test_which_schedule_runs(name: str) -> None:
     expected, body, shapes = CASES[name]
     machine = Machine("znver4", isa_named("avx512"))
     assert [schedule_generic(each, machine)[1] for each in functions(body, shapes)] == [expected]
-
-
-@pytest.mark.parametrize(
-    ("name", "unrolled"), [("side by side", True), ("columns of an image", False)]
-)
-def test_vectors_have_code_of_their_own_where_they_are_read_as_one(
-    name: str, unrolled: bool
-) -> None:
-    _, body, shapes = CASES[name]
-    (function,) = functions(body, shapes)
-    scheduled, _ = open_rows(function, Machine("znver4", isa_named("avx512")))
-    assert ("T.unroll" in scheduled.script()) == unrolled
 
 
 def test_known_sizes_are_not_its_business() -> None:

@@ -25,11 +25,11 @@ from tests.stand_ins import running
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tests.tir_schedules.generic.test_pool import EPSILON, POOLS, geometries, pooled
 from tests.tir_schedules.run_generic import ISAS, random_array, run_guarded
-from tir_schedules.generic.dynamic.elements import open_nests
-from tir_schedules.generic.dynamic.windows import windows_of
-from tir_schedules.generic.inline import merge_nests
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.dynamic_elements import open_nests
+from tir_schedules.generic.fusion import merge_nests
+from tir_schedules.generic.nest import read_program
 from tir_schedules.generic.schedule import schedule_generic
+from tir_schedules.generic.windows import windows_of
 
 op = relax.op
 N, HEIGHT, WIDTH = (tirx.Var(name, "int64") for name in ("n", "height", "width"))

@@ -15,8 +15,8 @@ from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
-from tir_schedules.generic.dynamic.elements import open_nests
-from tir_schedules.generic.sample_tables import with_sample_tables
+from tir_schedules.generic.dynamic_elements import open_nests
+from tir_schedules.generic.reads import with_sample_tables
 
 op = relax.op
 N, HEIGHT, WIDTH = (tirx.Var(name, "int64") for name in ("n", "height", "width"))

@@ -13,7 +13,7 @@ from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.whole_copy import whole_copy
+from tir_schedules.generic.schedule import whole_copy
 
 op = relax.op
 N, M = (tirx.Var(name, "int64") for name in "nm")

@@ -10,11 +10,11 @@ from tvm.script import tirx as T
 
 from tests.guard import guarded
 from tests.tir_schedules.run_generic import BEST, compiled, machine_for
-from tir_schedules.generic.inline import merge_nests
-from tir_schedules.generic.interleave import interleaving_of
+from tir_schedules.generic.fusion import merge_nests
 from tir_schedules.generic.loops import access_strides
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import read_program
 from tir_schedules.generic.schedule import schedule_generic
+from tir_schedules.generic.transpose import interleaving_of
 
 
 def result_of(

@@ -7,8 +7,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tir_schedules.generic.nest import Nest
-from tir_schedules.generic.read_program import read_program
+from tir_schedules.generic.nest import Nest, read_program
 
 Tensor = tuple[tuple[int, ...], str]
 

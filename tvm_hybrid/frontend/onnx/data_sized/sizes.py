@@ -17,7 +17,7 @@ from tvm.sym import Analyzer
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import substitute
-from tir_schedules.generic.whole_copy import WHOLE_COPY
+from tir_schedules.generic.schedule import WHOLE_COPY
 
 from ...expressions import (
     Expr,

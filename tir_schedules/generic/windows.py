@@ -24,9 +24,10 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from ..accumulators import over_reduced
-from ..elementwise import lanes_for
-from ..expressions import (
+from .accumulators import COMBINE, over_reduced
+from .conditions import Piece, conjunction, is_neutral, pieces
+from .elementwise import lanes_for
+from .expressions import (
     call_name,
     calls_of,
     const_int,
@@ -39,13 +40,11 @@ from ..expressions import (
     variables_beside_loads,
     variables_of,
 )
-from ..loops import sequence, store_statement, vectorized
-from ..nest import Axis, Nest, Store
-from ..padded_windows import conjunction, is_neutral
-from ..pieces import Piece, pieces
-from ..pool import accumulated, by_inverse, narrowed, widened
-from ..strided_reads import COMBINE, NOTHING_STAGED, stage
-from ..vector_math import lower_math
+from .loops import sequence, store_statement, vectorized
+from .nest import Axis, Nest, Store
+from .pool import accumulated, by_inverse, narrowed, widened
+from .reads import NOTHING_STAGED, stage
+from .vector_math import lower_math
 
 MOST_TAPS = 16
 """Elements of a row that are combined for one result, written out."""

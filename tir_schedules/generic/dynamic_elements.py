@@ -24,8 +24,15 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from ..elementwise import copied_row_lanes, far_lanes, far_rows, is_long, lanes_for
-from ..expressions import (
+from .conditions import Piece, pieces
+from .elementwise import (
+    copied_row_lanes,
+    far_lanes,
+    far_rows,
+    is_long,
+    lanes_for,
+)
+from .expressions import (
     calls_of,
     const_int,
     divisions_of,
@@ -35,11 +42,13 @@ from ..expressions import (
     strides_of,
     variables_of,
 )
-from ..inline import merge_nests
-from ..loops import (
+from .fusion import merge_nests
+from .loops import (
     COPIED_VECTORS,
+    View,
     flattened,
     has_copies,
+    loop_of_elements,
     numbers_used,
     parameter_views,
     sequence,
@@ -49,12 +58,8 @@ from ..loops import (
     with_copies,
     with_statements,
 )
-from ..nest import Axis, Nest, NotHandledError, Program, Store, analyzer_for
-from ..pieces import Piece, pieces
-from ..read_program import read_program
-from ..sample_tables import with_sample_tables
-from ..strided_reads import STEPS, stage, with_selects
-from .vectors import loop_of_elements
+from .nest import Axis, Nest, NotHandledError, Program, Store, analyzer_for, read_program
+from .reads import STEPS, stage, with_sample_tables, with_selects
 
 MOST_PIECES = 16
 """Loops that one nest may be cut into."""
@@ -63,7 +68,7 @@ FEW = 4
 """Elements of a period that are written out, so that LLVM stores them as one vector."""
 
 SHORT = 16
-"""Elements of a piece that is not worth a loop over periods."""
+"""Elements of a piece that is not worth a loop over periods, or a division."""
 
 Most = Mapping[tirx.Var, int]
 """How many pieces an axis may be cut into; others are not cut."""
@@ -77,20 +82,32 @@ def open_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
     NotHandledError
         If all sizes are known, it reduces, or all rows are of known size and the same in kind.
     """
-    program = with_sample_tables(open_nests(func))
-    if not program.nests or any(nest.reduce for nest in program.nests):
-        raise NotHandledError("it is more than elements")
+    program = program_of_elements(func)
     if not any(map(_gains, program.nests)):
         raise NotHandledError("its rows are of known size")
-    views, statements = parameter_views(func)
-    for buffer in program.temporaries:
-        views[buffer] = temporary_view(buffer)
-        if any(store.buffer.same_as(buffer) for nest in program.nests for store in nest.stores):
-            statements.append(tirx.AllocBuffer(views[buffer].flat))
+    views, statements = views_of(program)
     statements += [
         element_loops(flattened(with_selects(nest), views), machine) for nest in program.nests
     ]
     return with_statements(func, statements), "generic_injective"
+
+
+def program_of_elements(func: tirx.PrimFunc) -> Program:
+    program = with_sample_tables(open_nests(func))
+    if not program.nests or any(nest.reduce for nest in program.nests):
+        raise NotHandledError("it is more than elements")
+    return program
+
+
+def views_of(program: Program) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
+    """Flat views of all buffers of a program; declarations, and allocations of those it writes."""
+    views, statements = parameter_views(program.func)
+    written = {store.buffer for nest in program.nests for store in nest.results}
+    for buffer in program.temporaries:
+        views[buffer] = temporary_view(buffer)
+        if buffer in written:
+            statements.append(tirx.AllocBuffer(views[buffer].flat))
+    return views, statements
 
 
 def _gains(nest: Nest) -> bool:
@@ -413,10 +430,11 @@ def open_nests(func: tirx.PrimFunc) -> Program:
         If all sizes are known, or the function is not a list of plain blocks.
     """
     require_open(func)
-    return merge_nests(read_program(func, _size))
+    return merge_nests(read_program(func, open_size))
 
 
-def _size(extent: Any) -> int:
+def open_size(extent: Any) -> int:
+    """An extent, or a usual size in place of one that is known at run time only."""
     known = const_int(extent)
     return SAMPLE if known is None else known
 
