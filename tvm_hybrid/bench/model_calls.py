@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from tvm import IRModule
 
 from microkernels.machines.machine import Machine
-from tir_schedules.program.cycles import FAR, NEAR, SHARED
-from tir_schedules.program.time import Origin
-from tir_schedules.program.traffic import ALL, Part
+from tvm_hybrid.bench.kernel_times.time import FAR, NEAR, SHARED, Origin
+from tvm_hybrid.bench.kernel_times.traffic import ALL, Part
 
 from ..explain.program_graph import WEIGHT, named_graph
 

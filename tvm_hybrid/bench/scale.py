@@ -1,7 +1,7 @@
 """Predicts how a model's time falls with threads; nothing is compiled to code, and nothing is run.
 
-For every number of threads the model is lowered as for a real run. `tir_schedules.program` reads
-its kernels and estimates their time on the machine's description.
+For every number of threads the model is lowered as for a real run. `kernel_times` reads its kernels
+and estimates their time on the machine's description.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
-from tir_schedules.program.cycles import KernelTime
-from tir_schedules.program.read import read
-from tir_schedules.program.time import kernel_time
+from tvm_hybrid.bench.kernel_times.read import read
+from tvm_hybrid.bench.kernel_times.time import KernelTime, kernel_time
 
 from ..executable.executable import Executable
 from ..frontend.model_input import import_model

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 Environment = Mapping[int, int]
 
@@ -129,6 +130,8 @@ def _order(term: tuple[Atom, int]) -> tuple[int, int]:
 
 def apply(name: str, *operands: Index) -> Index:
     """An operation on integers, kept linear where it is."""
+    if name in ("+", "-"):
+        return operands[0].plus(operands[1], 1 if name == "+" else -1)
     if not any(each.terms for each in operands):
         return Index(OPERATIONS[name](*(each.constant for each in operands)))
     if name == "*":
@@ -152,3 +155,114 @@ def apply(name: str, *operands: Index) -> Index:
     if name == "select" and operands[1] == operands[2]:
         return operands[1]
     return Index(0, ((Operation(name, operands), 1),))
+
+
+def key(node: Any) -> int:
+    """What tells one node from another."""
+    return int(node.__chandle__())
+
+
+# TIR's binary operations on integers, and ours.
+_INTEGERS = {
+    "Add": "+",
+    "Sub": "-",
+    "Mul": "*",
+    "FloorDiv": "//",
+    "FloorMod": "%",
+    "Div": "//",
+    "Mod": "%",
+    "Min": "min",
+    "Max": "max",
+    "LT": "<",
+    "LE": "<=",
+    "EQ": "==",
+    "NE": "!=",
+    "And": "and",
+    "Or": "or",
+}
+_CALLS = {
+    "tirx.if_then_else": "select",
+    "tirx.bitwise_and": "&",
+    "tirx.bitwise_or": "|",
+    "tirx.bitwise_xor": "^",
+    "tirx.shift_left": "<<",
+    "tirx.shift_right": ">>",
+}
+
+
+class Integers:
+    """What is known of the integers of a function while it is read.
+
+    Parameters
+    ----------
+    of_data : callable
+        Called with an expression that depends on data, wherever an index is needed.
+    """
+
+    def __init__(self, of_data: Callable[[Any], object]) -> None:
+        self.known: dict[int, Index] = {}
+        self.of_data = of_data
+
+    def ramp(self, node: Any) -> tuple[Index, int] | None:
+        """The first lane of consecutive indices and the distance of lanes, if it is fixed."""
+        kind = type(node).__name__
+        if kind == "Ramp":
+            start, step = self.index(node.base), self.index(node.stride)
+            return None if step.terms else (start, step.constant)
+        if kind == "Broadcast":
+            return self.index(node.value), 0
+        if kind == "Cast":
+            return self.ramp(node.value)
+        if kind in ("Add", "Sub", "Mul"):
+            a, b = self.ramp(node.a), self.ramp(node.b)
+            if a is None or b is None:
+                return None
+            if kind == "Mul":
+                vector, factor = (a, b) if b[1] == 0 else (b, a)
+                if factor[1] or factor[0].terms:
+                    return None
+                times = factor[0].constant
+                return vector[0].times(times), vector[1] * times
+            sign = 1 if kind == "Add" else -1
+            return a[0].plus(b[0], sign), a[1] + sign * b[1]
+        return None
+
+    def index(self, node: Any) -> Index:
+        """An index; unknown if it depends on data."""
+        found = self.find(node)
+        if found is not None:
+            return found
+        self.of_data(node)
+        return UNKNOWN
+
+    def find(self, node: Any) -> Index | None:
+        """An index, or None if it depends on data or is no integer."""
+        kind = type(node).__name__
+        if kind == "IntImm":
+            return Index(int(node.value))
+        if kind == "Var":
+            return self.known.get(key(node))
+        if kind in ("FloatImm", "TensorLoad", "Broadcast", "Ramp", "StringImm"):
+            return None
+        dtype = node.ty.dtype if hasattr(node.ty, "dtype") else None
+        if dtype is None or int(dtype.lanes) > 1 or str(dtype).startswith(("float", "bfloat")):
+            return None
+        if kind in _INTEGERS:
+            return self._apply(_INTEGERS[kind], node.a, node.b)
+        if kind in ("GT", "GE"):
+            return self._apply("<" if kind == "GT" else "<=", node.b, node.a)
+        if kind == "Not":
+            return self._apply("not", node.a)
+        if kind == "Cast":
+            return self.find(node.value)
+        if kind == "Select":
+            return self._apply("select", node.condition, node.true_value, node.false_value)
+        name = str(getattr(node.op, "name", "")) if kind == "Call" else ""
+        if name == "tirx.likely":
+            return self.find(node.args[0])
+        return self._apply(_CALLS[name], *node.args) if name in _CALLS else None
+
+    def _apply(self, operation: str, *nodes: Any) -> Index | None:
+        parts = [self.find(node) for node in nodes]
+        known = [part for part in parts if part is not None]
+        return apply(operation, *known) if len(known) == len(parts) else None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.tir_schedules.cost.test_nests import matmul
-from tests.tir_schedules.program.small_kernels import built, machine, program_of, sums
+from tests.tvm_hybrid.bench.kernel_times.small_kernels import built, machine, program_of, sums
 from tir_schedules.core.template import template_for
-from tir_schedules.program.cycles import FAR, NEAR, SHARED
-from tir_schedules.program.index import Index
-from tir_schedules.program.nodes import Memory
-from tir_schedules.program.time import Origin, kernel_time
-from tir_schedules.program.traffic import ALL, ROWS, Part, Pattern, parts_of
+from tvm_hybrid.bench.kernel_times.index import Index
+from tvm_hybrid.bench.kernel_times.nodes import Memory
+from tvm_hybrid.bench.kernel_times.time import FAR, NEAR, SHARED, Origin, kernel_time
+from tvm_hybrid.bench.kernel_times.traffic import ALL, ROWS, Part, Pattern, parts_of
 
 
 def test_named_parts_are_the_time() -> None:

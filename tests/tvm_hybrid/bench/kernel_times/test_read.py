@@ -8,7 +8,7 @@ import pytest
 from tests.tir_schedules.attention_regions import Attention
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.cost.test_nests import matmul
-from tests.tir_schedules.program.small_kernels import (
+from tests.tvm_hybrid.bench.kernel_times.small_kernels import (
     built,
     machine,
     program_of,
@@ -17,9 +17,8 @@ from tests.tir_schedules.program.small_kernels import (
     triangle,
 )
 from tir_schedules.core.template import template_for
-from tir_schedules.program.cycles import Cycles
-from tir_schedules.program.nodes import Loop, Program
-from tir_schedules.program.time import kernel_time
+from tvm_hybrid.bench.kernel_times.nodes import Loop, Program
+from tvm_hybrid.bench.kernel_times.time import Cycles, kernel_time
 
 
 def counts(program: Program) -> dict[str, int]:

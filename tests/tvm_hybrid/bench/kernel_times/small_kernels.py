@@ -15,8 +15,8 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.emission import kernel_function, task_loop
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.program.nodes import Program
-from tir_schedules.program.read import read
+from tvm_hybrid.bench.kernel_times.nodes import Program
+from tvm_hybrid.bench.kernel_times.read import read
 
 LANES = 16
 

@@ -6,15 +6,18 @@ computed in the innermost loop on which it depends. A product that is added is o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
 from tvm.target import Target
 
-from .cycles import registers_of
 from .expressions import Expressions
-from .index import Index
-from .nodes import Body, Branch, Loop, Program, Scope, key, lowered
+from .index import Index, key
+from .nodes import Body, Branch, Loop, Program, Scope, base_of, intrinsic, is_constant, lowered
 
 
 def read(function: tirx.PrimFunc, target: Target, vector_bits: int, name: str = "") -> Program:
@@ -83,7 +86,7 @@ class _Reader:
         number, self.loops = self.loops, self.loops + 1
         parallel = int(node.kind) == int(tirx.ForKind.PARALLEL)
         extent = self.integers.index(node.extent)
-        stored = self.arrays.stored_in(node.body)
+        stored = stored_in(self.arrays.name_of, node.body)
         loop = Loop(number, extent, parallel, Body(), self.arrays.are_new(stored))
         self.scopes.inner.body.children.append(loop)
         start = self.integers.index(node.min)
@@ -111,7 +114,7 @@ class _Reader:
             self._statement(case)
             self.arrays.held = kept
             self.scopes.stack.pop()
-            self.arrays.forget(self.arrays.stored_in(case), self.scopes.loop())
+            self.arrays.forget(stored_in(self.arrays.name_of, case), self.scopes.loop())
 
     def _on_BufferStore(self, node: tirx.BufferStore) -> None:
         value = self.expressions.value(node.value)
@@ -120,3 +123,63 @@ class _Reader:
 
     def _on_While(self, node: tirx.While) -> None:
         self._statement(node.body)
+
+
+_ADDRESSES = ("tirx.masked_load", "tirx.masked_store", "tirx.address_of", "tirx.buffer_data")
+
+
+def registers_of(body: Any) -> set[Any]:
+    """Arrays of its own that a kernel reads and writes at constant places only."""
+    own: set[Any] = set()
+    moving: set[Any] = set()
+
+    def allocated(node: tirx.AllocBuffer) -> None:
+        own.add(key(node.buffer))
+
+    def stored(node: tirx.BufferStore) -> None:
+        if not all(is_constant(i) for i in node.indices):
+            moving.add(key(node.buffer))
+
+    def loaded(node: Any) -> None:
+        if not all(is_constant(i) for i in node.indices):
+            moving.add(key(node.source))
+
+    def called(node: Any) -> None:
+        if getattr(node.op, "name", "") in _ADDRESSES:
+            argument = node.args[0]
+            moving.add(key(getattr(argument, "source", argument)))
+
+    def declared(node: tirx.DeclBuffer) -> None:
+        moving.add(key(base_of(node)))
+
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.AllocBuffer, allocated),
+            (tirx.BufferStore, stored),
+            (TensorLoad, loaded),
+            (Call, called),
+            (tirx.DeclBuffer, declared),
+        ],
+    )
+    return own - moving
+
+
+def stored_in(name: Callable[[Any], Any], body: Any) -> frozenset[Any]:
+    """What the arrays are called that a statement writes."""
+    found = set()
+
+    def stored(node: tirx.BufferStore) -> None:
+        found.add(name(node.buffer))
+
+    def called(node: Any) -> None:
+        function = getattr(node.op, "name", "")
+        if function == "tirx.masked_store":
+            found.add(name(node.args[0]))
+        elif function == "tirx.call_llvm_intrin" and "store" in intrinsic(node):
+            for argument in node.args:
+                if getattr(getattr(argument, "op", None), "name", "") == "tirx.address_of":
+                    found.add(name(argument.args[0].source))
+
+    tvm_ffi.structural_walk(body, [(tirx.BufferStore, stored), (Call, called)])
+    return frozenset(found)

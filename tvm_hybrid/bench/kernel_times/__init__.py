@@ -1,4 +1,4 @@
-"""Program: what a kernel does, read off its TIR: instructions, loops, bytes, and their time.
+"""Times of kernels predicted from their TIR: instructions, loops, bytes.
 
 In: any PrimFunc, whoever wrote it. Out: the busiest thread's cycles and its bytes at every level of
 the memory. Nothing is compiled or run.

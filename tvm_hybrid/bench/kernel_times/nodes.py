@@ -285,11 +285,6 @@ def lowered(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     return module["kernel"]
 
 
-def key(node: Any) -> int:
-    """What tells one node from another."""
-    return int(node.__chandle__())
-
-
 def base_of(node: tirx.DeclBuffer) -> Any:
     """The array that a view shows."""
     data: Any = node.data

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tir_schedules.program.small_kernels import machine, program_of, sums
-from tir_schedules.program.cycles import Cycles, Pace
-from tir_schedules.program.nodes import Loop
+from tests.tvm_hybrid.bench.kernel_times.small_kernels import machine, program_of, sums
+from tvm_hybrid.bench.kernel_times.nodes import Loop
+from tvm_hybrid.bench.kernel_times.time import Cycles, Pace
 
 ROWS = 64
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
 
-from .cycles import stored_in
-from .index import UNKNOWN, Index, apply
+from .index import UNKNOWN, Index, Integers, key
 from .nodes import (
     LIBRARY,
     Access,
@@ -18,13 +16,20 @@ from .nodes import (
     Value,
     base_of,
     intrinsic,
-    key,
     kind_of,
     size_of,
 )
 
 # Calls that cost nothing, or what their first argument costs.
 _FREE = ("tirx.likely", "tirx.reinterpret", "tirx.buffer_data")
+
+# Expressions that take an instruction for each vector, and their operands.
+_VECTORS = {
+    "Select": ("condition", "true_value", "false_value"),
+    "Cast": ("value",),
+    "Not": ("a",),
+    "BitwiseNot": ("a",),
+}
 
 
 class Expressions:
@@ -68,14 +73,18 @@ class Expressions:
         if method is not None:
             result: Value = method(node)
             return result
+        if kind in _VECTORS:
+            operands = [self.value(getattr(node, each)) for each in _VECTORS[kind]]
+            dtype = (node.a if kind == "Not" else node).ty.dtype
+            return self._computed(kind, operands, "vector", dtype)
         index = self.integers.find(node)
         if index is not None:
             return self._of_index(index)
+        if kind in ("Add", "Sub"):
+            return self._sum(node, kind)
         if hasattr(node, "a"):
             operands = [self.value(each) for each in (node.a, node.b)]
-            dtype = node.ty.dtype
-            if str(dtype).startswith("bool"):
-                dtype = node.a.ty.dtype
+            dtype = (node.a if str(node.ty.dtype).startswith("bool") else node).ty.dtype
             divides = kind in ("Div", "FloorDiv", "FloorMod", "Mod") and not operands[1].constant
             return self._computed(kind, operands, "divide" if divides else "vector", dtype)
         raise NotImplementedError(f"no meaning of {kind}")
@@ -135,14 +144,6 @@ class Expressions:
         operands = [self.value(node.a), self.value(node.b)]
         return self._computed(name, operands, "vector", node.ty.dtype)
 
-    def _value_Add(self, node: Any) -> Value:
-        index = self.integers.find(node)
-        return self._of_index(index) if index is not None else self._sum(node, "Add")
-
-    def _value_Sub(self, node: Any) -> Value:
-        index = self.integers.find(node)
-        return self._of_index(index) if index is not None else self._sum(node, "Sub")
-
     def _value_TensorLoad(self, node: Any) -> Value:
         return self.arrays.load(node.source, node.indices[0], node.ty.dtype)
 
@@ -159,17 +160,6 @@ class Expressions:
     def _value_Ramp(self, node: Any) -> Value:
         value = self.value(node.base)
         return self._computed("ramp", [value], "" if value.constant else "vector", node.ty.dtype)
-
-    def _value_Select(self, node: Any) -> Value:
-        parts = [self.value(e) for e in (node.condition, node.true_value, node.false_value)]
-        return self._computed("select", parts, "vector", node.ty.dtype)
-
-    def _value_Cast(self, node: Any) -> Value:
-        value = self.value(node.value)
-        return self._computed("cast", [value], "vector", node.ty.dtype)
-
-    def _value_Not(self, node: Any) -> Value:
-        return self._computed("not", [self.value(node.a)], "vector", node.a.ty.dtype)
 
     def _value_Shuffle(self, node: Any) -> Value:
         parts = [self.value(each) for each in node.vectors]
@@ -281,11 +271,7 @@ class Arrays:
         if found is not None:
             self._memories[key(node.buffer)] = found
 
-    def stored_in(self, body: Any) -> frozenset[Any]:
-        """The arrays that a statement writes."""
-        return stored_in(body, self._name)
-
-    def _name(self, buffer: Any) -> Any:
+    def name_of(self, buffer: Any) -> Any:
         """One for an array and all its views."""
         memory = self._memories.get(key(buffer))
         return memory if memory is not None else key(buffer)
@@ -304,7 +290,7 @@ class Arrays:
 
     def store(self, buffer: Any, index: Any, value: Value, dtype: Any) -> None:
         """Writes a value."""
-        memory = self._name(buffer)
+        memory = self.name_of(buffer)
         if key(buffer) in self.registers:
             self.held[(memory, self._place(index), int(dtype.lanes))] = value
             return
@@ -318,7 +304,7 @@ class Arrays:
 
     def load(self, buffer: Any, index: Any, dtype: Any, kind: str = "load") -> Value:
         """Reads a value; once, if nothing was written since."""
-        memory = self._name(buffer)
+        memory = self.name_of(buffer)
         if key(buffer) in self.registers:
             slot = (memory, self._place(index), int(dtype.lanes))
             if slot not in self.held:
@@ -384,122 +370,3 @@ class Arrays:
 
     def _vectors(self, dtype: Any) -> int:
         return vectors_of(dtype, self.vector_bits)
-
-
-# TIR's binary operations on integers, and ours.
-_INTEGERS = {
-    "FloorDiv": "//",
-    "FloorMod": "%",
-    "Div": "//",
-    "Mod": "%",
-    "Min": "min",
-    "Max": "max",
-    "LT": "<",
-    "LE": "<=",
-    "EQ": "==",
-    "NE": "!=",
-    "And": "and",
-    "Or": "or",
-}
-_BITS = {
-    "tirx.bitwise_and": "&",
-    "tirx.bitwise_or": "|",
-    "tirx.bitwise_xor": "^",
-    "tirx.shift_left": "<<",
-    "tirx.shift_right": ">>",
-}
-
-
-class Integers:
-    """What is known of the integers of a function while it is read.
-
-    Parameters
-    ----------
-    of_data : callable
-        Called with an expression that depends on data, wherever an index is needed.
-    """
-
-    def __init__(self, of_data: Callable[[Any], object]) -> None:
-        self.known: dict[int, Index] = {}
-        self.of_data = of_data
-
-    def ramp(self, node: Any) -> tuple[Index, int] | None:
-        """The first lane of consecutive indices and the distance of lanes, if it is fixed."""
-        kind = type(node).__name__
-        if kind == "Ramp":
-            start, step = self.index(node.base), self.index(node.stride)
-            return None if step.terms else (start, step.constant)
-        if kind == "Broadcast":
-            return self.index(node.value), 0
-        if kind == "Cast":
-            return self.ramp(node.value)
-        if kind in ("Add", "Sub", "Mul"):
-            a, b = self.ramp(node.a), self.ramp(node.b)
-            if a is None or b is None:
-                return None
-            if kind == "Mul":
-                vector, factor = (a, b) if b[1] == 0 else (b, a)
-                if factor[1] or factor[0].terms:
-                    return None
-                times = factor[0].constant
-                return vector[0].times(times), vector[1] * times
-            sign = 1 if kind == "Add" else -1
-            return a[0].plus(b[0], sign), a[1] + sign * b[1]
-        return None
-
-    def index(self, node: Any) -> Index:
-        """An index; unknown if it depends on data."""
-        found = self.find(node)
-        if found is not None:
-            return found
-        self.of_data(node)
-        return UNKNOWN
-
-    def find(self, node: Any) -> Index | None:
-        """An index, or None if it depends on data or is no integer."""
-        kind = type(node).__name__
-        if kind == "IntImm":
-            return Index(int(node.value))
-        if kind == "Var":
-            return self.known.get(key(node))
-        if kind in ("FloatImm", "TensorLoad", "Broadcast", "Ramp", "StringImm"):
-            return None
-        dtype = node.ty.dtype if hasattr(node.ty, "dtype") else None
-        if dtype is None or int(dtype.lanes) > 1 or str(dtype).startswith(("float", "bfloat")):
-            return None
-        if kind in ("Add", "Sub", "Mul") or kind in _INTEGERS:
-            a, b = self.find(node.a), self.find(node.b)
-            if a is None or b is None:
-                return None
-            if kind == "Add":
-                return a.plus(b)
-            if kind == "Sub":
-                return a.plus(b, -1)
-            return apply("*" if kind == "Mul" else _INTEGERS[kind], a, b)
-        if kind in ("GT", "GE"):
-            a, b = self.find(node.a), self.find(node.b)
-            return None if a is None or b is None else apply("<" if kind == "GT" else "<=", b, a)
-        if kind == "Not":
-            a = self.find(node.a)
-            return None if a is None else apply("not", a)
-        if kind == "Cast":
-            return self.find(node.value)
-        if kind == "Select":
-            return self._apply("select", node.condition, node.true_value, node.false_value)
-        if kind == "Call":
-            name = str(getattr(node.op, "name", ""))
-            if name == "tirx.likely":
-                return self.find(node.args[0])
-            if name == "tirx.if_then_else":
-                operation = "select"
-            elif name in _BITS:
-                operation = _BITS[name]
-            else:
-                return None
-            return self._apply(operation, *node.args)
-        return None
-
-    def _apply(self, operation: str, *nodes: Any) -> Index | None:
-        parts = [self.find(node) for node in nodes]
-        known = [part for part in parts if part is not None]
-        return apply(operation, *known) if len(known) == len(parts) else None

@@ -8,10 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tir_schedules.program.small_kernels import program_of, sums
-from tir_schedules.program.index import Index, apply
-from tir_schedules.program.nodes import Access, Body, Loop, Memory, Work
-from tir_schedules.program.traffic import LINE, Traffic, dimensions_of, footprint, patterns_of
+from tests.tvm_hybrid.bench.kernel_times.small_kernels import program_of, sums
+from tvm_hybrid.bench.kernel_times.index import Index, apply
+from tvm_hybrid.bench.kernel_times.nodes import Access, Body, Loop, Memory, Work
+from tvm_hybrid.bench.kernel_times.traffic import (
+    LINE,
+    Traffic,
+    dimensions_of,
+    footprint,
+    patterns_of,
+)
 
 X = Memory("x", 0, 1 << 20)
 Y = Memory("y", 1, 1 << 20)
