@@ -55,6 +55,7 @@ from .loops import (
     store_statement,
     temporary_view,
     vectorized,
+    vectors_and_rest,
     with_copies,
     with_statements,
 )
@@ -207,19 +208,14 @@ def _near_or_far(nest: Nest, axis: Axis, body: tirx.Stmt, machine: Machine) -> t
     lanes, least = far_lanes(nest, steps, machine)
     if not lanes or written != {1}:
         return near
-    vector = open_axis("vector", tirx.floordiv(axis.stated, int64(lanes)))
-    rest = open_axis("rest", axis.stated - vector.stated * int64(lanes))
-    first, last = vector.var * int64(lanes), vector.stated * int64(lanes)
-    vectors = vectorized(
-        lanes, lambda lane: store_statement(nest, nest.stores, {axis.var: first + lane})
-    )
-    single = store_statement(nest, nest.stores, {axis.var: last + rest.var})
-    far = sequence(
-        [
-            tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, vectors),
-            tirx.For(rest.var, int64(0), rest.stated, ForKind.SERIAL, single),
-        ]
-    )
+
+    def single(at: Expr) -> tirx.Stmt:
+        return store_statement(nest, nest.stores, {axis.var: at})
+
+    def wide(first: Expr) -> tirx.Stmt:
+        return vectorized(lanes, lambda lane: single(first + lane))
+
+    far = vectors_and_rest(int64(0), axis.stated, lanes, wide, single)
     return tirx.IfThenElse(axis.stated >= int64(least), far, near)
 
 

@@ -432,20 +432,33 @@ def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int)
     """A serial loop, in vectors where that takes more than LLVM."""
     if not _branches(body):
         return tirx.For(place, int64(0), extent, ForKind.SERIAL, body)
-    vectors = tirx.FloorDiv(extent, int64(lanes))
-    vector, lane = Axis.new(1, "vector"), Axis.new(lanes, "lane")
-    allocated, wide = _widened(body, lanes, lane.var)
-    wide = substitute(wide, {place: vector.var * int64(lanes) + lane.var})
-    inner = without_repeats(tirx.For(lane.var, int64(0), int64(lanes), ForKind.VECTORIZED, wide))
-    whole = sequence([*allocated, inner])
-    rest, last = Axis.new(1, "rest"), vectors * int64(lanes)
-    single = substitute(body, {place: last + rest.var})
-    return sequence(
-        [
-            tirx.For(vector.var, int64(0), vectors, ForKind.SERIAL, whole),
-            tirx.For(rest.var, int64(0), extent - last, ForKind.SERIAL, single),
-        ]
-    )
+    lane = Axis.new(lanes, "lane")
+    allocated, filled = _widened(body, lanes, lane.var)
+
+    def wide(first: Expr) -> tirx.Stmt:
+        inner = substitute(filled, {place: first + lane.var})
+        loop = tirx.For(lane.var, int64(0), int64(lanes), ForKind.VECTORIZED, inner)
+        return sequence([*allocated, without_repeats(loop)])
+
+    return vectors_and_rest(int64(0), extent, lanes, wide, lambda at: substitute(body, {place: at}))
+
+
+def vectors_and_rest(
+    start: Expr,
+    extent: Expr,
+    lanes: int,
+    wide: Callable[[Expr], tirx.Stmt],
+    single: Callable[[Expr], tirx.Stmt],
+) -> tirx.Stmt:
+    """A loop over whole vectors, by their first elements, and a loop over the elements behind."""
+    vector, rest = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
+    whole = tirx.floordiv(extent, int64(lanes))
+    last = whole * int64(lanes)
+    loops = [
+        tirx.For(vector, int64(0), whole, ForKind.SERIAL, wide(start + vector * int64(lanes))),
+        tirx.For(rest, int64(0), extent - last, ForKind.SERIAL, single(start + last + rest)),
+    ]
+    return sequence(loops)
 
 
 def _branches(body: tirx.Stmt) -> bool:

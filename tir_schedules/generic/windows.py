@@ -40,7 +40,7 @@ from .expressions import (
     variables_beside_loads,
     variables_of,
 )
-from .loops import sequence, store_statement, vectorized
+from .loops import sequence, store_statement, vectorized, vectors_and_rest
 from .nest import Axis, Nest, Store
 from .pool import accumulated, by_inverse, narrowed, widened
 from .reads import NOTHING_STAGED, stage
@@ -432,12 +432,13 @@ class _Writer:
         def some(first: Expr, width: int) -> tirx.Stmt:
             return vectorized(width, lambda lane: at(first + lane))
 
-        lanes, size = int64(self.lanes), _size_of(piece)
-        whole = tirx.floordiv(size, lanes)
-        vector, rest = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
-        wide = some(piece.first + vector * lanes, self.lanes)
-        single = some(piece.first + whole * lanes + rest, 1)
-        return sequence([_over(vector, whole, wide), _over(rest, size - whole * lanes, single)])
+        return vectors_and_rest(
+            piece.first,
+            _size_of(piece),
+            self.lanes,
+            lambda first: some(first, self.lanes),
+            lambda first: some(first, 1),
+        )
 
     def _in_vectors(self, piece: Piece, some: Callable[[Expr, int], tirx.Stmt]) -> tirx.Stmt:
         """Does something, which may happen twice, at each place of a piece.
