@@ -23,7 +23,7 @@ import numpy as np
 
 import tvm_hybrid
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
-from tvm_hybrid.session.node_arg import NodeArg
+from tvm_hybrid.session.onnxruntime_api.model_surface import NodeArg
 
 TURNS = 5
 STEPS, WARM = 20, 3  # of a turn; the first ones are not counted

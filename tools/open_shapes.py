@@ -25,7 +25,7 @@ import tvm_hybrid
 from tvm_hybrid.bench.peers.contestants import OpenVino
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.report.timing import time_calls
-from tvm_hybrid.session.node_arg import NodeArg
+from tvm_hybrid.session.onnxruntime_api.model_surface import NodeArg
 
 TURNS = 7
 FEW_TURNS = 3  # of calls that take long

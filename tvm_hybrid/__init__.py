@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from .quantization import quantize
     from .session.inference_session import InferenceSession
     from .session.io_binding import IOBinding
-    from .session.node_arg import NodeArg
-    from .session.onnxruntime_api.model_surface import ModelMetadata
+    from .session.onnxruntime_api.model_surface import ModelMetadata, NodeArg
     from .session.onnxruntime_api.ort_value import OrtValue
     from .session.onnxruntime_api.run_options import RunOptions
     from .session.onnxruntime_api.session_options import (
@@ -103,7 +102,7 @@ _HOMES = {
     "IOBinding": "session.io_binding",
     "InferenceSession": "session.inference_session",
     "ModelMetadata": "session.onnxruntime_api.model_surface",
-    "NodeArg": "session.node_arg",
+    "NodeArg": "session.onnxruntime_api.model_surface",
     "OrtValue": "session.onnxruntime_api.ort_value",
     "RunOptions": "session.onnxruntime_api.run_options",
     "SessionOptions": "session.onnxruntime_api.session_options",

@@ -114,4 +114,7 @@ def _compare(folder: Path, levels: list[str], name: str) -> Found:
 
 
 if __name__ == "__main__":
-    main()
+    # Processes that are spawned do not find what lies in a package's `__main__` itself.
+    from tools.kernel_snapshot.__main__ import main as found_by_name
+
+    found_by_name()

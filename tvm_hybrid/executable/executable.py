@@ -22,7 +22,6 @@ from relay_passes.ir.entries import (
     BITS_ENTRY,
     INTO_ENTRY,
     MAIN,
-    RELEASE_ENTRY,
     SHAPES_ENTRY,
     WEIGHTS_ENTRY,
     weights_in,
@@ -55,7 +54,7 @@ from ..runtime.tensors import (
 )
 from ..runtime.thread_pool.native import note_user
 from ..runtime.threads import current, use_setting
-from .machine_code import MachineCode, description, report_fallback, takes_fallback
+from .machine_code import MachineCode, description, releasing, report_fallback, takes_fallback
 
 if TYPE_CHECKING:
     from ..explain.program_facts import SingleKernel
@@ -187,14 +186,14 @@ class Executable:
         try:
             main = self._local.main
         except AttributeError:
-            main = self._local.main = _releasing(self.for_host().new_machine(), MAIN)
+            main = self._local.main = releasing(self.for_host().new_machine(), MAIN)
         if self._parallel and current.setting is not self.setting:
             use_setting(self.setting)
         return main
 
     def numpy_main(self) -> Any:
         """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
-        return _releasing(self.new_machine(), BITS_ENTRY if self.has_bfloat16 else MAIN)
+        return releasing(self.new_machine(), BITS_ENTRY if self.has_bfloat16 else MAIN)
 
     def into_entries(self) -> tuple[Any, Any]:
         """Functions of a machine of their own, of a program that has `manifest.bound_outputs`.
@@ -494,18 +493,3 @@ class Executable:
         values = "".join(f", {value}" for value in self.values)
         cpu, threads = self.manifest.cpu, self.num_threads
         return f"Executable(({inputs}) -> ({outputs}), {cpu}, {threads}T{values})"
-
-
-def _releasing(machine: Any, name: str) -> Any:
-    """A function of a machine, which keeps none of its results where these are large."""
-    function = machine[name]
-    if not machine.module.implements_function(RELEASE_ENTRY):
-        return function
-    release = machine[RELEASE_ENTRY]
-
-    def run(*inputs: Any) -> Any:
-        results = function(*inputs)
-        release()
-        return results
-
-    return run

@@ -21,6 +21,7 @@ from microkernels.base.logs import logger
 from microkernels.base.memory import return_what_compiling_took
 from microkernels.base.tvm_compat.runtime import open_library
 from microkernels.isa import LADDER, Isa, target_isa
+from relay_passes.ir.entries import RELEASE_ENTRY
 from relay_passes.ir.stages import announce_machine_code, emit_machine_code
 
 from ..library.manifest import Manifest
@@ -197,6 +198,21 @@ class MachineCode:
         self.make()
         with self._lock:  # initialisation writes to the code that the machines share
             return relax.VirtualMachine(self._module, tvm.cpu())
+
+
+def releasing(machine: Any, name: str) -> Any:
+    """A function of a machine, which keeps none of its results where these are large."""
+    function = machine[name]
+    if not machine.module.implements_function(RELEASE_ENTRY):
+        return function
+    release = machine[RELEASE_ENTRY]
+
+    def run(*inputs: Any) -> Any:
+        results = function(*inputs)
+        release()
+        return results
+
+    return run
 
 
 def _install_pool(threads: int) -> None:

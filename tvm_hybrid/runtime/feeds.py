@@ -96,6 +96,24 @@ def named_feeds(feeds: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: feeds[name] for name in names}
 
 
+def output_places(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
+    """The places of outputs that are asked for; of all, if none is.
+
+    Raises
+    ------
+    FeedError
+        If there is no such output, or one is asked for twice.
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        known = ", ".join(map(repr, places))
+        raise FeedError(f"output names must be a list, not {names!r}; there are {known}")
+    for name in names:
+        check_output(name, list(places))
+    if len(set(names)) != len(names):
+        raise FeedError(f"an output is asked for twice: {list(names)}")
+    return [places[name] for name in names or places]
+
+
 def check_output(name: object, names: Sequence[str]) -> None:
     """Refuses, by FeedError, the name of an output that the model does not have."""
     if name not in names:

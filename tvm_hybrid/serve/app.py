@@ -24,7 +24,7 @@ from microkernels.base.logs import logger
 
 from ..runtime.feeds import check_output, named_feeds, to_array
 from ..runtime.tensors import OpenTensorInfo, numpy_dtype
-from ..session.node_arg import NodeArg
+from ..session.onnxruntime_api.model_surface import NodeArg
 from ..version_check import __version__
 
 if TYPE_CHECKING:

@@ -17,15 +17,14 @@ from microkernels.base.errors import ArtifactError, FeedError, IsaError, ShapeEr
 from microkernels.base.logs import logger
 
 from ..executable.executable import Executable
-from ..executable.load import load
 from ..explain.explanation import Explanation
 from ..library.artifact import is_library
 from ..options import CompileOptions, SessionKeywords, chosen_options, given, setting_of
 from ..runtime.feeds import (
     BFLOAT16,
     check_feeds,
-    check_output,
     named_feeds,
+    output_places,
     raise_size_error,
     to_array,
     without_values,
@@ -43,20 +42,16 @@ from .bound_run import Bound, BoundRun, copy_to_bound
 from .fast_start.session_start import SessionStart
 from .io_binding import IOBinding
 from .model_programs import ModelPrograms, OpenSession
-from .node_arg import NodeArg
-from .onnxruntime_api.model_surface import SessionMethods
+from .onnxruntime_api.model_surface import NodeArg, SessionMethods
 from .onnxruntime_api.ort_value import plain
 from .onnxruntime_api.run_options import check_run_options
-from .onnxruntime_api.session_face import SessionFace
+from .onnxruntime_api.session_face import SessionFace, loaded
 from .programs import Program, Programs
 from .progress import ProgressLike
 from .thread_runs import ThreadState, short_constant_run, short_run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-OF_LIBRARIES = frozenset({"num_threads", "threads", "weights", "spin", "cache"})
-"""Options of a session that say how a program runs, not how it is compiled."""
 
 from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
@@ -159,13 +154,7 @@ class InferenceSession(SessionMethods, SessionStart):
             num_threads=face.num_threads(options.num_threads, options.threads),
         )
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
-            if others := sorted(given(options) - OF_LIBRARIES):
-                raise ArtifactError(
-                    f"{model} is compiled already: {', '.join(others)} cannot be given; compile "
-                    "the model anew",
-                    argument=others[0],
-                )
-            model = load(model, threads=options.threads, weights=options.weights, spin=options.spin)
+            model = loaded(Path(model), options)
             options = replace(options, threads=None, weights=None, spin=None)
         if isinstance(model, Executable):
             threads = options.threads
@@ -397,7 +386,7 @@ class InferenceSession(SessionMethods, SessionStart):
             tensors = self._feed_slowly(state, input_feed)
         if run_options is not None:
             check_run_options(run_options)
-        places = None if output_names is None else self._find(output_names)
+        places = None if output_names is None else output_places(output_names, self._places)
         try:
             result = state.main(*tensors)
         except Exception as error:
@@ -504,15 +493,3 @@ class InferenceSession(SessionMethods, SessionStart):
             return feeds
         names = [info.name for info in self.executable.inputs]
         return named_feeds(without_values(feeds, self.executable.values), names)
-
-    def _find(self, names: Sequence[str]) -> list[int]:
-        known = ", ".join(map(repr, self._places))
-        if isinstance(names, str) or not isinstance(names, Sequence):
-            raise FeedError(f"output names must be a list, not {names!r}; there are {known}")
-        if not names:
-            return list(self._places.values())
-        for name in names:
-            check_output(name, list(self._places))
-        if len(set(names)) != len(names):
-            raise FeedError(f"an output is asked for twice: {list(names)}")
-        return [self._places[name] for name in names]

@@ -13,7 +13,7 @@ import pytest
 from tvm_hybrid.errors import FeedError, QueueFullError, ShapeError
 from tvm_hybrid.runtime.tensors import TensorInfo
 from tvm_hybrid.serve.app import Batcher, InferRequest, InputTensor, answer, array_of
-from tvm_hybrid.session.node_arg import NodeArg
+from tvm_hybrid.session.onnxruntime_api.model_surface import NodeArg
 
 
 class Doubling:

@@ -13,7 +13,7 @@ from microkernels.base.errors import CompileError, OptionError
 from microkernels.base.logs import logger
 
 from ...runtime.async_runs import AsyncRuns
-from ..node_arg import NodeArg
+from ..onnxruntime_api.model_surface import NodeArg
 from ..onnxruntime_api.ort_value import plain
 from ..onnxruntime_api.run_options import check_run_options
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...frontend.onnx.reader.model_bytes import is_onnx
 from ...frontend.onnx.reader.wire_format import WireError, fields, read_varint
-from ..node_arg import NodeArg
+from ...runtime.tensors import OpenTensorInfo, OutputInfo, TensorInfo
 from .ort_value import OrtValue, plain
 from .session_options import CPU, checked_providers
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .session_face import SessionFace
 
 
+@dataclass(eq=False)
 class ModelMetadata:
     """What a model says of itself, under the names of ONNX Runtime.
 
@@ -42,26 +44,47 @@ class ModelMetadata:
     custom_metadata_map : dict of str to str
     """
 
-    def __init__(
-        self,
-        producer_name: str = "",
-        graph_name: str = "",
-        domain: str = "",
-        description: str = "",
-        graph_description: str = "",
-        version: int = 0,
-        custom_metadata_map: Mapping[str, str] | None = None,
-    ) -> None:
-        self.producer_name = producer_name
-        self.graph_name = graph_name
-        self.domain = domain
-        self.description = description
-        self.graph_description = graph_description
-        self.version = version
-        self.custom_metadata_map = dict(custom_metadata_map or {})
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.custom_metadata_map = dict(self.custom_metadata_map or {})
+
+
+class NodeArg:
+    """An input or output, as ONNX Runtime describes it.
+
+    Parameters
+    ----------
+    info : TensorInfo, OutputInfo or OpenTensorInfo
+        What is known of it.
+
+    Attributes
+    ----------
+    name : str
+        As in the model.
+    shape : list or None
+        Sizes; a name or None for a dimension that is still open. None if the model does not tell
+        how many dimensions there are before inputs are known.
+    type : str or None
+        Such as "tensor(float)"; None if the model does not tell before inputs are known.
+    dtype : str or None
+        NumPy's name of the element type, or that of ml_dtypes. None as `type`.
+    """
+
+    def __init__(self, info: TensorInfo | OutputInfo | OpenTensorInfo) -> None:
+        self.name = info.name
+        self.shape = None if info.shape is None else list(info.shape)
+        self.type = info.type
+        self.dtype = info.dtype
 
     def __repr__(self) -> str:
-        return f"ModelMetadata({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
 
 
 # Numbers of fields in onnx.proto; a session of a program in the cache does not import onnx.

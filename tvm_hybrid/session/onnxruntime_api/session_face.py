@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microkernels.base.errors import ArtifactError
 from microkernels.base.files import require_writable
 from microkernels.base.logs import logger
 
 from ...executable.executable import Executable
+from ...executable.load import load
+from ...options import CompileOptions, given
 from ...runtime.threads import MOST_PER_CPU
 from ...runtime.topology import ALLOWED_CPUS
 from ..progress import Progress, ProgressLike
@@ -25,6 +28,27 @@ if TYPE_CHECKING:
     from ..inference_session import InferenceSession
 
 ERROR = 3  # of ONNX Runtime's log severities
+
+
+OF_LIBRARIES = frozenset({"num_threads", "threads", "weights", "spin", "cache"})
+"""Options of a session that say how a program runs, not how it is compiled."""
+
+
+def loaded(library: Path, options: CompileOptions) -> Executable:
+    """A library as a session runs it, for whose program options come too late.
+
+    Raises
+    ------
+    TvmHybridError
+        As `load`; if one of the options says how a program is compiled.
+    """
+    if others := sorted(given(options) - OF_LIBRARIES):
+        raise ArtifactError(
+            f"{library} is compiled already: {', '.join(others)} cannot be given; compile "
+            "the model anew",
+            argument=others[0],
+        )
+    return load(library, threads=options.threads, weights=options.weights, spin=options.spin)
 
 
 class SessionFace:
