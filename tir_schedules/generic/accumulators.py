@@ -323,9 +323,11 @@ def _rows(
     )
 
 
-def open_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
-    """One element, reduced along an axis of open extent: in a few registers, then in one, and what
-    is left of that one by one."""
+def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
+    """One element, reduced along an axis of dynamic extent.
+
+    In a few registers, then in one, and what is left of that one by one.
+    """
     chains = 4
     registers = Accumulators(nest, [lanes] * chains + [1], 1)
     zero, wide = int64(0), int64(chains * lanes)

@@ -4,7 +4,7 @@
 
 ->  for b in range(n): the schedule of   for i, j in grid(56, 64): y[i, j] = max(x[i, j], 0)
 
-An item is one index of every such size (`open_items`). That works where each block reads and
+An item is one index of every such size (`dynamic_items`). That works where each block reads and
 writes, of a tensor that has such a size, only what lies at its own index, and where an item lies in
 one piece.
 
@@ -12,7 +12,7 @@ one piece.
 
 ->  for n, h, w: for v in vectorized(16), six times: z[n, h, w, 16 * i + v] = ...
 
-`open_rows` takes what that leaves: sizes that are expressions, and sums over dynamic sizes. What
+`static_rows` takes what that leaves: sizes that are expressions, and sums over dynamic sizes. What
 comes before is computed where it is needed.
 """
 
@@ -29,14 +29,14 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .accumulators import along_results, not_combined, open_row
+from .accumulators import along_results, dynamic_row, not_combined
 from .dynamic_elements import (
     SHORT,
+    dynamic_nests,
     element_loops,
-    open_nests,
-    open_size,
     over_axes,
     program_of_elements,
+    size_or_sample,
     step_along,
     views_of,
     with_fewer_reduced,
@@ -63,7 +63,7 @@ from .reduction import reduction_loops
 from .windows import window_loops, windows_of
 
 
-def open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
     """The function as serial loops over items, each by the loops of static sizes.
 
     Threads share an item.
@@ -79,7 +79,7 @@ def open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
     if any(map(is_number, func.params)):
         raise NotHandledError("a size is a parameter")
     places: dict[Expr, tirx.Var] = {each: tirx.Var(f"at_{each.name}", "int64") for each in symbols}
-    program = read_program(func, open_size)
+    program = read_program(func, size_or_sample)
     items = {each: _item_of(each) for each in (*func.params, *program.temporaries)}
     views = {items[each]: view_of(items[each]) for each in func.params}
     moved: dict[tirx.Var, tuple[tirx.Var, Expr]] = {}
@@ -195,8 +195,8 @@ def _size_and_offset(param: tirx.Var, places: Mapping[Expr, tirx.Var]) -> tuple[
     return size, offset
 
 
-def open_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Loops for what `open_elements` and `open_items` leave: rows of known size that lie apart.
+def static_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Loops for what `dynamic_elements` and `dynamic_items` leave: static rows that lie apart.
 
     Raises
     ------
@@ -228,8 +228,8 @@ def row_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
     return tirx.For(task, int64(0), passes, ForKind.PARALLEL, substitute(body, at))
 
 
-def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Reductions of tensors with open sizes, in vectors.
+def dynamic_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Reductions of tensors with dynamic sizes, in vectors.
 
         for i, k in grid(n, m): y[i] += x[i, k]
 
@@ -250,7 +250,7 @@ def open_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     NotHandledError
         If all sizes are known, or it is no such function.
     """
-    program = open_nests(func)
+    program = dynamic_nests(func)
     if not any(nest.reduce for nest in program.nests):
         raise NotHandledError("it reduces nothing")
     views, statements = views_of(program)
@@ -275,7 +275,7 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
     for axis in reversed(nest.reduce):
         steps = [step_along(nest, load.indices[0], axis) for load in loads]
         if lanes > 1 and 1 in steps and all(step in (0, 1) for step in steps):
-            return over_axes(nest.spatial, open_row(nest, axis, lanes), machine)
+            return over_axes(nest.spatial, dynamic_row(nest, axis, lanes), machine)
     for axis in nest.spatial[-1:]:
         steps = [step_along(nest, load.indices[0], axis) for load in loads]
         written = [step_along(nest, store.indices[0], axis) for store in nest.results]

@@ -1,4 +1,4 @@
-"""Loops for nests of open sizes whose points are independent: rows that LLVM makes vectors of.
+"""Loops for nests of dynamic sizes whose points are independent: rows that LLVM makes vectors of.
 
     for i, j in grid(n, 2 * m): y[i, j] = x[i, j % m]
 
@@ -75,7 +75,7 @@ Most = Mapping[tirx.Var, int]
 """How many pieces an axis may be cut into; others are not cut."""
 
 
-def open_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+def dynamic_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
     """Loops for a function that reduces nothing.
 
     Raises
@@ -94,7 +94,7 @@ def open_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
 
 
 def program_of_elements(func: tirx.PrimFunc) -> Program:
-    program = with_sample_tables(open_nests(func))
+    program = with_sample_tables(dynamic_nests(func))
     if not program.nests or any(nest.reduce for nest in program.nests):
         raise NotHandledError("it is more than elements")
     return program
@@ -112,7 +112,7 @@ def views_of(program: Program) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
 
 
 def _gains(nest: Nest) -> bool:
-    """Whether rows are of open size, or change in kind along them."""
+    """Whether rows are of dynamic size, or change in kind along them."""
     if not nest.spatial:
         return False
     row = nest.spatial[-1]
@@ -168,7 +168,7 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
     """A loop over a piece, and over the axes that continue it."""
     nest, old = piece.nest, piece.nest.spatial[number]
     size = nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
-    axis = open_axis(old.var.name, size)
+    axis = axis_of(old.var.name, size)
     nest = _replaced(nest, number, 1, axis, {old.var: piece.first + axis.var})
     while number + 1 < len(nest.spatial) and continues(nest, *nest.spatial[number : number + 2]):
         nest = _joined(nest, number)
@@ -255,7 +255,7 @@ def _strided_row(
         read = nest.with_loads(staged.lane(lane))
         return store_statement(read, read.stores, {axis.var: start + lane})
 
-    vector = open_axis("vector", tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)))
+    vector = axis_of("vector", tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)))
     first = tirx.Min(vector.var * int64(lanes), axis.stated - int64(lanes))
     body = sequence([tirx.Bind(start, first), *staged.statements, vectorized(lanes, at_lane)])
     wide = tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, body)
@@ -277,7 +277,7 @@ def _replaced(
 def _joined(nest: Nest, number: int) -> Nest:
     """The nest with an axis and the next one as one."""
     outer, inner = nest.spatial[number : number + 2]
-    axis = open_axis(inner.var.name, outer.stated * inner.stated)
+    axis = axis_of(inner.var.name, outer.stated * inner.stated)
     return _replaced(nest, number, 2, axis, {outer.var: int64(0), inner.var: axis.var})
 
 
@@ -353,7 +353,7 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
         count = analyzer.simplify(tirx.floordiv(end + length - int64(1), length) - begun)
     else:
         begun, (length, count) = int64(0), whole
-    which, within = open_axis("period", count), open_axis(old.var.name, length)
+    which, within = axis_of("period", count), axis_of(old.var.name, length)
     quotient = begun + which.var
     nest = _without(nest, period, quotient, within.var)
     at = quotient * length + within.var - period.base
@@ -378,7 +378,7 @@ def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machi
     """A loop over periods of a few elements that are written out, and what is left."""
     nest, old = piece.nest, piece.nest.spatial[number]
     whole = tirx.floordiv(piece.end, int64(length))
-    axis = open_axis("period", whole)
+    axis = axis_of("period", whole)
 
     def elements(at: Expr) -> tirx.Stmt:
         statements = []
@@ -404,7 +404,7 @@ def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machi
 SAMPLE = 1 << 10  # what costs are estimated with, and order of loops chosen
 
 
-def require_open(func: tirx.PrimFunc) -> None:
+def require_dynamic(func: tirx.PrimFunc) -> None:
     """Refuses a function whose sizes are all known: other rules are faster.
 
     Raises
@@ -417,19 +417,19 @@ def require_open(func: tirx.PrimFunc) -> None:
         raise NotHandledError("all sizes are known")
 
 
-def open_nests(func: tirx.PrimFunc) -> Program:
-    """The nests of a function with open sizes, as few as their costs allow.
+def dynamic_nests(func: tirx.PrimFunc) -> Program:
+    """The nests of a function with dynamic sizes, as few as their costs allow.
 
     Raises
     ------
     NotHandledError
         If all sizes are known, or the function is not a list of plain blocks.
     """
-    require_open(func)
-    return merge_nests(read_program(func, open_size))
+    require_dynamic(func)
+    return merge_nests(read_program(func, size_or_sample))
 
 
-def open_size(extent: Any) -> int:
+def size_or_sample(extent: Any) -> int:
     """An extent, or a usual size in place of one that is known at run time only."""
     known = const_int(extent)
     return SAMPLE if known is None else known
@@ -460,7 +460,7 @@ def with_fewer_reduced(nest: Nest) -> Nest:
     for axis in nest.reduce:
         if reduce and continues(nest, reduce[-1], axis):
             outer = reduce.pop()
-            both = open_axis(axis.var.name, outer.stated * axis.stated)
+            both = axis_of(axis.var.name, outer.stated * axis.stated)
             nest = nest.substituted({outer.var: int64(0), axis.var: both.var})
             axis = both
         reduce.append(axis)
@@ -476,7 +476,7 @@ def over_axes(axes: tuple[Axis, ...], body: tirx.Stmt, machine: Machine) -> tirx
     return body
 
 
-def open_axis(name: str, size: Expr) -> Axis:
+def axis_of(name: str, size: Expr) -> Axis:
     """An axis of a size that may be known."""
     known = const_int(size)
     var = tirx.Var(name, "int64")

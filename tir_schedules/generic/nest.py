@@ -266,7 +266,7 @@ def floors(value: Expr, analyzer: Analyzer) -> Expr:
 
 
 def without_divisions(value: Expr, analyzer: Analyzer) -> Expr:
-    """Positions that open sizes divide, of which it is known that they are within these sizes.
+    """Positions that dynamic sizes divide, of which it is known that they are within these sizes.
 
     (n * i + j) // n % m  ->  i, if j < n and i < m
     """

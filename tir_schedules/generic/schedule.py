@@ -29,13 +29,13 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.emission import walk
 
-from .dynamic_blocks import open_items, open_reductions, open_rows
+from .dynamic_blocks import dynamic_items, dynamic_reductions, static_rows
 from .dynamic_elements import (
+    dynamic_elements,
+    dynamic_nests,
     flat_loop,
-    open_elements,
-    open_nests,
     over_axes,
-    require_open,
+    require_dynamic,
     step_along,
 )
 from .expressions import calls_of, guard_floats, int64, loads_of, same, substitute
@@ -57,7 +57,7 @@ def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
     NotHandledError
         If all sizes are known, or elements change or move.
     """
-    require_open(func)
+    require_dynamic(func)
     if WHOLE_COPY not in (func.attrs or {}) and not has_reshape_pattern(func):
         raise NotHandledError("it does more than copy")
     views, declarations = parameter_views(func)
@@ -76,8 +76,8 @@ MANY = 256
 """Elements of a long axis."""
 
 
-def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Elements of open sizes that are stored across the order in which they are read, in blocks.
+def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Elements of dynamic sizes that are stored across the order in which they are read, in blocks.
 
         for i, j in grid(n, m): y[i, j] = x[j, i]
 
@@ -95,7 +95,7 @@ def open_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     NotHandledError
         If all sizes are known, or it reads along the axis that it stores along.
     """
-    program = open_nests(func)
+    program = dynamic_nests(func)
     if len(program.nests) != 1 or program.nests[0].reduce:
         raise NotHandledError("it is more than one pass over elements")
     views, statements = parameter_views(func)
@@ -124,7 +124,7 @@ def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
         apart = [load for load in loads if step_along(nest, load.indices[0], stored) not in (0, 1)]
         for read in nest.spatial:
             if read.end is None and stored.end is None:
-                continue  # for `open_items`
+                continue  # for `dynamic_items`
             if apart and all(step_along(nest, load.indices[0], read) == 1 for load in apart):
                 return stored, read, apart
     raise NotHandledError(f"{nest.name} reads along the axis that it stores along")
@@ -304,11 +304,11 @@ def _nests(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
 RULES: tuple[Rule, ...] = (
     _nests,
     whole_copy,
-    open_transposes,
-    open_elements,
-    open_items,
-    open_reductions,
-    open_rows,
+    dynamic_transposes,
+    dynamic_elements,
+    dynamic_items,
+    dynamic_reductions,
+    static_rows,
     parallel_blocks,
     loops_as_written,
 )

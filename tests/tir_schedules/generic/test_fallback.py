@@ -52,7 +52,7 @@ def test_unknown_lengths(
     threads: int, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where neither items nor rows can be scheduled."""
-    others = ("open_items", "open_rows")
+    others = ("dynamic_items", "static_rows")
     rules = tuple(rule for rule in generic.RULES if rule.__name__ not in others)
     monkeypatch.setattr(generic, "RULES", rules)
     with caplog.at_level(logging.INFO, logger="tvm_hybrid"):

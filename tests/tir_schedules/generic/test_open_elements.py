@@ -19,7 +19,7 @@ from tests.guard import guarded
 from tests.tir_schedules.generic.test_open_reductions import function_of
 from tests.tir_schedules.run_generic import assembly
 from tir_schedules.core.emission import walk
-from tir_schedules.generic.dynamic_elements import open_elements, open_nests
+from tir_schedules.generic.dynamic_elements import dynamic_elements, dynamic_nests
 from tir_schedules.generic.expressions import calls_of, variables_of
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.reads import with_selects
@@ -195,7 +195,7 @@ def _function(name: str) -> tirx.PrimFunc:
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, threads: int) -> None:
     machine = Machine("znver4", isa_named("avx2"), threads)
-    scheduled, schedule = open_elements(_function(name), machine)
+    scheduled, schedule = dynamic_elements(_function(name), machine)
     assert schedule == "generic_injective"
     run = tvm.compile(scheduled, "llvm")
     for sizes in SIZES:
@@ -359,14 +359,16 @@ def test_whole_tensors_and_repeated_rows_are_left_to_memcpy(sizes: tuple[Any, An
 def test_rows_that_are_also_read_otherwise_are_loops_over_elements() -> None:
     x = te.placeholder((N, M), "float32", name="x")
     y = te.compute((M, N), lambda i, j: x[j, i] + x[j, tirx.floordiv(i, 2)])
-    scheduled, _ = open_elements(te.create_prim_func([x, y]), Machine("znver4", isa_named("avx2")))
+    scheduled, _ = dynamic_elements(
+        te.create_prim_func([x, y]), Machine("znver4", isa_named("avx2"))
+    )
     kinds = {each.kind for each in walk(scheduled.body) if isinstance(each, tirx.For)}
     assert ForKind.VECTORIZED not in kinds
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_asked_and_divided_for_each_element(name: str) -> None:
-    scheduled, _ = open_elements(_function(name), Machine("znver4", isa_named("avx2")))
+    scheduled, _ = dynamic_elements(_function(name), Machine("znver4", isa_named("avx2")))
     found: list[tirx.Expr] = []
     questions = (tirx.Select, tirx.LT, tirx.LE, tirx.EQ, tirx.NE, tirx.Min, tirx.Max)
     for loop in _innermost(scheduled):
@@ -406,7 +408,7 @@ def test_what_may_not_exist_stays_in_a_branch(side: Callable[..., tirx.Expr]) ->
     x = te.placeholder((N, M), "float32", name="x")
     zero = tirx.const(0.0)
     result = te.compute((N, M), lambda i, j: tirx.if_then_else(x[i, j] > 0.5, side(x, i, j), zero))
-    (nest,) = open_nests(te.create_prim_func([x, result])).nests
+    (nest,) = dynamic_nests(te.create_prim_func([x, result])).nests
     found = with_selects(nest)
     assert calls_of(found.stores[0].value, "if_then_else") and not found.lets
 
@@ -415,7 +417,7 @@ def test_neighbouring_axes_become_one() -> None:
     x = te.placeholder((N, _number(3), M, M), "float32", name="x")
     row = te.placeholder((_number(3),), "float32", name="row")
     result = te.compute(x.shape, lambda n, c, i, j: x[n, c, i, j] * row[c])
-    scheduled, _ = open_elements(
+    scheduled, _ = dynamic_elements(
         te.create_prim_func([x, row, result]), Machine("znver4", isa_named("avx2"))
     )
     loops: list[tirx.For] = []
@@ -435,4 +437,4 @@ def test_what_is_left(
     body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...], reason: str
 ) -> None:
     with pytest.raises(NotHandledError, match=reason):
-        open_elements(function_of(body, shape), Machine("znver4", isa_named("avx2")))
+        dynamic_elements(function_of(body, shape), Machine("znver4", isa_named("avx2")))

@@ -13,7 +13,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic_blocks import open_items
+from tir_schedules.generic.dynamic_blocks import dynamic_items
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.schedule import schedule_generic
 
@@ -135,8 +135,8 @@ def test_what_reads_other_items_is_left() -> None:
     )
     machine = Machine("znver4", isa_named("avx2"))
     with pytest.raises(NotHandledError, match="has an axis of length"):
-        open_items(function, machine)
-    assert schedule_generic(function, machine)[1] == "generic_reduction"  # by `open_rows`
+        dynamic_items(function, machine)
+    assert schedule_generic(function, machine)[1] == "generic_reduction"  # by `static_rows`
 
 
 def test_known_sizes_are_not_its_business() -> None:
@@ -146,4 +146,4 @@ def test_known_sizes_are_not_its_business() -> None:
         if isinstance(f, tirx.PrimFunc)
     )
     with pytest.raises(NotHandledError, match="all sizes are known"):
-        open_items(function, Machine("znver4", isa_named("avx2")))
+        dynamic_items(function, Machine("znver4", isa_named("avx2")))

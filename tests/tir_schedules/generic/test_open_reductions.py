@@ -13,7 +13,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic_blocks import open_reductions
+from tir_schedules.generic.dynamic_blocks import dynamic_reductions
 from tir_schedules.generic.nest import NotHandledError
 
 op = relax.op
@@ -117,4 +117,4 @@ def test_what_is_left(
     body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...], reason: str
 ) -> None:
     with pytest.raises(NotHandledError, match=reason):
-        open_reductions(function_of(body, shape), Machine("znver4", isa_named("avx2")))
+        dynamic_reductions(function_of(body, shape), Machine("znver4", isa_named("avx2")))

@@ -14,7 +14,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic_blocks import open_rows
+from tir_schedules.generic.dynamic_blocks import static_rows
 from tir_schedules.generic.nest import NotHandledError
 from tir_schedules.generic.schedule import schedule_generic
 
@@ -141,7 +141,7 @@ def test_one_bfloat16_in_all_lanes(name: str) -> None:
 
 def test_other_bfloat16_is_in_vectors() -> None:
     (function,) = functions(op.nn.relu, (IMAGES,), "bfloat16")
-    scheduled, _ = open_rows(function, Machine("znver4", isa_named("avx2")))
+    scheduled, _ = static_rows(function, Machine("znver4", isa_named("avx2")))
     assert "T.vectorized" in scheduled.script()
 
 
@@ -155,7 +155,7 @@ def test_which_schedule_runs(name: str) -> None:
 def test_known_sizes_are_not_its_business() -> None:
     (function,) = functions(op.tanh, ((4, 16),))
     with pytest.raises(NotHandledError, match="all sizes are known"):
-        open_rows(function, Machine("znver4", isa_named("avx2")))
+        static_rows(function, Machine("znver4", isa_named("avx2")))
 
 
 def test_elements_that_lie_apart_are_left() -> None:
@@ -164,6 +164,6 @@ def test_elements_that_lie_apart_are_left() -> None:
 
     x = te.placeholder((WIDTH, 16), "float32", "x")
     function = te.create_prim_func([x, turned(x)])
-    scheduled, name = open_rows(function, Machine("znver4", isa_named("avx2")))
+    scheduled, name = static_rows(function, Machine("znver4", isa_named("avx2")))
     assert name == "generic_injective"
     assert "vectorized" in str(scheduled)

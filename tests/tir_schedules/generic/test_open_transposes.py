@@ -17,7 +17,7 @@ from tests.relay_passes.graphs import compiled
 from tests.stand_ins import running
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.schedule import open_transposes, schedule_generic
+from tir_schedules.generic.schedule import dynamic_transposes, schedule_generic
 
 op = relax.op
 N, M = (tirx.Var(name, "int64") for name in "nm")
@@ -106,7 +106,7 @@ def test_tiles_of_whole_lines(name: str, threads: int) -> None:
 
 def test_no_tiles_without_wide_vectors() -> None:
     func = function_of(op.permute_dims, (N, M))
-    assert "_tile in " not in open_transposes(func, Machine("", isa_named("scalar")))[0].script()
+    assert "_tile in " not in dynamic_transposes(func, Machine("", isa_named("scalar")))[0].script()
 
 
 @pytest.mark.parametrize("order", [(0, 3, 1, 2), (3, 1, 0, 2)])
@@ -132,4 +132,4 @@ def test_what_is_left(
     body: Callable[..., relax.Expr], shape: tuple[tirx.Expr | int, ...], reason: str
 ) -> None:
     with pytest.raises(NotHandledError, match=reason):
-        open_transposes(function_of(body, shape), Machine("znver4", isa_named("avx2")))
+        dynamic_transposes(function_of(body, shape), Machine("znver4", isa_named("avx2")))

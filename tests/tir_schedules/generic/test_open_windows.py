@@ -25,7 +25,7 @@ from tests.stand_ins import running
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tests.tir_schedules.generic.test_pool import EPSILON, POOLS, geometries, pooled
 from tests.tir_schedules.run_generic import ISAS, random_array, run_guarded
-from tir_schedules.generic.dynamic_elements import open_nests
+from tir_schedules.generic.dynamic_elements import dynamic_nests
 from tir_schedules.generic.fusion import merge_nests
 from tir_schedules.generic.nest import read_program
 from tir_schedules.generic.schedule import schedule_generic
@@ -95,7 +95,7 @@ def test_windows_are_found_and_padding_is_left_out(name: str) -> None:
     """Else another schedule would run, right but slow."""
     for pool in {"max": MAXIMA.get(name), "mean": MEANS.get(name)}.values():
         if pool is not None:
-            (nest,) = open_nests(function_of(pool.body, (N, 3, HEIGHT, WIDTH))).nests
+            (nest,) = dynamic_nests(function_of(pool.body, (N, 3, HEIGHT, WIDTH))).nests
             assert windows_of(nest) is not None
 
 
@@ -173,7 +173,7 @@ def test_types(dtype: str) -> None:
 @pytest.mark.parametrize("name", ["3 by 3", "of more rows than are written out", "mean"])
 def test_bfloat16_is_computed_in_float32(name: str) -> None:
     pool = MEANS["3 by 3"] if name == "mean" else MAXIMA[name]
-    (nest,) = open_nests(function_of(pool.body, (N, 3, HEIGHT, WIDTH), "bfloat16")).nests
+    (nest,) = dynamic_nests(function_of(pool.body, (N, 3, HEIGHT, WIDTH), "bfloat16")).nests
     assert windows_of(nest) is not None
     run = _run(pool, threads=2, dtype="bfloat16")
     for sizes in SIZES:
@@ -222,7 +222,7 @@ def test_what_is_no_number_stays() -> None:
 def test_what_is_left(
     body: Callable[[relax.Expr], relax.Expr], shape: tuple[tirx.Expr | int, ...]
 ) -> None:
-    nests = open_nests(function_of(body, shape)).nests
+    nests = dynamic_nests(function_of(body, shape)).nests
     assert not any(map(windows_of, nests))
 
 
@@ -264,7 +264,7 @@ def test_what_all_windows_share(
         return te.max(te.if_then_else(inside, element(x, row, column, result), around), axis=[tap])
 
     y = te.compute((HEIGHT, WIDTH), largest)
-    (nest,) = open_nests(te.create_prim_func([x, y])).nests
+    (nest,) = dynamic_nests(te.create_prim_func([x, y])).nests
     assert (windows_of(nest) is not None) == are_windows
 
 

@@ -15,7 +15,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
-from tir_schedules.generic.dynamic_elements import open_nests
+from tir_schedules.generic.dynamic_elements import dynamic_nests
 from tir_schedules.generic.reads import with_sample_tables
 
 op = relax.op
@@ -56,7 +56,9 @@ def test_resized_by_lines(threads: int) -> None:
 
 
 def test_places_and_weights_have_tables() -> None:
-    program = with_sample_tables(open_nests(function_of(_resized("linear"), (N, 5, HEIGHT, WIDTH))))
+    program = with_sample_tables(
+        dynamic_nests(function_of(_resized("linear"), (N, 5, HEIGHT, WIDTH)))
+    )
     *tables, last = program.nests
     # Two places and two weights along the last axis; what belongs to rows stays.
     assert len(tables) == 4 and last.name == "resize"
@@ -66,7 +68,7 @@ def test_places_and_weights_have_tables() -> None:
 
 @pytest.mark.parametrize("body", [op.tanh, lambda x: op.add(x, op.exp(x))])
 def test_what_reads_in_order_has_no_tables(body: Callable[[relax.Expr], relax.Expr]) -> None:
-    program = open_nests(function_of(body, (N, 5, HEIGHT, WIDTH)))
+    program = dynamic_nests(function_of(body, (N, 5, HEIGHT, WIDTH)))
     assert with_sample_tables(program).nests == program.nests
 
 
@@ -85,7 +87,7 @@ def test_what_may_not_exist_is_not_read(guarded: bool, channels: int) -> None:
     y = te.compute((channels, WIDTH), element)
     height = te.placeholder((HEIGHT,), "float32", "height")  # where its size comes from
     func = te.create_prim_func([x, at, height, y])
-    assert len(with_sample_tables(open_nests(func)).nests) == (
+    assert len(with_sample_tables(dynamic_nests(func)).nests) == (
         2 if not guarded and channels > 3 else 1
     )
 
@@ -100,7 +102,7 @@ def test_a_table_has_all_axes_of_its_numbers() -> None:
         return x[channel, place.astype("int64")]
 
     y = te.compute((4, HEIGHT, WIDTH), element)
-    table, last = with_sample_tables(open_nests(te.create_prim_func([x, at, y]))).nests
+    table, last = with_sample_tables(dynamic_nests(te.create_prim_func([x, at, y]))).nests
     assert [axis.stated for axis in table.spatial] == [HEIGHT, WIDTH]
     assert len(last.spatial) == 3
 
@@ -118,4 +120,4 @@ def test_tables_divide_by_no_size() -> None:
     for divisor, count in ((tirx.const(2, "int64"), 2), (HEIGHT, 1)):
         y = te.compute((4, WIDTH), partial(element, divisor))
         func = te.create_prim_func([x, at, height, y])
-        assert len(with_sample_tables(open_nests(func)).nests) == count
+        assert len(with_sample_tables(dynamic_nests(func)).nests) == count
