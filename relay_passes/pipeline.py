@@ -15,14 +15,14 @@ from .bfloat16.narrow_products import narrow_products
 from .bfloat16.raise_bf16_casts import raise_bf16_casts, raise_f16_casts
 from .bfloat16.widening import widen_bf16, widen_f16
 from .canonicalize.activations import (
-    activations,
     decompose_prelu,
+    formulas,
     merge_clips,
     recognize_activations,
     recognize_elu,
     recognize_gelu,
 )
-from .canonicalize.attention import decompose_attention, sink_scale
+from .canonicalize.attention import decompose_attention, sink_scale, unturn
 from .canonicalize.concatenations import merge_stacks, sink_concat
 from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
 from .canonicalize.convolutions import conv1d_channels_last, fold_padding, pointwise_conv
@@ -47,6 +47,7 @@ from .canonicalize.plain_products import plain_products
 from .canonicalize.softmax import recognize_softmax, safe_softmax
 from .canonicalize.views import compose_views, drop_views, sink_permutes
 from .ir.decisions import DecisionLog
+from .ir.rules import rules
 from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders, note_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
@@ -69,7 +70,7 @@ from .lower.schedule_generic import legalize_operators, schedule_leftovers
 from .lower.store_constants import store_constants
 from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
-from .quantize.integer_mean import integer_mean
+from .quantize.integer_mean import integer_mean, mean_of_integers
 from .quantize.integer_product import integer_conv, integer_matmul
 from .quantize.lift_quantize import lift_quantize
 from .quantize.narrow_conv_weights import narrow_conv_weights
@@ -98,6 +99,24 @@ class Phase(Enum):
     LOWER_TO_VM = "TVM's own lowering, with memory planned"
 
 
+PLAIN = (decompose_attention, unturn, fold_empty, plain_products, plain_indices, merge_clips)
+"""What is written in one way before types are chosen."""
+
+RECOGNIZED = (
+    *(evaluate_constants, fold_weights, drop_views, compose_views),
+    *(slice_takes, slice_flips, merge_stacks, fold_padding, drop_zero_biases),
+    *(decompose_batch_norm, decompose_group_norm, decompose_prelu),
+    *(recognize_norms, recognize_softmax, recognize_gelu, recognize_elu, recognize_one_hot),
+)
+"""What exporters write out in many operators."""
+
+FOLDED = (fold_factors, fold_input_factors, conv1d_channels_last, mean_of_integers)
+"""What products take in, once norms and activations are recognised."""
+
+MOVED = (recognize_activations, sink_concat, safe_softmax, sink_scale)
+"""What moves to the other side of an operator, once layouts are chosen."""
+
+
 def phases(
     options: PipelineOptions, decisions: DecisionLog, meaning: bool = False
 ) -> dict[Phase, list[Pass]]:
@@ -119,51 +138,19 @@ def phases(
             tidy(),
             lift_programs(machine.isa.f32_lanes, decisions, options.arrange),
             isolate_casts(),
-            decompose_attention(),
-            fold_empty(),
-            plain_products(),
+            rules("plain", PLAIN),
             *only_if(narrow, narrow_products()),
             *only_if(multiplies_half(machine), narrow_products("float16")),
             widen_bf16(products, convolutions),
-            evaluate_constants(),
-            merge_clips(),
-            recognize_norms(),
-            recognize_gelu(),
-            widen_f16(activations, half_products(machine, decisions)),
-            plain_products(),
-            fold_weights(),
-            drop_zero_biases(),
-            plain_indices(),
+            widen_f16(formulas, half_products(machine, decisions)),
             clip_indices(),
-            evaluate_constants(),
-            slice_takes(),
-            slice_flips(),
-            merge_stacks(),
-            drop_views(),
-            compose_views(),
-            decompose_batch_norm(),
-            decompose_group_norm(),
-            merge_clips(),
-            recognize_elu(),
-            fold_factors(),
-            fold_padding(),
-            recognize_norms(),
-            recognize_softmax(),
-            recognize_gelu(),
-            fold_input_factors(),
-            fold_factors(),
-            recognize_activations(),
-            decompose_prelu(),
-            recognize_one_hot(),
+            rules("recognized", RECOGNIZED),
+            rules("folded", FOLDED),
             decompose_conv_transpose(),
-            conv1d_channels_last(),
-            integer_mean(),
             propagate_layout(options.layouts, decisions, planes=not bf16),
             fold_channel_shuffle(),
             pointwise_conv(),
-            sink_concat(),
-            safe_softmax(),
-            sink_scale(),
+            rules("moved", MOVED),
             sink_permutes(),
             common_values(),
             tidy(),

@@ -26,18 +26,15 @@ from relay_passes.ir.graph import (
     is_f32,
     known_tensor,
     op_name,
-    region_tensor,
     same_shape,
 )
 from relay_passes.ir.rewrite import (
     Bindings,
-    Replacements,
-    block_pass,
-    replaced,
-    rewrite_values,
-    value_pass,
 )
+from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import QUANTIZING
+
+from .normalizations import recognize_norms
 
 _X, _CLIP = "x", "clip"
 _INSIDE = 4  # operators between x and the clip, at most
@@ -91,7 +88,8 @@ class _Activation:
         return value
 
 
-def recognize_activations() -> ir.transform.Pass:
+@rule("relax.clip", "relax.minimum", "relax.maximum")
+def recognize_activations(graph: RuleGraph, block: Bindings, _: relax.Expr) -> relax.Expr | None:
     """Writes hard-swish and hard-sigmoid, with their scales and shifts, in the cheapest form.
 
     Before
@@ -115,34 +113,34 @@ def recognize_activations() -> ir.transform.Pass:
     place of eight. Likewise s clip(p x + q, low, high) + t becomes one clip. Factors and terms may
     have any order and grouping. A formula that begins or ends with integers stays as it is, because
     its roundings decide ties.
-
-    The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.recognize_activations", _rewrite)
+    found: dict[relax.Var, _Activation] = {}
+    for clip in _clips(graph, block.var):
+        for result, form in _forms(graph, block.var, clip):
+            if _saves(form, clip):
+                found[result] = form
+    for result in reversed(downstream(graph, block.var, _OUTSIDE) if found else []):
+        if result in found:
+            block.at(result)
+            return found[result].emit(block)
+    return None
 
 
-def activations(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
-    """The values that are hard-swish or hard-sigmoid, with scale and shift, and what each is of."""
+def formulas(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
+    """The values that are an activation or a norm, written out, and what each is of."""
     found: dict[relax.Var, list[relax.Expr]] = {}
     for binding in graph.bindings:
         for clip in _clips(graph, binding.var):
             results = [binding.var, *(result for result, _ in _forms(graph, binding.var, clip))]
             for result in results:
                 found.setdefault(result, []).append(clip.x)
+        for each in (recognize_gelu, recognize_norms):
+            block = Bindings()
+            block.at(binding.var)
+            call = each.tried(graph, block, binding.value)
+            if isinstance(call, relax.Call):
+                found.setdefault(block.var, []).append(call.args[0])
     return found
-
-
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    found: dict[relax.Var, _Activation] = {}
-    for binding in graph.bindings:
-        for clip in _clips(graph, binding.var):
-            for result, form in _forms(graph, binding.var, clip):
-                if _saves(form, clip):
-                    found[result] = form
-    block = Bindings()
-    return rewrite_values(
-        graph, block, lambda b: found[b.var].emit(block) if b.var in found else None
-    )
 
 
 def _saves(form: _Activation, clip: _Clip) -> bool:
@@ -158,8 +156,7 @@ def _forms(
     """The variables after a clip that are activations."""
     names = {clip.x: _X, var: _CLIP}
     gate, alone = monomial((_X, 1.0), (_CLIP, 1.0)), monomial((_CLIP, 1.0))
-    for position in downstream(graph, var, _OUTSIDE):
-        result = graph.bindings[position].var
+    for result in downstream(graph, var, _OUTSIDE):
         if not is_f32(result) or not same_shape(result, clip.x) or _rounds(graph, result):
             continue
         form = expand(graph, result, names.get)
@@ -176,8 +173,7 @@ def _forms(
 
 def _rounds(graph: DataflowGraph, result: relax.Var) -> bool:
     """Whether a value becomes integers at once."""
-    users = graph.users.get(result, ())
-    return any(op_name(graph.value(user)) in QUANTIZING for user in users)
+    return any(op_name(graph.value(user)) in QUANTIZING for user in graph.users_of(result))
 
 
 def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
@@ -273,7 +269,8 @@ _INSIDE_gelu = 6  # operators between x and the inner function, at most
 _OUTSIDE_gelu = 4  # operators after the inner function, at most
 
 
-def recognize_gelu() -> ir.transform.Pass:
+@rule(*_FORMS)
+def recognize_gelu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Recognises gelu (both forms) and silu where an exporter wrote them out.
 
     Before
@@ -291,29 +288,18 @@ def recognize_gelu() -> ir.transform.Pass:
     Likewise 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) becomes R.nn.gelu_tanh(x), and x *
     sigmoid(x) becomes R.nn.silu(x). Factors and terms may stand in any order and be grouped in any
     way.
-
-    The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.recognize_gelu", lambda graph: replaced(graph, _find(graph)))
-
-
-def _find(graph: DataflowGraph) -> Replacements:
-    found: Replacements = {}
-    for binding in graph.bindings:
-        call = graph.definition(binding.var)
-        form = _FORMS.get(op_name(call))
-        if call is None or form is None or not is_f32(binding.var):
-            continue
-        inside, outside, operator = form
-        x = _source(graph, call.args[0], inside)
-        if x is None:
-            continue
-        names: dict[relax.Expr, Hashable] = {x: _X_gelu, binding.var: _F}
-        for position in downstream(graph, binding.var, _OUTSIDE_gelu):
-            var = graph.bindings[position].var
-            if same_shape(var, x) and close(expand(graph, var, names.get), outside):
-                found[position] = operator(x)
-    return found
+    inside, outside, operator = _FORMS[op_name(call)]
+    inner = block.var
+    x = _source(graph, call.args[0], inside) if is_f32(inner) else None
+    if x is None:
+        return None
+    names: dict[relax.Expr, Hashable] = {x: _X_gelu, inner: _F}
+    for var in downstream(graph, inner, _OUTSIDE_gelu):
+        if same_shape(var, x) and close(expand(graph, var, names.get), outside):
+            block.at(var)
+            return operator(x)
+    return None
 
 
 def _source(graph: DataflowGraph, argument: relax.Expr, form: Polynomial) -> relax.Var | None:
@@ -335,7 +321,8 @@ def _source(graph: DataflowGraph, argument: relax.Expr, form: Polynomial) -> rel
 _EXP = "exp"
 
 
-def recognize_elu() -> ir.transform.Pass:
+@rule("relax.add")
+def recognize_elu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Writes ELU with one choice in the place of two ReLUs.
 
     Before
@@ -352,15 +339,8 @@ def recognize_elu() -> ir.transform.Pass:
         gv = R.where(lv1, lv2, x)
 
     TVM imports torch's ELU so; it reads x twice, and makes an infinity of large x on the way.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.recognize_elu", _chosen)
-
-
-def _chosen(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """The choice that a sum of two ReLUs is; None if it is none."""
-    if not is_call(call, "relax.add") or not is_f32(call):
+    if not is_f32(call):
         return None
     for scaled, rectified in (call.args, reversed(call.args)):
         x = _rectified(graph, rectified)
@@ -401,7 +381,8 @@ def _below(graph: DataflowGraph, expr: relax.Expr, x: relax.Expr) -> float | Non
     return -found[1] if form == {ONE: 1.0, monomial((_EXP, 1.0)): -1.0} else None
 
 
-def decompose_prelu() -> ir.transform.Pass:
+@rule("relax.nn.prelu")
+def decompose_prelu(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Writes PReLU as elementwise operators, which every epilogue can compute.
 
     Before
@@ -416,14 +397,8 @@ def decompose_prelu() -> ir.transform.Pass:
 
     Both sides are computed, without a branch. (The maximum of x and slope * x would differ for
     slopes above 1, and for a slope of 0 and an infinite x.)
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.decompose_prelu", _decomposed)
-
-
-def _decomposed(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    if op_name(call) != "relax.nn.prelu" or not is_f32(call):
+    if not is_f32(call):
         return None
     x, slope = call.args
     tensor = known_tensor(x)
@@ -446,7 +421,8 @@ def _spread(block: Bindings, slope: relax.Expr, after: int) -> relax.Expr:
     return slope if tensor.shape == shape else block.emit(relax.op.reshape(slope, shape))
 
 
-def merge_clips() -> ir.transform.Pass:
+@rule("relax.clip")
+def merge_clips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Merge: a clip of a clip becomes one, and one without limits vanishes.
 
     Before
@@ -459,16 +435,9 @@ def merge_clips() -> ir.transform.Pass:
         gv = R.clip(x, 0, 6)
 
     torch.export writes hard-swish so.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.merge_clips", _merged)
-
-
-def _merged(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """The value with one clip less; None if there is none to leave out."""
     limits = _limits(call)
-    if limits is None or not isinstance(call, relax.Call):
+    if limits is None:
         return None
     low, high = limits
     if (low, high) == (-math.inf, math.inf):
@@ -482,11 +451,10 @@ def _merged(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.E
 
 
 def _limits(call: relax.Expr | None) -> tuple[float, float] | None:
-    """Between which numbers a clip of float32 puts values; None for anything else."""
+    """Between which numbers a clip of floats puts values; None for anything else."""
     if not is_call(call, "relax.clip"):
         return None
-    tensor = region_tensor(call)
-    if tensor is None or tensor.dtype != "float32":
+    if "float" not in str(call.ty.dtype):
         return None
     low, high = (float(arg.value) for arg in call.args[1:])
     return (low, high) if low <= high else None

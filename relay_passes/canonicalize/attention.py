@@ -6,55 +6,18 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.axes import permutation
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, static_tensor
 from relay_passes.ir.moving_operators import moves, on
-from relay_passes.ir.rewrite import Bindings, block_pass, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
 
-# Decompose: R.nn.attention becomes the plain operators that partition and merge know.
-#
-# Before
-#
-#     gv = R.nn.attention(q, k, v, causal_mask="TopLeft")     # q: [B, M, H, D]; k, v: [B, N, H, D]
-#
-# After
-#
-#     lv = R.permute_dims(q, [0, 2, 1, 3])
-#     lv1 = R.permute_dims(k, [0, 2, 3, 1])
-#     lv2 = R.matmul(lv, lv1)                                 # out_dtype float32
-#     lv3 = R.multiply(lv2, R.const(1 / sqrt(D)))
-#     lv4 = R.broadcast_to(R.const(-inf), [M, N])
-#     lv5 = R.triu(lv4, 1)
-#     lv6 = R.add(lv3, lv5)
-#     lv7 = R.nn.softmax(lv6)
-#     lv8 = R.permute_dims(v, [0, 2, 1, 3])
-#     lv9 = R.matmul(lv7, lv8)
-#     gv = R.permute_dims(lv9, [0, 2, 1, 3])
-#
-# R.nn.attention_bias adds its bias after the scale; where k and v have fewer heads than q,
-# consecutive heads of q share one. "BottomRight" is what TVM calls it: key j is visible to query i
-# if j <= i + |M - N|. A window of w keys hides those with j < i - w + 1; it is left alone unless M
-# = N and a mask is causal, as TVM defines no other form, and so are symbolic shapes and
-# R.nn.attention_var_len. Operands of bfloat16 have scores in float32, and probabilities rounded.
-# With operands of float16 all is float16, of which `widen_f16` makes float32, unless a bias is
-# float32.
-#
-# This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
-# [B, H, S, D], which cancel those here.
-
-
-_NAMES = ("relax.nn.attention", "relax.nn.attention_bias")
 _FLOATS = ("float32", "float16", "bfloat16")
 _HEADS_FIRST = [0, 2, 1, 3]
-
-
-def decompose_attention() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.decompose_attention", _rewrite)
 
 
 @dataclass(frozen=True)
@@ -81,25 +44,64 @@ class _Problem:
     dtype: str
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    block = Bindings()
-    mixed: dict[relax.Expr, relax.Var] = {}  # results, and the same [batch, heads, length, size]
-    for binding in graph.bindings:
-        call = binding.value
-        problem = _problem(call) if is_call(call, *_NAMES) else None
-        if problem is not None and isinstance(call, relax.Call):
-            mixed[binding.var] = _plain(block, call, problem)
-            block.bind(binding.var, relax.op.permute_dims(mixed[binding.var], _HEADS_FIRST))
-        elif _transposes_heads(call) and call.args[0] in mixed:
-            block.bind(binding.var, mixed[call.args[0]])
-        else:
-            block.bindings.append(binding)
-    return block.bindings if mixed else None
+@rule("relax.nn.attention", "relax.nn.attention_bias")
+def decompose_attention(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Decomposes R.nn.attention into the plain operators that partition and merge know.
+
+    Before
+
+        gv = R.nn.attention(q, k, v, causal_mask="TopLeft")     # q: [B, M, H, D], k: [B, N, H, D]
+
+    After
+
+        lv = R.permute_dims(q, [0, 2, 1, 3])
+        lv1 = R.permute_dims(k, [0, 2, 3, 1])
+        lv2 = R.matmul(lv, lv1)                                 # out_dtype float32
+        lv3 = R.multiply(lv2, R.const(1 / sqrt(D)))
+        lv4 = R.broadcast_to(R.const(-inf), [M, N])
+        lv5 = R.triu(lv4, 1)
+        lv6 = R.add(lv3, lv5)
+        lv7 = R.nn.softmax(lv6)
+        lv8 = R.permute_dims(v, [0, 2, 1, 3])
+        lv9 = R.matmul(lv7, lv8)
+        gv = R.permute_dims(lv9, [0, 2, 1, 3])
+
+    R.nn.attention_bias adds its bias after the scale; where k and v have fewer heads than q,
+    consecutive heads of q share one. "BottomRight" is what TVM calls it: key j is visible to query
+    i if j <= i + |M - N|. A window of w keys hides those with j < i - w + 1; it is left alone
+    unless M = N and a mask is causal, as TVM defines no other form, and so are symbolic shapes and
+    R.nn.attention_var_len. Operands of bfloat16 have scores in float32, and probabilities rounded.
+    With operands of float16 all is float16, of which `widen_f16` makes float32, unless a bias is
+    float32.
+
+    This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
+    [B, H, S, D], which cancel those here (`unturn`).
+    """
+    problem = _problem(call)
+    if problem is None:
+        return None
+    return relax.op.permute_dims(_plain(block, call, problem), _HEADS_FIRST)
 
 
-def _transposes_heads(call: relax.Expr) -> bool:
-    """Whether an expression exchanges the axes of positions and heads."""
-    return is_call(call, "relax.permute_dims") and [*permutation(call)] == _HEADS_FIRST
+@rule("relax.permute_dims")
+def unturn(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """A permutation of its inverse is what they permute.
+
+    Before
+
+        lv = R.permute_dims(x, [0, 2, 1, 3])
+        gv = R.permute_dims(lv, [0, 2, 1, 3])
+
+    After
+
+        gv = x
+    """
+    inner = graph.definition(call.args[0])
+    if not is_call(inner, "relax.permute_dims"):
+        return None
+    turned, back = permutation(inner), permutation(call)
+    same = [turned[axis] for axis in back] == [*range(len(turned))]
+    return inner.args[0] if same else None
 
 
 def _problem(call: relax.Call) -> _Problem | None:
@@ -180,36 +182,6 @@ def _masks(block: Bindings, call: relax.Call, problem: _Problem, kind: str) -> l
     return masks
 
 
-def sink_scale() -> ir.transform.Pass:
-    """Sink: moves the scale of an attention's query or key behind their product.
-
-    Before
-
-        lv = R.multiply(q, R.const(0.125))              # or R.divide(q, R.const(8.0))
-        lv1 = R.permute_dims(lv, [0, 2, 1, 3])
-        lv2 = R.matmul(lv1, k)
-
-    After
-
-        lv = R.permute_dims(q, [0, 2, 1, 3])
-        lv1 = R.matmul(lv, k)
-        lv2 = R.multiply(lv1, R.const(0.125))
-
-    The product then reads q in place, and the scale is a step of its epilogue; scales of both
-    operands become one. A scale moves only if it is a constant number, past operators that only
-    move elements and past roundings to bfloat16, and if nothing else reads the scaled value.
-    Products with constant operands keep their scales.
-
-    Each term q k is rounded once less and the sum once more. With K terms, results differ by at
-    most (K + 3) 2^-24 of the sum of their magnitudes. They do not differ if the scale is a power of
-    two and nothing underflows. With bfloat16 operands, rounding q is as precise as rounding q *
-    scale: 2^-9.
-
-    The pass; it needs A-normal form.
-    """
-    return value_pass("tvm_hybrid.sink_scale", _sunk)
-
-
 @dataclass(frozen=True)
 class _Scaled:
     """A value times a number.
@@ -236,19 +208,43 @@ class _Scaled:
         return value
 
 
-def _sunk(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A product scaled behind the sum; None if its operands are not scaled before."""
+@rule("relax.matmul")
+def sink_scale(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Sink: moves the scale of an attention's query or key behind their product.
+
+    Before
+
+        lv = R.multiply(q, R.const(0.125))              # or R.divide(q, R.const(8.0))
+        lv1 = R.permute_dims(lv, [0, 2, 1, 3])
+        lv2 = R.matmul(lv1, k)
+
+    After
+
+        lv = R.permute_dims(q, [0, 2, 1, 3])
+        lv1 = R.matmul(lv, k)
+        lv2 = R.multiply(lv1, R.const(0.125))
+
+    The product then reads q in place, and the scale is a step of its epilogue; scales of both
+    operands become one. A scale moves only if it is a constant number, past operators that only
+    move elements and past roundings to bfloat16, and if nothing else reads the scaled value.
+    Products with constant operands keep their scales.
+
+    Each term q k is rounded once less and the sum once more. With K terms, results differ by at
+    most (K + 3) 2^-24 of the sum of their magnitudes. They do not differ if the scale is a power of
+    two and nothing underflows. With bfloat16 operands, rounding q is as precise as rounding q *
+    scale: 2^-9.
+    """
     operands = _operands(graph, call)
     factor = math.prod(operand.factor for operand in operands)
-    if factor == 1.0 or not LEAST <= abs(factor) <= LARGEST or not isinstance(call, relax.Call):
+    if factor == 1.0 or not LEAST <= abs(factor) <= LARGEST:
         return None
     product = block.emit(with_args(call, [operand.unscaled(block) for operand in operands]))
     return relax.op.multiply(product, relax.const(np.float32(factor)))
 
 
-def _operands(graph: DataflowGraph, call: relax.Expr) -> list[_Scaled]:
+def _operands(graph: DataflowGraph, call: relax.Call) -> list[_Scaled]:
     """Both operands of a product of two variables that is summed in f32; else nothing."""
-    if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
+    if str(call.ty.dtype) != "float32":
         return []
     tensors = [region_tensor(arg) for arg in call.args]
     if any(
@@ -285,8 +281,8 @@ def _scaled(graph: DataflowGraph, expr: relax.Expr) -> _Scaled:
 
 def _users(graph: DataflowGraph, expr: relax.Expr) -> list[int]:
     """Positions where a value is used; twice the same if it is needed outside."""
-    users = graph.users.get(expr, [])
-    return users if isinstance(expr, relax.DataflowVar) else [*users, *users]
+    users = [*graph.users_of(expr)]
+    return users if isinstance(expr, relax.DataflowVar) else users * 2
 
 
 def _before_widening(graph: DataflowGraph, value: relax.Expr) -> relax.Expr | None:

@@ -10,19 +10,19 @@ from tvm import ir, relax
 
 from relay_passes.ir.axes import permutation
 from relay_passes.ir.graph import (
-    AnyBinding,
     DataflowGraph,
     is_call,
-    op_name,
     region_tensor,
     static_tensor,
 )
-from relay_passes.ir.rewrite import Bindings, WaitingBindings, block_pass, value_pass
-from relay_passes.ir.traits import CONVERSIONS, read_elementwise
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.traits import CONVERSIONS, MOVABLE, read_elementwise
 from tir_schedules.core.size import is_open
 
 
-def sink_concat() -> ir.transform.Pass:
+@rule(*(name for name in MOVABLE if name not in CONVERSIONS))
+def sink_concat(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Moves elementwise operators after a concatenation to its parts.
 
     Before
@@ -44,25 +44,23 @@ def sink_concat() -> ir.transform.Pass:
     of the result has no other reader: a part with another reader would be read and written once
     more. Conversions have passes of their own (`lift_quantize`, `sink_dequantize`,
     `raise_bf16_casts`).
-
-    The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.sink_concat", _rewrite)
+    joins = {arg: joined for arg in call.args if (joined := _joined(graph, arg)) is not None}
+    found = read_elementwise(call, joins, lambda expr: isinstance(expr, ir.GenericConst))
+    if found is None or len({*found.tensors}) != 1 or graph.only_user(found.tensors[0]) is None:
+        return None
+    source, rank = joins[found.tensors[0]], len(call.ty.shape.values)
+    constants = [source.split(constant, rank) for constant in found.constants]
+    parts = [
+        block.emit(found.call([part] * len(found.tensors), [pieces[at] for pieces in constants]))
+        for at, part in enumerate(source.parts)
+    ]
+    return relax.op.concat(parts, axis=source.axis)
 
 
 @dataclass(frozen=True)
 class _Joined:
-    """A concatenation that waits.
-
-    Attributes
-    ----------
-    parts : tuple of relax.Expr
-        The tensors.
-    axis : int
-        Along which.
-    extents : tuple of int
-        Of each of them along the axis.
-    """
+    """A concatenation of tensors along an axis, with the extent of each there."""
 
     parts: tuple[relax.Expr, ...]
     axis: int
@@ -81,65 +79,26 @@ class _Joined:
         ]
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    return _Block(graph).rewritten()
+def _joined(graph: DataflowGraph, expr: relax.Expr) -> _Joined | None:
+    """A concatenation most of which nobody else needs, and none of whose parts is another one."""
+    value = graph.definition(expr)
+    if not is_call(value, "relax.concat") or not isinstance(value.args[0], relax.Tuple):
+        return None
+    result, parts = region_tensor(value), tuple(value.args[0].fields)
+    tensors = [region_tensor(part) for part in parts]
+    if result is None or any(tensor is None for tensor in tensors):
+        return None
+    sizes = {part: tensor.size for part, tensor in zip(parts, tensors, strict=True) if tensor}
+    own = sum(size for part, size in sizes.items() if len(graph.users_of(part)) == 1)
+    if 2 * own < result.size or any(_joined(graph, part) for part in parts):
+        return None
+    axis = int(value.attrs.axis) % len(result.shape)
+    extents = tuple(tensor.shape[axis] for tensor in tensors if tensor is not None)
+    return None if is_open(extents) else _Joined(parts, axis, extents)
 
 
-class _Block(WaitingBindings[_Joined]):
-    """A block under construction, in which concatenations wait until somebody needs them."""
-
-    def held(self, binding: AnyBinding) -> _Joined | None:
-        """A concatenation, or an operator on the parts of one."""
-        joined = self.concat(binding.value)
-        if joined is None:
-            joined = self.elementwise(binding.value, str(binding.var.name))
-            self.found = self.found or joined is not None
-        return joined
-
-    def written(self, waiting: _Joined) -> relax.Expr:
-        """The concatenation."""
-        return relax.op.concat(list(waiting.parts), axis=waiting.axis)
-
-    def concat(self, value: relax.Expr) -> _Joined | None:
-        """A concatenation most of which nobody else needs."""
-        if op_name(value) != "relax.concat" or not isinstance(value.args[0], relax.Tuple):
-            return None
-        result, parts = region_tensor(value), tuple(value.args[0].fields)
-        tensors = [region_tensor(part) for part in parts]
-        if result is None or any(tensor is None for tensor in tensors):
-            return None
-        sizes = {part: tensor.size for part, tensor in zip(parts, tensors, strict=True) if tensor}
-        own = sum(size for part, size in sizes.items() if len(self.graph.users.get(part, ())) == 1)
-        if 2 * own < result.size or any(part in self.waiting for part in parts):
-            return None
-        axis = int(value.attrs.axis) % len(result.shape)
-        extents = tuple(tensor.shape[axis] for tensor in tensors if tensor is not None)
-        if is_open(extents):
-            return None
-        return _Joined(parts, axis, extents)
-
-    def elementwise(self, value: relax.Expr, name: str) -> _Joined | None:
-        """An operator on a tensor that waits and that nobody else needs."""
-        found = read_elementwise(
-            value, self.waiting, lambda expr: isinstance(expr, ir.GenericConst)
-        )
-        if found is None or op_name(value) in CONVERSIONS or len({*found.tensors}) != 1:
-            return None
-        (source, *again) = found.tensors
-        if len(self.graph.users[source]) != 1 or not isinstance(source, relax.DataflowVar):
-            return None
-        joined, rank = self.waiting[source], len(value.ty.shape.values)
-        constants = [joined.split(constant, rank) for constant in found.constants]
-        parts = tuple(
-            self.emit(
-                found.call([part] * (1 + len(again)), [pieces[at] for pieces in constants]), name
-            )
-            for at, part in enumerate(joined.parts)
-        )
-        return _Joined(parts, joined.axis, joined.extents)
-
-
-def merge_stacks() -> ir.transform.Pass:
+@rule("relax.reshape")
+def merge_stacks(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Merge: tensors that are stacked, and then read side by side, are put side by side.
 
     Before
@@ -155,16 +114,8 @@ def merge_stacks() -> ir.transform.Pass:
         gv = R.concat((lv, lv1), axis=2)
 
     ONNX stacks the directions of recurrent layers so; torch.export puts them side by side.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.merge_stacks", _merged)
-
-
-def _merged(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """The tensors side by side; None if a call reads no stack so."""
-    result = static_tensor(call) if is_call(call, "relax.reshape") else None
-    moved = graph.definition(call.args[0]) if result is not None else None
+    result, moved = static_tensor(call), graph.definition(call.args[0])
     if result is None or not is_call(moved, "relax.permute_dims"):
         return None
     stack, axes = graph.definition(moved.args[0]), permutation(moved)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import ir, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from microkernels.base.errors import CompileError
 from relay_passes.ir.axes import view_of
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, scalar_constant, static_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass, fold_pass, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import ITEM, RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 
 _MOST = 1 << 22
@@ -58,9 +58,11 @@ _EXACT = (
     *(*_FILLED, "relax.take", "relax.astype", "relax.permute_dims", *RESHAPES),
     *("relax.broadcast_to", "relax.strided_slice", "relax.matmul", *_TRIANGLES, *_COMPARING),
 )
+_EVALUATED = (*_EXACT, *_ARITHMETIC, *_LOGICAL)
 
 
-def evaluate_constants() -> ir.transform.Pass:
+@rule(*_EVALUATED, "relax.arange", ITEM)
+def evaluate_constants(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> relax.Expr | None:
     """Evaluate: computes by NumPy what follows from constants alone, such as masks and positions.
 
     Before
@@ -79,34 +81,16 @@ def evaluate_constants() -> ir.transform.Pass:
     step of a recurrent layer, is zeros. Elementwise arithmetic is that of IEEE, in float32, float64
     and integers; of bfloat16 and float16 only what needs none, such as rows of a table of
     positions. Nothing else is computed here.
-
-    The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.evaluate_constants", _rewrite)
+    array = _piece(graph, expr) if isinstance(expr, relax.TupleGetItem) else _value(graph, expr)
+    # Another number of which there are many is no less work than the call.
+    if array is None or 0 not in array.strides or array.size == 1:
+        return None if array is None else constant_of(array)
+    graph.note(block.var, array)
+    return None
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The bindings with constants in the place of calls; None if all stay."""
-    known: dict[relax.Expr, Array] = {}
-    builder = relax.BlockBuilder()
-    bindings: list[relax.Binding] = []
-    changed = False
-    for binding in graph.bindings:
-        bindings.append(binding)
-        array = _value(binding.value, known)
-        if isinstance(binding.value, relax.TupleGetItem):
-            array = _piece(graph, binding.value, known)
-        if array is None or not isinstance(binding, relax.VarBinding):
-            continue
-        known[binding.var] = array
-        # Another number of which there are many is no less work than the call.
-        if 0 not in array.strides or array.size == 1:
-            bindings[-1] = relax.VarBinding(binding.var, builder.normalize(constant_of(array)))
-            changed = True
-    return bindings if changed else None
-
-
-def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
+def _value(graph: RuleGraph, expr: relax.Expr) -> Array | None:
     """What a call computes, if that follows from constants; repeated elements have strides of 0."""
     result = static_tensor(expr) if isinstance(expr, relax.Call) else None
     if result is None or not isinstance(expr, relax.Call) or not 0 < result.size <= _MOST:
@@ -120,27 +104,24 @@ def _value(expr: relax.Expr, known: dict[relax.Expr, Array]) -> Array | None:
         return None if number is None else np.broadcast_to(np.asarray(number, dtype), result.shape)
     if name == "relax.arange":
         return _arange(expr, dtype)
-    operands = [
-        _operand(arg, known, name in _EXACT)
-        for arg in expr.args
-        if not isinstance(arg, relax.ShapeExpr)
-    ]
-    if name in (*_TRIANGLES, "relax.strided_slice"):
-        operands = operands[:1]
-    if any(each is None for each in operands) or not operands:
-        return None
-    found = _computed(expr, [each for each in operands if each is not None], result.shape)
+    args = expr.args[:1] if name in (*_TRIANGLES, "relax.strided_slice") else expr.args[:]
+    operands = []
+    for arg in args:
+        if not isinstance(arg, relax.ShapeExpr):
+            operand = _operand(graph, arg, name in _EXACT)
+            if operand is None:
+                return None
+            operands.append(operand)
+    found = _computed(expr, operands, result.shape) if operands else None
     return None if found is None else found.astype(dtype, copy=False)
 
 
-def _piece(
-    graph: DataflowGraph, item: relax.TupleGetItem, known: dict[relax.Expr, Array]
-) -> Array | None:
+def _piece(graph: RuleGraph, item: relax.TupleGetItem) -> Array | None:
     """One of the pieces that a constant is split into."""
     split, tensor = graph.definition(item.tuple_value), static_tensor(item)
     if tensor is None or not is_call(split, "relax.split"):
         return None
-    array = _operand(split.args[0], known, exact=True)
+    array = _operand(graph, split.args[0], exact=True)
     if array is None or not 0 < tensor.size <= _MOST:
         return None
     axis = int(split.attrs.axis) % array.ndim
@@ -188,12 +169,12 @@ def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
     return np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
 
 
-def _operand(expr: relax.Expr, known: dict[relax.Expr, Array], exact: bool) -> Array | None:
+def _operand(graph: RuleGraph, expr: relax.Expr, exact: bool) -> Array | None:
     """The elements of an operand; of a narrow type only for what is `exact` in it."""
     tensor = static_tensor(expr)
     usable = tensor is not None and (_is_plain(tensor.dtype) or (exact and tensor.dtype in _NARROW))
     if not usable or not isinstance(expr, ir.GenericConst):
-        return known.get(expr) if usable else None
+        return graph.known(expr) if usable else None
     small = tensor is not None and 0 < tensor.size <= _MOST
     # A weight of an integer product stays 8 bits wide.
     narrow = tensor is not None and tensor.dtype in ("int8", "uint8") and len(tensor.shape) > 1
@@ -222,10 +203,11 @@ def _taken(call: relax.Call, data: Array, indices: Array) -> Array | None:
 
 
 _CAST = "relax.astype"
-_FOLDED = {_CAST, "relax.permute_dims", *RESHAPES}
+_FOLDED = (_CAST, "relax.permute_dims", *RESHAPES)
 
 
-def fold_weights() -> ir.transform.Pass:
+@rule(*_FOLDED)
+def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Fold: permutes, reshapes and casts constants at compile time, by NumPy.
 
     Before
@@ -236,54 +218,19 @@ def fold_weights() -> ir.transform.Pass:
     After
 
         lv1 = R.matmul(x, const_wT)
-
-    The pass.
     """
-    return fold_pass("fold_weights", _Folder, _is_foldable)
-
-
-@mutator
-class _Folder(PyExprMutator):
-    """Replaces foldable calls on constants."""
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        """Folds one call if it can be."""
-        call = super().visit_call_(op)
-        if not isinstance(call, relax.Call) or not call.args:
-            return call
-        argument: relax.Expr | None = call.args[0]
-        if isinstance(argument, relax.Var):
-            argument = self.lookup_binding(argument)
-        if not _folds(call, argument):
-            return call
-        assert isinstance(argument, ir.GenericConst)
-        array = _folded(array_of(argument.value), call)
-        return relax.const(np.ascontiguousarray(array), str(call.ty.dtype))
-
-
-def _is_foldable(call: relax.Call) -> bool:
-    return bool(call.args) and _folds(call, call.args[0])
-
-
-def _folds(call: relax.Call, argument: relax.Expr | None) -> bool:
-    """Whether a call is a view or a cast of a constant, and none that is to stay."""
-    name = op_name(call)
-    if name not in _FOLDED or not isinstance(argument, ir.GenericConst):
-        return False
-    if static_tensor(call) is None:
-        return False
-    # A weight of an integer product stays 8 bits wide.
-    stays = str(argument.ty.dtype) in ("int8", "uint8") and len(argument.value.shape) > 1
-    return name != _CAST or not stays
-
-
-def _folded(array: np.ndarray, call: relax.Call) -> np.ndarray:
-    """What a view or a cast makes of a constant."""
+    argument = call.args[0]
+    if not isinstance(argument, ir.GenericConst) or static_tensor(call) is None:
+        return None
+    array: Array | None = array_of(argument.value)
+    assert array is not None
     if op_name(call) == _CAST:
-        return array.astype(str(call.attrs.dtype))
-    view = view_of(array, call)
-    assert view is not None
-    return view
+        # A weight of an integer product stays 8 bits wide.
+        stays = str(argument.ty.dtype) in ("int8", "uint8") and array.ndim > 1
+        array = None if stays else array.astype(str(call.attrs.dtype))
+    else:
+        array = view_of(array, call)
+    return None if array is None else relax.const(np.ascontiguousarray(array), str(call.ty.dtype))
 
 
 Number = Callable[[relax.Call, str], float]
@@ -341,7 +288,8 @@ _CHOOSING = {
 _SCATTERING = {"scatter_elements", "scatter_nd", "slice_scatter", "index_put"}
 
 
-def fold_empty() -> ir.transform.Pass:
+@rule()
+def fold_empty(graph: RuleGraph, _block: Bindings, value: relax.Expr) -> relax.Expr | None:
     """Fold: removes operators on tensors without elements, so that no template sees one.
 
     Before
@@ -369,11 +317,6 @@ def fold_empty() -> ir.transform.Pass:
     CompileError
         An operator chooses among no elements.
     """
-    return value_pass("tvm_hybrid.fold_empty", _simpler)
-
-
-def _simpler(graph: DataflowGraph, _block: Bindings, value: relax.Expr) -> relax.Expr | None:
-    """What a value is without empty tensors; None if it stays."""
     result = static_tensor(value)
     if result is None or isinstance(value, (relax.Var, ir.GenericConst)):
         return None

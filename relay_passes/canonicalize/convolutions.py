@@ -15,7 +15,6 @@ from relay_passes.ir.convolution import (
     CHANNELS_LAST,
     has_one_tap,
     is_convolution,
-    is_transposed,
     layouts_of,
     runs_on_planes,
 )
@@ -30,8 +29,9 @@ from relay_passes.ir.graph import (
     static_tensor,
 )
 from relay_passes.ir.quantization import with_axes
-from relay_passes.ir.rewrite import Bindings, block_pass, value_pass
-from relay_passes.ir.traits import ELEMENTWISE, MAX_POOLS
+from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.traits import CONVOLUTIONS, ELEMENTWISE, MAX_POOLS
 
 
 def pointwise_conv() -> ir.transform.Pass:
@@ -182,7 +182,8 @@ class _Conv:
     output: tuple[int, ...]
 
 
-def conv1d_channels_last() -> ir.transform.Pass:
+@rule("relax.nn.conv1d", "relax.nn.conv2d")
+def conv1d_channels_last(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Writes convolutions along one axis with channels last, so that a window is contiguous memory.
 
     Before
@@ -200,14 +201,7 @@ def conv1d_channels_last() -> ir.transform.Pass:
     Likewise nn.conv1d in NCW. Only convolutions that the template "matmul" builds are rewritten: a
     constant f32 weight, one group, no dilation, no padding along the axis. `sink_permutes` moves
     the permutations on.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.conv1d_channels_last", _channels_last)
-
-
-def _channels_last(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A convolution along one axis with channels last; None for anything else."""
     conv = _match(call)
     if conv is None:
         return None
@@ -279,7 +273,8 @@ _NOT_NEGATIVE = (
 )
 
 
-def fold_padding() -> ir.transform.Pass:
+@rule(*CONVOLUTIONS, *MAX_POOLS, *_AVERAGES)
+def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Folds padding in front of a convolution or a pool into its own.
 
     Before
@@ -295,20 +290,11 @@ def fold_padding() -> ir.transform.Pass:
     to add zeros. A max pool ignores what it pads itself: the pad has to add -inf, or zeros to
     values that are not negative where every window has one of them. An average counts what was
     padded. Transposed convolutions and pools that round their sizes up keep their pad.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.fold_padding", _padded)
-
-
-def _padded(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A convolution or a pool that pads more; None for anything else."""
-    pools = is_call(call, *MAX_POOLS, *_AVERAGES)
-    if not isinstance(call, relax.Call) or not (pools or is_convolution(call)):
-        return None
     pad = graph.definition(call.args[0])
-    if not is_call(pad, "relax.nn.pad") or is_transposed(call):
+    if not is_call(pad, "relax.nn.pad"):
         return None
+    pools = not is_convolution(call)
     layout = str(call.attrs.layout if pools else call.attrs.data_layout)
     added = _added(pad, layout)
     if added is None or not _is_neutral(graph, pad, call):

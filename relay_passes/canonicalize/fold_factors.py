@@ -1,28 +1,11 @@
-"""Folds constants per channel behind a product into its weight and one term.
-
-Before
-
-    lv = R.nn.conv2d(x, const_w)
-    lv1 = R.add(lv, const_b)
-    lv2 = R.multiply(lv1, const_s)                  # [C, 1, 1]
-    gv = R.add(lv2, const_t)
-
-After
-
-    lv = R.nn.conv2d(x, const_w * s)
-    gv = R.add(lv, const_b * s + t)
-
-Likewise for convolutions over one and three axes, transposed ones, and R.matmul by a matrix. Only
-where nothing else reads what is between. A weight with another reader stays what it is. A term
-alone stays: a kernel adds it for nothing.
-"""
+"""Constants per channel around a product are folded into its weight and one term."""
 
 from __future__ import annotations
 
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.algebra import ChannelFactors, constant_readers, factors_of, uniform_constant
+from relay_passes.ir.algebra import ChannelFactors, factors_of, uniform_constant
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.convolution import (
     is_convolution,
@@ -31,73 +14,60 @@ from relay_passes.ir.convolution import (
     output_channels,
 )
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, same_shape
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, same_shape
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 
 _FLOATS = ("float16", "float32", "float64")
 
 
-def fold_factors() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.fold_factors", _rewrite)
+@rule("relax.matmul", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)
+def fold_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Folds constants per channel behind a product into its weight and one term.
 
+    Before
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The bindings with new values where chains of factors end; None if there are none."""
-    ends = dict(
-        found
-        for position in range(len(graph.bindings))
-        if (found := _chain(graph, position)) is not None
-    )
-    if not ends:
-        return None
-    readers = constant_readers(graph)
-    block, changed = Bindings(), False
-    for position, binding in enumerate(graph.bindings):
-        factors = ends.get(position)
-        product = None if factors is None else graph.definition(factors.x)
-        if factors is None or not isinstance(product, relax.Call) or readers[product.args[1]] > 1:
-            block.bindings.append(binding)
-            continue
-        weight = _weight(product, factors)
-        if weight is None:
-            block.bindings.append(binding)
-            continue
-        changed = True
-        _bind(block, binding.var, product, weight, factors)
-    return block.bindings if changed else None
+        lv = R.nn.conv2d(x, const_w)
+        lv1 = R.add(lv, const_b)
+        lv2 = R.multiply(lv1, const_s)                  # [C, 1, 1]
+        gv = R.add(lv2, const_t)
 
+    After
 
-def _chain(graph: DataflowGraph, position: int) -> tuple[int, ChannelFactors] | None:
-    """(where the last factor or term of a product is, all of them), if there are some to fold."""
-    product = graph.value(position)
-    axis = _channels(product)
+        lv = R.nn.conv2d(x, const_w * s)
+        gv = R.add(lv, const_b * s + t)
+
+    Likewise for convolutions over one and three axes, transposed ones, and R.matmul by a matrix.
+    Only where nothing else reads what is between. A weight with another reader stays what it is. A
+    term alone stays: a kernel adds it for nothing.
+    """
+    axis, var = _channels(call), block.var
     if axis is None:
         return None
-    var = graph.bindings[position].var
-    tensor = region_tensor(var)
-    assert tensor is not None
-    count = tensor.shape[axis]
+    count = known_tensor(var).shape[axis]
     found = ChannelFactors(var, np.ones(count), np.zeros(count))
-    end, steps = position, 0
+    steps = 0
     while (user := graph.only_user(var)) is not None:
         step = factors_of(graph.value(user), axis)
         if step is None:
             break
-        found, end, steps = found.then(step), user, steps + 1
-        var = graph.bindings[user].var
-    if steps < 2 and bool((found.factor == 1).all()):
+        found, steps, var = found.then(step), steps + 1, graph.bindings[user].var
+    folds = steps > 1 or not (found.factor == 1).all()
+    weight = _weight(call, found) if folds and graph.readers(call.args[1]) == 1 else None
+    if weight is None:
         return None
-    return end, found
+    block.at(var)
+    scaled = with_args(call, [call.args[0], weight])
+    if not found.term.any():
+        return scaled
+    term = found.term.astype(str(call.ty.dtype)).reshape(-1, *(1,) * (-axis - 1))
+    return relax.op.add(block.emit(scaled), constant_of(term))
 
 
-def _channels(call: relax.Expr) -> int | None:
-    """Where the channels of a product's result are, from the end; None for other operators."""
-    axis = -1
-    if is_convolution(call):
-        axis = output_channels(call)
-    elif not is_call(call, "relax.matmul"):
-        return None
+def _channels(call: relax.Call) -> int | None:
+    """Where the channels of a product's result are, from the end; None if it takes nothing in."""
+    axis = output_channels(call) if is_convolution(call) else -1
     weight = call.args[1]
     tensor, result = region_tensor(weight), region_tensor(call)
     if not isinstance(weight, ir.GenericConst) or tensor is None or result is None:
@@ -121,23 +91,6 @@ def _weight(product: relax.Call, found: ChannelFactors) -> relax.Expr | None:
     return constant_of(scaled) if fits else None
 
 
-def _bind(
-    block: Bindings,
-    var: relax.Var,
-    product: relax.Call,
-    weight: relax.Expr,
-    found: ChannelFactors,
-) -> None:
-    """Binds a product with another weight, plus a term if there is one."""
-    scaled = with_args(product, [product.args[0], weight])
-    if not found.term.any():
-        block.bind(var, scaled)
-        return
-    axis = _channels(product) or -1
-    term = found.term.astype(str(product.ty.dtype)).reshape(-1, *(1,) * (-axis - 1))
-    block.bind(var, relax.op.add(block.emit(scaled), constant_of(term)))
-
-
 def _scaled(weight: np.ndarray, factor: np.ndarray, product: relax.Call) -> np.ndarray:
     """A weight times one number for each output channel."""
     if not is_convolution(product):  # [in, out]
@@ -156,7 +109,8 @@ def _scaled(weight: np.ndarray, factor: np.ndarray, product: relax.Call) -> np.n
 _FLOATS_in = ("float32", "float64")
 
 
-def fold_input_factors() -> ir.transform.Pass:
+@rule("relax.matmul", *CONVOLUTIONS)
+def fold_input_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Folds constants per channel in front of a product into its weight and one term.
 
     Before
@@ -174,58 +128,29 @@ def fold_input_factors() -> ir.transform.Pass:
     else reads what is between. A term stays in front of padding, which is zero after the term, and
     of a matrix product to which no constant is added anyway. A factor of a product of two computed
     values stays: it is part of an activation or of a norm. So does what is behind a matrix product:
-    that adds it for nothing. A weight with another reader stays what it is. `fold_factors` runs
-    first, and takes what is behind a product; run again, it joins the terms.
-
-    The pass; it needs A-normal form.
+    that adds it for nothing. A weight with another reader stays what it is. What is between two
+    products is for the first one (`fold_factors`).
     """
-    return block_pass("tvm_hybrid.fold_input_factors", _rewrite_in)
-
-
-def _rewrite_in(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The bindings with other products; None if all stay."""
-    found = {
-        position: factors
-        for position in range(len(graph.bindings))
-        if (factors := _factors(graph, position)) is not None
-    }
-    if not found:
+    axis = _channels_in(call)
+    if axis is None:
         return None
-    readers = constant_readers(graph)
-    block = Bindings()
-
-    def folded(position: int, call: relax.Expr) -> relax.Expr | None:
-        factors = found.get(position)
-        if factors is None or not isinstance(call, relax.Call) or readers[call.args[1]] > 1:
-            return None
-        return _product(block, call, factors)
-
-    return rewrite_values(
-        graph, block, lambda binding: folded(graph.position[binding.var], binding.value)
-    )
-
-
-def _factors(graph: DataflowGraph, position: int) -> ChannelFactors | None:
-    """All factors and terms in front of the product at a position that it can take in."""
-    product = graph.value(position)
-    axis = _channels_in(product)
-    if axis is None or not isinstance(product, relax.Call):
-        return None
-    takes_terms = _takes_terms(graph, position, product)
+    takes_terms = _takes_terms(graph, block.var, call)
     found: ChannelFactors | None = None
-    x = product.args[0]
+    x = call.args[0]
+    if _is_taken(graph, x, axis):
+        return None
     while graph.only_user(x) is not None:
         step = factors_of(graph.definition(x), axis)
         if step is None or _is_part(graph, step) or (step.term.any() and not takes_terms):
             break
         found, x = step if found is None else step.then(found), step.x
-    return found
-
-
-def _channels_in(call: relax.Expr) -> int | None:
-    """Where the channels of a product's first operand are, from the end; None if it is none."""
-    if not is_convolution(call) and not is_call(call, "relax.matmul"):
+    if found is None or graph.readers(call.args[1]) > 1:
         return None
+    return _product(block, call, found)
+
+
+def _channels_in(call: relax.Call) -> int | None:
+    """Where the channels of a product's first operand are; None if it takes nothing in."""
     weight = call.args[1]
     tensor, x = region_tensor(weight), region_tensor(call.args[0])
     if not isinstance(weight, ir.GenericConst) or tensor is None or x is None:
@@ -235,14 +160,27 @@ def _channels_in(call: relax.Expr) -> int | None:
     if not is_convolution(call):
         return -1 if len(tensor.shape) == 2 and len(x.shape) >= 2 else None
     layout = str(call.attrs.data_layout)
-    return None if is_transposed(call) else layout.index("C") - len(layout)
+    return layout.index("C") - len(layout)
 
 
-def _takes_terms(graph: DataflowGraph, position: int, product: relax.Call) -> bool:
+def _is_taken(graph: RuleGraph, x: relax.Expr, axis: int) -> bool:
+    """Whether `fold_factors` takes all that a value is multiplied by, and its terms."""
+    while graph.only_user(x) is not None:
+        call = graph.definition(x)
+        step = factors_of(call, axis)
+        if step is None:
+            if not is_call(call, "relax.matmul", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS):
+                return False
+            return _channels(call) == axis and graph.readers(call.args[1]) == 1
+        x = step.x
+    return False
+
+
+def _takes_terms(graph: DataflowGraph, var: relax.Var, product: relax.Call) -> bool:
     """Whether a term may move behind a product, and costs nothing there."""
     if is_convolution(product):
         return not any(int(amount) for amount in product.attrs.padding)
-    user = graph.only_user(graph.bindings[position].var)
+    user = graph.only_user(var)
     behind = None if user is None else factors_of(graph.value(user), -1)
     return behind is not None and bool(behind.term.any())
 
@@ -286,7 +224,8 @@ def _by_inputs(weight: np.ndarray, values: np.ndarray, call: relax.Call) -> np.n
     return np.concatenate(list(parts * values.reshape(shape)), outputs)
 
 
-def drop_zero_biases() -> ir.transform.Pass:
+@rule("relax.add")
+def drop_zero_biases(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Drops biases of zeros.
 
     Before
@@ -300,16 +239,7 @@ def drop_zero_biases() -> ir.transform.Pass:
 
     torch's ONNX exporter writes one at each convolution that has no bias. No sum of a product is
     -0.0, as all of them begin with 0.0: what is dropped would not change it.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.drop_zero_biases", _product_bias)
-
-
-def _product_bias(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """The product that zeros are added to; None if a value is no such sum."""
-    if not is_call(call, "relax.add"):
-        return None
     for value, bias in (call.args, reversed(call.args)):
         product = graph.definition(value)
         if product is None or not (is_call(product, "relax.matmul") or is_convolution(product)):

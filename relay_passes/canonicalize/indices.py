@@ -16,7 +16,6 @@ from relay_passes.ir.bindings import variables
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
-    AnyBinding,
     DataflowGraph,
     is_call,
     known_tensor,
@@ -25,7 +24,8 @@ from relay_passes.ir.graph import (
     scalar_constant,
     static_tensor,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
@@ -169,7 +169,8 @@ _INDICES = ("int32", "int64")
 _LONGEST = 6  # elementwise operators after a look-up
 
 
-def recognize_one_hot() -> ir.transform.Pass:
+@rule("relax.matmul", "relax.take")
+def recognize_one_hot(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Makes look-ups of products with one-hot rows, and applies to the table what follows them.
 
     Before
@@ -187,31 +188,20 @@ def recognize_one_hot() -> ir.transform.Pass:
 
     A number that is no class selects the row of zeros at the end. The table is computed in float64
     and rounded once; elementwise operators move to it where it is no larger than what is looked up.
-
-    The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.recognize_one_hot", _rewrite)
-
-
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    found: dict[relax.Var, tuple[np.ndarray, relax.Expr, bool]] = {}
-    for position, binding in enumerate(graph.bindings):
-        lookup = _one_hot_product(graph, binding.var) or _take(graph, binding.var)
-        if lookup is not None:
-            table, index, bounded = lookup
-            last, moved = _move(graph, binding.var, table)
-            if last != position or not bounded:
-                found[graph.bindings[last].var] = moved, index, bounded
-    block = Bindings()
-
-    def looked_up(binding: AnyBinding) -> relax.Expr | None:
-        if binding.var not in found:
-            return None
-        table, index, bounded = found[binding.var]
-        place = index if bounded else _bounded(block, index, len(table) - 1)
-        return relax.op.take(relax.const(table), place, axis=0, mode="clip")
-
-    return rewrite_values(graph, block, looked_up)
+    var = block.var
+    if is_call(call, "relax.take"):
+        found, bounded = _take(call), True
+    else:
+        found, bounded = _one_hot_product(graph, call), False
+    if found is None:
+        return None
+    last, table = _move(graph, var, found[0])
+    if bounded and last is var:
+        return None
+    block.at(last)
+    place = found[1] if bounded else _bounded(block, found[1], len(table) - 1)
+    return relax.op.take(relax.const(table), place, axis=0, mode="clip")
 
 
 def _bounded(block: Bindings, index: relax.Expr, classes: int) -> relax.Expr:
@@ -229,13 +219,12 @@ def _called(graph: DataflowGraph, expr: relax.Expr, *names: str) -> relax.Call |
 
 
 def _one_hot_product(
-    graph: DataflowGraph, var: relax.Var
-) -> tuple[np.ndarray, relax.Expr, bool] | None:
-    """(weight with a row of zeros, numbers of classes, False) of a product with one-hot rows."""
-    product = _called(graph, var, "relax.matmul")
-    cast = None if product is None else _called(graph, product.args[0], "relax.astype")
+    graph: DataflowGraph, product: relax.Expr
+) -> tuple[np.ndarray, relax.Expr] | None:
+    """(weight with a row of zeros, numbers of classes) of a product with one-hot rows."""
+    cast = _called(graph, product.args[0], "relax.astype")
     equal = None if cast is None else _called(graph, cast.args[0], "relax.equal")
-    if product is None or equal is None or not isinstance(product.args[1], ir.GenericConst):
+    if equal is None or not isinstance(product.args[1], ir.GenericConst):
         return None
     weight, rows = array_of(product.args[1].value), static_tensor(product.args[0])
     if rows is None or weight.ndim != 2 or {str(weight.dtype), rows.dtype} != {"float32"}:
@@ -249,7 +238,7 @@ def _one_hot_product(
             continue
         index = _without_last_axis(graph, spread, rows.shape)
         if index is not None:
-            return np.vstack([weight, np.zeros_like(weight[:1])]), index, False
+            return np.vstack([weight, np.zeros_like(weight[:1])]), index
     return None
 
 
@@ -265,35 +254,30 @@ def _without_last_axis(
     return view.args[0] if known else None
 
 
-def _take(graph: DataflowGraph, var: relax.Var) -> tuple[np.ndarray, relax.Expr, bool] | None:
-    """(table, indices, True) of a look-up of rows in a constant."""
-    call = _called(graph, var, "relax.take")
-    if call is None or not isinstance(call.args[0], ir.GenericConst) or call.attrs.axis is None:
+def _take(call: relax.Call) -> tuple[np.ndarray, relax.Expr] | None:
+    """(table, indices) of a look-up of rows in a constant."""
+    if not isinstance(call.args[0], ir.GenericConst) or call.attrs.axis is None:
         return None
     if int(call.attrs.axis) != 0 or str(call.attrs.mode) != "clip":
         return None
     table = array_of(call.args[0].value)
-    known = table.ndim == 2 and str(table.dtype) == "float32" and static_tensor(var) is not None
-    return (table, call.args[1], True) if known else None
+    known = table.ndim == 2 and str(table.dtype) == "float32" and static_tensor(call) is not None
+    return (table, call.args[1]) if known else None
 
 
-def _move(graph: DataflowGraph, var: relax.Var, table: np.ndarray) -> tuple[int, np.ndarray]:
+def _move(graph: RuleGraph, var: relax.Var, table: np.ndarray) -> tuple[relax.Var, np.ndarray]:
     """The last of the elementwise operators after a look-up, and the table with all of them."""
     tensor = known_tensor(var)
-    position = graph.position[var]
     if table.size > tensor.size:
-        return position, table
+        return var, table
     exact = table.astype(np.float64)
     for _ in range(_LONGEST):
-        users = graph.users.get(graph.bindings[position].var, [])
-        if len(users) != 1 or graph.escapes(graph.bindings[position].var, users):
+        user = graph.only_user(var)
+        moved = None if user is None else _apply(graph.value(user), var, exact)
+        if user is None or moved is None or static_tensor(graph.bindings[user].var) != tensor:
             break
-        moved = _apply(graph.value(users[0]), graph.bindings[position].var, exact)
-        after = static_tensor(graph.bindings[users[0]].var)
-        if moved is None or after is None or after != tensor:
-            break
-        position, exact = users[0], moved
-    return position, exact.astype(np.float32)
+        var, exact = graph.bindings[user].var, moved
+    return var, exact.astype(np.float32)
 
 
 def _apply(call: relax.Expr, var: relax.Var, table: np.ndarray) -> np.ndarray | None:
@@ -314,7 +298,8 @@ def _apply(call: relax.Expr, var: relax.Var, table: np.ndarray) -> np.ndarray | 
     return result if result.shape == table.shape and result.dtype == np.float64 else None
 
 
-def plain_indices() -> ir.transform.Pass:
+@rule("relax.take")
+def plain_indices(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Plain indices: rows are taken by indices as they come, without a cast or a reshape before.
 
     Before
@@ -332,12 +317,7 @@ def plain_indices() -> ir.transform.Pass:
 
     The pass; it needs A-normal form, and comes before indices are clipped.
     """
-    return value_pass("tvm_hybrid.plain_indices", _plainer)
-
-
-def _plainer(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """What a take is without a cast or a reshape before; None if there is none."""
-    if not is_call(call, "relax.take") or call.attrs.axis is None or int(call.attrs.axis) != 0:
+    if call.attrs.axis is None or int(call.attrs.axis) != 0:
         return None
     table, indices = call.args
     found = _source(graph, indices)
@@ -364,7 +344,8 @@ def _source(graph: DataflowGraph, indices: relax.Expr) -> relax.Expr:
         indices = call.args[0]
 
 
-def slice_takes() -> ir.transform.Pass:
+@rule("relax.take")
+def slice_takes(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Slice: one index that is known cuts out a slice.
 
     Before
@@ -378,15 +359,8 @@ def slice_takes() -> ir.transform.Pass:
 
     PyTorch writes x[1] so. A product then reads the slice in place. `clip_indices` runs first: the
     index is inside.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.slice_takes", _sliced)
-
-
-def _sliced(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A slice, if a call takes elements at one index that is known; else None."""
-    if not is_call(call, "relax.take") or call.attrs.axis is None:
+    if call.attrs.axis is None:
         return None
     data, index = call.args
     tensor, number = region_tensor(data), scalar_constant(index)
@@ -400,7 +374,8 @@ def _sliced(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.E
     return relax.op.reshape(block.emit(cut), call.ty.shape)
 
 
-def slice_flips() -> ir.transform.Pass:
+@rule("relax.strided_slice")
+def slice_flips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Slice: one row of a tensor that is turned round is a row of the tensor.
 
     Before
@@ -414,16 +389,7 @@ def slice_flips() -> ir.transform.Pass:
 
     torch.export turns the rows of a recurrent layer's second direction round before it takes them
     one by one; in ONNX they are read backwards.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.slice_flips", _sliced_flip)
-
-
-def _sliced_flip(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """The same row without the flip; None if a call takes no single row of one."""
-    if not is_call(call, "relax.strided_slice"):
-        return None
     flip, cut = graph.definition(call.args[0]), static_tensor(call)
     if not is_call(flip, "relax.flip"):
         return None

@@ -22,14 +22,16 @@ from relay_passes.ir.graph import (
     scalar_constant,
     static_tensor,
 )
-from relay_passes.ir.rewrite import Bindings, Replacements, block_pass, replaced, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import ITEM, RuleGraph, rule
 from tir_schedules.core.size import is_open
 
 _DATA, _SPREAD = "data", "spread"
 _OUTSIDE = 6  # operators after the sum with epsilon, at most
 
 
-def recognize_norms() -> ir.transform.Pass:
+@rule("relax.add")
+def recognize_norms(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Recognises layer normalisation and RMS normalisation where an exporter wrote them out.
 
     Before
@@ -49,10 +51,16 @@ def recognize_norms() -> ir.transform.Pass:
     With x - mean(x) in the place of x it is R.nn.layer_norm, with a shift if one is added. Scale
     and shift may be missing, constants or values; factors may stand in any order, and the root may
     be sqrt and a division, rsqrt, or a power.
-
-    The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.recognize_norms", lambda graph: replaced(graph, _find(graph)))
+    spread = _spread(graph, block.var, call)
+    if spread is None:
+        return None
+    for var in reversed(downstream(graph, spread.var, _OUTSIDE)):
+        found = _norm(graph, spread, var) if same_shape(var, spread.x) else None
+        if found is not None:
+            block.at(var)
+            return found
+    return None
 
 
 @dataclass(frozen=True)
@@ -80,25 +88,9 @@ class _Spread:
     centered: bool
 
 
-def _find(graph: DataflowGraph) -> Replacements:
-    found: Replacements = {}
-    for binding in graph.bindings:
-        spread = _spread(graph, binding.var)
-        if spread is None:
-            continue
-        for position in downstream(graph, spread.var, _OUTSIDE):
-            var = graph.bindings[position].var
-            if same_shape(var, spread.x):
-                call = _norm(graph, spread, var)
-                if call is not None:
-                    found[position] = call
-    return found
-
-
-def _spread(graph: DataflowGraph, var: relax.Var) -> _Spread | None:
-    """The value as a variance or mean square plus epsilon."""
-    call = graph.definition(var)
-    if not is_call(call, "relax.add") or not is_f32(var):
+def _spread(graph: DataflowGraph, var: relax.Var, call: relax.Call) -> _Spread | None:
+    """A sum as a variance or mean square plus epsilon."""
+    if not is_f32(var):
         return None
     for mean, constant in (call.args, reversed(call.args)):
         epsilon = scalar_constant(constant)
@@ -237,7 +229,8 @@ def _as_weight(
 _FLOATS = ("float32", "float64")
 
 
-def decompose_batch_norm() -> ir.transform.Pass:
+@rule(ITEM)
+def decompose_batch_norm(graph: RuleGraph, block: Bindings, value: relax.Expr) -> relax.Expr | None:
     """Decomposes a batch normalisation of inference: one factor and one term per channel.
 
     Before
@@ -253,16 +246,7 @@ def decompose_batch_norm() -> ir.transform.Pass:
     Constants are combined in float64 and rounded once; `fold_factors` carries on from here.
     Statistics that are known at run time only are combined then. Running statistics, lv[1] and
     lv[2], stay those that were given. A normalisation of training stays.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.decompose_batch_norm", _decomposed)
-
-
-def _decomposed(graph: DataflowGraph, block: Bindings, value: relax.Expr) -> relax.Expr | None:
-    """An item of a batch normalisation in other operators; None for anything else."""
-    if not isinstance(value, relax.TupleGetItem):
-        return None
     call = graph.definition(value.tuple_value)
     if not is_call(call, "relax.nn.batch_norm") or bool(call.attrs.training):
         return None
@@ -310,7 +294,8 @@ def _constant_factors(call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
     return constant_of(scale.astype(dtype)), constant_of(shift.astype(dtype))
 
 
-def decompose_group_norm() -> ir.transform.Pass:
+@rule("relax.nn.group_norm")
+def decompose_group_norm(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Decomposes a group normalisation: a layer normalisation of rows, and numbers for each
     channel.
 
@@ -328,18 +313,7 @@ def decompose_group_norm() -> ir.transform.Pass:
 
     Rows have a template. Factors that are all 1 and terms that are all 0 are left out. Of known
     sizes, with channels right behind the batch, over all axes behind them.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.decompose_group_norm", _decomposed_group)
-
-
-def _decomposed_group(
-    _graph: DataflowGraph, block: Bindings, call: relax.Expr
-) -> relax.Expr | None:
-    """A group normalisation in other operators; None for anything else."""
-    if not is_call(call, "relax.nn.group_norm"):
-        return None
     x, gamma, beta = call.args
     tensor, attrs = static_tensor(x), call.attrs
     if tensor is None or tensor.dtype != "float32" or len(tensor.shape) < 3:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tvm import ir, relax
+from tvm import relax
 
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
@@ -31,19 +31,32 @@ from relay_passes.ir.graph import (
     region_tensor,
     same_shape,
 )
-from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 
 
-def plain_products() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return value_pass("tvm_hybrid.plain_products", _plainer)
+@rule("relax.matmul")
+def plain_products(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """A product keeps the batches of its operands, and repeats none of them.
 
+    Before
 
-def _plainer(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A product of operands that were not flattened or repeated; None if there are none."""
-    if not is_call(call, "relax.matmul"):
-        return None
+        lv = R.reshape(q, R.shape([8, 5, 16]))          # q: [2, 4, 5, 16]
+        lv1 = R.reshape(k, R.shape([8, 16, 7]))         # k: [2, 4, 16, 7]
+        gv = R.matmul(lv, lv1)
+        lv2 = R.broadcast_to(w, R.shape([8, 16, 7]))    # w: [16, 7]
+        gv1 = R.matmul(lv, lv2)
+
+    After
+
+        lv = R.matmul(q, k)
+        gv = R.reshape(lv, R.shape([8, 5, 7]))
+        gv1 = R.matmul(lv, w)
+
+    torch.export writes every product of more than two axes as one of three. What stands around it,
+    as the mask and the softmax of an attention, has the batches of before.
+    """
     narrow = _not_repeated(graph, block, call)
     product = _not_flattened(graph, block, call if narrow is None else narrow)
     if product is None:

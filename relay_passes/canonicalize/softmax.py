@@ -10,47 +10,42 @@ from tvm import ir, relax
 from relay_passes.ir.axes import reduced_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
-from relay_passes.ir.rewrite import Bindings, Replacements, block_pass, replaced, value_pass
-
-# Safe softmax: zeroes the rows that see no key after the product, not before it.
-#
-# Before
-#
-#     lv = R.add(scores, mask)
-#     lv1 = R.nn.softmax(lv)
-#     lv2 = R.isnan(lv1)
-#     lv3 = R.where(lv2, R.const(0.0), lv1)           # all rows whose mask is -inf throughout
-#     gv = R.matmul(lv3, v)
-#
-# After
-#
-#     lv1 = R.nn.softmax(R.add(scores, mask))
-#     lv2 = R.matmul(lv1, v)
-#     lv3 = R.max(R.where(R.greater(mask, -inf), 1, 0), axis=-1, keepdims=True)
-#     gv = R.where(R.greater(lv3, 0), lv2, R.const(0.0))
-#
-# PyTorch exports attention with a boolean mask in this form to ONNX. torch.export tests the scores,
-# with and without a mask:
-#
-#     lv2 = R.logical_not(R.equal(lv, R.const(-inf)))
-#     lv3 = R.logical_not(R.astype(R.max(R.astype(lv2, "int8"), axis=[-1], keepdims=True), "bool"))
-#     lv4 = R.where(lv3, R.full_like(lv1, R.const(0.0)), lv1)
-#
-# Scores, softmax and product can then be one kernel, and only the mask is tested, not the matrix of
-# probabilities, which may be rounded before the product. If the mask is constant and every query
-# sees a key, nothing is tested, and neither if there is none. No mask makes a score NaN or +inf;
-# where scores are so, or all of a row overflow to -inf, the result is now NaN and no longer 0.
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
 
 
-def safe_softmax() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return value_pass("tvm_hybrid.safe_softmax", _simpler)
+@rule("relax.matmul")
+def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Zeroes the rows that see no key after the product, not before it.
 
+    Before
 
-def _simpler(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A product of attention without the test of weights; None for anything else."""
-    if not is_call(call, "relax.matmul"):
-        return None
+        lv = R.add(scores, mask)
+        lv1 = R.nn.softmax(lv)
+        lv2 = R.isnan(lv1)
+        lv3 = R.where(lv2, R.const(0.0), lv1)           # all rows whose mask is -inf throughout
+        gv = R.matmul(lv3, v)
+
+    After
+
+        lv1 = R.nn.softmax(R.add(scores, mask))
+        lv2 = R.matmul(lv1, v)
+        lv3 = R.max(R.where(R.greater(mask, -inf), 1, 0), axis=-1, keepdims=True)
+        gv = R.where(R.greater(lv3, 0), lv2, R.const(0.0))
+
+    PyTorch exports attention with a boolean mask in this form to ONNX. torch.export tests the
+    scores, with and without a mask:
+
+        lv2 = R.logical_not(R.equal(lv, R.const(-inf)))
+        lv3 = R.logical_not(R.astype(R.max(R.astype(lv2, "int8"), axis=[-1]), "bool"))
+        lv4 = R.where(lv3, R.full_like(lv1, R.const(0.0)), lv1)
+
+    Scores, softmax and product can then be one kernel, and only the mask is tested, not the matrix
+    of probabilities, which may be rounded before the product. If the mask is constant and every
+    query sees a key, nothing is tested, and neither if there is none. No mask makes a score NaN or
+    +inf; where scores are so, or all of a row overflow to -inf, the result is now NaN and no longer
+    0.
+    """
     rounded = _only_use(graph, call.args[0], "relax.astype")
     found = _guarded(graph, call, call.args[0] if rounded is None else rounded.args[0])
     if found is None:
@@ -95,7 +90,7 @@ def _tests_weights(graph: DataflowGraph, guard: relax.Call) -> bool:
     test = _only_use(graph, condition, "relax.isnan")
     if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
         return False
-    return len(graph.users.get(weights, ())) == 2
+    return len(graph.users_of(weights)) == 2
 
 
 def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
@@ -155,7 +150,8 @@ def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
     return block.emit(relax.op.greater(most, zero))
 
 
-def recognize_softmax() -> ir.transform.Pass:
+@rule("relax.divide")
+def recognize_softmax(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Recognises softmax where it is written out.
 
     Before
@@ -170,25 +166,7 @@ def recognize_softmax() -> ir.transform.Pass:
         gv = R.nn.softmax(x, axis=-1)
 
     A legalised module has it in this form.
-
-    The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.recognize_softmax", lambda graph: replaced(graph, _find(graph)))
-
-
-def _find(graph: DataflowGraph) -> Replacements:
-    found: Replacements = {}
-    for position, binding in enumerate(graph.bindings):
-        call = _softmax(graph, binding.value)
-        if call is not None:
-            found[position] = call
-    return found
-
-
-def _softmax(graph: DataflowGraph, call: relax.Expr) -> relax.Expr | None:
-    """A division as a softmax; None if it is none."""
-    if not is_call(call, "relax.divide"):
-        return None
     above, total = (graph.definition(arg) for arg in call.args)
     if not is_call(above, "relax.exp") or not is_call(total, "relax.sum"):
         return None
@@ -243,7 +221,7 @@ def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Ca
     if scalar_constant(zero) != 0.0 and not _is_zero(graph, zero):
         return False
     # Zeros that are like the softmax read its shape alone.
-    readers = {graph.bindings[user].var for user in graph.users.get(weights, ())}
+    readers = {graph.bindings[user].var for user in graph.users_of(weights)}
     others = readers - {zero}
     return isinstance(weights, relax.DataflowVar) and len(others) == 1
 

@@ -10,7 +10,8 @@ from tvm import DataType, ir, relax
 from relay_passes.ir.axes import AxisView, identity, reduced_axes, view_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass, value_pass
+from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import MOVABLE, RESHAPES
 
 _REDUCTIONS = {
@@ -258,7 +259,8 @@ _REDUCTIONS_drop = {
 }
 
 
-def drop_views() -> ir.transform.Pass:
+@rule(*RESHAPES, "relax.broadcast_to")
+def drop_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Drops reshapes that change nothing, or that a softmax or a reduction does not need.
 
     Before
@@ -277,16 +279,7 @@ def drop_views() -> ir.transform.Pass:
 
         lv = R.mean(x, axis=[2, 3], keepdims=True)      # a global pool
         gv = R.reshape(lv, [1, 64])                     # R.mean(x, axis=[2, 3])
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.drop_views", _simpler)
-
-
-def _simpler(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """What a reshape is, if it is less; else None."""
-    if op_name(call) not in (*RESHAPES, "relax.broadcast_to"):
-        return None
     result, source = region_tensor(call), region_tensor(call.args[0])
     if result is None or source is None:
         return None
@@ -354,7 +347,8 @@ def _joined_axis(shape: tuple[int, ...], extent: int) -> int | None:
     return None
 
 
-def compose_views() -> ir.transform.Pass:
+@rule(*RESHAPES, "relax.permute_dims")
+def compose_views(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Composes views: permutations in a row, with axes of extent 1 put in or left out, become one.
 
     Before
@@ -369,14 +363,7 @@ def compose_views() -> ir.transform.Pass:
         gv = R.permute_dims(x, axes=[1, 0, 2])
 
     torch.export writes the operands of an einsum so. A permutation that others read too stays.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.compose_views", _composed)
-
-
-def _composed(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A view by fewer operators; None if there are as few."""
     chain: list[relax.Call] = []
     view: AxisView | None = None
     current: relax.Expr | None = call

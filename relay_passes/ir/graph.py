@@ -103,9 +103,13 @@ class DataflowGraph:
 
     def only_user(self, var: relax.Expr) -> int | None:
         """Position of the binding that alone needs a value; None if there are others, or none."""
-        users = self.users.get(var, [])
+        users = self.users_of(var)
         inside = isinstance(var, relax.DataflowVar)
         return users[0] if inside and len(users) == 1 else None
+
+    def users_of(self, var: relax.Expr) -> Sequence[int]:
+        """Positions of the bindings that read a value."""
+        return self.users.get(var, ())
 
     def item_of_range(self, expr: relax.Expr) -> tuple[relax.Expr, int] | None:
         """(range, 0 or 1) if an expression is the scale or the zero point of a dynamic quantisation
@@ -143,21 +147,20 @@ class DataflowGraph:
         if not isinstance(var, relax.DataflowVar) or var in self.read:
             return True
         inside = set(members)
-        return any(user not in inside for user in self.users.get(var, ()))
+        return any(user not in inside for user in self.users_of(var))
 
 
-def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> Iterator[int]:
-    """Positions of bindings that use a value, directly or through at most `depth` operators."""
-    reached = {var}
+def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> list[relax.Var]:
+    """What is computed of a value by at most `depth` operators, one behind the other; nearest
+    first."""
+    found: dict[relax.Var, None] = {var: None}
     frontier = [var]
-    found: set[int] = set()
     for _ in range(depth):
-        users = {user for v in frontier for user in graph.users.get(v, ())}
-        found |= users
+        users = {user: None for v in frontier for user in graph.users_of(v)}
         frontier = [graph.bindings[user].var for user in users]
-        frontier = [v for v in frontier if v not in reached]
-        reached.update(frontier)
-    return iter(sorted(found))
+        frontier = [v for v in frontier if v not in found]
+        found.update(dict.fromkeys(frontier))
+    return [*found][1:]
 
 
 def op_name(expr: relax.Expr | None) -> str:

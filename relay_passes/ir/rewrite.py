@@ -2,8 +2,7 @@
 
 A pass says what becomes of one function, one block or one binding; the kit does the rest.
 
-    value_pass              a pass: value -> what to bind instead
-    block_pass              the same for all bindings of a block at once
+    block_pass              a pass: graph of a block -> its new bindings
     rewrite_values          the bindings of one block, some of other values
     rewrite_blocks          the same for a pass that also adds functions to the module
     rewrite_region_calls    calls of region functions replaced
@@ -43,15 +42,23 @@ class Bindings:
 
     Attributes
     ----------
+    var : relax.Var
+        The variable whose value is written anew; `at` sets it.
     name : str
-        The name of new variables: that of the variable whose value is written anew, so that names
-        still tell which node of a model a value is computed for.
+        The name of new variables: that of `var`, so that names still tell which node of a model a
+        value is computed for.
     """
+
+    var: relax.Var
 
     def __init__(self) -> None:
         self.builder = relax.BlockBuilder()
         self.bindings: list[relax.Binding] = []
         self.name = "lv"
+
+    def at(self, var: relax.Var) -> None:
+        """The value of a variable is written from now on."""
+        self.var, self.name = var, str(var.name)
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
         """Binds an expression to a new variable."""
@@ -63,9 +70,6 @@ class Bindings:
     def bind(self, var: relax.Var, expr: relax.Expr) -> None:
         """Binds an expression to a variable of the original block."""
         self.bindings.append(relax.VarBinding(var, self.builder.normalize(expr)))
-
-
-RewriteValue = Callable[[DataflowGraph, Bindings, relax.Expr], "relax.Expr | None"]
 
 
 def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
@@ -220,25 +224,6 @@ def _is_ordinary(function: object) -> TypeGuard[relax.Function]:
     return isinstance(function, relax.Function) and not is_region_function(function)
 
 
-def value_pass(name: str, rewrite: RewriteValue) -> ir.transform.Pass:
-    """A module pass that binds other values in dataflow blocks, and drops what is unused.
-
-    Parameters
-    ----------
-    name : str
-        Of the pass.
-    rewrite : callable
-        (graph of a block, its new bindings so far, value) -> what to bind instead; None to leave
-        the value.
-    """
-
-    def run(graph: DataflowGraph) -> list[relax.Binding] | None:
-        block = Bindings()
-        return rewrite_values(graph, block, lambda binding: rewrite(graph, block, binding.value))
-
-    return block_pass(name, run)
-
-
 def rewrite_values(
     graph: DataflowGraph, block: Bindings, rewrite: RewriteBinding
 ) -> list[relax.Binding] | None:
@@ -255,7 +240,7 @@ def rewrite_values(
     """
     changed = False
     for binding in graph.bindings:
-        block.name = str(binding.var.name)
+        block.at(binding.var)
         value = rewrite(binding)
         if value is None:
             block.bindings.append(binding)
@@ -382,7 +367,7 @@ class WaitingBindings(Bindings, ABC, Generic[Waiting]):
     def rewritten(self) -> list[relax.Binding] | None:
         """The new bindings; None if nothing changes."""
         for binding in self.graph.bindings:
-            self.name = str(binding.var.name)
+            self.at(binding.var)
             held = self.held(binding)
             if held is None:
                 for var in variables(binding.value):
@@ -398,5 +383,5 @@ class WaitingBindings(Bindings, ABC, Generic[Waiting]):
         """Binds an expression if it is a variable that waits."""
         if isinstance(var, relax.Var) and var in self.waiting and var not in self._bound:
             self._bound.add(var)
-            self.name = str(var.name)
+            self.at(var)
             self.bind(var, self.written(self.waiting[var]))

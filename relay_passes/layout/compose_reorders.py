@@ -1,24 +1,4 @@
-"""Composes reorders: permutations with reshapes between them become one permutation.
-
-Before
-
-    lv = R.permute_dims(x, axes=[0, 3, 1, 2])                # x: [n, 32, 32, 64]
-    lv1 = R.reshape(lv, R.shape([n * 1024, 2, 16, 2]))
-    lv2 = R.permute_dims(lv1, axes=[0, 2, 1, 3])
-    lv3 = R.reshape(lv2, R.shape([n, 64, 256, 4]))
-    gv = R.permute_dims(lv3, axes=[0, 3, 2, 1])
-
-After
-
-    lv = R.reshape(x, R.shape([n, 16, 2, 16, 2, 64]))
-    lv1 = R.permute_dims(lv, axes=[0, 2, 4, 1, 3, 5])
-    gv = R.reshape(lv1, R.shape([n, 4, 256, 64]))
-
-Elements move once then, in runs of 64. Axes are split into parts that no reshape cuts; parts that
-stay side by side are joined again. Nothing is composed if another operator reads a value on the
-way, or if a part of an open size would have to be cut. Patches of images and the ends of recurrent
-layers are written so. The pass runs after regions are formed: they are recognised by permutations.
-"""
+"""Reorders, which move elements: those in a row become one, and what is left is noted."""
 
 from __future__ import annotations
 
@@ -40,16 +20,12 @@ from relay_passes.ir.graph import (
     region_tensor,
     relax_shape,
 )
-from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.size import quotient
 
 from .channel_layouts import Form
-
-
-def compose_reorders() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return value_pass("tvm_hybrid.compose_reorders", _composed)
 
 
 @dataclass(eq=False)
@@ -129,10 +105,30 @@ class _Reorder:
         return extents, [sorted(firsts).index(first) for first in firsts]
 
 
-def _composed(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A permutation in the place of all that are before it; None if there is but one."""
-    if not is_call(call, "relax.permute_dims"):
-        return None
+@rule("relax.permute_dims")
+def compose_reorders(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Composes reorders: permutations with reshapes between them become one permutation.
+
+    Before
+
+        lv = R.permute_dims(x, axes=[0, 3, 1, 2])                # x: [n, 32, 32, 64]
+        lv1 = R.reshape(lv, R.shape([n * 1024, 2, 16, 2]))
+        lv2 = R.permute_dims(lv1, axes=[0, 2, 1, 3])
+        lv3 = R.reshape(lv2, R.shape([n, 64, 256, 4]))
+        gv = R.permute_dims(lv3, axes=[0, 3, 2, 1])
+
+    After
+
+        lv = R.reshape(x, R.shape([n, 16, 2, 16, 2, 64]))
+        lv1 = R.permute_dims(lv, axes=[0, 2, 4, 1, 3, 5])
+        gv = R.reshape(lv1, R.shape([n, 4, 256, 64]))
+
+    Elements move once then, in runs of 64. Axes are split into parts that no reshape cuts; parts
+    that stay side by side are joined again. Nothing is composed if another operator reads a value
+    on the way, or if a part of an open size would have to be cut. Patches of images and the ends of
+    recurrent layers are written so. The rule applies after regions are formed: they are recognised
+    by permutations.
+    """
     chain = _chain(graph, call)
     tensors = [region_tensor(each) for each in chain]
     source = region_tensor(chain[0].args[0])
@@ -155,6 +151,9 @@ def _composed(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.
     extents, order = reorder.joined()
     told = [chain[0].args[0], *chain]  # which tell all symbols of the shapes
     expr = chain[0].args[0]
+    view = graph.definition(expr)
+    if is_call(view, *RESHAPES) and graph.only_user(expr) is not None:
+        expr = view.args[0]
     if order != sorted(order):
         split = block.emit(relax.op.reshape(expr, relax_shape(extents, *told)))
         expr = block.emit(relax.op.permute_dims(split, order))

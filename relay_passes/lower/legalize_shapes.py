@@ -36,8 +36,9 @@ from microkernels.base.tvm_compat.relax import (
     legalize_by_tvm,
 )
 from relay_passes.ir.axes import moves, view_axes
-from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
-from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.graph import is_call, region_tensor
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 
 VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape has its own function
@@ -254,7 +255,8 @@ class _Views(PyExprMutator):
         return relax.op.reshape(call.args[1].fields[0], call.ty.shape)
 
 
-def plain_views() -> ir.transform.Pass:
+@rule(*RESHAPES)
+def plain_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Plain views: reshapes of every kind get one name, so that the same kernels get one, too.
 
     Before
@@ -270,14 +272,7 @@ def plain_views() -> ir.transform.Pass:
 
     A permutation that moves nothing is left out in front of a reshape: of the two TVM makes a
     kernel, which copies.
-
-    The pass; it needs A-normal form.
     """
-    return value_pass("tvm_hybrid.plain_views", _reshape_plain)
-
-
-def _reshape_plain(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """A reshape in the place of another operator that keeps the order of elements."""
     shape = getattr(call.ty, "shape", None)
     if not is_call(call, *RESHAPES) or not isinstance(shape, relax.ShapeExpr):
         return None

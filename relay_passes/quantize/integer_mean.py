@@ -36,7 +36,8 @@ from microkernels.base.arrays import RANGES
 from relay_passes.ir.axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.quantization import LIMIT, Quantized, largest, read_dequantize, sum_centred
-from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import Rule
 from tir_schedules.core.size import is_open
 
 from .integer_product import integers_of
@@ -58,7 +59,7 @@ def integer_mean(any_layout: bool = True) -> ir.transform.Pass:
         Whether means of windows are rewritten whose channels are not last. Convolutions are fast
         with channels last, so it is for a pass that comes before layouts are chosen.
     """
-    return value_pass("tvm_hybrid.integer_mean", partial(_mean, any_layout))
+    return (mean_of_integers if any_layout else _channels_last)()
 
 
 def _mean(
@@ -77,6 +78,11 @@ def _mean(
         return _windows(block, call, q) if wanted else None
     axes = _reduced(call, len(q.data.ty.shape))
     return None if axes is None else _whole(block, call, q, axes)
+
+
+_ROOTS = ("relax.mean", *_GLOBAL, *_POOLS)
+mean_of_integers = Rule("integer_mean", _ROOTS, partial(_mean, True))
+_channels_last = Rule("integer_mean", _ROOTS, partial(_mean, False))
 
 
 def _reduced(call: relax.Call, rank: int) -> list[int] | None:

@@ -20,17 +20,14 @@ from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.axes import known_integers
-from relay_passes.ir.convolution import convolution_of, is_convolution
+from relay_passes.ir.convolution import convolution_of
 from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
 from relay_passes.ir.quantization import Quantized
-from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 
 _CENTRES = {"int8": 0, "uint8": 128}
-
-
-def narrow_conv_weights() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return value_pass("tvm_hybrid.narrow_conv_weights", _narrowed)
 
 
 def sum_of_convolutions(
@@ -74,17 +71,18 @@ def int8_parts(values: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
-def _narrowed(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """An integer convolution with int8 weights; None if it has them already, or is none."""
+@rule(*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)
+def narrow_conv_weights(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """The pass; it needs A-normal form."""
     weights = _wide_weight(graph, call)
-    if weights is None or not isinstance(call, relax.Call):
+    if weights is None:
         return None
     return sum_of_convolutions(block, call, call.args[0], weights)
 
 
 def _wide_weight(graph: DataflowGraph, call: relax.Expr) -> np.ndarray | None:
     """The constant weight of an integer convolution that is not an int8 one widened."""
-    if not is_convolution(call) or str(call.ty.dtype) != "int32":
+    if str(call.ty.dtype) != "int32":
         return None
     widened = graph.definition(call.args[1])
     if is_call(widened, "relax.astype"):

@@ -45,7 +45,8 @@ from relay_passes.ir.graph import (
     static_tensor,
 )
 from relay_passes.ir.quantization import LIMIT, Quantized, centred, known_centred, read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.rules import RuleGraph, rule
 
 
 @dataclass(frozen=True)
@@ -259,20 +260,16 @@ def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr,
 # as they are. The weight's value is the same, bit for bit.
 
 
-def weight_only_matmul() -> ir.transform.Pass:
+@rule("relax.matmul")
+def weight_only_matmul(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """The pass; it needs A-normal form, and comes after `integer_matmul`."""
-    return value_pass("tvm_hybrid.weight_only_matmul", _by_blocks)
-
-
-def _by_blocks(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-    """The product with its weight written as blocks; None for anything else."""
     weight = _weight(graph, call)
     return None if weight is None else relax.op.matmul(call.args[0], _emit(block, weight))
 
 
 def _weight(graph: DataflowGraph, call: relax.Expr) -> Quantized | None:
     """The quantised constant weight of a f32 matmul; None if it has none, or per row."""
-    if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
+    if str(call.ty.dtype) != "float32":
         return None
     weight = read_dequantize(graph.definition(call.args[1]))
     if weight is None or weight.data_dtype not in RANGES or weight.dtype != "float32":

@@ -36,7 +36,8 @@ from relay_passes.ir.moving_operators import (
     result_axis,
 )
 from relay_passes.ir.quantization import Quantized, known_value, read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, value_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.rules import RuleGraph, rule
 
 
 def sink_dequantize() -> ir.transform.Pass:
@@ -146,7 +147,8 @@ class _Sinker:
         return Quantized(data, parts.quantization, parts.dtype)
 
 
-def fold_dequantize() -> ir.transform.Pass:
+@rule("relax.dequantize")
+def fold_dequantize(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Fold: dequantises biases and other small constants at compile time; weights stay 8 bits.
 
     Before
@@ -160,10 +162,6 @@ def fold_dequantize() -> ir.transform.Pass:
 
     The pass; it folds constants of one axis or none, and those of 32 bits.
     """
-    return value_pass("tvm_hybrid.fold_dequantize", _folded)
-
-
-def _folded(_graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
     read = _small_constant(call)
     value = None if read is None else known_value(read)
     return None if value is None else relax.const(value)

@@ -15,7 +15,8 @@ from tvm import ir, relax
 from relay_passes.ir.axes import permutation
 from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, static_tensor
-from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import rule
 from relay_passes.ir.traits import CONVERSIONS
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Tensor
@@ -308,7 +309,8 @@ def scale_weight(threads: int) -> ir.transform.Pass:
         That share the rows of a product.
     """
 
-    def rewrite(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    @rule("relax.matmul")
+    def scale_weight(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
         found = _scaled_product(graph, call, threads)
         if found is None:
             return None
@@ -316,7 +318,7 @@ def scale_weight(threads: int) -> ir.transform.Pass:
         column = block.emit(relax.op.reshape(scale, (-1, 1)))
         return relax.op.matmul(x, block.emit(relax.op.multiply(column, weight)))
 
-    return value_pass("tvm_hybrid.scale_weight", rewrite)
+    return scale_weight()
 
 
 def _scaled_product(

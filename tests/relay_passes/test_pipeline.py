@@ -131,10 +131,13 @@ def test_the_order_of_the_passes() -> None:
     ]
     chain = [
         "lift_programs",  # first, so that all others see operators
+        "plain",
         "widen_bf16",  # before weights are folded in the type that they stay in
-        "recognize_norms",  # those between casts, which are an operator of float16 then
         "widen_f16",
-        "recognize_norms",
+        "recognized",  # norms, before products take their shifts
+        "folded",
+        "propagate_layout",
+        "moved",
         "sink_permutes",
         "sink_dequantize",
         "lift_quantize",

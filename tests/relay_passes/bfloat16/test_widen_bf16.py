@@ -12,7 +12,7 @@ from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
 from relay_passes.bfloat16.widening import widen_bf16, widen_f16
-from relay_passes.canonicalize.activations import activations
+from relay_passes.canonicalize.activations import formulas
 from tests.relay_passes.graphs import Body, module, run
 
 from .test_bf16_precision import operand_types
@@ -232,9 +232,7 @@ def test_an_operator_between_casts_is_one_of_float16(wide: Wide, rounds: bool) -
         return op.negative(y)
 
     casts = [
-        each
-        for each in types(widen_f16(activations)(module(body, HALF)))
-        if "astype:float16" in each
+        each for each in types(widen_f16(formulas)(module(body, HALF))) if "astype:float16" in each
     ]
     assert len(casts) == 1 + rounds
 

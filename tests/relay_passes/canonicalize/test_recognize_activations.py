@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.activations import activations, recognize_activations
+from relay_passes.canonicalize.activations import formulas, recognize_activations
 from relay_passes.ir.graph import DataflowGraph, op_name
 from tests.relay_passes.graphs import compiled, module
 
@@ -164,7 +164,7 @@ def test_numbers_that_overflow_together_stay_apart(factor: float) -> None:
 def test_what_values_are_activations_of() -> None:
     mod = module(lambda x: op.negative(divide(multiply(x, relu6(x)), c(6.0))), X)
     graph = DataflowGraph(mod["main"].body.blocks[0])
-    found = {op_name(graph.definition(var)): sources for var, sources in activations(graph).items()}
+    found = {op_name(graph.definition(var)): sources for var, sources in formulas(graph).items()}
     (x,) = mod["main"].params
     assert found.keys() == {"relax.clip", "relax.multiply", "relax.divide", "relax.negative"}
     assert all(x in sources for sources in found.values())

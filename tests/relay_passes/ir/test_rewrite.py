@@ -7,7 +7,7 @@ from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.functions import emit_body, is_region_function, region_function
 from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.ir.rewrite import Bindings, block_pass, replaced, value_pass, with_values
+from relay_passes.ir.rewrite import block_pass, replaced, with_values
 from tests.relay_passes.graphs import constant, module, partitioned, regions
 
 op = relax.op
@@ -79,20 +79,6 @@ def test_a_region_function_emitted_anew_is_the_same() -> None:
         region, parameters, lambda builder: emit_body(builder, function, values)
     )
     assert_structural_equal(again, function)
-
-
-def test_a_value_pass_binds_what_its_function_says() -> None:
-    def doubled(_: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-        if op_name(call) != "relax.nn.relu":
-            return None
-        return op.add(block.emit(op.exp(call.args[0])), call.args[0])
-
-    run = value_pass("double", doubled)
-    before = module(lambda x: op.tanh(op.nn.relu(x)), X)
-    after = module(lambda x: op.tanh(op.add(op.exp(x), x)), X)
-    assert operators(run(before)) == operators(after)
-    unchanged = module(op.tanh, X)
-    assert_structural_equal(run(unchanged), unchanged)
 
 
 def test_what_is_tidy_is_what_tvm_makes_of_it() -> None:

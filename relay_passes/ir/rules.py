@@ -1,0 +1,296 @@
+"""Rules: canonical forms of a dataflow graph, applied until none applies.
+
+    @rule("relax.clip")
+    def merge_clips(graph, block, call):        # what to bind instead of a clip; None to leave it
+        ...
+
+    rules("recognised", [merge_clips, recognize_gelu, ...])     # the pass of a group
+
+A group works on one mutable graph of a block. A rule is tried on the bindings of its operators
+only. What it asks the graph is noted: a binding is tried again if an answer has changed, and not
+else. So every rule sees what the others made, whichever comes first. Values that nothing needs any
+more vanish at once. Relax is written when no rule applies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, relax
+
+from .bindings import variables
+from .functions import renamed
+from .graph import AnyBinding, DataflowGraph, op_name
+from .rewrite import Bindings, block_pass
+
+RewriteValue = Callable[[Any, Bindings, Any], "relax.Expr | None"]
+
+ITEM = "TupleGetItem"
+"""The root of rules for items of tuples."""
+
+_MOST = 64
+"""Changes for each binding of a block, at most: rules that undo each other would not end."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A canonical form.
+
+    Attributes
+    ----------
+    name : str
+    roots : tuple of str
+        The operators that it is tried on; none for all bindings.
+    rewrite : callable
+        (graph, new bindings, value) -> what to bind instead; None to leave the value. The new
+        bindings hold what it emits, in front of `block.var`. That is the root's variable; a rule
+        for what is computed of its root calls `block.at` with another one.
+    """
+
+    name: str
+    roots: tuple[str, ...]
+    rewrite: RewriteValue
+
+    def __call__(self) -> ir.transform.Pass:
+        """The rule alone, as a pass."""
+        return rules(self.name, [self])
+
+    def tried(self, graph: DataflowGraph, block: Bindings, value: relax.Expr) -> relax.Expr | None:
+        """What the rule would bind, in a graph that stays."""
+        return self.rewrite(graph, block, value) if op_name(value) in self.roots else None
+
+
+def rule(*roots: str) -> Callable[[RewriteValue], Rule]:
+    """Makes a function a rule for some operators, or for all."""
+
+    def made(rewrite: RewriteValue) -> Rule:
+        return Rule(rewrite.__name__, roots, rewrite)
+
+    return made
+
+
+def rules(name: str, group: Iterable[Rule]) -> ir.transform.Pass:
+    """The pass that applies a group of rules to every dataflow block.
+
+    Parameters
+    ----------
+    name : str
+        Of the group.
+    group : iterable of Rule
+        Tried in this order on each binding.
+    """
+    of_root: dict[str, list[Rule]] = {}
+    known = list(group)
+
+    def rules_for(value: relax.Expr) -> Sequence[Rule]:
+        root = op_name(value) or type(value).__name__
+        if root not in of_root:
+            of_root[root] = [each for each in known if not each.roots or root in each.roots]
+        return of_root[root]
+
+    return block_pass(f"tvm_hybrid.{name}", lambda graph: RuleGraph(graph).applied(rules_for))
+
+
+class RuleGraph(DataflowGraph):
+    """A dataflow block that rules change.
+
+    A position stands for the same binding throughout, and says nothing about the order.
+    """
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        vars(self).update(vars(graph))
+        self.bindings, self.position = [*graph.bindings], {**graph.position}
+        self.users = {var: [*users] for var, users in graph.users.items()}
+        self._count = len(self.bindings)
+        self._gone: set[int] = set()
+        self._before: defaultdict[int, list[int]] = defaultdict(list)  # emitted for a binding
+        self._waiting = deque(reversed(range(self._count)))
+        self._queued = set(self._waiting)
+        self._asked: set[relax.Expr] = set()  # by the rules that are tried now
+        self._watchers: defaultdict[relax.Expr, set[int]] = defaultdict(set)
+        self._known: dict[relax.Expr, Any] = {}
+        self._readers: Counter[relax.Expr] | None = None
+
+    def definition(self, expr: relax.Expr) -> relax.Expr | None:
+        """As of any graph."""
+        self._asked.add(expr)
+        return super().definition(expr)
+
+    def users_of(self, var: relax.Expr) -> Sequence[int]:
+        """As of any graph."""
+        self._asked.add(var)
+        return super().users_of(var)
+
+    def value(self, position: int) -> Any:
+        """As of any graph."""
+        self._asked.add(self.bindings[position].var)
+        return super().value(position)
+
+    def known(self, expr: relax.Expr) -> Any:
+        """What a rule noted of a value; None if none did."""
+        self._asked.add(expr)
+        return self._known.get(expr)
+
+    def note(self, var: relax.Expr, fact: Any) -> None:
+        """Notes something of a value for `known`, which stays true whatever becomes of it."""
+        if var not in self._known:
+            self._known[var] = fact
+            self._changed(var)
+
+    def readers(self, constant: relax.Expr) -> int:
+        """How many operands of the block are a constant."""
+        if self._readers is None:
+            self._readers = Counter()
+            for position, binding in enumerate(self.bindings):
+                if position not in self._gone:
+                    self._readers.update(_constants(binding.value))
+        self._asked.add(constant)
+        return self._readers[constant]
+
+    def applied(
+        self, rules_for: Callable[[relax.Expr], Sequence[Rule]]
+    ) -> list[relax.Binding] | None:
+        """The bindings when no rule applies any more; None if none ever did."""
+        left = most = _MOST * (self._count + 1)
+        block = Bindings()
+        while self._waiting and left:
+            position = self._waiting.popleft()
+            self._queued.remove(position)
+            if position in self._gone:
+                continue
+            self._asked = set()
+            for each in rules_for(self.bindings[position].value):
+                binding = self.bindings[position]
+                block.at(binding.var)
+                block.bindings = []
+                value = each.rewrite(self, block, binding.value)
+                if value is not None:
+                    left -= 1
+                    self._wait(position)
+                    self._replace(block, value)
+                    break
+            for var in self._asked:
+                self._watchers[var].add(position)
+        return None if left == most else self._ordered()
+
+    def _ordered(self) -> list[relax.Binding]:
+        """The bindings, each behind what was emitted for it."""
+        found: list[relax.Binding] = []
+        stack = [*range(self._count)][::-1]
+        while stack:
+            position = stack.pop()
+            if position in self._before:
+                stack += [position, *self._before.pop(position)[::-1]]
+            elif position not in self._gone:
+                found.append(self.bindings[position])
+        return found
+
+    def _wait(self, position: int) -> None:
+        if position not in self._queued:
+            self._queued.add(position)
+            self._waiting.append(position)
+
+    def _changed(self, var: relax.Expr) -> None:
+        """The bindings wait that have asked about a value."""
+        for position in self._watchers.pop(var, ()):
+            self._wait(position)
+
+    def _replace(self, block: Bindings, value: relax.Expr) -> None:
+        """Binds a value, behind what was emitted for it."""
+        var = block.var
+        place = self.position[var]
+        for binding in block.bindings:
+            assert isinstance(binding, relax.VarBinding)
+            position = len(self.bindings)
+            self.bindings.append(binding)
+            self.position[binding.var] = position
+            self._before[place].append(position)
+            self._link(position)
+        value = block.builder.normalize(value)
+        if isinstance(value, (relax.Var, ir.GenericConst)) and isinstance(var, relax.DataflowVar):
+            self._rename(var, value)
+        elif isinstance(value, relax.DataflowVar) and value in self.position:
+            self._call_output(place, value)
+        else:
+            self._bind(place, relax.VarBinding(var, value))
+        for binding in block.bindings:
+            self._drop_unused(binding.var)
+
+    def _rename(self, var: relax.Expr, value: relax.Expr) -> None:
+        """Lets all that read a variable read another value."""
+        for user in [*self.users.get(var, ())]:
+            binding = self.bindings[user]
+            changed = renamed(binding.value, {var: value})
+            if isinstance(binding, relax.MatchCast):
+                self._bind(user, relax.MatchCast(binding.var, changed, binding.ty))
+            else:
+                self._bind(user, relax.VarBinding(binding.var, changed))
+        self._drop_unused(var)
+
+    def _call_output(self, place: int, value: relax.DataflowVar) -> None:
+        """Lets an output be what a variable of the block is bound to."""
+        output, source = self.bindings[place].var, self.position.pop(value)
+        before = variables(self.bindings[place].value)
+        self._unlink(place)
+        self.position[output] = source
+        self.bindings[source] = relax.VarBinding(output, self.bindings[source].value)
+        self._rename(value, output)
+        self._changed(output)
+        self._wait(source)
+        for var in before:
+            self._drop_unused(var)
+
+    def _bind(self, place: int, binding: AnyBinding) -> None:
+        """Puts another binding of the same variable into a place."""
+        before = variables(self.bindings[place].value)
+        self._unlink(place)
+        self.bindings[place] = binding
+        self._gone.discard(place)
+        self._link(place)
+        for var in before:
+            self._drop_unused(var)
+
+    def _link(self, position: int) -> None:
+        """A binding reads its operands."""
+        binding = self.bindings[position]
+        for var in variables(binding.value):
+            self.users.setdefault(var, []).append(position)
+            self._changed(var)
+        self._count_constants(binding.value, 1)
+        self._changed(binding.var)
+        self._wait(position)
+
+    def _unlink(self, position: int) -> None:
+        """A binding is gone, and reads nothing."""
+        value = self.bindings[position].value
+        self._gone.add(position)
+        for var in variables(value):
+            self.users[var].remove(position)
+            self._changed(var)
+        self._count_constants(value, -1)
+
+    def _count_constants(self, value: relax.Expr, more: int) -> None:
+        if self._readers is not None:
+            for constant in _constants(value):
+                self._readers[constant] += more
+                self._changed(constant)
+
+    def _drop_unused(self, var: relax.Expr) -> None:
+        """A variable vanishes if nothing reads it, and so do those that only it reads."""
+        stack = [var]
+        while stack:
+            each = stack.pop()
+            if not isinstance(each, relax.DataflowVar) or self.users.get(each):
+                continue
+            position = self.position.pop(each, None)
+            if position is not None:
+                self._unlink(position)
+                stack += variables(self.bindings[position].value)
+
+
+def _constants(value: relax.Expr) -> list[relax.Expr]:
+    args = value.args[:] if isinstance(value, relax.Call) else ()
+    return [arg for arg in args if isinstance(arg, ir.GenericConst)]
