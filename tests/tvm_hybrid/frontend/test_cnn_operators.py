@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tvm_hybrid.errors import UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.onnx.data_sized.resize_taps import Resizing, axis_taps
+from tvm_hybrid.frontend.onnx.ops.resize_taps import Resizing, axis_taps
 
 from .models import f32, make_model, onnxruntime_run, operators, random, run_imported
 

@@ -10,7 +10,7 @@ import onnx
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
-from tvm_hybrid.frontend.onnx.data_sized.resize_taps import Resizing, axis_taps
+from tvm_hybrid.frontend.onnx.ops.resize_taps import Resizing, axis_taps
 
 COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),

@@ -14,7 +14,7 @@ from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.expressions import writing_to
-from tvm_hybrid.frontend.onnx.data_sized.index_grids import index_grid
+from tvm_hybrid.frontend.onnx.graph.elements import index_grid
 
 SIZES = [(1, 1), (2, 3), (3, 1), (1, 5), (2, 0)]
 

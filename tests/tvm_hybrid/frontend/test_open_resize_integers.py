@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import FeedError
-from tvm_hybrid.frontend.onnx.data_sized.resize_taps import Resizing, axis_taps
+from tvm_hybrid.frontend.onnx.ops.resize_taps import Resizing, axis_taps
 
 from .test_open_resize import Form
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax
 
 from ..expressions import OUTPUTS, Attrs, Expr, Inputs, cast, dtype_of, normalize
-from .data_sized.open_operators import check_result, prepared
+from .graph.requests import align, check
+from .graph.sizes import dims_of, is_open, is_unknown, never_negative
 from .operators import OPERATORS
 
 SOFTMAX_ALONG_AXIS = 13  # the opset since which softmax is along one axis
@@ -36,6 +38,15 @@ SUMMING = _WIDENED[BFLOAT16] | {
 }
 """Standard operators that sum; of constants, too, in float32."""
 
+BROADCASTING = frozenset(
+    {
+        *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul"),
+        *("Or", "Pow", "Sub", "Sum", "Where", "Xor"),
+    }
+)
+"""Operators that broadcast all of their inputs."""
+
 
 def apply(op_type: str, *inputs: Any, domain: str = "", **attrs: Any) -> Any:
     """What an operator of the newest opset makes of expressions; ValueError if it refuses them."""
@@ -61,10 +72,36 @@ def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Exp
     half = _half_to_widen(op_type, inputs)
     if half is not None:
         inputs = _widen(inputs, half)
-    inputs = prepared(op_type, inputs, attrs)
+    if op_type in BROADCASTING:
+        inputs = Inputs(align(inputs))
     result = normalize(known.convert(inputs, attrs))
     check_result(inputs, result, not known.static)
     return result if half is None else _rounded(result, half)
+
+
+def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
+    """Has the program check the sizes of a result that depend on data.
+
+    Parameters
+    ----------
+    is_right
+        Whether the operator is converted right where sizes depend on data.
+
+    Raises
+    ------
+    ValueError
+        It is not, or the sizes are not known in terms of others.
+    """
+    values = list(result) if isinstance(result, relax.Tuple) else [result]
+    opened = list(filter(is_open, values))
+    if not is_right and (opened or any(map(is_open, inputs))):
+        raise ValueError("a size of an input or of the result depends on data")
+    if any(map(is_unknown, values)):
+        raise ValueError("sizes of its inputs that depend on data are not known to fit")
+    for value in opened:
+        for size in dims_of(value):
+            if not never_negative(size):
+                check(size >= 0)
 
 
 def _half_to_widen(op_name: str, inputs: Inputs) -> str | None:

@@ -47,7 +47,6 @@ from ..expressions import (
 )
 from . import ops  # noqa: F401  registers the converters
 from .apply import convert
-from .data_sized.sizes import dims_of
 from .evaluate import evaluate
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe, is_standard
@@ -60,6 +59,7 @@ from .graph.node_facts import (
     mark_narrow,
 )
 from .graph.parameters import note_inputs, note_node, require_choice, require_parameters
+from .graph.sizes import dims_of
 from .loops import Loop, OwnSizes, add_body, is_repeat, repeat
 from .operators import operator_of, why_unsupported
 from .reader.check_model import check_parameters, with_checked_indices

@@ -29,12 +29,12 @@ from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from tir_schedules.generic.expressions import substitute, variables_of
 
 from ..expressions import Expr, emit, literal, match_cast, reshaped, writing_to
-from .data_sized.elements import known_elements
-from .data_sized.sizes import INDEX, dims_of
+from .graph.elements import known_elements
 from .graph.freeze_shapes import new_size
 from .graph.graph import OWN_DOMAIN, Graph
 from .graph.node_builder import attributes_of
 from .graph.parameters import require_value
+from .graph.sizes import INDEX, dims_of
 
 UNLIMITED = np.iinfo(np.int64).max
 

@@ -14,7 +14,7 @@ import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
-from ...frontend.onnx.data_sized.resize_taps import Resizing, axis_taps
+from ...frontend.onnx.ops.resize_taps import Resizing, axis_taps
 from ...frontend.onnx.rewrites.integer_matmul import unpack
 from ...frontend.onnx.rewrites.quantized import MICROSOFT
 from .windows import average_pool, conv, conv_transpose, convolved, max_pool, per_channel, wide_type

@@ -209,7 +209,7 @@ def constant_value(node: onnx.NodeProto, graph: Graph) -> np.ndarray:
 #     extents_of(x: [batch, 12, n, 64])    ->    ("x/Gather::1", 12, "x/Gather::2", 64)
 #
 # A value is int64[1]. What is computed from the sizes of inputs becomes an expression of them when
-# Relax is written (data_sized/elements.py), so that a shape of such values is a shape that TVM
+# Relax is written (elements.py), so that a shape of such values is a shape that TVM
 # knows.
 
 

@@ -22,8 +22,8 @@ from ...expressions import (
     rank_of,
 )
 from ..apply import SOFTMAX_ALONG_AXIS, apply
-from ..data_sized.sizes import dims_of, product, reshaped_to
 from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.sizes import dims_of, product, reshaped_to
 from ..operators import operator
 
 _MISH_END = 20.0

@@ -23,8 +23,8 @@ from ...expressions import (
     number,
     static_dims,
 )
-from ..data_sized.choice import broadcast
-from ..data_sized.sizes import dims_of
+from ..graph.requests import broadcast
+from ..graph.sizes import dims_of
 from ..operators import operator
 
 DROPOUT_MASK_OF_BOOL = 10

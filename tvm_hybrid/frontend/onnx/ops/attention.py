@@ -35,10 +35,9 @@ from ...expressions import (
     rank_of,
 )
 from ..apply import apply
-from ..data_sized.choice import broadcast
-from ..data_sized.requests import check, expect_shape, sizes_text, viewed
-from ..data_sized.sizes import counted, holds, index, plain_dims, plus, vector_of
 from ..graph.graph import OWN_DOMAIN
+from ..graph.requests import broadcast, check, expect_shape, sizes_text, viewed
+from ..graph.sizes import counted, holds, index, plain_dims, plus, vector_of
 from ..operators import operator
 from .embeddings import with_heads
 

@@ -37,9 +37,10 @@ from ...expressions import (
     rank_of,
 )
 from ..apply import apply
-from ..data_sized.elements import known_elements
-from ..data_sized.requests import check_equal, differ, expect_shape, sizes_text, viewed
-from ..data_sized.sizes import (
+from ..graph.elements import known_elements
+from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.requests import check_equal, differ, expect_shape, sizes_text, viewed
+from ..graph.sizes import (
     counted,
     dims_of,
     holds,
@@ -50,7 +51,6 @@ from ..data_sized.sizes import (
     size_in,
     vector_of,
 )
-from ..graph.graph import CONTRIB_DOMAIN
 from ..operators import operator
 from . import attention
 from .attention import Scores, Size

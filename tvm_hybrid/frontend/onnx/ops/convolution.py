@@ -9,7 +9,7 @@ from tvm import relax
 
 from ...expressions import Attrs, Converter, Expr, Inputs, known_dims, normalize, rank_of
 from ..operators import operator
-from .windows import kernel_of, with_pads
+from .windows import check_channels, kernel_of, with_pads
 
 _AXES = {1: "W", 2: "HW", 3: "DHW"}
 _CONV = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -28,6 +28,7 @@ def _convolution(
         axes = rank_of(x) - 2
         if axes not in operators:
             raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
+        check_channels(x, weight, attrs, is_transposed)
         automatic = attrs.get("auto_pad", "NOTSET")
         if is_transposed and attrs.get("output_shape"):
             attrs = _of_output_shape(x, weight, attrs)

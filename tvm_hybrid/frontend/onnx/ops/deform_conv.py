@@ -33,8 +33,8 @@ from ...expressions import (
     normalize,
     rank_of,
 )
-from ..data_sized.requests import check, check_equal, sizes_text
-from ..data_sized.sizes import dims_of, index, plain, plain_dims, product, simplified
+from ..graph.requests import check, check_equal, sizes_text
+from ..graph.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
 from .pooling import window_count
 

@@ -22,6 +22,7 @@ from ...expressions import (
 )
 from ..graph.graph import OWN_DOMAIN
 from ..graph.narrow_types import decoding_table, encoding_table
+from ..graph.requests import check_product
 from ..operators import operator
 from .arithmetic import unchanged
 
@@ -211,6 +212,7 @@ BFLOAT16 = "bfloat16"
 
 @operator("MatMul")
 def _matmul(inputs: Inputs, attrs: Attrs) -> Any:
+    check_product(*inputs)
     if dtype_of(inputs[0]) != BFLOAT16:
         return relax.op.matmul(*inputs)
     product = normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
@@ -220,6 +222,7 @@ def _matmul(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("Gemm")
 def _gemm(inputs: Inputs, attrs: Attrs) -> Any:
     """Gemm without attributes, which its rewrite has applied."""
+    check_product(*inputs[:2])
     dtype, bias = dtype_of(inputs[0]), inputs[2]
     if dtype != BFLOAT16:
         product = relax.op.matmul(inputs[0], inputs[1])

@@ -21,10 +21,9 @@ from tvm import relax
 
 from ...expressions import OUTPUTS, Attrs, Expr, Inputs, cast, constant, literal, rank_of
 from ..apply import apply
-from ..data_sized.choice import broadcast
-from ..data_sized.requests import expect_shape, sizes_text, viewed
-from ..data_sized.sizes import counted, dims_of, plain_dims
 from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.requests import broadcast, expect_shape, sizes_text, viewed
+from ..graph.sizes import counted, dims_of, plain_dims
 from ..operators import operator
 
 

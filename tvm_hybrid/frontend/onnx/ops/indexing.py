@@ -1,14 +1,18 @@
 """Operators that read and write elements at places given by indices or ranges.
 
-Negative indices count from the end, as ONNX says; Relax's operators take none.
+Negative indices count from the end, as ONNX says; Relax's operators take none. Indices that are
+computed come from the user's feeds: each is held inside the data, and data without elements is not
+read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, te, tirx
 
 from ...expressions import (
     Attrs,
@@ -17,18 +21,172 @@ from ...expressions import (
     cast,
     constant,
     dtype_of,
+    emit_te,
+    known_dims,
     literal,
     normalize,
-    static_dims,
+    reshaped,
 )
-from ..data_sized.index_grids import index_grid
-from ..data_sized.requests import requested_sizes
-from ..data_sized.sizes import dims_of, index, reshaped_to, scalar_of
-from ..data_sized.slices import from_the_front, gather, open_slice
+from ..graph.elements import Elements, index_grid, known_elements
+from ..graph.freeze_shapes import current_sizes
+from ..graph.requests import check, check_equal, requested_sizes
+from ..graph.sizes import (
+    INDEX,
+    dims_of,
+    emit_kernel,
+    holds,
+    index,
+    is_number,
+    is_open,
+    product,
+    put,
+    reshaped_to,
+    same_size,
+    scalar_of,
+    simplified,
+    sizes_in,
+)
 from ..operators import operator
 
 MAX_DEPTH = 2**31 - 1
+END = 2**31 - 1  # what exporters write for the end of an axis, or more
+LARGEST_SIZE = 1 << 29  # of an axis of an input; the program refuses more where it matters
+FAR = 1 << 16  # TVM reserves memory for min(n, bound) elements before it knows n
 _REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+@operator("Gather")
+def _gather(inputs: Inputs, attrs: Attrs) -> Any:
+    data, indices = inputs
+    dims, places, values = dims_of(data), dims_of(indices), constant(indices)
+    axis = attrs.get("axis", 0) % len(dims)
+    end = axis + len(places)
+    shape = [*dims[:axis], *places, *dims[axis + 1 :]]
+
+    def run(first: Expr | int, last: Expr | int, is_inside: bool) -> Expr:
+        """The slices from the first to before the last."""
+        part = relax.op.strided_slice(data, [axis], [first], [last], assume_inbound=is_inside)
+        return relax.op.reshape(normalize(part), relax.ShapeExpr(shape))
+
+    if isinstance(dims[axis], tirx.IntImm) and (int(dims[axis]) or not is_open(indices)):
+        extent = int(dims[axis])
+        if values is not None:
+            if values.size and not (-extent <= values.min() and values.max() < extent):
+                raise ValueError(
+                    f"indices from {values.min()} to {values.max()} are outside an axis of {extent}"
+                )
+            fixed = np.where(values < 0, values + extent, values).astype(np.int64)
+            if fixed.size and (np.diff(fixed.ravel()) == 1).all():
+                first = int(fixed.ravel()[0])
+                return run(first, first + fixed.size, False)
+            return relax.op.take(data, literal(fixed), axis, mode="clip")
+        grid = index_grid(indices)
+        bounds = None if grid is None else grid.run(places, extent)
+        if bounds is not None:
+            return run(*bounds, True)
+        dtype = dtype_of(indices)
+        if not dtype.startswith("uint"):
+            wrapped = relax.op.add(indices, literal(np.array(extent, dtype)))
+            negative = relax.op.less(indices, literal(np.array(0, dtype)))
+            indices = normalize(relax.op.where(negative, wrapped, indices))
+        return relax.op.take(data, indices, axis, mode="clip")
+    if values is not None and values.size == 1:
+        place = int(values.item())
+        check(dims[axis] > place if place >= 0 else dims[axis] >= -place)
+        first = index(place) if place >= 0 else dims[axis] + place
+        return run(first, first + 1, True)
+    grid = index_grid(indices)
+    if grid is not None and grid.counts(places) and same_size(product(places), dims[axis]):
+        return relax.op.reshape(data, relax.ShapeExpr(shape))
+    _check_choice([dims[axis]], places)
+
+    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        def element(*i: Expr) -> Expr:
+            place = _held(indices(*i[axis:end]), data.shape[axis])
+            return _read(data, [*i[:axis], place, *i[end:]])
+
+        return te.compute(shape, element, name="gathered")
+
+    return emit_te(compute, data, indices, primfunc_name_hint="gather")
+
+
+@operator("GatherElements")
+def _gather_elements(inputs: Inputs, attrs: Attrs) -> Any:
+    data, indices = inputs
+    axis, places = attrs.get("axis", 0) % len(dims_of(data)), constant(indices)
+    if not is_open(data) and places is not None:
+        size = known_dims(data)[axis]
+        fixed = np.where(places < 0, places + size, places).astype(np.int64)
+        return relax.op.gather_elements(data, literal(fixed), axis)
+    for place, (size, count) in enumerate(zip(dims_of(data), dims_of(indices), strict=True)):
+        if place != axis:
+            check(count <= size, f"its indices are more than its data along axis {place}")
+    _check_choice(dims_of(data), dims_of(indices))
+
+    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        def element(*i: Expr) -> Expr:
+            places = [_held(place, size) for place, size in zip(i, data.shape, strict=True)]
+            places[axis] = _held(indices(*i), data.shape[axis])
+            return _read(data, places)
+
+        return te.compute(indices.shape, element, name="gathered")
+
+    return emit_te(compute, data, indices, primfunc_name_hint="gather_elements")
+
+
+@operator("GatherND")
+def _gather_nd(inputs: Inputs, attrs: Attrs) -> Any:
+    data, indices = inputs
+    before, places = dims_of(data), dims_of(indices)
+    batch, depth = attrs.get("batch_dims", 0), places[-1]
+    if not isinstance(depth, tirx.IntImm):
+        raise ValueError("the number of indices for each place depends on data")
+    if not is_open(data) and not is_open(indices):
+        return relax.op.gather_nd(data, _from_the_front(data, indices, batch), batch)
+    for one, other in zip(before[:batch], places[:batch], strict=True):
+        check_equal(one, other, "the batches of its indices are not those of its data")
+    first, last = len(places) - 1, batch + int(depth)
+    shape = [*places[:-1], *before[last:]]
+    _check_choice(before[batch:last], places[:-1])
+
+    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        def element(*i: Expr) -> Expr:
+            found = [
+                _held(indices(*i[:first], index(number)), data.shape[batch + number])
+                for number in range(int(depth))
+            ]
+            return _read(data, [*i[:batch], *found, *i[first:]])
+
+        return te.compute(shape, element, name="gathered")
+
+    return emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
+
+
+@operator("Scatter", static=True)
+@operator("ScatterElements")
+def _scatter_elements(inputs: Inputs, attrs: Attrs) -> Any:
+    data, indices, updates = inputs
+    axis, dims, places = attrs.get("axis", 0), dims_of(data), dims_of(indices)
+    for place, (size, one, other) in enumerate(zip(dims, places, dims_of(updates), strict=True)):
+        check_equal(one, other)
+        if place != axis % len(dims):
+            check(one <= size)
+    _check_choice([dims[axis]], places)
+    return relax.op.scatter_elements(data, indices, updates, axis, _reduction(attrs))
+
+
+@operator("ScatterND")
+def _scatter_nd(inputs: Inputs, attrs: Attrs) -> Any:
+    data, indices, updates = inputs
+    dims, (*places, depth) = dims_of(data), dims_of(indices)
+    reduction = _reduction(attrs)
+    if not isinstance(depth, tirx.IntImm):
+        raise ValueError("how many coordinates an index has must be known")
+    _check_choice(dims[: int(depth)], places)
+    for one, other in zip(dims_of(updates), [*places, *dims[int(depth) :]], strict=True):
+        check_equal(one, other)
+    indices = _from_the_front(data, indices, 0)
+    return relax.op.scatter_nd(data, indices, updates, reduction)
 
 
 def _reduction(attrs: Attrs) -> str:
@@ -38,92 +196,215 @@ def _reduction(attrs: Attrs) -> str:
     return "update" if name == "none" else name
 
 
-@operator("Scatter", static=True)
-@operator("ScatterElements")
-def _scatter_elements(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices, updates = inputs
-    axis = attrs.get("axis", 0)
-    return relax.op.scatter_elements(data, indices, updates, axis, _reduction(attrs))
-
-
-@operator("ScatterND")
-def _scatter_nd(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices, updates = inputs
-    reduction = _reduction(attrs)
-    if not isinstance(dims_of(indices)[-1], tirx.IntImm):
-        raise ValueError("how many coordinates an index has must be known")
-    indices = from_the_front(data, indices, 0)
-    return relax.op.scatter_nd(data, indices, updates, reduction)
-
-
-@operator("Gather")
-def _gather(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices = inputs[0], inputs[1]
-    dims = dims_of(data)
-    axis = attrs.get("axis", 0) % len(dims)
-    if not isinstance(dims[axis], tirx.IntImm):
-        return gather(inputs, attrs)
-    extent = int(dims[axis])
-    if not extent and static_dims(indices) is None:
-        return gather(inputs, attrs)
-    values = constant(indices)
-    if values is not None:
-        if values.size and not (-extent <= values.min() and values.max() < extent):
-            raise ValueError(
-                f"indices from {values.min()} to {values.max()} are outside an axis of {extent}"
-            )
-        fixed = np.where(values < 0, values + extent, values).astype(np.int64)
-        result = (*dims[:axis], *fixed.shape, *dims[axis + 1 :])
-        if fixed.size and (np.diff(fixed.ravel()) == 1).all():
-            first = int(fixed.ravel()[0])
-            part = relax.op.strided_slice(data, [axis], [first], [first + fixed.size])
-            return relax.op.reshape(normalize(part), result)
-        return relax.op.take(data, literal(fixed), axis, mode="clip")
-    grid = index_grid(indices)
-    run = None if grid is None else grid.run(dims_of(indices), extent)
-    if run is not None:
-        part = relax.op.strided_slice(data, [axis], [run[0]], [run[1]], assume_inbound=True)
-        shape = [*dims[:axis], *dims_of(indices), *dims[axis + 1 :]]
-        return relax.op.reshape(normalize(part), relax.ShapeExpr(shape))
+def _from_the_front(data: Expr, indices: Expr, first: int) -> Expr:
+    """Places none of which is negative; their last axis stands for axes of `data` from `first`."""
     dtype = dtype_of(indices)
-    if not dtype.startswith("uint"):
-        # ONNX counts negative indices from the end.
-        wrapped = relax.op.add(indices, literal(np.array(extent, dtype)))
-        negative = relax.op.less(indices, literal(np.array(0, dtype)))
-        indices = normalize(relax.op.where(negative, wrapped, indices))
-    # Indices come from the user's feeds: clip keeps a bad one from reading foreign memory.
-    return relax.op.take(data, indices, axis, mode="clip")
+    if dtype.startswith("uint"):
+        return indices
+    shape = normalize(relax.op.shape_of(data))
+    sizes = normalize(relax.op.shape_to_tensor(shape))
+    sizes = normalize(
+        relax.op.strided_slice(sizes, axes=[0], begin=[first], end=[first + dims_of(indices)[-1]])
+    )
+    if dtype != "int64":
+        sizes = normalize(relax.op.astype(sizes, dtype))
+    negative = normalize(relax.op.less(indices, literal(np.array(0, dtype))))
+    turned = normalize(relax.op.add(indices, sizes))
+    return normalize(relax.op.where(negative, turned, indices))
+
+
+def _check_choice(extents: Sequence[Expr], places: Sequence[Expr]) -> None:
+    """Has the program check that there are elements to choose from, if one is to be chosen."""
+    # There are none to be chosen where a size of both is 0.
+    rest = [size for size in extents if not any(same_size(size, place) for place in places)]
+    check(tirx.any(product(rest) > 0, tirx.EQ(product(places), index(0))))
+
+
+def _held(place: Expr, extent: Expr) -> Expr:
+    """A place inside an axis; negative ones count from its end."""
+    dtype = str(place.ty.dtype)
+    place = tirx.Cast(INDEX, place) if dtype != INDEX else place
+    wrapped = place if dtype.startswith("u") else tirx.Select(place < 0, place + extent, place)
+    return te.max(te.min(wrapped, extent - 1), index(0))
+
+
+def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
+    """An element; 0 if there is none."""
+    sizes = [size for size in data.shape if not isinstance(size, tirx.IntImm)]
+    if not sizes:
+        return data(*places)
+    some = product(sizes) > 0
+    return tirx.if_then_else(some, data(*places), tirx.const(0, str(data.dtype)))
 
 
 @operator("Slice")
 def _slice(inputs: Inputs, attrs: Attrs) -> Any:
-    data = inputs[0]
-    dims = static_dims(data)
-    if dims is None:
-        return open_slice(inputs, attrs)
-    given = [constant(inputs[i]) if i < len(inputs) and inputs[i] is not None else None
-             for i in range(1, 5)]  # fmt: skip
-    if any(value is not None and given[i] is None for i, value in enumerate(inputs[1:5])):
-        return open_slice(inputs, attrs)  # bounds that are computed
-    starts = given[0] if given[0] is not None else np.array(attrs["starts"])
-    ends = given[1] if given[1] is not None else np.array(attrs["ends"])
-    default = np.array(attrs.get("axes", range(len(starts))))
-    axes = given[2] if given[2] is not None else default
-    steps = given[3] if given[3] is not None else np.ones(len(starts), np.int64)
-    forward: list[tuple[int, int, int, int]] = []
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        position = int(axis) % len(dims)
-        bounds = slice(int(start), int(end), int(step)).indices(dims[position])
-        if bounds[2] > 0:
-            forward.append((position, *bounds))
+    """Bounds are numbers, or follow from sizes, or are read when the program runs."""
+    data, dims = inputs[0], dims_of(inputs[0])
+    starts, ends, given_axes, given_steps = (
+        _vector(inputs, attrs, *each) for each in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
+    (count,) = known_dims(starts) or (1,)
+    axes = np.arange(count) if given_axes is None else constant(given_axes)
+    if axes is None:
+        raise ValueError("axes must be constant where a size depends on data")
+    places = [int(axis) % len(dims) for axis in axes.ravel()]
+    steps = given_steps or literal(np.ones(count, np.int64))
+    strides, bounds = constant(steps), [known_elements(each) for each in (starts, ends)]
+    extents = [dims[axis] for axis in places]
+    if strides is None or any(each is None or _is_far(each, extents) for each in bounds):
+        return _slice_by_data(data, places, [starts, ends, steps])
+    if 0 in strides:
+        raise ValueError("a step of 0")
+    columns = [each.ravel() for each in bounds if each is not None]
+    fixed = constant(data) is not None
+    parts: list[tuple[Expr, Expr, Expr, int]] = []
+    for extent, start, end, step in zip(extents, *columns, strides.ravel().tolist(), strict=True):
+        if _is_beyond(end, extent):
+            check(extent <= end)
+            end = END
+        if fixed and step > 0 and _is_inside(start, end, extent):
+            begin, last = index(start), end
         else:
-            taken = literal(np.arange(*bounds, dtype=np.int64))
-            data = normalize(relax.op.take(data, taken, position, mode="clip"))
+            begin, last = (_clipped(bound, extent, step) for bound in (start, end))
+        length = te.max(last - begin if step > 0 else begin - last, index(0))
+        size = simplified(tirx.floordiv(length + index(abs(step) - 1), index(abs(step))))
+        parts.append((begin, last, size, step))
+    if not is_open(data) and all(isinstance(bound, tirx.IntImm) for p in parts for bound in p[:2]):
+        return _known_slice(data, places, [(int(a), int(b), step) for a, b, _, step in parts])
+    sizes, begins, stretches = list(dims), [index(0) for _ in dims], [index(1) for _ in dims]
+    for axis, (begin, _, size, step) in zip(places, parts, strict=True):
+        begins[axis], sizes[axis], stretches[axis] = begin, size, index(step)
+    if all(is_number(step, 1) for step in stretches):
+        lasts = [simplified(begin + size) for begin, _, size, _ in parts]
+        firsts = [part[0] for part in parts]
+        part = relax.op.strided_slice(data, places, firsts, lasts, assume_inbound=True)
+        part = normalize(part)
+        if all(map(same_size, dims_of(part), sizes)):
+            return part
+
+    def compute(data: te.Tensor, *lists: list[Expr]) -> te.Tensor:
+        sizes, begins, stretches = lists
+
+        def element(*i: Expr) -> Expr:
+            return data(*(b + n * s for b, n, s in zip(begins, i, stretches, strict=True)))
+
+        return te.compute(sizes, element, name="sliced")
+
+    return emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
+
+
+def _vector(inputs: Inputs, attrs: Attrs, position: int, name: str) -> Expr | None:
+    """A parameter that is an input, or was an attribute before opset 10."""
+    value = inputs[position]
+    if value is None and name in attrs:
+        return literal(np.array(attrs[name], np.int64))
+    return value
+
+
+def _known_slice(data: Expr, axes: Sequence[int], parts: Sequence[tuple[int, int, int]]) -> Expr:
+    """A slice by numbers: backwards it takes elements."""
+    forward = [
+        (axis, begin, max(begin, end), step)
+        for axis, (begin, end, step) in zip(axes, parts, strict=True)
+        if step > 0
+    ]
+    for axis, part in zip(axes, parts, strict=True):
+        if part[2] < 0:
+            taken = literal(np.arange(*part, dtype=np.int64))
+            data = normalize(relax.op.take(data, taken, axis, mode="clip"))
     if not forward:
         return data
-    along, begins, stops, strides = (list(column) for column in zip(*forward, strict=True))
-    stops = list(map(max, begins, stops))
-    return relax.op.strided_slice(data, along, begins, stops, strides)
+    along, begins, ends, strides = (list(column) for column in zip(*forward, strict=True))
+    return relax.op.strided_slice(data, along, begins, ends, strides)
+
+
+def _is_far(bounds: Elements, extents: Sequence[Expr]) -> bool:
+    """Whether a bound is a number that would reserve much memory."""
+    return any(
+        isinstance(bound, int) and FAR < bound < END
+        for bound, extent in zip(bounds.ravel(), extents, strict=True)
+        if not isinstance(extent, tirx.IntImm) and not _is_beyond(bound, extent)
+    )
+
+
+def _is_beyond(bound: Any, extent: Expr) -> bool:
+    """Whether a bound is a number that no size of an input reaches."""
+    opened = current_sizes()
+    far = isinstance(bound, int) and LARGEST_SIZE <= bound < END
+    return far and opened is not None and opened.knows(extent)
+
+
+def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
+    """A bound held inside an axis."""
+    if isinstance(bound, int):
+        if step > 0 and bound >= END:
+            return extent
+        place = index(bound) if bound >= 0 else index(bound) + extent
+    else:
+        place = tirx.Select(bound < 0, bound + extent, bound)
+    low, high = (index(0), extent) if step > 0 else (index(-1), extent - 1)
+    return simplified(te.max(te.min(place, high), low))
+
+
+def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
+    """Whether a slice of a table may be taken to lie in it: its end is a size of the inputs.
+
+    The program refuses inputs for which it does not.
+    """
+    opened = current_sizes()
+    if opened is None or isinstance(end, int) or not isinstance(extent, tirx.IntImm):
+        return False
+    if not (holds(index(start) >= 0) and holds(end - index(start) >= 0)):
+        return False
+    if not holds(end <= extent):
+        if not opened.limit(end, int(extent)):
+            return False
+        check(end <= extent)
+    return True
+
+
+def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> Expr:
+    """Bounds are read and clipped when the program runs."""
+    dims = dims_of(data)
+    count = len(axes)
+    tensors = [reshaped(cast(each, INDEX), (count,)) for each in vectors]
+
+    def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
+        (starts, ends, steps), (begins, counts) = ins, outs
+        for place, extent in enumerate(extents):
+            up = steps[place] > 0
+            low, high = tirx.Select(up, index(0), index(-1)), tirx.Select(up, extent, extent - 1)
+            first, last = (
+                te.max(te.min(tirx.Select(bound < 0, bound + extent, bound), high), low)
+                for bound in (starts[place], ends[place])
+            )
+            put(begins, first, place)
+            length = last - begins[place]
+            length = te.max(tirx.Select(up, length, index(0) - length), index(0))
+            stride = te.max(tirx.Select(up, steps[place], index(0) - steps[place]), index(1))
+            put(counts, tirx.floordiv(length + stride - 1, stride), place + 1)
+        put(counts, index(1))
+        with I.serial(count) as number, I.If(tirx.EQ(steps[number], index(0))), I.Then():
+            put(counts, index(0))
+
+    results = [([count], INDEX), ([count + 1], INDEX)]
+    extents = [dims[axis] for axis in axes]
+    begins, counts = emit_kernel("bounds", tensors, results, body, extents)
+    sizes = list(dims)
+    for axis, size in zip(axes, sizes_in(counts), strict=True):
+        sizes[axis] = size
+
+    def compute(data: te.Tensor, begins: te.Tensor, steps: te.Tensor) -> te.Tensor:
+        def element(*i: Expr) -> Expr:
+            places = list(i)
+            for place, axis in enumerate(axes):
+                places[axis] = begins[place] + i[axis] * steps[place]
+            return data(*places)
+
+        return te.compute(sizes, element, name="sliced")
+
+    return emit_te(compute, data, begins, tensors[2], primfunc_name_hint="slice")
 
 
 @operator("OneHot")
@@ -140,6 +421,7 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
     depth = constant(given)
     if depth is not None and (depth.size != 1 or not 0 <= depth.item() <= MAX_DEPTH):
         raise ValueError(f"its depth is {depth.tolist()}")
+    check_equal(product(dims_of(values)), index(2), "its values are not two")
     dims = dims_of(indices)
     rank = len(dims) + 1
     axis = attrs.get("axis", -1)
@@ -149,16 +431,15 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
     (count,) = requested_sizes(given) if depth is None else [index(int(depth.item()))]
     number = cast(indices, "int64")
     if not dtype_of(indices).startswith("uint"):
-        total = literal(np.array(int(count))) if depth is not None else scalar_of(count)
         negative = relax.op.less(number, literal(np.array(0)))
-        number = normalize(relax.op.where(negative, relax.op.add(number, total), number))
+        number = normalize(relax.op.where(negative, relax.op.add(number, scalar_of(count)), number))
     number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])
     behind = [index(1)] * (rank - 1 - axis)
     if depth is not None:
-        every: Expr = literal(np.arange(int(count)).reshape(-1, *[1] * len(behind)))
+        every: Expr = literal(np.arange(int(count)))
     else:
-        every = relax.op.arange(0, count, 1, "int64")
-        every = reshaped_to(normalize(every), [count, *behind])
+        every = normalize(relax.op.arange(0, count, 1, "int64"))
+    every = reshaped_to(every, [count, *behind])
     off, on = (_element(values, place) for place in (0, 1))
     return relax.op.where(relax.op.equal(number, every), on, off)
 

@@ -33,7 +33,7 @@ from ...expressions import (
     number,
 )
 from ..apply import apply
-from ..data_sized.choice import align
+from ..graph.requests import align
 from ..operators import operator
 
 STEPS_DOMAIN = "ai.onnx.preview.training"

@@ -20,9 +20,9 @@ from tvm.script.ir_builder import IRBuilder
 from tir_schedules.core.emission import opaque_block
 
 from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, emit_te, literal, normalize
-from ..data_sized.requests import check, check_equal, requested_sizes
-from ..data_sized.sizes import INDEX, dims_of, index, plain, plain_dims
 from ..graph.graph import OWN_DOMAIN
+from ..graph.requests import check, check_equal, requested_sizes
+from ..graph.sizes import INDEX, dims_of, index, is_open, plain, plain_dims
 from ..operators import operator
 from .pooling import window_count
 
@@ -219,4 +219,14 @@ def _table(inputs: Inputs, attrs: Attrs) -> Expr:
 @operator("Einsum")
 def _einsum(inputs: Inputs, attrs: Attrs) -> Any:
     """As an operator, which may become a product."""
+    if any(map(is_open, inputs)):
+        terms = attrs["equation"].replace(" ", "").split("->")[0].split(",")
+        if len(inputs) > 1 and any("." in term for term in terms):
+            raise ValueError("dimensions without a letter, of several inputs of open sizes")
+        found: dict[str, Any] = {}
+        for term, value in zip(terms, inputs, strict=True):
+            dims, (before, _, behind) = dims_of(value), term.partition("...")
+            places = [*enumerate(before), *((i - len(behind), c) for i, c in enumerate(behind))]
+            for place, letter in places:
+                check_equal(found.setdefault(letter, dims[place]), dims[place])
     return relax.op.einsum(tuple(inputs), attrs["equation"])

@@ -28,8 +28,9 @@ from ...expressions import (
     static_dims,
 )
 from ..apply import apply
-from ..data_sized.sizes import dims_of
 from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.requests import check_equal
+from ..graph.sizes import dims_of, index
 from ..operators import operator
 
 _EPSILON = 1e-5
@@ -136,10 +137,13 @@ def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
     if attrs.get("stash_type", 1) != 1:
         raise ValueError(f"stash_type={attrs['stash_type']}, where only 1 (float32) is supported")
     channels, *extents = dims_of(x)[1:]
+    check_equal(channels % index(groups), index(0), "the channels are no whole groups")
     count = int(getattr(channels, "value", -1))
     if static_dims(scale) == (groups,) != (count,) and count > 0:
         each = count // groups
         scale, shift = (_for_channels(value, groups, each) for value in (scale, shift))
+    for value in (scale, shift):
+        check_equal(channels, dims_of(value)[0], "scale and bias are not one for each channel")
     rank, epsilon = len(extents) + 2, attrs.get("epsilon", _EPSILON)
     axes = list(range(2, rank))
     if dtype == "float32":

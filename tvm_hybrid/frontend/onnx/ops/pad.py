@@ -1,117 +1,143 @@
-"""Converts Pad to operators that the layout pass can handle.
+"""Pad: amounts are numbers, or follow from sizes; negative ones crop.
 
 Pad(x, pads)                            ->    R.nn.pad(x, pads)
 Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
+Pad(x: [n, 4], [m - n, 0, 0, 0])        ->    a kernel, y[i, j] = x[i - (m - n), j] if that is in x
 Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
 of an axis of open size, or by amounts
-that follow from sizes                  ->    a table of places (data_sized/pads.py)
-Pad(x, pads), pads of expressions of
-sizes, or negative for open sizes       ->    a kernel (data_sized/pads.py)
+that follow from sizes                  ->    the same with a table that the program computes
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
-from ...expressions import Attrs, Expr, Inputs, constant, literal, normalize
-from ..data_sized.elements import known_elements
-from ..data_sized.pads import open_pad, pad_by_table
-from ..data_sized.sizes import dims_of
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
+from relay_passes.lower.legalize_moves import PLACES
+
+from ...expressions import Attrs, Expr, Inputs, constant, emit_te, literal, normalize
+from ..graph.elements import known_elements
+from ..graph.requests import check
+from ..graph.sizes import dims_of, index, is_number, simplified
 from ..operators import operator
 
 _MODES = ("reflect", "edge", "wrap")  # that take elements of the tensor
 
+Pads = list[tuple[Expr, Expr]]
+"""The amounts before and after each axis."""
+
 
 @operator("Pad")
 def _pad(inputs: Inputs, attrs: Attrs) -> Any:
-    x, dims = inputs[0], dims_of(inputs[0])
+    x, rank = inputs[0], len(dims_of(inputs[0]))
     if any(item is not None and constant(item) is None for item in inputs[2:]):
         raise ValueError("the value to pad with, or the axes, are computed at run time")
-    amounts = _amounts(inputs, attrs)
+    given = attrs.get("pads", attrs.get("paddings"))
+    amounts = given if len(inputs) < 2 else known_elements(inputs[1])
     if amounts is None:
         raise ValueError("the amounts to pad by are computed at run time")
-    pads = _by_axis(amounts, inputs, len(dims))
+    value, axes = constant(inputs[2]), constant(inputs[3])
+    pads: Pads = [(index(0), index(0))] * rank
+    places = range(rank) if axes is None else axes % rank
+    for axis, (before, after) in zip(places, np.reshape(amounts, (2, -1)).T, strict=True):
+        pads[axis] = simplified(index(before)), simplified(index(after))
     mode = attrs.get("mode", "constant")
     if mode == "constant":
-        return _pad_with(x, dims, pads, _number(inputs, attrs))
+        number = attrs.get("value", 0.0) if value is None or not value.size else value.item()
+        return _pad_with(x, pads, number)
     if mode not in _MODES:
         raise ValueError(f"unknown mode {mode!r}")
-    return _pad_from(x, dims, pads, mode)
-
-
-def _amounts(inputs: Inputs, attrs: Attrs) -> np.ndarray | None:
-    """Numbers, or objects if some are expressions of sizes; None if they are not known."""
-    found = attrs.get("pads", attrs.get("paddings")) if len(inputs) < 2 else constant(inputs[1])
-    if found is None and len(inputs) > 1:
-        found = known_elements(inputs[1])
-    if found is None:
-        return None
-    array = np.asarray(found)
-    known = all(isinstance(each, int | np.integer) for each in array.ravel())
-    return array.astype(np.int64) if known else array
-
-
-def _by_axis(amounts: np.ndarray, inputs: Sequence[Any], rank: int) -> np.ndarray:
-    """Amounts before and after each axis, [rank, 2]."""
-    axes = constant(inputs[3])
-    pads = np.zeros((rank, 2), amounts.dtype)
-    places = np.arange(rank) if axes is None else axes % rank
-    pads[places] = amounts.reshape(2, -1).T
-    return pads
-
-
-def _number(inputs: Inputs, attrs: Attrs) -> Any:
-    """What is written around the elements."""
-    value = constant(inputs[2])
-    return attrs.get("value", 0.0) if value is None or not value.size else value.item()
-
-
-def _pad_with(x: Expr, dims: Sequence[Expr], pads: np.ndarray, number: float) -> Expr:
-    """With one value; negative amounts crop."""
-    if pads.dtype == object:
-        return open_pad(x, pads, number)
-    cropped = [axis for axis, amounts in enumerate(pads) if amounts.min() < 0]
-    if any(not isinstance(dims[axis], tirx.IntImm) for axis in cropped):
-        return open_pad(x, pads, number)
-    if cropped:
-        begin = [max(0, -int(pads[axis, 0])) for axis in cropped]
-        end = [int(dims[axis]) - max(0, -int(pads[axis, 1])) for axis in cropped]
-        x = normalize(relax.op.strided_slice(x, cropped, begin, end))
-    amounts = np.maximum(pads, 0)
-    if not amounts.any():
-        return x
-    return relax.op.nn.pad(x, amounts.reshape(-1).tolist(), "constant", number)
-
-
-def _pad_from(x: Expr, dims: Sequence[Expr], pads: np.ndarray, mode: str) -> Expr:
-    """With elements of x."""
-    for axis, (extent, amounts) in enumerate(zip(dims, pads, strict=True)):
-        numbers = all(isinstance(each, int | np.integer) for each in amounts)
-        if not numbers or not isinstance(extent, tirx.IntImm):
-            x = pad_by_table(x, axis, amounts, mode)
-        elif any(amounts):
-            places = _places(mode, int(extent), *map(int, amounts))
-            x = normalize(relax.op.take(x, literal(places), axis, mode="clip"))
+    for axis, pair in enumerate(pads):
+        x = _pad_from(x, axis, pair, mode)
     return x
 
 
-def _places(mode: str, extent: int, before: int, after: int) -> np.ndarray:
-    """Which element of an axis each place has.
+def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
+    """A tensor with a number around it."""
+    dims = dims_of(x)
+    changed = [axis for axis, pair in enumerate(pads) if not all(is_number(n, 0) for n in pair)]
+    known = all(isinstance(each, tirx.IntImm) for pair in pads for each in pair)
+    cropped = [axis for axis in changed if known and min(map(int, pads[axis])) < 0]
+    if known and all(isinstance(dims[axis], tirx.IntImm) for axis in cropped):
+        if cropped:
+            begin = [max(0, -int(pads[axis][0])) for axis in cropped]
+            end = [int(dims[axis]) - max(0, -int(pads[axis][1])) for axis in cropped]
+            x = normalize(relax.op.strided_slice(x, cropped, begin, end))
+        amounts = [max(0, int(each)) for pair in pads for each in pair]
+        return relax.op.nn.pad(x, amounts, "constant", number) if any(amounts) else x
+    for extent, pair in zip(dims, pads, strict=True):  # what is cropped is there
+        check(extent + sum(te.min(each, index(0)) for each in pair) >= 0)
+    before = [pair[0] for pair in pads]
+    sizes = [
+        simplified(extent + sum(pair, start=index(0)))
+        for extent, pair in zip(dims, pads, strict=True)
+    ]
+
+    def compute(x: te.Tensor, sizes: list[Expr], before: list[Expr]) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            at = [i - behind for i, behind in zip(place, before, strict=True)]
+            inside = [tirx.all(at[axis] >= 0, at[axis] < x.shape[axis]) for axis in changed]
+            outside = tirx.const(number, str(x.dtype))
+            return tirx.if_then_else(tirx.all(*inside), x(*at), outside)
+
+        return te.compute(sizes, element, name="padded")
+
+    return emit_te(compute, x, sizes, before, primfunc_name_hint="pad")
+
+
+def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
+    """A tensor with elements of its own before and behind an axis.
 
     Negative amounts crop first, as in ONNX Runtime: it tells in mode "wrap".
     """
-    first, kept = max(0, -before), extent + min(0, before) + min(0, after)
-    place = np.arange(-max(0, before), kept + max(0, after), dtype=np.int64)
-    if kept <= 0 and place.size:
-        raise ValueError(f"an axis of {max(kept, 0)} elements is padded by some of them")
+    extent, (before, after) = dims_of(x)[axis], pads
+    if is_number(before, 0) and is_number(after, 0):
+        return x
+    cropped = [te.min(each, index(0)) for each in pads]
+    kept, size = simplified(extent + cropped[0] + cropped[1]), simplified(extent + before + after)
+    check(kept >= 0)  # what is cropped is there
+    some = tirx.any(kept > 0, tirx.EQ(size, index(0)))
+    check(some, "an axis of 0 elements is padded by some of them")
+    if all(isinstance(each, tirx.IntImm) for each in (extent, *pads)):
+        place = np.arange(int(size)) - max(int(before), 0)
+        source = _source(mode, place, int(kept), np.minimum, np.maximum)
+        places: Expr = literal(source - min(int(before), 0))
+        return normalize(relax.op.take(x, places, axis, mode="clip"))
+
+    def compute(size: Expr, kept: Expr, before: Expr) -> te.Tensor:
+        def element(place: Expr) -> Expr:
+            inner = place - te.max(before, index(0))
+            outside = _source(mode, inner, kept, te.min, te.max)
+            behind = tirx.if_then_else(inner < kept, inner, outside)
+            return tirx.if_then_else(inner < 0, outside, behind) - te.min(before, index(0))
+
+        return te.compute((size,), element, name="places")
+
+    # By itself: in one kernel with what reads it, it would be computed for every element.
+    places = emit_te(
+        compute,
+        size,
+        kept,
+        before,
+        primfunc_name_hint="pad_places",
+        primfunc_attrs={OP_PATTERN: OPAQUE, PLACES: True},
+    )
+    return normalize(relax.op.take(x, places, axis, mode="clip"))
+
+
+def _source(
+    mode: str, place: Any, extent: Any, least: Callable[..., Any], most: Callable[..., Any]
+) -> Any:
+    """The element at a place that may be outside, of arrays or in a kernel."""
+    last = extent - 1
     if mode == "edge":
-        return first + place.clip(0, kept - 1)
+        return most(least(place, last), 0)
     if mode == "wrap":
-        return first + place % kept
-    period = max(2 * (kept - 1), 1)  # there and back
+        return place % most(extent, 1)
+    period = most(2 * last, 1)  # there and back
     inside = place % period
-    return first + np.minimum(inside, period - inside)
+    return least(inside, period - inside)

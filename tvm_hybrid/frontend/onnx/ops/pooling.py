@@ -30,8 +30,8 @@ from ...expressions import (
     emit_te,
     is_nan,
 )
-from ..data_sized.requests import check, check_equal, requested_sizes
-from ..data_sized.sizes import (
+from ..graph.requests import check, check_equal, requested_sizes
+from ..graph.sizes import (
     INDEX,
     cell,
     dims_of,

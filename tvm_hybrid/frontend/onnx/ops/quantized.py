@@ -39,15 +39,16 @@ from ...expressions import (
     rank_of,
     reshaped,
 )
-from ..data_sized.requests import check_equal
-from ..data_sized.sizes import dims_of, index, is_open
 from ..graph.graph import CONTRIB_DOMAIN, OWN_DOMAIN
+from ..graph.requests import check_equal, check_product
+from ..graph.sizes import dims_of, index, is_open
 from ..operators import operator
-from .windows import kernel_of, with_pads
+from .windows import check_channels, kernel_of, with_pads
 
 
 @operator("MatMulInteger")
 def _matmul_integer(inputs: Inputs, attrs: Attrs) -> Expr:
+    check_product(*inputs[:2])
     left, right = inputs[2], inputs[3]
     if left is not None:  # [M], one value for each row
         left = _parameter(left, (-1, 1))
@@ -62,6 +63,7 @@ def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
     rank = rank_of(inputs[0]) - 2
     if rank not in _CONVOLUTIONS:
         raise ValueError(f"a convolution over {rank} dimensions is not supported")
+    check_channels(inputs[0], inputs[1], attrs)
     left, right = inputs[2], inputs[3]
     if left is not None:
         left = _parameter(left, ())

@@ -20,9 +20,9 @@ from tir_schedules.recurrent.problem import RECURRENT, RecurrentProblem, region_
 from tir_schedules.recurrent.recurrent import plain_function
 
 from ...expressions import Attrs, Inputs, current_builder, normalize
-from ..data_sized.requests import check_equal
-from ..data_sized.sizes import dims_of, index, same_size
 from ..graph.graph import OWN_DOMAIN
+from ..graph.requests import check_equal
+from ..graph.sizes import dims_of, index, same_size
 from ..operators import operator
 
 

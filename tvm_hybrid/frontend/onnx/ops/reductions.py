@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
-import numpy as np
-from tvm import relax, tirx
+from tvm import relax
 
 from ...expressions import (
     Attrs,
@@ -17,13 +16,13 @@ from ...expressions import (
     cast,
     constant,
     dtype_of,
-    literal,
     normalize,
     number,
     rank_of,
 )
 from ..apply import apply
-from ..data_sized.sizes import dims_of, index, scalar_of
+from ..graph.requests import check
+from ..graph.sizes import dims_of, index, scalar_of
 from ..operators import operator
 
 Reduce = Callable[[Expr, "list[int] | None", bool], Expr]
@@ -109,14 +108,11 @@ def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x = inputs[0]
         axis, kept = attrs.get("axis", 0) % rank_of(x), bool(attrs.get("keepdims", 1))
+        check(dims_of(x)[axis] > 0)
         if not attrs.get("select_last_index", 0):
             return place_of(x, axis, kept)
         # The last of equal elements is the first from the other end.
-        size = dims_of(x)[axis]
-        if isinstance(size, tirx.IntImm):
-            last: Expr = literal(np.array(int(size) - 1, np.int64))
-        else:
-            last = scalar_of(size - index(1))
+        last = scalar_of(dims_of(x)[axis] - index(1))
         turned = normalize(relax.op.flip(x, axis=axis))
         place = normalize(place_of(turned, axis, kept))
         return relax.op.subtract(last, place)

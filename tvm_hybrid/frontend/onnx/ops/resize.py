@@ -2,94 +2,114 @@
 
     Resize(x, scales=[1, 1, 2, 2], mode=nearest)     ->    R.image.resize2d(x, ...)
     Resize(x, scales=[1, 1, 1.5, 1], mode=linear)    ->    R.take(x, i, 2) * w + R.take(x, j, 2) * v
+    an image of open sizes                           ->    the same in one kernel, as floats
+    antialiased, or of a region that is read         ->    sums of as many taps as the scale wants
 
-TVM takes outputs / inputs for the scale, whatever the node says, and knows two axes of four.
+The tables i, j, w and v are constants, or are computed when the program runs. TVM takes outputs /
+inputs for the scale, whatever the node says, and knows two axes of four.
+
+Extents are numbers or follow from other sizes: from sizes, or from scales that are fractions. What
+data decide, one scale for all open axes, 0.3137 and 4.2 become sizes that a kernel finds.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator as operators
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from ...expressions import (
     Attrs,
     Expr,
     Inputs,
+    cast,
     constant,
     dtype_of,
+    emit_te,
     known_dims,
     literal,
     normalize,
     number,
 )
-from ..data_sized.resize import open_resize
-from ..data_sized.resize_taps import (
-    FLOATS_IN_RELAX,
-    Resizing,
-    Taps,
-    apply_taps,
-    axis_taps,
-    is_apart,
-    rounded,
-    widened,
+from ..graph.elements import known_parts
+from ..graph.requests import MISFIT, check
+from ..graph.sizes import (
+    INDEX,
+    dims_of,
+    emit_kernel,
+    index,
+    plain,
+    put,
+    same_size,
+    simplified,
+    size_in,
+    sizes_in,
 )
-from ..data_sized.sizes import is_open
 from ..operators import operator
+from .resize_taps import (
+    KERNEL,
+    REACH,
+    Axis,
+    Element,
+    Number,
+    Numbers,
+    Resizing,
+    apart,
+    held,
+    narrowed,
+)
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
+# (coordinates, rounding) that take element i // factor for output i.
+_WHOLE = {
+    ("asymmetric", "floor"),
+    ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"),
+}
+# Types in which weighted sums are computed; float64 for all others.
+_COMPUTED_IN = dict.fromkeys(
+    ("float16", "bfloat16", "float32", "int8", "uint8", "int16", "uint16"), "float32"
+)
+_FLOATS_IN_RELAX = ("float32", "float16", "bfloat16")
+"""Types that R.image.resize2d is right for, once they are widened."""
+LARGEST_DENOMINATOR = 64
+LARGEST_EXTENT = 1 << 16  # of the extents that a fraction is tried on
+MOST = 1 << 31  # elements; more would be taken for a mistake: memory has to hold them
+MOST_WRITTEN = 16  # elements on each side of a filter whose sum is written out
 
 
 @operator("Resize")
 def _resize(inputs: Inputs, attrs: Attrs) -> Any:
     if len(inputs) == 2:  # opset 10, which knows one transformation
         how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
-        inputs = Inputs([inputs[0], None, inputs[1]])
-    else:
-        how = _attributes(attrs)
-    # Other transformations ignore the region, whatever it is.
-    places = (1, 2, 3) if how.coordinates == "tf_crop_and_resize" else (2, 3)
-    read = {place: inputs[place] for place in places}
-    computed = any(item is not None and constant(item) is None for item in read.values())
-    if is_open(inputs[0]) or computed:
-        return open_resize(inputs, attrs, how)
-    dims = known_dims(inputs[0])
-    arrays = [constant(read.get(place)) for place in (1, 2, 3)]
-    region, factors, extents = (None if a is None or not a.size else a for a in arrays)
-    if extents is not None:
-        axes = _axes(attrs, len(dims))
-        wanted = dict(zip(axes, map(int, extents), strict=True))
-        shape = tuple(wanted.get(axis, extent) for axis, extent in enumerate(dims))
-        return _emit_sizes(inputs[0], how, dims, shape, axes, attrs, region)
-    if factors is None:
-        raise ValueError("it has neither scales nor sizes")
-    full, axes = np.ones(len(dims), np.float32), _axes(attrs, len(dims))
-    if len(axes) != factors.size:
-        raise ValueError(f"it has {factors.size} scales for {len(axes)} axes")
-    full[axes] = factors
-    return _emit(inputs[0], how, dims, full, _regions(region, attrs, len(dims)))
+        return _resized(Inputs([inputs[0], None, inputs[1]]), attrs, how)
+    return _resized(inputs, attrs, _attributes(attrs))
 
 
 @operator("Upsample")
 def _upsample(inputs: Inputs, attrs: Attrs) -> Any:
     how = _attributes(attrs, coordinates="asymmetric", rounding="floor")
-    x, scales = inputs[0], attrs.get("scales")
-    factors = literal(np.asarray(scales, np.float32)) if len(inputs) < 2 else inputs[1]
-    numbers = constant(factors)
-    if is_open(x) or numbers is None:
-        return open_resize(Inputs([x, None, factors]), attrs, how)
-    return _emit(x, how, known_dims(x), np.asarray(numbers, np.float32))
+    given = attrs.get("scales")
+    scales = literal(np.asarray(given, np.float32)) if len(inputs) < 2 else inputs[1]
+    return _resized(Inputs([inputs[0], None, scales]), attrs, how)
 
 
 def _attributes(
     attrs: Attrs, coordinates: str = "half_pixel", rounding: str = "round_prefer_floor"
 ) -> Resizing:
+    mode = attrs.get("mode", "nearest")
+    if mode not in _METHODS:
+        raise ValueError(f"unknown mode {mode!r}")
     return Resizing(
-        mode=attrs.get("mode", "nearest"),
+        mode=mode,
         coordinates=attrs.get("coordinate_transformation_mode", coordinates),
         rounding=attrs.get("nearest_mode", rounding),
         cubic_a=float(attrs.get("cubic_coeff_a", -0.75)),
@@ -99,113 +119,74 @@ def _attributes(
     )
 
 
-def _axes(attrs: Attrs, rank: int) -> list[int]:
-    return [int(axis) % rank for axis in attrs.get("axes", range(rank))]
-
-
-def _regions(region: np.ndarray | None, attrs: Attrs, rank: int) -> np.ndarray:
-    """Start and end along every axis, [rank, 2]."""
-    full = np.tile(np.array([0.0, 1.0], np.float32), (rank, 1))
-    if region is not None:
-        axes = _axes(attrs, rank)
-        if region.size != 2 * len(axes):
-            raise ValueError(f"its roi has {region.size} numbers for {len(axes)} axes")
-        full[axes] = region.reshape(2, -1).T
-    return full
-
-
-def _emit_sizes(
-    x: Expr,
-    how: Resizing,
-    dims: tuple[int, ...],
-    shape: tuple[int, ...],
-    axes: list[int],
-    attrs: Attrs,
-    region: np.ndarray | None,
-) -> Expr:
-    """With sizes given: the scale is their ratio, or one ratio for all axes."""
-    scales = np.array(shape, np.float32) / np.array(dims, np.float32)
-    policy = attrs.get("keep_aspect_ratio_policy", "stretch")
-    if policy != "stretch":
-        one = (min if policy == "not_larger" else max)(float(scales[axis]) for axis in axes)
-        scales[axes] = one
-        shape = tuple(
-            int(np.floor(one * extent + 0.5)) if axis in axes else extent
-            for axis, extent in enumerate(dims)
-        )
-    return _emit(x, how, dims, scales, _regions(region, attrs, len(dims)), shape)
-
-
-def _emit(
-    x: Expr,
-    how: Resizing,
-    dims: tuple[int, ...],
-    scales: np.ndarray,
-    regions: np.ndarray | None = None,
-    shape: tuple[int, ...] | None = None,
-) -> Expr:
-    """The resized value."""
-    if len(scales) != len(dims):
-        raise ValueError(f"it has {len(scales)} scales for {len(dims)} axes")
-    if shape is None:
-        exact = [float(np.float32(n) * s) for n, s in zip(dims, scales, strict=True)]
-        shape = tuple(map(int, exact))
-        if how.coordinates == "align_corners" and not np.allclose(shape, exact, rtol=1e-6, atol=0):
-            raise ValueError(
-                f"scales {scales.tolist()} of {dims} give no whole sizes; what align_corners means "
-                "then, ONNX and ONNX Runtime see differently: give sizes instead of scales"
-            )
-    regions = _regions(None, {}, len(dims)) if regions is None else regions
-    taps = [
-        axis_taps(how, extent, outputs, float(scale), (float(region[0]), float(region[1])))
-        for extent, outputs, scale, region in zip(dims, shape, scales, regions, strict=True)
-    ]
-    if all(axis.is_identity for axis in taps):
+def _resized(inputs: Inputs, attrs: Attrs, how: Resizing) -> Expr:
+    """The resized image, of its region, scales and sizes; absent ones are None."""
+    x, axes, dtype = inputs[0], _axes(inputs, attrs, how), dtype_of(inputs[0])
+    changed = {place: axis for place, axis in enumerate(axes) if not axis.is_same}
+    for axis in changed.values():
+        if not (isinstance(axis.scale, float) and axis.scale > 0):
+            # Nothing can be made of no elements.
+            check(tirx.any(axis.before > 0, tirx.EQ(axis.after, index(0))))
+    if not changed:
         return x
-    dtype = dtype_of(x)
-    if not all(axis.is_choice for axis in taps):
-        x = widened(x)
-    fast = _relax_form(how, dims, shape, scales, taps)
-    if fast is not None and dtype in FLOATS_IN_RELAX:
-        size = relax.ShapeExpr(list(shape[2:]))
+    if not all(axis.is_choice for axis in changed.values()):
+        x = cast(x, _COMPUTED_IN.get(dtype, "float64"))
+    fast = _in_relax(how, axes)
+    if fast is not None and dtype in _FLOATS_IN_RELAX:
+        size = relax.ShapeExpr([axis.after for axis in axes[2:]])
         resized = normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
-        return rounded(resized, dtype)
-    for axis, tap in enumerate(taps):
-        if not tap.is_identity:
-            x = apply_taps(x, axis, tap, len(dims), is_apart(dtype))
-    return _extrapolated(rounded(x, dtype), how, taps)
+        return _rounded(resized, dtype)
+    # What becomes an integer is rounded after every product and every sum, in the order of the
+    # taps: ties depend on it. LLVM would make one instruction of a product and a sum.
+    is_apart = "float" not in dtype
+    if _sums_at_once(axes, changed, is_apart):
+        x = _summed(x, changed)
+    else:
+        for place, axis in changed.items():
+            x = _along(x, axis, place, is_apart)
+    x = _rounded(x, dtype)
+    if how.coordinates == "tf_crop_and_resize":
+        for place, axis in changed.items():
+            if axis.taps is None or not axis.taps.inside.all():
+                inside = _beside(axis.inside(), axis, len(axes) - 1 - place)
+                x = normalize(relax.op.where(inside, x, number(x, how.extrapolation)))
+    return x
 
 
-def _relax_form(
-    how: Resizing,
-    dims: tuple[int, ...],
-    shape: tuple[int, ...],
-    scales: np.ndarray,
-    taps: list[Taps],
-) -> dict[str, Any] | None:
+def _in_relax(how: Resizing, axes: list[Axis]) -> dict[str, Any] | None:
     """Arguments with which R.image.resize2d computes the same; None if there are none."""
-    if len(dims) != 4 or not taps[0].is_identity or not taps[1].is_identity or 1 in shape[2:]:
+    if len(axes) != 4 or not axes[0].is_same or not axes[1].is_same:
         return None
-    method = {"method": _METHODS[how.mode], "cubic_alpha": how.cubic_a}
-    if how.mode == "nearest":
-        # Many attributes mean the same for whole factors; this one needs no arithmetic.
-        for coordinates, rounding in (("asymmetric", "floor"), (how.coordinates, how.rounding)):
-            if coordinates in _IN_RELAX and all(
-                np.array_equal(_nearest_in_relax(coordinates, rounding, n, outputs), axis.index)
-                for n, outputs, axis in zip(dims[2:], shape[2:], taps[2:], strict=True)
-            ):
-                return method | {
-                    "coordinate_transformation_mode": coordinates,
-                    "rounding_method": rounding,
-                }
+    found = {"method": _METHODS[how.mode], "cubic_alpha": how.cubic_a}
+    known = [axis.taps for axis in axes if axis.taps is not None]
+    is_known = len(known) == len(axes)
+    if is_known and any(len(taps.index) == 1 for taps in known[2:]):
         return None
-    exact = how.coordinates == "align_corners" or all(
-        math.isclose(n * float(scale), outputs, rel_tol=1e-6)
-        for n, scale, outputs in zip(dims, scales, shape, strict=True)
-    )
-    if not exact or how.exclude_outside or how.antialias or how.coordinates not in _IN_RELAX:
-        return None
-    return method | {"coordinate_transformation_mode": how.coordinates}
+    if how.mode != "nearest":
+        # A factor that is no whole number may not be the quotient of the sizes.
+        exact = how.coordinates == "align_corners" or all(
+            axis.scale is None or axis.is_whole or (is_known and axis.is_quotient) for axis in axes
+        )
+        plain = not (how.exclude_outside or how.antialias)
+        among = _IN_RELAX if is_known else ("half_pixel", "asymmetric")
+        if not exact or not plain or how.coordinates not in among:
+            return None
+        return found | {"coordinate_transformation_mode": how.coordinates}
+    # Many attributes mean the same for whole factors; these need no arithmetic.
+    for coordinates, rounding in (("asymmetric", "floor"), (how.coordinates, how.rounding)):
+        if is_known:
+            fits = coordinates in _IN_RELAX and all(
+                np.array_equal(_nearest_in_relax(coordinates, rounding, *extents), taps.index)
+                for taps in known[2:]
+                for extents in [(taps.extent, len(taps.index))]
+            )
+        else:
+            plain = (how.coordinates, how.rounding) in _WHOLE or how.rounding == "simple"
+            fits = plain and all(axis.is_whole for axis in axes)
+        if fits:
+            form = {"coordinate_transformation_mode": coordinates, "rounding_method": rounding}
+            return found | form
+    return None
 
 
 def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int) -> np.ndarray:
@@ -219,16 +200,320 @@ def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int
         place = scale * x if coordinates == "asymmetric" else (x + half) * scale - half
     half_up = {"round_prefer_floor": -half, "round_prefer_ceil": half}.get(rounding, np.float32(0))
     upwards = rounding in ("ceil", "round_prefer_floor")
-    index = (np.ceil if upwards else np.floor)(place + shifted + half_up)
-    return np.clip(index.astype(np.int64), 0, extent - 1)[:, None]
+    at = (np.ceil if upwards else np.floor)(place + shifted + half_up)
+    return np.clip(at.astype(np.int64), 0, extent - 1)[:, None]
 
 
-def _extrapolated(x: Expr, how: Resizing, taps: list[Taps]) -> Expr:
-    """With the extrapolation value where any axis lies outside."""
-    inside = np.ones((), bool)
-    for tap in taps:
-        inside = inside[..., None] & tap.inside
-    if inside.all():
-        return x
-    outside = number(x, how.extrapolation)
-    return relax.op.where(literal(inside), x, outside)
+def _rounded(value: Expr, dtype: str) -> Expr:
+    """A value in the type that the result is to have: integers rounded to even, and saturated."""
+    if dtype_of(value) == dtype or "float" in dtype:
+        return cast(value, dtype)
+    limits, wide = np.iinfo(dtype), np.dtype(dtype_of(value)).type
+    low, high = wide(limits.min), wide(limits.max)
+    if int(high) > limits.max:  # which the float cannot hold
+        high = np.nextafter(high, wide(0))
+    whole = normalize(relax.op.round(value))
+    above = normalize(relax.op.maximum(whole, literal(np.array(low))))
+    return cast(normalize(relax.op.minimum(above, literal(np.array(high)))), dtype)
+
+
+def _sums_at_once(axes: list[Axis], changed: Mapping[int, Axis], is_apart: bool) -> bool:
+    """Whether one kernel adds up the taps of all axes: as floats, without rounding between."""
+    if is_apart or axes[0].how.mode == "nearest":
+        return False
+    if all(axis.taps is not None for axis in axes):
+        return False
+    return not any(axis.wants_filter for axis in changed.values())
+
+
+def _summed(x: Expr, changed: Mapping[int, Axis]) -> Expr:
+    """The image with other extents along axes, one after the other in one kernel."""
+    tables = [list(zip(*axis.tables(dtype_of(x)), strict=True)) for axis in changed.values()]
+
+    def along(x: te.Tensor, axis: int, places: list[te.Tensor], weights: list[te.Tensor]) -> Any:
+        def element(*at: Expr) -> Expr:
+            parts = [
+                x(*at[:axis], place[at[axis]], *at[axis + 1 :]) * weight[at[axis]]
+                for place, weight in zip(places, weights, strict=True)
+            ]
+            return functools.reduce(operators.add, parts)
+
+        shape = [*x.shape[:axis], places[0].shape[0], *x.shape[axis + 1 :]]
+        return te.compute(shape, element, name="resized")
+
+    def compute(value: te.Tensor, tables: list[list[list[te.Tensor]]]) -> te.Tensor:
+        for axis, own in zip(changed, tables, strict=True):
+            value = along(value, axis, *own)
+        return value
+
+    return emit_te(compute, x, tables, primfunc_name_hint="resize")
+
+
+def _along(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
+    """The image with another extent along an axis; products by themselves if wanted."""
+    if axis.wants_filter:
+        return _filtered(x, axis, place, is_apart)
+    tables, total = axis.tables(dtype_of(x)), None
+    for at, weight in tables:
+        part = normalize(relax.op.take(x, at, place, mode="clip"))
+        if len(tables) == 1:
+            return part
+        shaped = _beside(weight, axis, len(dims_of(x)) - 1 - place)
+        part = normalize(relax.op.multiply(part, shaped))
+        if is_apart:
+            least = np.array(np.finfo(dtype_of(part)).min)
+            part = normalize(relax.op.maximum(part, literal(least)))
+        total = part if total is None else normalize(relax.op.add(total, part))
+    return total
+
+
+def _beside(vector: Expr, axis: Axis, behind: int) -> Expr:
+    """A vector along an axis, with others behind it."""
+    shape = relax.ShapeExpr([axis.after, *[index(1)] * behind])
+    return normalize(relax.op.reshape(vector, shape))
+
+
+# Sums of any number of elements along an axis of open extent, as antialiasing wants them.
+#
+#     y[o] = sum over t of x[first[o] + t] * weight[o, t]
+#
+# Filters are as wide as 1 / scale, and both tables are made when the program runs. A region that is
+# read goes this way, too: it takes less code than a table for each tap, and all axes may have one.
+
+
+def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
+    """A float tensor resized along an axis.
+
+    Parameters
+    ----------
+    is_apart
+        Whether products are rounded by themselves, and added up in the order of the taps.
+    """
+    reach = _reach(axis, MOST_WRITTEN if is_apart else None)
+
+    def first(i: Expr, of: Numbers, reach: Expr) -> Expr:
+        return te.floor(axis.place(i, of)).astype("int64") - reach + 1
+
+    def firsts(of: Numbers, reach: Expr) -> te.Tensor:
+        return te.compute((of.outputs,), lambda i: first(i, of, reach), name="first")
+
+    def weights(of: Numbers, reach: Expr) -> te.Tensor:
+        def weight(i: Expr, tap: Expr) -> Expr:
+            at = first(i, of, reach) + tap
+            return axis.weight(at, axis.place(i, of), of, axis.how.antialias)
+
+        shape = (of.outputs, 2 * reach)
+        raw = te.compute(shape, weight, name="raw")
+        tap = te.reduce_axis((0, 2 * reach), name="tap")
+        total = te.compute(shape[:1], lambda i: te.sum(raw[i, tap], axis=tap), name="total")
+        return te.compute(
+            shape, lambda i, t: (raw[i, t] / total[i]).astype("float32"), name="weight"
+        )
+
+    begins = axis.emit("first", firsts, reach)
+    parts = cast(axis.emit("filter", weights, reach), dtype_of(x))
+    shape = [*dims_of(x)[:place], axis.after, *dims_of(x)[place + 1 :]]
+
+    def compute(x: te.Tensor, begins: te.Tensor, parts: te.Tensor, shape: list[Expr]) -> te.Tensor:
+        taps = parts.shape[1]
+        tap = te.reduce_axis((0, taps), name="tap")
+
+        def product(i: Sequence[Expr], tap: Expr) -> Expr:
+            at = held(begins[i[place]] + tap, x.shape[place], KERNEL)
+            value = x(*i[:place], at, *i[place + 1 :]) * parts[i[place], tap]
+            return apart(value) if is_apart else value
+
+        def element(*i: Expr) -> Expr:
+            if not is_apart or not isinstance(taps, tirx.IntImm):
+                return te.sum(product(i, tap.var), axis=tap)
+            # Written out: a schedule adds up a known number in any order.
+            products = (product(i, index(each)) for each in range(int(taps)))
+            return functools.reduce(operators.add, products)
+
+        return te.compute(shape, element, name="filtered")
+
+    return emit_te(compute, x, begins, parts, shape, primfunc_name_hint="resize_filtered")
+
+
+def _reach(axis: Axis, most: int | None) -> Expr:
+    """Elements of a filter on each side: a number, of `most` at most, or a size that is found."""
+    radius, scale = REACH[axis.how.mode], axis.scale
+    if not axis.how.antialias:
+        return index(radius)
+    if isinstance(scale, float):
+        wide = math.ceil(radius / min(scale, 1.0))
+        if most is None or wide <= most:
+            return index(wide)
+
+    def compute(of: Numbers) -> te.Tensor:
+        wide = te.ceil(KERNEL.float64(radius) / narrowed(of, KERNEL)).astype("int64")
+        # Nothing is made of no elements, and no elements of any.
+        some = tirx.all(of.outputs > 0, of.extent > 0)
+        element = tirx.if_then_else(some, wide, index(radius))
+        return te.compute((1,), lambda _: element, name="reach")
+
+    return size_in(axis.emit("reach", compute))
+
+
+# The axes of an image that is resized: their extents, scales and regions.
+#
+#     scales            int(extent * scale), in float32
+#     sizes             as they are, and their quotients
+#     one scale         the smallest or largest quotient, and int(extent * it + 0.5)
+
+
+# Of what is asked for, an axis, all extents, and NumPy or `KERNEL`: whether it makes sense, the
+# extent and the scale of the axis.
+Rule = Callable[[Any, int, Sequence[Any], Any], tuple[Any, Any, Any]]
+Extents = list[tuple[Expr, Number | None]]
+
+
+def _axes(inputs: Inputs, attrs: Attrs, how: Resizing) -> list[Axis]:
+    """All axes of inputs x, roi, scales and sizes, of which some are absent or empty."""
+    before = dims_of(inputs[0])
+    places = [int(axis) % len(before) for axis in attrs.get("axes", range(len(before)))]
+    extents = [before[place] for place in places]
+    region, scales, sizes = (
+        None if each is None or 0 in known_dims(each) else each
+        for each in (inputs[1], inputs[2], inputs[3])
+    )
+    wanted = scales if sizes is None else sizes
+    if wanted is None:
+        raise ValueError("it has neither scales nor sizes")
+    if known_dims(wanted) != (len(places),):
+        raise ValueError(f"it has {known_dims(wanted)} scales or sizes for {len(places)} axes")
+    if sizes is None:
+        pairs = _by_scales(scales, extents, how.coordinates == "align_corners")
+    else:
+        pairs = _by_sizes(sizes, extents, attrs.get("keep_aspect_ratio_policy", "stretch"))
+    regions: list[tuple[Number, Number]] = [(0.0, 1.0)] * len(places)
+    # Other transformations ignore the region, whatever it is.
+    if region is not None and how.coordinates == "tf_crop_and_resize":
+        regions = _regions(region, len(places))
+    found = [Axis(how, extent, extent) for extent in before]
+    for place, (after, scale), own in zip(places, pairs, regions, strict=True):
+        found[place] = Axis(how, before[place], after, scale, own)
+    return found
+
+
+def _regions(region: Expr, count: int) -> list[tuple[Number, Number]]:
+    """Start and end of each axis."""
+    (size,) = known_dims(region)
+    if size != 2 * count:
+        raise ValueError(f"its roi has {size} numbers for {count} axes")
+    array, vector = constant(region), cast(region, "float32")
+    numbers: list[Number] = [Element(vector, place) for place in range(size)]
+    if array is not None:
+        numbers = [float(each) for each in array.astype(np.float32)]
+    return list(zip(numbers[:count], numbers[count:], strict=True))
+
+
+def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
+    """By scales, which have to give whole sizes with align_corners: what that means else, ONNX and
+    ONNX Runtime see differently."""
+
+    def rule(asked: Any, axis: int, extents: Sequence[Any], m: Any) -> tuple[Any, Any, Any]:
+        exact = m.float32(extents[axis]) * asked[axis]
+        fits = m.logical_and(asked[axis] > m.float32(0), exact < m.float32(MOST))
+        if whole:
+            fits = m.logical_and(fits, exact - m.floor(exact) <= exact * m.float32(1e-6))
+        return fits, m.int64(exact), asked[axis]
+
+    parts, found, pairs = known_parts(scales), Extents(), Extents()
+    misfit = MISFIT
+    if whole:
+        misfit = (
+            f"scales {parts} of {tuple(plain(extents))} give no whole sizes; what align_corners "
+            "means then, ONNX and ONNX Runtime see differently: give sizes instead of scales"
+        )
+    for axis, (part, extent) in enumerate(zip(parts, extents, strict=True)):
+        if part is not None and isinstance(extent, tirx.IntImm):
+            pairs.append(_known(rule, [np.float32(part)], 0, [extent], misfit))
+            continue
+        factor = _fraction(part)
+        if factor is None:
+            found = found or _found(cast(scales, "float32"), extents, rule)
+            pairs.append(found[axis])
+            continue
+        product = extent * index(factor.numerator)
+        if whole:
+            rest = tirx.floormod(product, index(factor.denominator))
+            check(tirx.EQ(rest, index(0)), misfit)
+        after = simplified(tirx.floordiv(product, index(factor.denominator)))
+        pairs.append((after, float(np.float32(float(factor)))))
+    return pairs
+
+
+def _fraction(scale: float | None) -> Fraction | None:
+    """The scale as a fraction of small numbers that gives the sizes of the float32 product.
+
+    The float32 of 21/5 is less than 21/5: 15 elements become 62, as in ONNX Runtime.
+    """
+    if scale is None or not 0 < scale < np.inf:
+        return None
+    factor, single = Fraction(scale).limit_denominator(LARGEST_DENOMINATOR), np.float32(scale)
+    extents = np.arange(1, LARGEST_EXTENT)
+    sizes = (extents.astype(np.float32) * single).astype(np.int64)
+    same = np.array_equal(sizes, extents * factor.numerator // factor.denominator)
+    return factor if same and np.float32(float(factor)) == single else None
+
+
+def _by_sizes(sizes: Expr, extents: list[Expr], policy: str) -> Extents:
+    """By sizes; a policy other than to stretch takes one quotient of all axes for the scale."""
+    if policy not in ("stretch", "not_larger", "not_smaller"):
+        raise ValueError(f"unknown keep_aspect_ratio_policy {policy!r}")
+
+    def rule(asked: Any, axis: int, extents: Sequence[Any], m: Any) -> tuple[Any, Any, Any]:
+        ratios = [
+            m.float32(asked[place]) / m.float32(m.maximum(extent, m.int64(1)))
+            for place, extent in enumerate(extents)
+        ]
+        fits = m.logical_and(asked[axis] >= 0, asked[axis] < m.int64(MOST))
+        if policy == "stretch":
+            return fits, asked[axis], ratios[axis]
+        one = functools.reduce(m.minimum if policy == "not_larger" else m.maximum, ratios)
+        exact = m.floor(m.float64(one) * m.float64(extents[axis]) + m.float64(0.5))
+        return m.logical_and(fits, exact < m.float64(MOST)), m.int64(exact), one
+
+    parts = known_parts(sizes)
+    if policy != "stretch":
+        if all(isinstance(each, int) for each in parts) and all(
+            isinstance(each, tirx.IntImm) for each in extents
+        ):
+            return [_known(rule, parts, axis, extents, MISFIT) for axis in range(len(parts))]
+        return _found(cast(sizes, INDEX), extents, rule)
+    found = _found(cast(sizes, INDEX), extents, rule) if None in parts else []
+    pairs: Extents = []
+    for axis, (part, extent) in enumerate(zip(parts, extents, strict=True)):
+        scale = 1.0 if part is not None and same_size(extent, index(part)) else None
+        pairs.append(found[axis] if part is None else (index(part), scale))
+    return pairs
+
+
+def _known(
+    rule: Rule, asked: Sequence[Any], axis: int, extents: list[Expr], misfit: str
+) -> tuple[Expr, float]:
+    """The extent and the scale of an axis, of numbers."""
+    fits, size, scale = rule(asked, axis, plain(extents), np)
+    if not fits:
+        raise ValueError(misfit)
+    return index(int(size)), float(scale)
+
+
+def _found(asked: Expr, extents: list[Expr], rule: Rule) -> Extents:
+    """The same by a kernel; extents that make no sense are refused when the program runs."""
+
+    def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
+        (asked,), (sizes, scales) = ins, outs
+        put(sizes, index(1))
+        for axis in range(len(extents)):
+            fits, size, scale = rule(asked, axis, extents, KERNEL)
+            put(scales, scale, axis)
+            put(sizes, tirx.if_then_else(fits, size, index(0)), axis + 1)
+            # Not `if not fits`, which TVM takes for true of NaN's comparisons.
+            put(sizes, tirx.Select(fits, sizes[0], index(0)))
+
+    count = len(extents)
+    results = [([count + 1], INDEX), ([count], "float32")]
+    sizes, scales = emit_kernel("resized_sizes", [asked], results, body, extents)
+    return [(size, Element(scales, axis)) for axis, size in enumerate(sizes_in(sizes))]

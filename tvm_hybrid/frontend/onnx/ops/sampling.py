@@ -24,8 +24,8 @@ from ...expressions import (
     normalize,
     rank_of,
 )
-from ..data_sized.requests import check, check_equal, requested_sizes
-from ..data_sized.sizes import (
+from ..graph.requests import check, check_equal, requested_sizes
+from ..graph.sizes import (
     cell,
     dims_of,
     emit_kernel,
@@ -120,6 +120,7 @@ class _Side:
 @operator("RoiAlign")
 def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
     x, regions, batch = inputs
+    check_equal(dims_of(regions)[0], dims_of(batch)[0])
     dtype = dtype_of(x)
     mode = attrs.get("mode", "avg")
     if mode not in ("avg", "max"):
@@ -264,6 +265,8 @@ def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
     """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
     images, grid = inputs
     axes = rank_of(images) - 2
+    check_equal(dims_of(images)[0], dims_of(grid)[0])
+    check_equal(dims_of(grid)[-1], index(axes))
     methods = {"linear": "bilinear", "cubic": "bicubic", "bicubic": "bicubic"}
     mode: str = attrs.get("mode", "linear")
     own, method = dtype_of(images), methods.get(mode, mode)

@@ -31,8 +31,8 @@ from ...expressions import (
     normalize,
     rank_of,
 )
-from ..data_sized.requests import check, check_equal
-from ..data_sized.sizes import dims_of
+from ..graph.requests import check, check_equal
+from ..graph.sizes import dims_of
 from ..operators import operator
 
 # Types whose sums and products round too often.

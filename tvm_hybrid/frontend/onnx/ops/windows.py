@@ -41,10 +41,9 @@ from ...expressions import (
     number,
     rank_of,
 )
-from ..apply import apply
-from ..data_sized.open_operators import check_result
-from ..data_sized.requests import requested_sizes
-from ..data_sized.sizes import dims_of, index, plain_dims, simplified
+from ..apply import apply, check_result
+from ..graph.requests import check_equal, requested_sizes
+from ..graph.sizes import dims_of, index, plain_dims, simplified
 from ..operators import operator
 from .pooling import max_pool_places, window_count
 
@@ -80,6 +79,15 @@ def kernel_of(weight: Expr, attrs: Attrs) -> Sequence[int]:
         return list(attrs["kernel_shape"])
     known = attrs.get("auto_pad", "NOTSET") in _SAME
     return known_dims(weight)[2:] if known else [0] * (rank_of(weight) - 2)
+
+
+def check_channels(x: Expr, weight: Expr, attrs: Attrs, is_transposed: bool = False) -> None:
+    """Has the program check that the channels are those of the weight, in whole groups."""
+    first, second = dims_of(weight)[:2]
+    group, misfit = index(attrs.get("group", 1)), "the channels are not those of the weight"
+    wanted = first if is_transposed else simplified(second * group)
+    check_equal(dims_of(x)[1], wanted, misfit)
+    check_equal(tirx.floormod(first, group), index(0), misfit)
 
 
 def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[Expr, Attrs]:

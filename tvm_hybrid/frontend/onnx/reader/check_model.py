@@ -18,10 +18,10 @@ from tvm import relax, tirx
 from microkernels.base.errors import OUT_OF_RANGE, ModelError, ShapeError, UnsupportedOperatorError
 
 from ...expressions import Attrs, Expr, Inputs, constant, dtype_of, emit
-from ..data_sized.sizes import dims_of, emit_kernel, product, put
 from ..graph.graph import STANDARD_DOMAINS, Graph, describe, is_standard, subgraphs
 from ..graph.narrow_types import NARROW
 from ..graph.node_builder import attributes_of, constant_or_attribute, optional_input
+from ..graph.sizes import dims_of, emit_kernel, product, put
 
 MIN_IR_VERSION = 3
 MAX_NESTING = 16
@@ -176,7 +176,7 @@ def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     Resize, Upsample  a scale that is 0, negative or not finite; a negative size
     Split             a negative size
 
-    Sizes that are dynamic are checked when the program runs (data_sized/open_operators.py).
+    Sizes that are dynamic are checked when the program runs (graph/requests.py).
 
     Refuses a node by what is known of its inputs and attributes.
 

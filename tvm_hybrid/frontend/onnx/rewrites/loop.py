@@ -124,7 +124,7 @@ def _known(name: str, graph: Graph) -> int | None:
 # branches of the same shapes
 #
 # If the shapes differ, or a branch is not one for the inputs' shapes, the condition's value must be
-# known where it comes from inputs; else the result has open sizes (data_sized/choice.py).
+# known where it comes from inputs; else the result has open sizes (ops/selection.py).
 #
 # Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
 # side effects, so the branch not taken costs time but changes nothing.

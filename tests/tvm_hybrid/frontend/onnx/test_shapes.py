@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
+from tests.tvm_hybrid.frontend.onnx.chosen_rows import (
     ALL,
     ONE,
     SOME,
@@ -18,7 +18,7 @@ from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
     feeds_of,
     model_of,
 )
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import session_of
+from tests.tvm_hybrid.frontend.onnx.compare import session_of
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 
 

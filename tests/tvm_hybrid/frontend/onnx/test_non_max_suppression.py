@@ -7,7 +7,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import same, same_as_onnx_runtime
+from tests.tvm_hybrid.frontend.onnx.compare import same, same_as_onnx_runtime
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.frontend.onnx.onnx_import import import_onnx
 

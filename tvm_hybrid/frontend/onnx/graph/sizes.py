@@ -29,7 +29,7 @@ from ...expressions import (
     normalize,
     static_shape_of,
 )
-from ..graph.freeze_shapes import new_size
+from .freeze_shapes import new_size
 
 LARGEST = 1 << 40  # beyond any size
 
@@ -97,6 +97,8 @@ def is_number(size: Expr, number: int) -> bool:
 
 def scalar_of(size: Expr) -> Expr:
     """A size as a tensor without axes."""
+    if isinstance(size, tirx.IntImm):
+        return literal(np.array(int(size)))
     vector = relax.op.shape_to_tensor(relax.ShapeExpr([size]))
     return normalize(relax.op.reshape(normalize(vector), ()))
 
@@ -149,6 +151,8 @@ def simplified(size: Expr) -> Expr:
     A multiple that is found by a remainder, such as `t + (16 - t % 16) % 16`, is a quotient times a
     number, `(t + 15) // 16 * 16`. The lesser of two sizes is that one, where one is known to be.
     """
+    if isinstance(size, tirx.IntImm | tirx.Var):
+        return size
     analyzer = Analyzer()
     every = ir.Range(index(0), index(LARGEST))
     tvm_ffi.structural_walk(size, (tirx.Var, lambda var: analyzer.bind(var, every)))
@@ -316,9 +320,9 @@ def emit_kernel(
     return [emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]
 
 
-def index(value: int) -> Expr:
-    """A number to count with."""
-    return tirx.const(value, INDEX)
+def index(value: Expr | int) -> Expr:
+    """A number to count with; an expression is one already."""
+    return tirx.const(int(value), INDEX) if isinstance(value, int | np.integer) else value
 
 
 def put(buffer: Expr, value: Expr, *place: Expr | int) -> None:

@@ -10,7 +10,7 @@ from tvm.tirx import Min, floordiv
 
 from tir_schedules.generic.expressions import substitute
 from tvm_hybrid.frontend.expressions import Expr
-from tvm_hybrid.frontend.onnx.data_sized.sizes import holds, index, same_size, simplified
+from tvm_hybrid.frontend.onnx.graph.sizes import holds, index, same_size, simplified
 
 N, M = (tirx.Var(name, "int64") for name in "nm")
 

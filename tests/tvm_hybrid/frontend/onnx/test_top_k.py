@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
+from tests.tvm_hybrid.frontend.onnx.chosen_rows import (
     ALL,
     NONE,
     ONE,
@@ -18,7 +18,7 @@ from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
     count,
     feeds_of,
 )
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import same, same_as_onnx_runtime, session_of
+from tests.tvm_hybrid.frontend.onnx.compare import same, same_as_onnx_runtime, session_of
 from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend.onnx.onnx_import import import_onnx
 

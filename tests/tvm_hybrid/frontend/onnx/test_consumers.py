@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
+from tests.tvm_hybrid.frontend.onnx.chosen_rows import (
     ALL,
     NONE,
     ONE,
@@ -18,7 +18,7 @@ from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
     compare,
     feeds_of,
 )
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import session_of
+from tests.tvm_hybrid.frontend.onnx.compare import session_of
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
 from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.frontend.onnx.onnx_import import import_onnx

@@ -19,8 +19,9 @@ from tvm import te, tirx
 from microkernels.vector.expressions import ramp, splat
 
 from ...expressions import Attrs, Expr, Inputs, cast, constant, literal, reshaped
+from ..graph.requests import check_equal
+from ..graph.sizes import INDEX, cell, cut, dims_of, emit_kernel, index, put, size_in, table
 from ..operators import operator
-from .sizes import INDEX, cell, cut, dims_of, emit_kernel, index, put, size_in, table
 from .sorting import Heap, key_of, place_in, rising
 
 LANES = 8  # boxes that are compared at once
@@ -33,6 +34,8 @@ Side: TypeAlias = tuple[Expr, Expr]
 def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> Any:
     boxes, scores = inputs[:2]
     images, classes, extent = dims_of(scores)
+    for one, other in zip(dims_of(boxes), (images, extent, index(4)), strict=True):
+        check_equal(one, other, "its boxes are not those of its scores")
     most = _limit(inputs, 2, np.zeros(1, np.int64))
     overlap = _limit(inputs, 3, np.zeros(1, np.float32))
     threshold = inputs[4]

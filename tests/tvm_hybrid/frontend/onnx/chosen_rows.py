@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import Feeds, same_as_onnx_runtime
+from tests.tvm_hybrid.frontend.onnx.compare import Feeds, same_as_onnx_runtime
 
 ROWS = 66  # more than an input has whose value a session compiles for
 X = np.random.default_rng(0).integers(-3, 4, (ROWS, 4)).astype(np.float32)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import Build, compare
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import (
+from tests.tvm_hybrid.frontend.onnx.chosen_rows import Build, compare
+from tests.tvm_hybrid.frontend.onnx.compare import (
     Feeds,
     same_as_onnx_runtime,
     session_of,

@@ -10,7 +10,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import (
+from tests.tvm_hybrid.frontend.onnx.compare import (
     BFLOAT16,
     Feeds,
     same,

@@ -7,7 +7,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
+from tests.tvm_hybrid.frontend.onnx.chosen_rows import (
     ALL,
     NONE,
     ONE,
@@ -19,7 +19,7 @@ from tests.tvm_hybrid.frontend.onnx.data_sized.chosen_rows import (
     feeds_of,
     model_of,
 )
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import session_of
+from tests.tvm_hybrid.frontend.onnx.compare import session_of
 from tvm_hybrid.errors import FeedError
 
 INDICES = [0, -1, 0]

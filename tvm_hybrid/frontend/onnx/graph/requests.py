@@ -1,22 +1,35 @@
-"""Sizes that a tensor asks for, such as the shape that Reshape reads."""
+"""Sizes that a tensor asks for, such as the shape that Reshape reads, and that operands share."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ....runtime.tensors import text_of
-from ...expressions import Expr, cast, constant, emit, known_dims, literal, match_cast
-from ..graph.freeze_shapes import current_sizes
+from ...expressions import (
+    Expr,
+    cast,
+    constant,
+    emit,
+    known_dims,
+    literal,
+    match_cast,
+    normalize,
+)
 from .elements import known_elements
+from .freeze_shapes import current_sizes, length_of, new_size
 from .sizes import (
     INDEX,
     cell,
     dims_of,
     emit_kernel,
     index,
+    is_number,
+    is_open,
     plain_dims,
     product,
     put,
@@ -34,7 +47,7 @@ def requested_sizes(tensor: Expr, largest: Expr | None = None) -> list[Expr]:
     """
     known = known_elements(tensor)
     if known is not None:
-        sizes = [index(each) if isinstance(each, int) else each for each in known.ravel()]
+        sizes = [index(each) for each in known.ravel()]
         for size in sizes:
             check(size >= 0)
             if largest is not None:
@@ -86,14 +99,13 @@ def reshaped_sizes(data: Sequence[Expr], tensor: Expr, zero_copies: bool) -> lis
 
 
 def _resolved(asked: list[Expr | int], data: Sequence[Expr], zero_copies: bool) -> list[Expr]:
-    sizes: list[Expr] = []
-    for place, size in enumerate(asked):
-        copied = zero_copies and isinstance(size, int) and size == 0 and place < len(data)
-        sizes.append(data[place] if copied else index(size) if isinstance(size, int) else size)
-    for place, size in enumerate(asked):
-        if isinstance(size, int) and size == -1:
-            others = [each for other, each in enumerate(sizes) if other != place]
-            sizes[place] = _quotient(data, others)
+    sizes = [
+        data[place] if zero_copies and is_number(size, 0) and place < len(data) else size
+        for place, size in enumerate(map(index, asked))
+    ]
+    for place, size in enumerate(sizes):
+        if is_number(size, -1):
+            sizes[place] = _quotient(data, [*sizes[:place], *sizes[place + 1 :]])
     return sizes
 
 
@@ -157,9 +169,9 @@ def check(condition: Expr, otherwise: str = MISFIT) -> None:
     TVM would put the size on one side of a match cast in the place of that on the other side.
     """
     flag = simplified(tirx.Select(condition, index(1), index(0)))
-    if same_size(flag, index(0)):
+    if is_number(flag, 0):
         raise ValueError(otherwise)
-    if not same_size(flag, index(1)):
+    if not is_number(flag, 1):
         match_cast(emit(relax.ShapeExpr([flag])), relax.ShapeType([1]))
 
 
@@ -196,3 +208,77 @@ def viewed(value: Expr, *sizes: Expr | int) -> Expr:
         return value
     check_equal(product(wanted), product(dims))
     return reshaped_to(value, wanted)
+
+
+# Broadcasting of operands whose sizes depend on data.
+#
+# TVM types an operation on [n, 4] and [m, 4] only if it can prove that n = m. Where it cannot, the
+# common size becomes a symbol of its own, which the program checks when it runs, and the operands
+# are broadcast to it.
+
+
+MOST_CHOSEN = 24
+"""Sizes in a choice that is written out, so that layouts and fusion pass through it. What TVM takes
+for it grows fast: a choice of 26 sizes took 11 s, and minutes a few layers later."""
+
+
+def check_product(left: Expr, right: Expr) -> None:
+    """Has the program check that the factors of a product have as many terms."""
+    before, behind = dims_of(left), dims_of(right)
+    check_equal(before[-1], behind[0] if len(behind) == 1 else behind[-2])
+
+
+def align(inputs: Sequence[Any]) -> list[Any]:
+    """The operands, broadcast where TVM could not tell that their sizes fit."""
+    if not any(is_open(value) for value in inputs):
+        return list(inputs)
+    shapes = [dims_of(value) for value in inputs]
+    common = common_shape(shapes)
+    found = []
+    for value, shape in zip(inputs, shapes, strict=True):
+        wanted = common[len(common) - len(shape) :]
+        fits = (is_number(a, 1) or same_size(a, b) for a, b in zip(shape, wanted, strict=True))
+        found.append(value if all(fits) else broadcast(value, wanted))
+    return found
+
+
+def common_shape(shapes: Sequence[list[Expr]]) -> list[Expr]:
+    """The sizes to which tensors of these shapes are broadcast."""
+    rank = max(map(len, shapes))
+    padded = ([index(1)] * (rank - len(shape)) + shape for shape in shapes)
+    return [functools.reduce(_common, sizes) for sizes in zip(*padded, strict=True)]
+
+
+def _common(one: Expr, other: Expr) -> Expr:
+    """The common one of two sizes; the program checks that there is one."""
+    if is_number(other, 1) or same_size(one, other):
+        return one
+    if is_number(one, 1):
+        return other
+    known = [each for each in (one, other) if isinstance(each, tirx.IntImm)]
+    if isinstance(one, tirx.Var) != isinstance(other, tirx.Var) and not known:
+        # A mask of `total` keys meets `past + sequence` of them.
+        unite(one, other)
+    choices = [
+        tirx.Select(tirx.EQ(one, index(1)), other, one),
+        tirx.Select(tirx.EQ(other, index(1)), one, other),
+    ]
+    length = 2 * length_of(one, other)
+    shape = emit(relax.ShapeExpr(choices))
+    if length > MOST_CHOSEN:
+        # By way of a tensor: TVM puts a choice in the place of the size wherever that stands, and a
+        # choice among choices, of each layer behind the last, is twice as long as its own.
+        length = 1
+        shape = emit(relax.op.tensor_to_shape(emit(relax.op.shape_to_tensor(shape))))
+    size: Expr = known[0] if known else new_size(length)
+    match_cast(shape, relax.ShapeType([size, size]))
+    return size
+
+
+def broadcast(value: Expr, common: Sequence[Expr]) -> Expr:
+    """A value in these sizes, which its own ones fit, and which may be more."""
+    shape = dims_of(value)
+    if len(shape) == len(common) and all(map(same_size, shape, common)):
+        return value
+    # Where it is not known that sizes fit, `legalize_shapes` looks for sizes of 1.
+    return normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.data_sized.compare import (
+from tests.tvm_hybrid.frontend.onnx.compare import (
     BFLOAT16,
     Feeds,
     same,
