@@ -137,7 +137,7 @@ def test_the_product_is_ours() -> None:
 @pytest.mark.parametrize(
     ("axis", "length", "error", "message"),
     [
-        (3, 6, ModelError, "axis 3"),
+        (3, 6, ModelError, "axis attribute value 3"),
         (1, 0, ModelError, "transform of 0"),
         (1, (1 << 20) - 3, UnsupportedOperatorError, "tables would have"),  # a prime
         (1, 1 << 26, UnsupportedOperatorError, "tables would have"),

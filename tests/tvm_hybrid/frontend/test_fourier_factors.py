@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
-from tvm_hybrid.frontend.onnx.rewrites.fourier import Factors, factors_of
+from tvm_hybrid.frontend.onnx.ops.fourier import Factors, factors_of
 
 from .models import random
 from .test_fourier import bound, check, exact

@@ -118,7 +118,9 @@ MAX_GROWTH = 4
 
 # Control flow, what the reference computes by another order of roundings than we do, or by the
 # defaults of the newest opset, and what may draw random numbers.
-_KEPT = {"Loop", "If", "Scan", "Constant", "Dropout", "Resize", "RoiAlign", "Upsample"}
+_KEPT = {
+    *("Constant", "DFT", "Dropout", "If", "Loop", "Resize", "RoiAlign", "STFT", "Scan", "Upsample"),
+}
 # The reference computes those of an old opset as those of a new one.
 _OF_SEVERAL_AXES = {"Softmax", "LogSoftmax", "Hardmax"}
 # Of no elements they are 0 / 0: relay_passes/canonicalize/constants.py says what that is.

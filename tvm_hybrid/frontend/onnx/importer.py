@@ -73,7 +73,8 @@ MAX_NODES = 1_000_000
 #
 #     MaxPool(x: [1, 1, 7], kernel_shape=[2], strides=[2], pads=[1, 1], ceil_mode=1)  ->  [1, 1, 4]
 #     Resize(x: [1, 10], scales=[1, 1.3])  ->  [1, 13]
-_SIZED_OTHERWISE = {"AveragePool", "LpPool", "MaxPool", "Resize", "Upsample"}
+#     STFT(x: [1, 400, 1], 16, window: [64])  ->  [1, 22, 33, 2]
+_SIZED_OTHERWISE = {"AveragePool", "LpPool", "MaxPool", "Resize", "STFT", "Upsample"}
 
 Made = tuple[str, relax.Expr]  # a name, and the last variable of what a node became
 

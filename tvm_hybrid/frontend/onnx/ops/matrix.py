@@ -20,11 +20,9 @@ from tvm.script.ir_builder import IRBuilder
 from tir_schedules.core.emission import opaque_block
 
 from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, emit_te, literal, normalize
-from ..graph.graph import OWN_DOMAIN
-from ..graph.requests import check, check_equal, requested_sizes
-from ..graph.sizes import INDEX, dims_of, index, is_open, plain, plain_dims
+from ..graph.requests import check_equal
+from ..graph.sizes import dims_of, index, is_open, plain, plain_dims
 from ..operators import operator
-from .pooling import window_count
 
 WRITTEN = (2, 3, 4)
 """Rows of matrices that have code of their own where sizes are open."""
@@ -130,90 +128,6 @@ def _eye_like(inputs: Inputs, attrs: Attrs) -> Any:
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
     rows, columns = dims_of(inputs[0])
     return relax.op.eye(rows, columns, attrs.get("k", 0), dtype)
-
-
-# The front end's own operators for Fourier transforms of dynamic sizes.
-#
-#     Frames(x: [N, samples, parts], length, step)    ->    [N, frames, length, parts]
-#     FourierTable(read, made, length)                ->    [read * parts, made * made_parts]
-#
-# A frame begins every `step` elements. All frames lie inside the signal.
-#
-# A table is the right operand of the product that transforms a signal: `read` elements, of `parts`
-# numbers each, become `made` elements. Its entries are powers of a root of unity, `length` of them.
-
-
-MAX_TABLE_BYTES = 1 << 28
-
-
-@operator("Frames", domain=OWN_DOMAIN)
-def _frames(inputs: Inputs, attrs: Attrs) -> Expr:
-    x, length, step = inputs[0], attrs["length"], attrs["step"]
-    batch, samples, parts = plain_dims(x)
-    check(
-        index(0) + samples >= length,
-        f"a signal of {samples} has no frame of {length} elements",
-    )
-    count = window_count(samples, (0, 0), length, step, 1)
-
-    def compute(flat: te.Tensor, count: Expr) -> te.Tensor:
-        return te.compute(
-            (flat.shape[0], count, length * parts),
-            lambda n, frame, place: flat[n, frame * step * parts + place],
-            name="frames",
-        )
-
-    # Each frame is one run of memory, which is copied in vectors.
-    flat = normalize(relax.op.reshape(x, (batch, samples * parts)))
-    frames = emit_te(compute, flat, count, primfunc_name_hint="frames")
-    return relax.op.reshape(frames, (batch, count, length, parts))
-
-
-@operator("FourierTable", domain=OWN_DOMAIN)
-def _table(inputs: Inputs, attrs: Attrs) -> Expr:
-    """Entries are computed in float64 for each power of the root, and rounded once."""
-    parts, made_parts, dtype = attrs["parts"], attrs["made_parts"], attrs["dtype"]
-    read, made, length = (requested_sizes(each)[0] for each in inputs)
-    size = read * made * index(parts * made_parts * np.dtype(dtype).itemsize)
-    check(length > index(0), "a transform of no elements")
-    check(size <= index(MAX_TABLE_BYTES), f"a table of more than {MAX_TABLE_BYTES} bytes")
-
-    def roots(length: Expr) -> te.Tensor:
-        """The cosine and the sine of every power's angle, times the factor of the inverse."""
-
-        def element(power: Expr, part: Expr) -> Expr:
-            whole = tirx.Cast("float64", length)
-            angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
-            value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
-            return tirx.Cast(dtype, value / whole if attrs["inverse"] else value)
-
-        return te.compute((length, index(2)), element, name="roots")
-
-    def table(roots: te.Tensor, read: Expr, made: Expr) -> te.Tensor:
-        """Entry (2 j + p, 2 k + q) is what part p of element j adds to part q of element k."""
-        length = roots.shape[0]
-
-        def element(row: Expr, column: Expr) -> Expr:
-            j, part = tirx.floordiv(row, parts), tirx.floormod(row, parts)
-            k, made_part = tirx.floordiv(column, made_parts), tirx.floormod(column, made_parts)
-            power = tirx.floormod(j * k, te.max(length, 1))
-            crossed = tirx.Cast(INDEX, tirx.NE(part, made_part))
-            # The real part subtracts the imaginary one's sine; without `inverse` the angle is < 0.
-            sign = tirx.EQ(part, index(1 if attrs["inverse"] else 0))
-            negative = tirx.all(tirx.NE(part, made_part), sign)
-            value = roots[power, crossed]
-            value = tirx.Select(negative, -value, value)
-            if not attrs["mirrored"]:
-                return value
-            # Elements that do not mirror themselves stand for two; the others are real.
-            single = tirx.any(tirx.EQ(j, index(0)), tirx.EQ(j * 2, length))
-            once = tirx.Select(tirx.EQ(part, index(0)), value, tirx.const(0, dtype))
-            return tirx.Select(single, once, value * tirx.const(2, dtype))
-
-        return te.compute((read * parts, made * made_parts), element, name="fourier_table")
-
-    powers = emit_te(roots, length, primfunc_name_hint="fourier_roots")
-    return emit_te(table, powers, read, made, primfunc_name_hint="fourier_table")
 
 
 @operator("Einsum")

@@ -167,6 +167,7 @@ def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     """Parameters with which an operator means nothing, and which ONNX's inference lets pass.
 
     operator          refused
+    DFT               a transform of no elements
     DepthToSpace      channels that are no whole blocks
     GatherElements    more indices than data, along another axis than that of the choice
     GatherND          other batches of indices than of data
@@ -197,6 +198,13 @@ def _depth_to_space(node: onnx.NodeProto, graph: Graph) -> str | None:
     if channels is None or size < 1 or channels % size**2 == 0:
         return None
     return f"its {channels} channels are no blocks of {size} x {size}"
+
+
+def _dft(node: onnx.NodeProto, graph: Graph) -> str | None:
+    length = graph.constants.get(optional_input(node, 1))
+    if length is None or length.item() > 0:
+        return None
+    return f"a transform of {length.item()} elements"
 
 
 def _gather_elements(node: onnx.NodeProto, graph: Graph) -> str | None:
@@ -269,6 +277,7 @@ def _split(node: onnx.NodeProto, graph: Graph) -> str | None:
 
 
 _CHECKS: dict[str, Check] = {
+    "DFT": _dft,
     "DepthToSpace": _depth_to_space,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,

@@ -1,0 +1,446 @@
+"""Discrete Fourier transforms as products with tables.
+
+    DFT(x: [2, 8, 1], axis=1)         ->    R.reshape(x, [2, 8]), R.matmul by [8, 16], R.reshape
+    STFT(x: [1, 99, 1], 7, window)    ->    R.take(x, [frames, length]), then as DFT
+
+A table holds the powers of the root of unity, with the window and the factor of the inverse in it.
+A long transform of a static size is two products with small tables. Sums are computed in float32 at
+least. A table of a dynamic size is computed when the program runs. The length of STFT's frames is
+static, unless one frame is a whole signal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ...expressions import (
+    OPSET,
+    Attrs,
+    Expr,
+    Inputs,
+    cast,
+    constant,
+    dtype_of,
+    emit_te,
+    known_dims,
+    literal,
+    normalize,
+)
+from ..apply import apply
+from ..graph.requests import check, requested_sizes
+from ..graph.sizes import INDEX, index, plain, plain_dims, same_size, simplified
+from ..operators import operator
+from .pooling import window_count
+
+AXIS_BY_INPUT = 20  # of DFT
+MAX_TABLE_BYTES = 1 << 28
+
+Size = int | Expr
+
+
+@operator("DFT")
+def _dft(inputs: Inputs, attrs: Attrs) -> Any:
+    """A product along one axis, which is moved beside the parts of the complex numbers."""
+    x, asked = inputs[0], inputs[1]
+    shape = plain_dims(x)
+    rank, parts = len(shape), _parts(shape[-1])
+    axis = attrs.get("axis", 1)
+    if attrs[OPSET] >= AXIS_BY_INPUT:
+        axis = _whole(inputs[2], "axis", -2)
+    if not (-rank <= axis <= -2 or 0 <= axis <= rank - 2):
+        raise ValueError(f"axis {axis} is none of the signal's {rank - 1} dimensions")
+    axis %= rank
+    extent = shape[axis]
+    inverse, onesided = (bool(attrs.get(name, 0)) for name in ("inverse", "onesided"))
+    length = 2 * (extent - 1) if inverse and onesided else extent
+    if asked is not None:
+        (length,) = plain(requested_sizes(asked))
+    form = _Form(length, parts, inverse, onesided)
+    most = length // 2 + 1 if form.mirrored else length
+    read = simplified(te.min(index(extent), index(most)))
+    if not same_size(read, index(extent)):
+        part = relax.op.strided_slice(x, [axis], [index(0)], [read], assume_inbound=True)
+        x = normalize(part)
+    order = [*(place for place in range(rank - 1) if place != axis), axis, rank - 1]
+    if order == list(range(rank)):
+        return _transformed(form, x)
+    product = _transformed(form, normalize(relax.op.permute_dims(x, order)))
+    return relax.op.permute_dims(product, [order.index(place) for place in range(rank)])
+
+
+@operator("STFT")
+def _stft(inputs: Inputs, attrs: Attrs) -> Any:
+    """Frames of the signal, each multiplied by the window and transformed."""
+    x, window = inputs[0], inputs[2]
+    batch, samples, *last = plain_dims(x)
+    parts = _parts(*last) if last else 1
+    if not last:  # as PyTorch exports real signals
+        x = normalize(relax.op.reshape(x, (batch, samples, 1)))
+    step, length = _whole(inputs[1], "frame_step"), _whole(inputs[3], "frame_length")
+    onesided = bool(attrs.get("onesided", 1))
+    if step is None or step < 1:
+        raise ValueError(f"frame_step is {step}; it must be positive")
+    if length is None and window is not None:
+        (length,) = known_dims(window)
+    if length is None and not isinstance(samples, int):
+        frames = normalize(relax.op.reshape(x, (batch, 1, samples, parts)))
+        return _transformed(_Form(samples, parts, inverse=False, onesided=onesided), frames)
+    length = samples if length is None else length
+    misfit = f"frames of {length} elements in a signal of {samples}"
+    check(tirx.all(index(length) >= 1, index(samples) >= length), misfit)
+    if window is not None and known_dims(window) != (length,):
+        raise ValueError(f"the window has not {length} elements, as a frame has")
+    frames = _frames(x, length, step)
+    weights = constant(window)
+    if window is not None and weights is None:
+        column = normalize(relax.op.reshape(window, (length, 1)))
+        frames = normalize(relax.op.multiply(frames, column))
+    form = _Form(length, parts, inverse=False, onesided=onesided)
+    return _transformed(form, frames, weights)
+
+
+def _parts(size: Size) -> int:
+    """How many numbers an element of a signal is."""
+    if not isinstance(size, int):
+        raise ValueError("whether its signal is complex must be known")
+    return size
+
+
+def _whole(value: Expr | None, name: str, default: int | None = None) -> Any:
+    """The number that an input holds; the default if the node does not have it."""
+    array = constant(value)
+    if value is not None and array is None:
+        raise ValueError(f"its input {name!r} must be a constant")
+    return default if array is None else int(array.item())
+
+
+def _frames(x: Expr, length: int, step: int) -> Expr:
+    """The frames of a signal, [N, frames, length, parts]; one begins every `step` elements, and all
+    lie inside the signal."""
+    batch, samples, parts = plain_dims(x)
+    if isinstance(samples, int):
+        starts = np.arange(0, samples - length + 1, step)
+        return apply("Gather", x, literal(starts[:, None] + np.arange(length)), axis=1)
+    count = window_count(samples, (0, 0), length, step, 1)
+
+    def compute(flat: te.Tensor, count: Expr) -> te.Tensor:
+        return te.compute(
+            (flat.shape[0], count, length * parts),
+            lambda n, frame, place: flat[n, frame * step * parts + place],
+            name="frames",
+        )
+
+    # Each frame is one run of memory, which is copied in vectors.
+    flat = normalize(relax.op.reshape(x, (batch, samples * parts)))
+    frames = emit_te(compute, flat, count, primfunc_name_hint="frames")
+    return normalize(relax.op.reshape(frames, (batch, count, length, parts)))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What one transform computes.
+
+    Parameters
+    ----------
+    length
+        Number of elements that the transform is of.
+    parts
+        1 for a signal of real numbers, 2 for one of complex numbers.
+    """
+
+    length: Size
+    parts: int
+    inverse: bool
+    onesided: bool
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the signal is one half of a spectrum, and the result is real."""
+        return self.inverse and self.onesided
+
+    @property
+    def made(self) -> Size:
+        """Number of elements of the result."""
+        return self.length // 2 + 1 if self.onesided and not self.inverse else self.length
+
+    @property
+    def made_parts(self) -> int:
+        """1 if only the real parts are results."""
+        return 1 if self.mirrored else 2
+
+
+def _transformed(form: _Form, signal: Expr, window: np.ndarray | None = None) -> Expr:
+    """A signal [..., read, parts] times a table, or two small ones: [..., made, parts]."""
+    *others, read, parts = plain_dims(signal)
+    dtype, made, made_parts = dtype_of(signal), form.made, form.made_parts
+    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    count, factors = math.prod(others), None
+    is_known = isinstance(read, int) and isinstance(form.length, int)
+    if is_known:
+        factors = factors_of(form.length, read, parts, made, made_parts, form.inverse, count)
+    flat_shape = (count, read, parts) if factors else (count, read * parts)
+    flat = cast(normalize(relax.op.reshape(signal, flat_shape)), wide)
+    if factors:
+        _check_size(factors.table_numbers, wide)
+        weights = window
+        if form.mirrored:
+            weights = _weights(factors.read, factors.first * factors.second)
+        if weights is not None:
+            flat = normalize(relax.op.multiply(flat, literal(weights[:, None].astype(wide))))
+        product = _factored_product(factors, flat, count, wide)
+    else:
+        _check_size(read * parts * made * made_parts, wide)
+        if is_known:
+            values = _known_table(form, read)
+            if window is not None:
+                values = values * window.astype(np.float64)[:, None, None, None]
+            table: Expr = literal(values.reshape(read * parts, -1).astype(wide))
+        else:
+            table = _table(form, read, wide)
+        product = normalize(relax.op.matmul(flat, table))
+    return relax.op.reshape(cast(product, dtype), (*others, made, made_parts))
+
+
+def _check_size(numbers: Size, dtype: str) -> None:
+    """Refuses tables that are too large, or has the program refuse them."""
+    size = numbers * np.dtype(dtype).itemsize
+    misfit = (
+        f"its tables would have {size} bytes; up to {MAX_TABLE_BYTES} are supported. Transform "
+        "fewer elements at once"
+    )
+    check(index(size) <= index(MAX_TABLE_BYTES), misfit)
+
+
+def _known_table(form: _Form, read: int) -> np.ndarray:
+    """What each part of an element adds to each part of a result: [read, parts, made, parts]."""
+    assert isinstance(form.length, int)
+    powers = np.outer(np.arange(read), np.arange(form.made))
+    factors = roots(powers, form.length, form.inverse) / (form.length if form.inverse else 1)
+    both = np.stack([factors, 1j * factors], 1)
+    table = np.stack([both.real, both.imag], -1)[:, : form.parts, :, : form.made_parts]
+    if form.mirrored:
+        weights = _weights(read, form.length)
+        table[weights == 1, 1:] = 0
+        table = table * weights[:, None, None, None]
+    return table
+
+
+def _weights(read: int, length: int) -> np.ndarray:
+    """How often each element of one half of a spectrum is in the whole, itself and mirrored."""
+    place = np.arange(read)
+    return np.where((place == 0) | (2 * place == length), 1, 2)
+
+
+def _table(form: _Form, read: Size, dtype: str) -> Expr:
+    """The table of a dynamic size, [read * parts, made * made_parts].
+
+    Entries are computed in float64 for each power of the root, and rounded once.
+    """
+    parts, made_parts, length = form.parts, form.made_parts, index(form.length)
+    read, made = index(read), index(form.made)
+    check(length > index(0), "a transform of no elements")
+
+    def powers(length: Expr) -> te.Tensor:
+        """The cosine and the sine of every power's angle, times the factor of the inverse."""
+
+        def element(power: Expr, part: Expr) -> Expr:
+            whole = tirx.Cast("float64", length)
+            angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
+            value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
+            return tirx.Cast(dtype, value / whole if form.inverse else value)
+
+        return te.compute((length, index(2)), element, name="roots")
+
+    def table(roots: te.Tensor, read: Expr, made: Expr) -> te.Tensor:
+        """Entry (2 j + p, 2 k + q) is what part p of element j adds to part q of element k."""
+        length = roots.shape[0]
+
+        def element(row: Expr, column: Expr) -> Expr:
+            j, part = tirx.floordiv(row, parts), tirx.floormod(row, parts)
+            k, made_part = tirx.floordiv(column, made_parts), tirx.floormod(column, made_parts)
+            power = tirx.floormod(j * k, te.max(length, 1))
+            crossed = tirx.Cast(INDEX, tirx.NE(part, made_part))
+            # The real part subtracts the imaginary one's sine; without `inverse` the angle is < 0.
+            sign = tirx.EQ(part, index(1 if form.inverse else 0))
+            negative = tirx.all(tirx.NE(part, made_part), sign)
+            value = roots[power, crossed]
+            value = tirx.Select(negative, -value, value)
+            if not form.mirrored:
+                return value
+            # Elements that do not mirror themselves stand for two; the others are real.
+            single = tirx.any(tirx.EQ(j, index(0)), tirx.EQ(j * 2, length))
+            once = tirx.Select(tirx.EQ(part, index(0)), value, tirx.const(0, dtype))
+            return tirx.Select(single, once, value * tirx.const(2, dtype))
+
+        return te.compute((read * parts, made * made_parts), element, name="fourier_table")
+
+    found = emit_te(powers, length, primfunc_name_hint="fourier_roots")
+    return emit_te(table, found, read, made, primfunc_name_hint="fourier_table")
+
+
+# A long Fourier transform as two products with small tables (Cooley and Tukey, 1965).
+#
+#     R.matmul(x: [4, 4096], table: [4096, 8192])
+#     ->
+#     R.reshape(x, [4, 64, 64]), R.permute_dims           [4, n2, n1]
+#     R.matmul by [64, 128], multiply, matmul, multiply,  [4, n2, (part, k1)], times the twiddle
+#     add                                                 factors
+#     R.reshape, R.permute_dims                           [4, k1, (part, n2)]
+#     R.matmul by [128, 128], reshape, permute_dims       [4, (k2, k1), part]
+#
+# Element n1 * second + n2 of a signal adds to element k1 + first * k2 of its transform. The twiddle
+# factor of n2 and k1 multiplies a complex number. The second product with the first table computes
+# that number times i, so that the multiplications and the addition are epilogues of products.
+
+
+_BYTE = 0.5
+"""Multiplications that take as long as one moved byte.
+
+Both constants are fitted to 54 transforms of 60 to 1024 elements (1, 4 and 64 signals, AVX2, one
+core): the faster form is chosen for 51, and the others lose less than 1.8 times.
+"""
+_KERNELS = 80_000.0
+"""Multiplications that take as long as the calls of the additional kernels."""
+_USUAL_ROWS = 4
+"""The number of signals for the estimate if it is open."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A transform of `first` * `second` elements as two products.
+
+    Parameters
+    ----------
+    read
+        Number of elements that the signal has; elements behind them are 0.
+    parts
+        1 for a signal of real numbers, 2 for one of complex numbers.
+    made
+        Number of elements of the result.
+    made_parts
+        1 if only the real parts are results.
+    """
+
+    first: int
+    second: int
+    read: int
+    parts: int
+    made: int
+    made_parts: int
+    inverse: bool
+
+    @property
+    def rows(self) -> int:
+        """Runs of `second` elements in the signal, the last one padded with zeros."""
+        return -(-self.read // self.second)
+
+    @property
+    def columns(self) -> int:
+        """Runs of `first` elements in the result, the last one cut."""
+        return -(-self.made // self.first)
+
+    @property
+    def multiplications(self) -> int:
+        """The multiplications of one signal."""
+        opening = 2 * self.second * self.rows * self.parts * 2 * self.first
+        return opening + self.first * 2 * self.second * self.columns * self.made_parts
+
+    @property
+    def moved(self) -> int:
+        """Numbers of one signal that are read or written by what is no product."""
+        made = self.columns * self.first * self.made_parts
+        return 2 * (self.rows * self.second * self.parts + 2 * self.first * self.second + made)
+
+    @property
+    def table_numbers(self) -> int:
+        """Numbers of all constants."""
+        opening = 2 * self.rows * self.parts * 2 * self.first
+        twiddles = 4 * self.second * self.first
+        return opening + twiddles + 2 * self.second * self.columns * self.made_parts
+
+
+def factors_of(
+    length: int, read: int, parts: int, made: int, made_parts: int, inverse: bool, count: Size
+) -> Factors | None:
+    """The two products of a transform; None if one product is estimated to be faster.
+
+    Parameters
+    ----------
+    count
+        Number of signals.
+    """
+    first = max(size for size in range(1, math.isqrt(length) + 1) if length % size == 0)
+    factors = Factors(first, length // first, read, parts, made, made_parts, inverse)
+    rows = count if isinstance(count, int) else _USUAL_ROWS
+    table = read * parts * made * made_parts
+    one = rows * table + _BYTE * 4 * table
+    moved = rows * factors.moved + factors.table_numbers
+    split = rows * factors.multiplications + _BYTE * 4 * moved + _KERNELS
+    return factors if split < one else None
+
+
+def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -> Expr:
+    """The transform of a signal [count, read, parts], [count, made, made_parts]."""
+    first, second, rows = factors.first, factors.second, factors.rows
+    missing = rows * second - factors.read
+    if missing:
+        signal = normalize(relax.op.nn.pad(signal, [0, 0, 0, missing, 0, 0]))
+    signal = _moved(signal, (count, rows, second, factors.parts), [0, 2, 1, 3])
+    signal = normalize(relax.op.reshape(signal, (count, second, rows * factors.parts)))
+    turned = []
+    for turn, twiddles in zip((1, 1j), _twiddles(factors), strict=True):
+        table = literal(_opening_table(factors, turn).astype(dtype))
+        product = normalize(relax.op.matmul(signal, table))
+        turned.append(normalize(relax.op.multiply(product, literal(twiddles.astype(dtype)))))
+    signal = _moved(normalize(relax.op.add(*turned)), (count, second, 2, first), [0, 3, 2, 1])
+    signal = normalize(relax.op.reshape(signal, (count * first, 2 * second)))
+    closing = literal(_closing_table(factors).astype(dtype))
+    signal = normalize(relax.op.matmul(signal, closing))
+    columns, parts = factors.columns, factors.made_parts
+    signal = _moved(signal, (count, first, columns, parts), [0, 2, 1, 3])
+    signal = normalize(relax.op.reshape(signal, (count, columns * first, parts)))
+    if columns * first == factors.made:
+        return signal
+    return normalize(relax.op.strided_slice(signal, [1], [0], [factors.made], [1]))
+
+
+def _moved(x: Expr, shape: tuple[Size, ...], order: list[int]) -> Expr:
+    """A value in another shape, its axes in another order."""
+    return normalize(relax.op.permute_dims(normalize(relax.op.reshape(x, shape)), order))
+
+
+def roots(powers: np.ndarray, length: int, inverse: bool) -> np.ndarray:
+    """Powers of the root of unity, complex numbers of float64."""
+    root = np.exp((2j if inverse else -2j) * math.pi * np.arange(length) / length)
+    return root[powers % length]
+
+
+def _opening_table(factors: Factors, turn: complex) -> np.ndarray:
+    """Sums over n1, times `turn`: [rows * parts, 2 * first]."""
+    powers = np.outer(np.arange(factors.rows), np.arange(factors.first))
+    table = turn * roots(powers, factors.first, factors.inverse)
+    both = np.stack([table, 1j * table][: factors.parts], 1)
+    return np.concatenate([both.real, both.imag], -1).reshape(-1, 2 * factors.first)
+
+
+def _twiddles(factors: Factors) -> tuple[np.ndarray, np.ndarray]:
+    """Real and imaginary parts of the twiddle factors, both twice: [second, 2 * first]."""
+    powers = np.outer(np.arange(factors.second), np.arange(factors.first))
+    values = roots(powers, factors.first * factors.second, factors.inverse)
+    return np.tile(values.real, 2), np.tile(values.imag, 2)
+
+
+def _closing_table(factors: Factors) -> np.ndarray:
+    """Sums over n2: [2 * second, columns * made_parts]."""
+    powers = np.outer(np.arange(factors.second), np.arange(factors.columns))
+    table = roots(powers, factors.second, factors.inverse)
+    if factors.inverse:
+        table = table / (factors.first * factors.second)
+    both = np.stack([table, 1j * table])
+    parts = np.stack([both.real, both.imag][: factors.made_parts], -1)
+    return parts.reshape(2 * factors.second, -1)
