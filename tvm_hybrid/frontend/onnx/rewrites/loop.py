@@ -1,18 +1,30 @@
-"""Loop with its iterations written out, as many as there are before the condition ends it.
+"""Loop and Scan with their iterations written out, as many as there are before the condition ends
+them, or as a Repeat, which stays a loop.
 
     Loop(M, condition, state, body)
         ->  a copy of the body, and a Loop of our own domain for the iterations after it
         ->  ...
         ->  Concat of what the iterations made
 
+    Scan(state, x [steps, ...], body)
+        ->  Loop(steps, state, Gather(x, step) and the body), whose rows are joined along any axis
+
+    Loop(limit, condition, states..., body)
+        ->  Repeat(limit, condition, states..., captured..., body)
+
 Whether there is a next iteration is decided when the one before it has been folded: a condition
 that is computed from constants is one. States may change their shapes on the way. A loop with too
-many iterations, or with a number of them that depends on data, stays a loop (`repeat`).
+many iterations, or with a number of them that depends on data, is a Repeat, of our own domain,
+which says all that its body reads.
+
+Before opset 9 the values of a Scan have an axis of batches in front, and each batch is scanned by
+itself; where their number is open, by a scan along them whose body is that scan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -31,12 +43,22 @@ from ..graph.graph import (
     rename_values,
     subgraphs,
 )
-from ..graph.node_builder import NodeBuilder, attributes_of, constant_value, optional_input
-from ..graph.parameters import require_value
+from ..graph.node_builder import (
+    NodeBuilder,
+    attributes_of,
+    constant_value,
+    counted,
+    element_of,
+    extents_of,
+    minus,
+    optional_input,
+    value_of,
+)
 from .registry import rewrites
 
-# A limit of more says that the condition ends the loop.
-MAX_LIMIT = 2**31
+MAX_LIMIT = 2**31  # a limit of more says that the condition ends the loop
+MAX_NODES = 1024  # that iterations may be written out to
+WITHOUT_BATCHES = 9  # of Scan
 
 
 @rewrites("Loop")
@@ -44,14 +66,8 @@ def loop(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """The loop before its first iteration."""
     build, states = NodeBuilder(graph, node), node.input[2:]
     body = Body(build, attributes_of(node)["body"], 2 + len(states), 1 + len(node.output))
-    limit = optional_input(node, 0)
     condition = optional_input(node, 1) or build.constant(True)
-    start = [limit, condition, *states]
-    count = _known(limit, graph)
-    if count is not None and count <= MAX_LIMIT and not body.fits(count):
-        write_repeat(build, body.proto, start)
-    else:
-        _rest(build, body, 0, [*start, condition, *states])
+    _start(build, body, [optional_input(node, 0), condition, *states], {"most": body.most})
     return build.nodes
 
 
@@ -62,18 +78,23 @@ def iterate(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     Its inputs are those of Loop, then the condition and the states now, and what the iterations so
     far have made.
     """
-    build, attributes = NodeBuilder(graph, node), attributes_of(node)
-    proto, done = attributes["body"], attributes["iteration"]
+    build, form = NodeBuilder(graph, node), attributes_of(node)
+    proto, done = form["body"], form["iteration"]
     count = len(proto.input) - 2
     start, now = node.input[: 2 + count], node.input[2 + count :]
     condition, states, made = now[0], now[1 : 1 + count], now[1 + count :]
     body = Body(build, proto, 2 + count, 1 + len(node.output))
     limit, goes_on = _known(start[0], graph), _known(condition, graph)
     if limit is not None and (done >= limit or goes_on == 0):
-        _finish(body, build, states, made)
-    elif limit is None or goes_on is None or not body.fits(done + 1):
+        for value, output in zip(states, node.output, strict=False):
+            build.add("Identity", value, output=output)
+        width = len(node.output) - count
+        for index, (output, axis, backward) in enumerate(_rows(build, form, count)):
+            column = made[index::width]
+            body.stack(1 + count + index, column[::-1] if backward else column, axis, output)
+    elif limit is None or goes_on is None or done >= form["most"]:
         # From the start: what has been written out so far is read by nothing and dropped.
-        write_repeat(build, proto, start)
+        _repeat(build, proto, start, form)
     else:
         counter, going = (
             build.constant(np.full(declared_dims(item.type) or (), value))
@@ -81,31 +102,43 @@ def iterate(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         )
         condition, *results = body.write([counter, going, *states])
         states, row = results[:count], results[count:]
-        _rest(build, body, done + 1, [*start, condition, *states, *made, *row])
+        _rest(build, body, [*start, condition, *states, *made, *row], form, done + 1)
     return build.nodes
 
 
-def _finish(body: Body, build: NodeBuilder, states: list[str], made: list[str]) -> None:
-    """The outputs, of the states after the last iteration and of all that was made."""
-    outputs = build.source.output
-    for value, output in zip(states, outputs, strict=False):
-        build.add("Identity", value, output=output)
-    width = len(outputs) - len(states)
-    for index, output in enumerate(outputs[len(states) :]):
-        body.stack(1 + len(states) + index, made[index::width], 0, output)
+def _start(build: NodeBuilder, body: Body, inputs: list[str], form: dict[str, Any]) -> None:
+    """Writes a loop of our own before its first iteration.
+
+    Parameters
+    ----------
+    inputs
+        The limit or ``""``, the condition, the states.
+    form
+        ``most``, the number of iterations that may be written out; ``axes`` along which rows are
+        joined, and which of them ``backward``, if they are others than Loop has.
+    """
+    count = _known(inputs[0], build.graph)
+    if count is not None and form["most"] < count <= MAX_LIMIT:
+        _repeat(build, body.proto, inputs, form)
+    else:
+        _rest(build, body, [*inputs, *inputs[1:]], form, 0)
 
 
-def _rest(build: NodeBuilder, body: Body, done: int, inputs: list[str]) -> None:
+def _rest(
+    build: NodeBuilder, body: Body, inputs: list[str], form: dict[str, Any], done: int
+) -> None:
     """The loop after some iterations."""
-    build.add_many(
-        "Loop",
-        *inputs,
-        outputs=build.source.output,
-        domain=OWN_DOMAIN,
-        body=body.proto,
-        iteration=done,
-    )
+    form = {**form, "body": body.proto, "iteration": done}
+    build.add_many("Loop", *inputs, outputs=build.source.output, domain=OWN_DOMAIN, **form)
     build.nodes[-1].name = build.prefix  # the model's, for messages
+
+
+def _rows(build: NodeBuilder, form: dict[str, Any], states: int) -> list[tuple[str, int, int]]:
+    """The outputs behind the states: the axis along which rows are joined, whether backward."""
+    outputs = build.source.output[states:]
+    zeros = [0] * len(outputs)
+    axes, backward = form.get("axes", zeros), form.get("backward", zeros)
+    return list(zip(outputs, axes, backward, strict=True))
 
 
 def _known(name: str, graph: Graph) -> int | None:
@@ -117,81 +150,175 @@ def _known(name: str, graph: Graph) -> int | None:
     return int(value.item()) if value is not None and value.size == 1 else None
 
 
-# Rewrites If without control flow.
-#
-# If(constant)                  ->  the nodes of the branch taken
-# If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
-# branches of the same shapes
-#
-# If the shapes differ, or a branch is not one for the inputs' shapes, the condition's value must be
-# known where it comes from inputs; else the result has open sizes (ops/selection.py).
-#
-# Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
-# side effects, so the branch not taken costs time but changes nothing.
-
-
-@rewrites("If")
-def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Inlines one branch or both."""
-    bodies = attributes_of(node)
-    if set(bodies) != {"then_branch", "else_branch"}:
-        raise UnsupportedOperatorError(f"{describe(node)} must have a then_branch and else_branch")
-    condition = graph.constants.get(node.input[0])
-    if condition is not None and condition.size == 1:
-        taken = bodies["then_branch" if condition.item() else "else_branch"]
-        return _branch(node, taken, list(node.output), graph)
-    build = NodeBuilder(graph, node)
-    branches = {}
-    graph.choices.append((f"{build.prefix}/", node.input[0], describe(node)))
-    for key in ("then_branch", "else_branch"):
-        branches[key] = [graph.fresh(f"{build.prefix}/{key}") for _ in node.output]
-        build.nodes += _branch(node, bodies[key], branches[key], graph)
-    # The shapes of the branches are known only after these nodes, so the choice is a node too.
-    for output, then, other in zip(node.output, *branches.values(), strict=True):
-        if output:
-            build.add("Select", node.input[0], then, other, output=output, domain=OWN_DOMAIN)
-    return build.nodes
-
-
-@rewrites("Select", domain=OWN_DOMAIN)
-def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """Where, if both sides have the same static shape; else the node stays, its sizes open."""
-    condition, then, other = node.input
-    source = f"If node {node.name.removesuffix('/Select')!r}"
-    types = graph.elem_type(then), graph.elem_type(other)
-    shapes = graph.shape(then), graph.shape(other)
-    if types[0] == types[1] and shapes[0] is not None and shapes[0] == shapes[1]:
-        build = NodeBuilder(graph, node)
-        if graph.shape(condition) != ():
-            condition = build.reshape(condition, [])
-        build.add("Where", condition, then, other, output=node.output[0])
-        return build.nodes
-    require_value(source, condition, graph)
-    one, two = (declared_dims(graph.types.get(name, onnx.TypeProto())) for name in (then, other))
-    if types[0] != types[1] or one is None or two is None or len(one) != len(two):
-        raise UnsupportedOperatorError(
-            f"{source}: its condition is not constant, and its branches make different types or "
-            f"ranks for {node.output[0]!r}: {shapes[0]} and {shapes[1]}"
+def _repeat(
+    build: NodeBuilder, proto: onnx.GraphProto, inputs: Sequence[str], form: dict[str, Any]
+) -> None:
+    """A loop that stays a loop. Its body runs only while the condition holds, so there the
+    condition is a constant."""
+    body = onnx.GraphProto.FromString(proto.SerializeToString())
+    counter, going = body.input[0], body.input[1]
+    names = {going.name: build.constant(True)}
+    if declared_dims(counter.type) == (1,):
+        names[counter.name] = build.graph.fresh(counter.name)
+    for node in body.node:
+        rename_values(node, names)
+    for item in body.output:
+        item.name = names.get(item.name, item.name)
+    if counter.name in names:
+        vector = build.constant([1], "int64")
+        body.node.insert(
+            0, helper.make_node("Reshape", [counter.name, vector], [names[counter.name]])
         )
-    sizes = [a if a == b and isinstance(a, int) else None for a, b in zip(one, two, strict=True)]
-    graph.types[node.output[0]] = helper.make_tensor_type_proto(types[0], sizes)
-    return None
+    del body.input[1]
+    captured = sorted(captured_names(helper.make_node("Repeat", [], [], body=body)))
+    body.input.extend(onnx.ValueInfoProto(name=name) for name in captured)
+    count = len(inputs) - 2
+    outputs = [name or build.graph.fresh("unused") for name in build.source.output]
+    rows = _rows(build, form, count)
+    moved = {place: row for place, row in enumerate(rows, count) if row[0] and any(row[1:])}
+    for place, (output, _, _) in moved.items():
+        outputs[place] = build.graph.fresh(output)
+    build.add_many(
+        "Repeat", *inputs, *captured, outputs=outputs, domain=OWN_DOMAIN, body=body, states=count
+    )
+    build.nodes[-1].name = build.prefix  # the model's, for messages
+    for place, (output, axis, backward) in moved.items():
+        row = outputs[place]
+        if backward:
+            steps = element_of(build, inputs[0])
+            last = value_of(build, minus(build, steps, 1))
+            back = build.add("Sub", last, counted(build, steps))
+            row = build.add("Gather", row, back, axis=0)
+        build.add("MoveFirstAxis", row, output=output, domain=OWN_DOMAIN, to=axis)
 
 
-def _branch(
-    node: onnx.NodeProto, body: onnx.GraphProto, outputs: list[str], graph: Graph
-) -> list[onnx.NodeProto]:
-    """The nodes of a branch, making `outputs`."""
+@rewrites("MoveFirstAxis", domain=OWN_DOMAIN)
+def move_first_axis(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """A transpose, once the rank is known."""
     build = NodeBuilder(graph, node)
-    results = Body(build, body, 0, len(outputs)).write([])
-    # A branch may give an outer value or a constant, or the same value twice: hence Identity.
-    for value, output in zip(results, outputs, strict=True):
-        if output:
-            build.add("Identity", value, output=output)
+    rank = len(extents_of(build, node.input[0]))
+    order = list(range(1, rank))
+    order.insert(attributes_of(node)["to"] % rank, 0)
+    build.add("Transpose", node.input[0], output=node.output[0], perm=order)
     return build.nodes
 
 
-MAX_NODES = 1024
+@rewrites("Scan")
+@rewrites("Scan", domain=OWN_DOMAIN)
+def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """A loop that takes its own part of every scanned input; those of our own domain are without
+    batches in every opset."""
+    if is_standard(node) and graph.opset < WITHOUT_BATCHES:
+        return _batches(node, graph)
+    build, attributes = NodeBuilder(graph, node), attributes_of(node)
+    count = attributes["num_scan_inputs"]
+    if not 0 < count <= len(node.input):
+        raise ModelError(
+            f"{describe(node)} has {len(node.input)} inputs, of which num_scan_inputs={count} "
+            "cannot be scanned"
+        )
+    split = len(node.input) - count
+    states, scanned = node.input[:split], list(node.input[split:])
+    body = Body(build, attributes["body"], len(node.input), len(node.output))
+    axes = _listed(node, "scan_input_axes", count)
+    directions = _listed(node, "scan_input_directions", count)
+    shapes = [list(extents_of(build, name)) for name in scanned]
+    lengths = [shape[axis] for shape, axis in zip(shapes, axes, strict=True)]
+    numbers = {length for length in lengths if isinstance(length, int)}
+    if len(numbers) > 1:
+        raise ModelError(f"{describe(node)}: its scanned inputs differ in length: {numbers}")
+    steps = numbers.pop() if numbers else lengths[0]
+    counter, going, back = (graph.fresh(name) for name in ("step", "going", "step"))
+    whole = build.reshape(value_of(build, steps), []) if isinstance(steps, str) else None
+    limit = whole or build.constant(steps, np.int64)
+    nodes = []
+    if any(directions):
+        last = build.add("Sub", limit, build.constant(1, np.int64))
+        nodes.append(helper.make_node("Sub", [last, counter], [back]))
+    # Names of their own: a body may call its part as the whole is called outside.
+    parts = {item.name: graph.fresh(item.name) for item in body.proto.input[split:]}
+    for place, part in enumerate(parts.values()):
+        name, axis = scanned[place], axes[place]
+        if lengths[place] != steps:  # open: the program checks that it is the number of steps
+            shapes[place][axis] = steps
+            name = build.reshape(name, shapes[place])
+        index = back if directions[place] else counter
+        nodes.append(helper.make_node("Gather", [name, index], [part], axis=axis))
+    for inner in body.proto.node:
+        rename_values(inner, parts)
+    proto = onnx.GraphProto(name=body.proto.name, node=[*nodes, *body.proto.node])
+    for name, kind in ((counter, onnx.TensorProto.INT64), (going, onnx.TensorProto.BOOL)):
+        proto.input.append(helper.make_tensor_value_info(name, kind, []))
+    proto.input.extend(body.proto.input[:split])
+    proto.output.extend([proto.input[1], *body.proto.output])
+    for item in proto.output:
+        item.name = parts.get(item.name, item.name)
+    form: dict[str, Any] = {"most": body.most}
+    width = len(node.output) - split
+    if width:
+        form["axes"] = _listed(node, "scan_output_axes", width)
+        form["backward"] = _listed(node, "scan_output_directions", width)
+    looped = Body(build, proto, 2 + split, 1 + len(node.output))
+    _start(build, looped, [limit, build.constant(True), *states], form)
+    return build.nodes
+
+
+def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """A scan for each batch, of what has [batch, ...] and [batch, steps, ...] before opset 9."""
+    build, attributes = NodeBuilder(graph, node), attributes_of(node)
+    batches, steps = extents_of(build, node.input[-1])[:2]
+    lengths = optional_input(node, 0)
+    given = graph.constants.get(lengths)
+    if lengths and (isinstance(steps, str) or given is None or (given != steps).any()):
+        count = "known" if isinstance(steps, str) else steps
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: its sequence_lens {lengths!r} must be constant and {count}, the "
+            "number of steps"
+        )
+    if not batches:
+        raise UnsupportedOperatorError(f"{describe(node)}: it has no batches")
+    forms = {
+        "body": attributes["body"],
+        "num_scan_inputs": attributes["num_scan_inputs"],
+        "scan_input_directions": _listed(node, "directions", attributes["num_scan_inputs"]),
+    }
+    if isinstance(batches, str):
+        _scan_of_scans(build, forms)
+        return build.nodes
+    rows = [
+        build.add_many(
+            "Scan",
+            *(build.take(name, batch, axis=0) for name in node.input[1:]),
+            outputs=[""] * len(node.output),
+            domain=OWN_DOMAIN,
+            **forms,
+        )
+        for batch in range(batches)
+    ]
+    for output, column in zip(node.output, zip(*rows, strict=True), strict=True):
+        build.stack(column, 0, output)
+    return build.nodes
+
+
+def _scan_of_scans(build: NodeBuilder, forms: dict[str, Any]) -> None:
+    """Writes a scan along the batches, whose body scans one of them."""
+    node, fresh = build.source, build.graph.fresh
+    inputs = [fresh(name) for name in node.input[1:]]
+    outputs = [fresh(name or "output") for name in node.output]
+    inner = helper.make_node("Scan", inputs, outputs, build.prefix, domain=OWN_DOMAIN, **forms)
+    body = onnx.GraphProto(name=f"{build.prefix}/batch", node=[inner])
+    body.input.extend(onnx.ValueInfoProto(name=name) for name in inputs)
+    body.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    outer = {"body": body, "num_scan_inputs": len(inputs)}
+    build.add_many("Scan", *node.input[1:], outputs=node.output, domain=OWN_DOMAIN, **outer)
+
+
+def _listed(node: onnx.NodeProto, name: str, count: int) -> list[int]:
+    """An attribute of one number per value, zeros if it is absent."""
+    numbers: list[int] = attributes_of(node).get(name, [0] * count)
+    if len(numbers) != count:
+        raise ModelError(f"{describe(node)}: {name} has {len(numbers)} numbers, not {count}")
+    return numbers
 
 
 class Body:
@@ -225,9 +352,10 @@ class Body:
         self._build = build
         self.proto = _without_constants(proto, build)
 
-    def fits(self, count: int) -> bool:
-        """Whether so many copies can be written out: more nodes would take long to compile."""
-        return count * sum(map(_size, self.proto.node)) <= MAX_NODES
+    @property
+    def most(self) -> int:
+        """How many copies may be written out: more nodes would take long to compile."""
+        return MAX_NODES // max(sum(map(_size, self.proto.node)), 1)
 
     def write(self, inputs: Sequence[str]) -> list[str]:
         """Writes a copy that reads `inputs`; returns what the body's outputs are called in it."""
@@ -285,68 +413,3 @@ def _without_constants(proto: onnx.GraphProto, build: NodeBuilder) -> onnx.Graph
 def _size(node: onnx.NodeProto) -> int:
     """How many nodes a node is, those of bodies inside it included."""
     return 1 + sum(_size(inner) for body in subgraphs(node) for inner in body.node)
-
-
-def write_repeat(build: NodeBuilder, proto: onnx.GraphProto, inputs: Sequence[str]) -> None:
-    """A loop that stays a loop: Repeat, of our own domain, which says all that its body reads.
-
-        Loop(limit, condition, states..., body)
-            ->  Repeat(limit, condition, states..., captured..., body)
-
-    Its body runs only while the condition holds, so there the condition is a constant.
-
-    Writes the loop with the body `proto` of a Loop; it has all outputs of the source node.
-
-    Parameters
-    ----------
-    inputs
-        The limit or ``""``, the condition, the states.
-    """
-    body = onnx.GraphProto.FromString(proto.SerializeToString())
-    counter, going = body.input[0], body.input[1]
-    names = {going.name: build.constant(True)}
-    if declared_dims(counter.type) == (1,):
-        names[counter.name] = build.graph.fresh(counter.name)
-    for node in body.node:
-        rename_values(node, names)
-    for item in body.output:
-        item.name = names.get(item.name, item.name)
-    if counter.name in names:
-        vector = build.constant([1], "int64")
-        body.node.insert(
-            0, helper.make_node("Reshape", [counter.name, vector], [names[counter.name]])
-        )
-    del body.input[1]
-    captured = sorted(captured_names(helper.make_node("Repeat", [], [], body=body)))
-    body.input.extend(onnx.ValueInfoProto(name=name) for name in captured)
-    build.add_many(
-        "Repeat",
-        *inputs,
-        *captured,
-        outputs=[name or build.graph.fresh("unused") for name in build.source.output],
-        domain=OWN_DOMAIN,
-        body=body,
-        states=len(inputs) - 2,
-    )
-    build.nodes[-1].name = build.prefix  # the model's, for messages
-
-
-@rewrites("FlexAttention", domain="ai.onnx.preview")
-def flex_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Attention whose scores and weights two bodies may change.
-
-    FlexAttention(q, k, v, score_mod, prob_mod)
-        ->  FlexMix(prob_mod(Softmax(score_mod(FlexScores(q, k, v)))), v)
-    """
-    build, attributes = NodeBuilder(graph, node), attributes_of(node)
-    bodies = {name: attributes.pop(name, None) for name in ("score_mod", "prob_mod")}
-
-    def changed(name: str, value: str) -> str:
-        body = bodies[name]
-        return value if body is None else Body(build, body, 1, 1).write([value])[0]
-
-    scores = build.add("FlexScores", *node.input, domain=OWN_DOMAIN, **attributes)
-    shares = build.add("Softmax", changed("score_mod", scores), axis=3)
-    shares = changed("prob_mod", shares)
-    build.add("FlexMix", shares, node.input[2], domain=OWN_DOMAIN, output=node.output[0])
-    return build.nodes

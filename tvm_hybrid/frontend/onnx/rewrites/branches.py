@@ -1,0 +1,108 @@
+"""Operators with bodies that are written out: If, as far as that is possible, and FlexAttention.
+
+    If(constant)                  ->  the nodes of the branch taken
+    If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
+    branches of the same shapes
+
+If the shapes differ, or a branch is not one for the inputs' shapes, the condition's value must be
+known where it comes from inputs; else the result has open sizes (ops/selection.py).
+
+Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
+side effects, so the branch not taken costs time but changes nothing.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from microkernels.base.errors import UnsupportedOperatorError
+
+from ..graph.freeze_shapes import declared_dims
+from ..graph.graph import OWN_DOMAIN, Graph, describe
+from ..graph.node_builder import NodeBuilder, attributes_of
+from ..graph.parameters import require_value
+from .loop import Body
+from .registry import rewrites
+
+
+@rewrites("If")
+def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Inlines one branch or both."""
+    bodies = attributes_of(node)
+    if set(bodies) != {"then_branch", "else_branch"}:
+        raise UnsupportedOperatorError(f"{describe(node)} must have a then_branch and else_branch")
+    condition = graph.constants.get(node.input[0])
+    if condition is not None and condition.size == 1:
+        taken = bodies["then_branch" if condition.item() else "else_branch"]
+        return _branch(node, taken, list(node.output), graph)
+    build = NodeBuilder(graph, node)
+    branches = {}
+    graph.choices.append((f"{build.prefix}/", node.input[0], describe(node)))
+    for key in ("then_branch", "else_branch"):
+        branches[key] = [graph.fresh(f"{build.prefix}/{key}") for _ in node.output]
+        build.nodes += _branch(node, bodies[key], branches[key], graph)
+    # The shapes of the branches are known only after these nodes, so the choice is a node too.
+    for output, then, other in zip(node.output, *branches.values(), strict=True):
+        if output:
+            build.add("Select", node.input[0], then, other, output=output, domain=OWN_DOMAIN)
+    return build.nodes
+
+
+@rewrites("Select", domain=OWN_DOMAIN)
+def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Where, if both sides have the same static shape; else the node stays, its sizes open."""
+    condition, then, other = node.input
+    source = f"If node {node.name.removesuffix('/Select')!r}"
+    types = graph.elem_type(then), graph.elem_type(other)
+    shapes = graph.shape(then), graph.shape(other)
+    if types[0] == types[1] and shapes[0] is not None and shapes[0] == shapes[1]:
+        build = NodeBuilder(graph, node)
+        if graph.shape(condition) != ():
+            condition = build.reshape(condition, [])
+        build.add("Where", condition, then, other, output=node.output[0])
+        return build.nodes
+    require_value(source, condition, graph)
+    one, two = (declared_dims(graph.types.get(name, onnx.TypeProto())) for name in (then, other))
+    if types[0] != types[1] or one is None or two is None or len(one) != len(two):
+        raise UnsupportedOperatorError(
+            f"{source}: its condition is not constant, and its branches make different types or "
+            f"ranks for {node.output[0]!r}: {shapes[0]} and {shapes[1]}"
+        )
+    sizes = [a if a == b and isinstance(a, int) else None for a, b in zip(one, two, strict=True)]
+    graph.types[node.output[0]] = helper.make_tensor_type_proto(types[0], sizes)
+    return None
+
+
+def _branch(
+    node: onnx.NodeProto, body: onnx.GraphProto, outputs: list[str], graph: Graph
+) -> list[onnx.NodeProto]:
+    """The nodes of a branch, making `outputs`."""
+    build = NodeBuilder(graph, node)
+    results = Body(build, body, 0, len(outputs)).write([])
+    # A branch may give an outer value or a constant, or the same value twice: hence Identity.
+    for value, output in zip(results, outputs, strict=True):
+        if output:
+            build.add("Identity", value, output=output)
+    return build.nodes
+
+
+@rewrites("FlexAttention", domain="ai.onnx.preview")
+def flex_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Attention whose scores and weights two bodies may change.
+
+    FlexAttention(q, k, v, score_mod, prob_mod)
+        ->  FlexMix(prob_mod(Softmax(score_mod(FlexScores(q, k, v)))), v)
+    """
+    build, attributes = NodeBuilder(graph, node), attributes_of(node)
+    bodies = {name: attributes.pop(name, None) for name in ("score_mod", "prob_mod")}
+
+    def changed(name: str, value: str) -> str:
+        body = bodies[name]
+        return value if body is None else Body(build, body, 1, 1).write([value])[0]
+
+    scores = build.add("FlexScores", *node.input, domain=OWN_DOMAIN, **attributes)
+    shares = build.add("Softmax", changed("score_mod", scores), axis=3)
+    shares = changed("prob_mod", shares)
+    build.add("FlexMix", shares, node.input[2], domain=OWN_DOMAIN, output=node.output[0])
+    return build.nodes
