@@ -49,7 +49,7 @@ REFUSED: dict[str, Refused] = {
     "batches of indices": (
         "GatherND", 13, (2, 3), [np.zeros((3, 1), INT)], {"batch_dims": 1}, "the batches",
     ),
-    "three values": ("OneHot", 13, (2,), [F(3), F([0, 1, 2])], {}, "its values"),
+    "three values": ("OneHot", 13, (2,), [F(3), F([0, 1, 2])], {}, "'values' must have"),
     "channels of a weight": (
         "Conv", 13, ("n", 4, "h", "w"), [np.ones((2, 3, 1, 1), F)], {}, "channels",
     ),

@@ -114,13 +114,13 @@ def _gather(inputs: Inputs, attrs: Attrs) -> Any:
 def _gather_elements(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices = inputs
     axis, places = attrs.get("axis", 0) % len(dims_of(data)), constant(indices)
+    for place, (size, count) in enumerate(zip(dims_of(data), dims_of(indices), strict=True)):
+        if place != axis:
+            check(count <= size, f"its indices are more than its data along axis {place}")
     if not is_open(data) and places is not None:
         size = known_dims(data)[axis]
         fixed = np.where(places < 0, places + size, places).astype(np.int64)
         return relax.op.gather_elements(data, literal(fixed), axis)
-    for place, (size, count) in enumerate(zip(dims_of(data), dims_of(indices), strict=True)):
-        if place != axis:
-            check(count <= size, f"its indices are more than its data along axis {place}")
     _check_choice(dims_of(data), dims_of(indices))
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
@@ -141,10 +141,10 @@ def _gather_nd(inputs: Inputs, attrs: Attrs) -> Any:
     batch, depth = attrs.get("batch_dims", 0), places[-1]
     if not isinstance(depth, tirx.IntImm):
         raise ValueError("the number of indices for each place depends on data")
-    if not is_open(data) and not is_open(indices):
-        return relax.op.gather_nd(data, _from_the_front(data, indices, batch), batch)
     for one, other in zip(before[:batch], places[:batch], strict=True):
         check_equal(one, other, "the batches of its indices are not those of its data")
+    if not is_open(data) and not is_open(indices):
+        return relax.op.gather_nd(data, _from_the_front(data, indices, batch), batch)
     first, last = len(places) - 1, batch + int(depth)
     shape = [*places[:-1], *before[last:]]
     _check_choice(before[batch:last], places[:-1])

@@ -202,8 +202,7 @@ def _depth_to_space(inputs: Inputs, attrs: Attrs) -> Any:
     batch, channels, height, width = dims_of(inputs[0])
     size = attrs["blocksize"]
     left = channels // (size * size)
-    misfit = f"its {channels} channels are no blocks of {size} x {size}"
-    check_equal(channels % index(size**2), index(0), misfit)
+    check_equal(channels % index(size**2), index(0), "the channels are no whole blocks")
     if _is_depth_first(attrs):
         split, order = (batch, size, size, left, height, width), [0, 3, 4, 1, 5, 2]
     else:

@@ -169,15 +169,12 @@ def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     operator          refused
     DFT               a transform of no elements
     DepthToSpace      channels that are no whole blocks
-    GatherElements    more indices than data, along another axis than that of the choice
-    GatherND          other batches of indices than of data
-    NonMaxSuppression other numbers of boxes than of scores
-    OneHot            other values than two
     Range             a step of 0, or limits between which it does not end
     Resize, Upsample  a scale that is 0, negative or not finite; a negative size
     Split             a negative size
 
-    Sizes that are dynamic are checked when the program runs (graph/requests.py).
+    Converters check sizes that have to fit, those that are dynamic when the program runs
+    (graph/requests.py).
 
     Refuses a node by what is known of its inputs and attributes.
 
@@ -205,47 +202,6 @@ def _dft(node: onnx.NodeProto, graph: Graph) -> str | None:
     if length is None or length.item() > 0:
         return None
     return f"a transform of {length.item()} elements"
-
-
-def _gather_elements(node: onnx.NodeProto, graph: Graph) -> str | None:
-    data, indices = (graph.dims(name) for name in node.input[:2])
-    if data is None or indices is None or len(data) != len(indices):
-        return None
-    axis = attributes_of(node).get("axis", 0) % len(data)
-    for place, (size, count) in enumerate(zip(data, indices, strict=True)):
-        if place != axis and size is not None and count is not None and count > size:
-            return f"its indices {indices} are more than its data {data} along axis {place}"
-    return None
-
-
-def _gather_nd(node: onnx.NodeProto, graph: Graph) -> str | None:
-    data, indices = (graph.dims(name) for name in node.input[:2])
-    batches = attributes_of(node).get("batch_dims", 0)
-    if data is None or indices is None or not _differ(data[:batches], indices[:batches]):
-        return None
-    return f"the batches of its indices {indices} are not those of its data {data}"
-
-
-def _non_max_suppression(node: onnx.NodeProto, graph: Graph) -> str | None:
-    boxes, scores = (graph.dims(name) for name in node.input[:2])
-    if boxes is None or scores is None or len(boxes) != 3 or len(scores) != 3:
-        return None
-    if not _differ(boxes[:2], (scores[0], scores[2])):
-        return None
-    return f"its boxes {boxes} are not those of its scores {scores}"
-
-
-def _one_hot(node: onnx.NodeProto, graph: Graph) -> str | None:
-    dims = graph.dims(node.input[2])
-    return f"its values {dims} are not two" if dims is not None and _differ(dims, (2,)) else None
-
-
-def _differ(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
-    """Whether sizes are known to differ."""
-    if len(one) != len(other):
-        return True
-    pairs = zip(one, other, strict=True)
-    return any(None not in (a, b) and a != b for a, b in pairs)
 
 
 def _range(node: onnx.NodeProto, graph: Graph) -> str | None:
@@ -279,10 +235,6 @@ def _split(node: onnx.NodeProto, graph: Graph) -> str | None:
 _CHECKS: dict[str, Check] = {
     "DFT": _dft,
     "DepthToSpace": _depth_to_space,
-    "GatherElements": _gather_elements,
-    "GatherND": _gather_nd,
-    "NonMaxSuppression": _non_max_suppression,
-    "OneHot": _one_hot,
     "Range": _range,
     "Resize": _resize,
     "Split": _split,
