@@ -265,17 +265,10 @@ class _Rows:
 
     def emit(self) -> None:
         """All rows and columns, with a limit where that is possible."""
-        limited = self._is_limited
-        if self._dtype != "int32" or holds(tirx.Not(limited)):
+        if self._dtype != "int32":
             self._each_row(False)
-        elif holds(limited):
-            self._each_row(True)
         else:
-            with I.If(limited):
-                with I.Then():
-                    self._each_row(True)
-                with I.Else():
-                    self._each_row(False)
+            _either(self._is_limited, lambda: self._each_row(True), lambda: self._each_row(False))
 
     def _each_row(self, limited: bool) -> None:
         """All rows and columns, some columns at a time."""
@@ -329,16 +322,7 @@ class _Rows:
             by_heap()
             return
         few = tirx.any(self._count * ONE_OF <= self._extent, self._count <= FEW)
-        if holds(few):
-            by_heap()
-        elif holds(tirx.all(self._count * ONE_OF > self._extent, self._count > FEW)):
-            by_digits()
-        else:
-            with I.If(few):
-                with I.Then():
-                    by_heap()
-                with I.Else():
-                    by_digits()
+        _either(few, by_heap, by_digits)
 
     @property
     def _is_limited(self) -> Expr:
@@ -416,6 +400,20 @@ class _Rows:
                 heap.sink(index(0), count)
                 put(last, order.rank_of(self._order[0]))
         heap.sort(count)
+
+
+def _either(condition: Expr, yes: Callable[[], None], no: Callable[[], None]) -> None:
+    """Writes one of two parts of a kernel, or both if sizes decide when it runs."""
+    if holds(condition):
+        yes()
+    elif holds(tirx.Not(condition)):
+        no()
+    else:
+        with I.If(condition):
+            with I.Then():
+                yes()
+            with I.Else():
+                no()
 
 
 def _least(ranks: Expr, start: Expr, count: int = BLOCK) -> Expr:
