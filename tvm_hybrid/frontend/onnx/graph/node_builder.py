@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import DTypeLike
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
@@ -235,86 +235,9 @@ def extents_of(build: NodeBuilder, name: str) -> tuple[Extent, ...]:
     )
 
 
-def known(build: NodeBuilder, extent: Extent, what: str) -> int:
-    """A size that code depends on.
-
-    Raises
-    ------
-    UnsupportedOperatorError
-        It is open.
-    """
-    if isinstance(extent, str):
-        raise UnsupportedOperatorError(f"{describe(build.source)}: {what} must be known")
-    return extent
-
-
-def value_of(build: NodeBuilder, extent: Extent) -> str:
-    """A size as a value int64[1]."""
-    return extent if isinstance(extent, str) else build.constant([extent], np.int64)
-
-
-def element_of(build: NodeBuilder, name: str) -> Extent:
-    """The only element of an integer value: a number if that is constant."""
-    array = build.graph.constants.get(name)
-    if array is not None:
-        return int(array.item())
-    return build.reshape(build.add("Cast", name, to=TensorProto.INT64), [1])
-
-
-def plus(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
-    """The sum of two sizes."""
-    if isinstance(one, int) and isinstance(other, int):
-        return one + other
-    if 0 in (one, other):
-        return other if one == 0 else one
-    return build.add("Add", value_of(build, one), value_of(build, other))
-
-
 def times(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
     """The product of two sizes."""
     if isinstance(one, int) and isinstance(other, int):
         return one * other
-    return build.add("Mul", value_of(build, one), value_of(build, other))
-
-
-def minus(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
-    """The difference of two sizes."""
-    if isinstance(one, int) and isinstance(other, int):
-        return one - other
-    if other == 0:
-        return one
-    return build.add("Sub", value_of(build, one), value_of(build, other))
-
-
-def larger(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
-    """The larger one of two sizes."""
-    if isinstance(one, int) and isinstance(other, int):
-        return max(one, other)
-    if 0 in (one, other):
-        return other if one == 0 else one
-    return build.add("Max", value_of(build, one), value_of(build, other))
-
-
-def differ(one: Extent, other: Extent) -> bool:
-    """Whether two sizes are known to differ."""
-    return isinstance(one, int) and isinstance(other, int) and one != other
-
-
-def shape_text(shape: Sequence[Extent]) -> str:
-    """Sizes for messages.
-
-    >>> shape_text([2, "x/Gather::1"])
-    '(2, ?)'
-    """
-    sizes = ["?" if isinstance(extent, str) else str(extent) for extent in shape]
-    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-
-
-def counted(build: NodeBuilder, count: Extent, first: Extent = 0) -> str:
-    """int64 numbers in a row, so many from the first one on."""
-    if isinstance(count, int) and isinstance(first, int):
-        return build.constant(np.arange(first, first + count), np.int64)
-    one = build.constant(1, np.int64)
-    limit = build.reshape(value_of(build, count), [])
-    row = build.add("Range", build.constant(0, np.int64), limit, one)
-    return row if first == 0 else build.add("Add", row, value_of(build, first))
+    values = (x if isinstance(x, str) else build.constant([x], np.int64) for x in (one, other))
+    return build.add("Mul", *values)

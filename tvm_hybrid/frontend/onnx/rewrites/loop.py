@@ -47,12 +47,8 @@ from ..graph.node_builder import (
     NodeBuilder,
     attributes_of,
     constant_value,
-    counted,
-    element_of,
     extents_of,
-    minus,
     optional_input,
-    value_of,
 )
 from .registry import rewrites
 
@@ -185,9 +181,9 @@ def _repeat(
     for place, (output, axis, backward) in moved.items():
         row = outputs[place]
         if backward:
-            steps = element_of(build, inputs[0])
-            last = value_of(build, minus(build, steps, 1))
-            back = build.add("Sub", last, counted(build, steps))
+            one = build.constant(1, np.int64)
+            number = build.add("Range", build.constant(0, np.int64), inputs[0], one)
+            back = build.add("Sub", build.add("Sub", inputs[0], one), number)
             row = build.add("Gather", row, back, axis=0)
         build.add("MoveFirstAxis", row, output=output, domain=OWN_DOMAIN, to=axis)
 
@@ -229,8 +225,7 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         raise ModelError(f"{describe(node)}: its scanned inputs differ in length: {numbers}")
     steps = numbers.pop() if numbers else lengths[0]
     counter, going, back = (graph.fresh(name) for name in ("step", "going", "step"))
-    whole = build.reshape(value_of(build, steps), []) if isinstance(steps, str) else None
-    limit = whole or build.constant(steps, np.int64)
+    limit = build.reshape(steps, []) if isinstance(steps, str) else build.constant(steps, np.int64)
     nodes = []
     if any(directions):
         last = build.add("Sub", limit, build.constant(1, np.int64))
