@@ -9,10 +9,8 @@ from tvm.ir.transform import Pass
 
 from tir_schedules.product.matmul import multiplies_half
 
-from .bfloat16.bf16_precision import bf16_precision, bits_entry
-from .bfloat16.half_products import half_products
-from .bfloat16.narrow_products import narrow_products
-from .bfloat16.raise_bf16_casts import raise_bf16_casts, raise_f16_casts
+from .bfloat16.bf16_precision import bf16_precision, bits_entry, raise_bf16_casts, raise_f16_casts
+from .bfloat16.narrow_products import half_products, narrow_products
 from .bfloat16.widening import widen_bf16, widen_f16
 from .canonicalize.activations import (
     decompose_prelu,
@@ -27,7 +25,6 @@ from .canonicalize.concatenations import merge_stacks, sink_concat
 from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
 from .canonicalize.convolutions import conv1d_channels_last, fold_padding, pointwise_conv
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
-from .canonicalize.fold_factors import drop_zero_biases, fold_factors, fold_input_factors
 from .canonicalize.functions import (
     checks_first,
     common_values,
@@ -43,7 +40,12 @@ from .canonicalize.indices import (
     slice_takes,
 )
 from .canonicalize.normalizations import decompose_batch_norm, decompose_group_norm, recognize_norms
-from .canonicalize.plain_products import plain_products
+from .canonicalize.products import (
+    drop_zero_biases,
+    fold_factors,
+    fold_input_factors,
+    plain_products,
+)
 from .canonicalize.softmax import recognize_softmax, safe_softmax
 from .canonicalize.views import compose_views, drop_views, sink_permutes
 from .ir.decisions import DecisionLog
@@ -72,11 +74,10 @@ from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
 from .quantize.integer_mean import integer_mean, mean_of_integers
 from .quantize.integer_product import integer_conv, integer_matmul
-from .quantize.lift_quantize import lift_quantize
+from .quantize.move_quantization import fold_dequantize, lift_quantize, sink_dequantize
 from .quantize.narrow_conv_weights import narrow_conv_weights
 from .quantize.requantize import requantize
 from .quantize.row_scales import row_scales, stock_dynamic_quantize, weight_only_matmul
-from .quantize.sink_dequantize import fold_dequantize, sink_dequantize
 from .regions.match_anchors import scale_weight
 from .regions.merge_attention import merge_attention
 from .regions.merge_chains import merge_chains, merge_depthwise

@@ -1,13 +1,17 @@
-"""Runs passes of `pipeline` on a module, under a target, and tells which phase begins."""
+"""Runs passes of the pipeline on a module, under a target, and tells which phase begins."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from tvm import IRModule, ir, relax
-from tvm.ir.transform import Pass
+from tvm.ir.instrument import pass_instrument
+from tvm.ir.transform import Pass, PassInfo
 
-from microkernels.base.errors import CompileError, TvmHybridError, as_raised
+from microkernels.base.errors import CompileError, OutputError, TvmHybridError, as_raised
+from microkernels.base.files import require_room, why_not_written
 from microkernels.base.memory import without_full_collections
 from microkernels.base.tvm_compat.relax import (
     order_symbols,
@@ -17,7 +21,6 @@ from microkernels.base.tvm_compat.relax import (
     set_type,
 )
 
-from .dump_ir import DumpIR
 from .ir.decisions import DecisionLog
 from .ir.entries import MAIN
 from .ir.graph import forget_block
@@ -159,3 +162,61 @@ def _beginning(function: relax.Function, count: int) -> relax.Function:
     body = relax.SeqExpr(blocks, last)
     set_type(body, last.ty)
     return with_body(function, body)
+
+
+# Writes a module after every pass into a folder: 000_Normalize.py, 001_FoldConstant.py, ...
+#
+# If a file cannot be written, this is an error; TVM's own instrument of this name only warns.
+
+
+def require_folder(folder: Path) -> None:
+    """Makes a folder for dumps, and finds out whether it can be written to.
+
+    Raises
+    ------
+    OutputError
+        If it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        require_room(folder)
+    except OSError as error:
+        raise OutputError(why_not_written(folder, error, "the IR to")) from error
+
+
+@pass_instrument
+class DumpIR:
+    """The instrument.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written; of that file, nothing stays.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        require_folder(folder)
+        self._folder = folder
+        self._count = 0
+
+    def run_after_pass(self, mod: IRModule, info: PassInfo) -> None:
+        """Writes one file."""
+        name = re.sub(r'[<>:"/\\|?*]', "_", str(info.name))
+        path = self._folder / f"{self._count:03d}_{name}.py"
+        self._count += 1
+        try:
+            text = mod.script()
+        except Exception as error:  # there is IR that TVM does not print
+            text = f"# TVM cannot print it: {error}\n"
+        try:
+            path.write_text(text, encoding="utf-8")
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise OutputError(why_not_written(path, error, "the IR to")) from error
+            raise

@@ -320,10 +320,10 @@ def dump_folder(options: CompileOptions) -> Path | None:
     OutputError
         If it cannot be written to.
     """
-    from relay_passes.dump_ir import require_folder
-
     if options.dump_ir is None:
         return None
+    from relay_passes.run_passes import require_folder
+
     with _blaming(options, "dump_ir"):
         require_folder(Path(options.dump_ir))
     return Path(options.dump_ir)

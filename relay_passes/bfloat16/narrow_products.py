@@ -1,43 +1,65 @@
-"""Narrow: products of values that were widened from bfloat16 read them as they were.
-
-Before
-
-    lv = R.multiply(R.astype(q, "float32"), R.const(0.5))       # q, k, v: bfloat16
-    lv1 = R.permute_dims(R.astype(k, "float32"), [0, 1, 3, 2])
-    lv2 = R.matmul(lv, lv1)
-    lv3 = R.nn.softmax(lv2)
-    lv4 = R.matmul(lv3, R.astype(v, "float32"))
-    gv = R.astype(lv4, "bfloat16")
-
-After
-
-    lv1 = R.permute_dims(k, [0, 1, 3, 2])
-    lv2 = R.multiply(R.matmul(q, lv1, out_dtype="float32"), R.const(0.5))
-    lv3 = R.astype(R.nn.softmax(lv2), "bfloat16")
-    lv4 = R.matmul(lv3, v, out_dtype="float32")
-    gv = R.astype(lv4, "bfloat16")
-
-and convolutions of widened images and weights likewise. torch.export writes the attention of a
-bfloat16 model so: all of it in float32, rounded once. A product of two bfloat16 numbers is exact in
-float32, so the scores lose nothing. Weights out of a softmax are rounded where the values are
-bfloat16 and the result will be, as in all attention of bfloat16 models: an error of 2^-9 of each
-weight beside one of 2^-9 of the result. With `kind="float16"` the same is done with float16.
-"""
+"""Products of bfloat16 and float16: their operands as they were before they were widened."""
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 from tvm import ir, relax
 
+from microkernels.machines.machine import Machine
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
-from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call
+from relay_passes.ir.convolution import (
+    CHANNELS_LAST,
+    convolution_of,
+    has_one_tap,
+    is_convolution,
+    is_transposed,
+    layouts_of,
+)
+from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.moving_operators import moves, moves_all, on
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from tir_schedules.attention.decode.program import MOST_QUERIES
+from tir_schedules.convolution.direct.conv2d import half_conv_pays
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.product.matmul import (
+    batched_half_pays,
+    multiplies_half,
+    weighted_half_pays,
+)
+
+# Narrow: products of values that were widened from bfloat16 read them as they were.
+#
+# Before
+#
+#     lv = R.multiply(R.astype(q, "float32"), R.const(0.5))       # q, k, v: bfloat16
+#     lv1 = R.permute_dims(R.astype(k, "float32"), [0, 1, 3, 2])
+#     lv2 = R.matmul(lv, lv1)
+#     lv3 = R.nn.softmax(lv2)
+#     lv4 = R.matmul(lv3, R.astype(v, "float32"))
+#     gv = R.astype(lv4, "bfloat16")
+#
+# After
+#
+#     lv1 = R.permute_dims(k, [0, 1, 3, 2])
+#     lv2 = R.multiply(R.matmul(q, lv1, out_dtype="float32"), R.const(0.5))
+#     lv3 = R.astype(R.nn.softmax(lv2), "bfloat16")
+#     lv4 = R.matmul(lv3, v, out_dtype="float32")
+#     gv = R.astype(lv4, "bfloat16")
+#
+# and convolutions of widened images and weights likewise. torch.export writes the attention of a
+# bfloat16 model so: all of it in float32, rounded once. A product of two bfloat16 numbers is exact
+# in float32, so the scores lose nothing. Weights out of a softmax are rounded where the values are
+# bfloat16 and the result will be, as in all attention of bfloat16 models: an error of 2^-9 of each
+# weight beside one of 2^-9 of the result. With `kind="float16"` the same is done with float16.
+
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 
@@ -173,3 +195,107 @@ def _rounds(graph: DataflowGraph, binding: AnyBinding, kind: str) -> bool:
     if is_call(call, "relax.astype"):
         return str(call.attrs.dtype) == kind
     return moves(call) and _will_be_narrow(graph, binding.var, kind)
+
+
+# Which products of a float16 model keep their operands: those that AMX tiles multiply faster.
+#
+#     lv = R.matmul(x, const_w)      # float16, 128x768x768
+#     Granite Rapids:      True      # R.matmul(x, const_w, out_dtype="float32") on tiles of fp16
+#     any other CPU:       False     # R.matmul(R.astype(x, "float32"), const_w', ...) as ever
+#
+# Only products of known sizes are asked about: those by constant weights, those of batches of two
+# activations, and convolutions by constant weights in one group. Few rows of a batch stay f32: such
+# an attention reads keys and values where they are stored.
+
+
+HALF_PRODUCT = "float16 product"  # the "operator" of a decision
+SLOWER = "they are not estimated to be enough faster for these sizes"
+KeepsHalf = Callable[[DataflowGraph, relax.Call], bool]
+
+
+def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
+    """Tells, for a machine, whether a product's operands stay float16; notes why others do not."""
+    if not multiplies_half(machine):
+        return lambda graph, call: False
+    reason_for = _Reasons(machine)
+
+    def keeps(graph: DataflowGraph, call: relax.Call) -> bool:
+        reason = reason_for(graph, call)
+        if reason is not None:
+            name = op_name(call).removeprefix("relax.")
+            text = f"computed in float32, not on tiles of fp16: {reason}"
+            decisions.append(Decision(node=name, op=HALF_PRODUCT, taken=True, reason=text))
+        return reason is None
+
+    return keeps
+
+
+class _Reasons:
+    """Why a product of float16 is not for tiles; what is estimated is remembered."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.weighted = functools.cache(functools.partial(weighted_half_pays, machine))
+        self.batched = functools.cache(functools.partial(batched_half_pays, machine))
+        self.machine = machine
+
+    def __call__(self, graph: DataflowGraph, call: relax.Call) -> str | None:
+        """The reason; None if there is none."""
+        tensors = [static_tensor(each) for each in (*call.args, call)]
+        shapes = [each.shape for each in tensors if each is not None]
+        if len(shapes) < 3 or any(len(shape) < 2 or 0 in shape for shape in shapes):
+            return "a size is not known, or 0, or an operand is a vector"
+        a, b, output = shapes
+        if is_call(call, "relax.matmul") and len(b) > 2:
+            if a[-2] <= MOST_QUERIES:
+                return "few rows of a batch"
+            return None if self.batched(a, b, output) else SLOWER
+        if not _is_constant(graph, call.args[1]):
+            return "a weight that is no constant"
+        if is_call(call, "relax.matmul"):
+            return None if self.weighted(math.prod(a[:-1]), b[1], b[0]) else SLOWER
+        region = _region_of(call, a, b, output)
+        if region is None:
+            return "a convolution in groups"
+        if has_one_tap(call):  # a product of pixels
+            *_, inputs, outputs = region.inputs[1].shape
+            pays = self.weighted(math.prod(output) // outputs, outputs, inputs)
+        else:
+            pays = half_conv_pays(region, self.machine)
+        return None if pays else SLOWER
+
+
+def _is_constant(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    """Whether a value is a constant, perhaps moved; it is folded before kernels are chosen."""
+    while not isinstance(expr, ir.GenericConst):
+        call = graph.definition(expr)
+        if call is None or not moves(call):
+            return False
+        expr = call.args[0]
+    return True
+
+
+def _region_of(
+    call: relax.Call, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]
+) -> Region | None:
+    """A convolution of one group as it will be, channels last; None if it is another one."""
+    attrs, name = call.attrs, op_name(call)
+    if name not in CHANNELS_LAST or int(attrs.groups) != 1:
+        return None
+    shapes = (
+        tuple(shape[layout.index(letter)] for letter in wanted)
+        for shape, layout, wanted in zip(
+            (x, w, y), layouts_of(call), CHANNELS_LAST[name], strict=True
+        )
+    )
+    image, kernel, result = shapes
+    return Region(
+        op=name.rpartition(".")[2],
+        inputs=(Tensor(image, WIDE), Tensor(kernel, WIDE, True)),
+        output=Tensor(result, WIDE),
+        attrs={
+            "strides": tuple(map(int, attrs.strides)),
+            "padding": tuple(map(int, attrs.padding)),
+            "dilation": tuple(map(int, attrs.dilation)),
+            "groups": 1,
+        },
+    )

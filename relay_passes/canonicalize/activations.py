@@ -18,7 +18,6 @@ from relay_passes.ir.algebra import (
     number_factor,
     uniform_constant,
 )
-from relay_passes.ir.bindings import variables
 from relay_passes.ir.graph import (
     DataflowGraph,
     downstream,
@@ -27,6 +26,7 @@ from relay_passes.ir.graph import (
     known_tensor,
     op_name,
     same_shape,
+    variables,
 )
 from relay_passes.ir.rewrite import (
     Bindings,

@@ -40,14 +40,14 @@ from tvm import ir, relax
 
 from relay_passes.ir.axes import widened_bytes
 from relay_passes.ir.graph import (
-    AnyBinding,
     DataflowGraph,
     known_tensor,
     relax_shape,
     static_tensor,
+    variables,
 )
 from relay_passes.ir.quantization import read_dequantize
-from relay_passes.ir.rewrite import Bindings, WaitingBindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import read_elementwise
 from tir_schedules.core.size import is_open
 
@@ -221,40 +221,55 @@ def _reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
 
 def decompose_conv_transpose() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.decompose_conv_transpose", _rewrite)
+    return block_pass(
+        "tvm_hybrid.decompose_conv_transpose", lambda graph: _Block(graph).rewritten()
+    )
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    return _Block(graph).rewritten()
-
-
-class _Block(WaitingBindings[tuple[Interleaved, bool]]):
+class _Block(Bindings):
     """A block under construction, in which interleaving waits until somebody needs it.
 
-    What waits are pieces, and whether their channels are to come last.
+    Attributes
+    ----------
+    graph : DataflowGraph
+        The original block.
+    waiting : dict
+        Variables of the original block -> pieces, and whether their channels are to come last.
     """
 
-    name = ""
+    def __init__(self, graph: DataflowGraph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.waiting: dict[relax.Expr, tuple[Interleaved, bool]] = {}
+        self._bound: set[relax.Expr] = set()
 
-    def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
-        """Binds an expression to a new variable, called after what it is made of."""
-        return super().emit(expr, name or self.name)
+    def rewritten(self) -> list[relax.Binding] | None:
+        """The new bindings; None if nothing waits."""
+        for binding in self.graph.bindings:
+            self.at(binding.var)
+            conv = read_conv_transpose(self.graph, binding.value)
+            made = self.elementwise(binding.value)
+            if conv is not None:
+                made = self.convolved(conv, binding.var), conv.last
+            if made is None:
+                for var in variables(binding.value):
+                    self.need(var)
+                self.bindings.append(binding)
+                continue
+            self.waiting[binding.var] = made
+            if not isinstance(binding.var, relax.DataflowVar):
+                self.need(binding.var)
+        return self.bindings if self.waiting else None
 
-    def held(self, binding: AnyBinding) -> tuple[Interleaved, bool] | None:
-        """A transposed convolution, or an operator on the pieces of one."""
-        self.name = str(binding.var.name)
-        conv = read_conv_transpose(self.graph, binding.value)
-        made = self.elementwise(binding.value)
-        if conv is not None:
-            made = self.convolved(conv, binding.var), conv.last
-        self.found = self.found or made is not None
-        return made
-
-    def written(self, waiting: tuple[Interleaved, bool]) -> relax.Expr:
-        """The pieces interleaved."""
-        pieces, last = waiting
+    def need(self, var: relax.Expr) -> None:
+        """Binds an expression, its pieces interleaved, if it is a variable that waits."""
+        if not isinstance(var, relax.Var) or var not in self.waiting or var in self._bound:
+            return
+        self._bound.add(var)
+        self.at(var)
+        pieces, last = self.waiting[var]
         whole = pieces.whole(self)
-        return whole if last else self.channels_first(whole)
+        self.bind(var, whole if last else self.channels_first(whole))
 
     def channels_first(self, whole: relax.Expr) -> relax.Expr:
         """[N, *extents, C] -> [N, C, *extents]; the last operator is not bound yet."""

@@ -13,10 +13,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.utils import copy_with_new_vars
 
 from microkernels.base.tvm_compat.relax import set_type
-from relay_passes.ir.bindings import variables
 from relay_passes.ir.constants import array_of, bytes_of, constants_in, memory_of
 from relay_passes.ir.functions import COMPOSITE, renamed, substitute
-from relay_passes.ir.graph import AnyBinding, is_call, region_tensor
+from relay_passes.ir.graph import AnyBinding, is_call, region_tensor, variables
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.tidy import is_tidy
 from relay_passes.ir.traits import CONVOLUTIONS

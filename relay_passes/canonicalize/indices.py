@@ -12,7 +12,6 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from relay_passes.ir.bindings import variables
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
@@ -23,6 +22,7 @@ from relay_passes.ir.graph import (
     region_tensor,
     scalar_constant,
     static_tensor,
+    variables,
 )
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule

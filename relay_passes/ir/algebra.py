@@ -8,7 +8,6 @@ are both {x: 0.5, x * erf: 0.5} once erf(...) and x are taken as atoms.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -212,17 +211,6 @@ def factors_of(call: relax.Expr | None, axis: int) -> ChannelFactors | None:
         return None
     found = linear(str(call.op.name).removeprefix("relax."), values, first)
     return None if found is None else ChannelFactors(x, *found)
-
-
-def constant_readers(graph: DataflowGraph) -> Counter[relax.Expr]:
-    """How often the calls of a block read each constant."""
-    return Counter(
-        arg
-        for binding in graph.bindings
-        if isinstance(binding.value, relax.Call)
-        for arg in binding.value.args
-        if isinstance(arg, ir.GenericConst)
-    )
 
 
 def linear(name: str, values: np.ndarray, first: bool) -> tuple[np.ndarray, np.ndarray] | None:

@@ -146,19 +146,6 @@ def _bound(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBi
     return relax.VarBinding(binding.var, value)
 
 
-"""The function that a model is."""
-
-"""The same with uint16 in place of bfloat16, of a model that has such inputs or outputs."""
-
-"""The same that writes outputs into tensors of the caller."""
-
-"""The shapes of these outputs."""
-
-"""Hands out the large constants."""
-
-"""Lets go of the last results, in a program whose results are large."""
-
-
 def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:
     """The same operator of other operands.
 

@@ -282,8 +282,8 @@ def largest_sums(a: Quantized, weights: np.ndarray, channels: int) -> np.ndarray
     channels : int
         The axis of these for the result's channels; all others are summed over.
     """
-    columns = np.moveaxis(np.abs(weights.astype(np.int64)), channels, -1)
-    return columns.reshape(-1, weights.shape[channels]).sum(axis=0) * largest(a)
+    others = tuple(axis for axis in range(weights.ndim) if axis != channels)
+    return np.abs(weights).sum(axis=others, dtype=np.int64) * largest(a)
 
 
 # Permutes constants at compile time, also through dequantisation, casts and reshapes.

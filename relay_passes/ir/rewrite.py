@@ -14,23 +14,19 @@ Blocks and calls are those of ordinary functions: a region function is as its te
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.expr_functor import PyExprMutator
 
 from microkernels.base.tvm_compat.relax import set_type
 
-from .bindings import variables
 from .functions import is_region_function, renamed, substitute
-from .graph import AnyBinding, DataflowGraph
+from .graph import AnyBinding, DataflowGraph, variables
 from .tidy import tidied, used_bindings
 
 Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
-Replacements = dict[int, relax.Expr]  # by the position of the binding
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
 RewriteBinding = Callable[[AnyBinding], "relax.Expr | None"]
@@ -250,58 +246,6 @@ def rewrite_values(
     return block.bindings if changed else None
 
 
-def replaced(graph: DataflowGraph, values: Replacements) -> list[relax.Binding] | None:
-    """The bindings of a block, some of them of other values.
-
-    The values use only what stands before, or constants.
-    """
-    return rewrite_values(graph, Bindings(), lambda b: values.get(graph.position[b.var]))
-
-
-def fold_pass(
-    name: str,
-    mutator: type[PyExprMutator],
-    is_foldable: Callable[[relax.Call], bool] | None = None,
-) -> ir.transform.Pass:
-    """A pass that rewrites all Relax functions by a mutator, and drops what nothing reads then.
-
-    Parameters
-    ----------
-    name
-        Of the pass, without the package.
-    mutator
-        Made of the module.
-    is_foldable
-        Whether the mutator puts something in the place of a call, whose arguments are as they
-        stand there. If it is given, a module with nothing to fold is the same module: to write it
-        anew takes much longer than to look.
-    """
-
-    @module_pass(opt_level=0, name=f"tvm_hybrid.{name}")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        functions = [(g, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
-        if is_foldable and not any(_may_fold(f, is_foldable) for _, f in functions):
-            return mod
-        folder = mutator(mod)
-        for gvar, function in functions:
-            folder.builder_.update_func(gvar, folder.visit_expr(function))
-        folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
-        return relax.transform.DeadCodeElimination()(folded)
-
-    return run
-
-
-def _may_fold(function: relax.Function, is_foldable: Callable[[relax.Call], bool]) -> bool:
-    """Whether there is a call to fold, or something that hides one: a branch, a named constant."""
-    return any(
-        is_foldable(binding.value)
-        if isinstance(binding.value, relax.Call)
-        else isinstance(binding.value, (ir.GenericConst, relax.If, relax.SeqExpr, relax.Function))
-        for block in function.body.blocks
-        for binding in block.bindings[:]
-    )
-
-
 def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> relax.Function:
     """The function with new variables, of these names, in the place of some that it binds."""
     if not names:
@@ -328,60 +272,3 @@ def _written_names(
     if isinstance(binding, relax.MatchCast):
         return relax.MatchCast(var, value, binding.ty)
     return relax.VarBinding(var, value)
-
-
-Waiting = TypeVar("Waiting")
-
-
-class WaitingBindings(Bindings, ABC, Generic[Waiting]):
-    """A block under construction; a subclass says what waits, and how it is written at last.
-
-    Parameters
-    ----------
-    graph : DataflowGraph
-        The original block.
-
-    Attributes
-    ----------
-    found : bool
-        Whether anything changes; `held` sets it.
-    waiting : dict
-        Variables of the original block -> what stands for them.
-    """
-
-    def __init__(self, graph: DataflowGraph) -> None:
-        super().__init__()
-        self.graph = graph
-        self.found = False
-        self.waiting: dict[relax.Expr, Waiting] = {}
-        self._bound: set[relax.Expr] = set()
-
-    @abstractmethod
-    def held(self, binding: AnyBinding) -> Waiting | None:
-        """What is to wait in the place of a value; None if the value is to be bound now."""
-
-    @abstractmethod
-    def written(self, waiting: Waiting) -> relax.Expr:
-        """The value itself; its last operator is not bound yet."""
-
-    def rewritten(self) -> list[relax.Binding] | None:
-        """The new bindings; None if nothing changes."""
-        for binding in self.graph.bindings:
-            self.at(binding.var)
-            held = self.held(binding)
-            if held is None:
-                for var in variables(binding.value):
-                    self.need(var)
-                self.bindings.append(binding)
-                continue
-            self.waiting[binding.var] = held
-            if not isinstance(binding.var, relax.DataflowVar):
-                self.need(binding.var)
-        return self.bindings if self.found else None
-
-    def need(self, var: relax.Expr) -> None:
-        """Binds an expression if it is a variable that waits."""
-        if isinstance(var, relax.Var) and var in self.waiting and var not in self._bound:
-            self._bound.add(var)
-            self.at(var)
-            self.bind(var, self.written(self.waiting[var]))

@@ -21,9 +21,8 @@ from typing import Any
 
 from tvm import ir, relax
 
-from .bindings import variables
 from .functions import renamed
-from .graph import AnyBinding, DataflowGraph, op_name
+from .graph import AnyBinding, DataflowGraph, op_name, variables
 from .rewrite import Bindings, block_pass
 
 RewriteValue = Callable[[Any, Bindings, Any], "relax.Expr | None"]

@@ -27,9 +27,8 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.tvm_compat.relax import set_type
 
-from .bindings import variables
 from .functions import substitute
-from .graph import DataflowGraph
+from .graph import DataflowGraph, variables
 
 
 def tidy() -> ir.transform.Pass:

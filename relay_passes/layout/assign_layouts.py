@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from relay_passes.ir.axes import moves
-from relay_passes.ir.bindings import variables
-from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.graph import DataflowGraph, variables
 from relay_passes.ir.quantization import is_transposable
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand

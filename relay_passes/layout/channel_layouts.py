@@ -18,8 +18,7 @@ from enum import Enum
 from tvm import DataType, relax
 
 from relay_passes.ir.axes import moves, reduced_axes, view_axes
-from relay_passes.ir.bindings import variables
-from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, variables
 from relay_passes.ir.strided_view import coalesced
 from relay_passes.ir.traits import (
     CONVOLUTIONS,

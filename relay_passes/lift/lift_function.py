@@ -44,9 +44,8 @@ from .emission import Emission
 from .tir_contraction import AddFunction, read_product, read_products
 from .tir_convolution import read_convolution
 from .tir_elements import Tensors
-from .tir_pools import Pool, find_pools, read_pool
-from .tir_transposed import Transposed, find_transposed, read_transposed
 from .tir_values import ValueReader, block_axes, read_block
+from .tir_windows import Pool, Transposed, find_pools, find_transposed, read_pool, read_transposed
 
 _MOST_BLOCKS = 64
 ReadProduct = Callable[[Emission, Tensors, Nest], tuple[relax.Expr, str]]

@@ -16,8 +16,7 @@ from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.base.errors import BY_ZERO
 from microkernels.base.tvm_compat.relax import ENTRY_CHECKS, OWN_RESULTS, OWN_VIEWS
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
-from relay_passes.ir.bindings import variables
-from relay_passes.ir.graph import AnyBinding, op_name
+from relay_passes.ir.graph import AnyBinding, op_name, variables
 from relay_passes.ir.moving_operators import NUM_INPUT, has_weights
 from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, with_blocks
 from tir_schedules.core.emission import children, with_children

@@ -11,9 +11,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
 from microkernels.base.tvm_compat.relax import FUSED, OP_PATTERN, OPAQUE, set_type
-from relay_passes.ir.bindings import variables
 from relay_passes.ir.entries import MAIN
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import op_name, variables
 from relay_passes.ir.rewrite import is_relax, with_names
 from tir_schedules.generic.expressions import substitute, variables_of
 

@@ -12,9 +12,8 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from relay_passes.ir.bindings import variables
 from relay_passes.ir.functions import substitute
-from relay_passes.ir.graph import AnyBinding, op_name, static_tensor
+from relay_passes.ir.graph import AnyBinding, op_name, static_tensor, variables
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks, with_body, with_values
 from tir_schedules.generic.expressions import substitute as substitute_symbols
 from tir_schedules.generic.expressions import variables_of

@@ -31,10 +31,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
-from relay_passes.ir.bindings import variables
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import REGION, region_of
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.assembled.side_by_side import (
     MOST_PARTS,

@@ -27,7 +27,7 @@ from relay_passes.ir.functions import (
 )
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.move_functions import move_functions, take_callers, take_values
-from relay_passes.ir.rewrite import Bindings, fold_pass, is_relax, map_functions, with_blocks
+from relay_passes.ir.rewrite import Bindings, is_relax, map_functions, with_blocks
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
@@ -392,7 +392,17 @@ def fold_constants() -> ir.transform.Pass:
 
     The pass; it comes after the legalisation of operators.
     """
-    return fold_pass("fold_constants", _Folder)
+
+    @module_pass(opt_level=0, name="tvm_hybrid.fold_constants")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        folder = _Folder(mod)
+        for gvar, function in mod.functions_items():
+            if is_relax(function):
+                folder.builder_.update_func(gvar, folder.visit_expr(function))
+        folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
+        return relax.transform.DeadCodeElimination()(folded)
+
+    return run
 
 
 @mutator

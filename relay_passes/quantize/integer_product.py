@@ -54,6 +54,7 @@ from relay_passes.ir.quantization import (
     read_dequantize,
 )
 from relay_passes.ir.rewrite import Bindings, block_pass
+from tir_schedules.core.size import is_open
 
 from .narrow_conv_weights import fits_int8, int8_of, sum_of_convolutions
 
@@ -367,11 +368,14 @@ def _find_matmul(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str
     reason = _refusal_matmul(a, w)
     if reason is not None:
         return reason
+    bounds = _bounds(a, w)
+    if np.any(bounds >= LIMIT):
+        return "the sum may need more than 32 bits"
 
     def multiply(block: Bindings) -> relax.Expr:
         return block.emit(relax.op.matmul(integers_of(block, a), integers_of(block, w), "int32"))
 
-    return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, _bounds(a, w))
+    return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, bounds)
 
 
 def _refusal_matmul(a: Quantized, w: Quantized) -> str | None:
@@ -391,18 +395,17 @@ def _refusal_matmul(a: Quantized, w: Quantized) -> str | None:
         return "zero points of columns are computed at run time"
     if not all(is_f32(factor.quantization.scale) for factor in (a, w)):
         return "a scale is not float32"
-    if np.any(_bounds(a, w) >= LIMIT):
-        return "the sum may need more than 32 bits"
     return None
 
 
 def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
     """Magnitudes that no sum exceeds: one for all, or one for each column."""
-    weights = known_centred(w)
-    if weights is not None and weights.ndim == 2:
-        return largest_sums(a, weights, 1)
-    tensor = known_tensor(a.data)
-    return np.asarray(tensor.shape[-1] * largest(a) * largest(w))
+    bound = known_tensor(a.data).shape[-1] * largest(a) * largest(w)
+    if is_open((bound,)) or bound >= LIMIT // 2:  # of most weights that says enough
+        weights = known_centred(w)
+        if weights is not None and weights.ndim == 2:
+            return largest_sums(a, weights, 1)
+    return np.asarray(bound)
 
 
 def _number_or_constant(expr: relax.Expr) -> bool:

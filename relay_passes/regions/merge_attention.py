@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from microkernels.isa import Isa
-from relay_passes.ir.bindings import variables
-from relay_passes.ir.graph import op_name, region_tensor
+from relay_passes.ir.graph import op_name, region_tensor, variables
 from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.attributes import Attribute, Numbers

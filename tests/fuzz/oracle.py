@@ -49,7 +49,7 @@ PASSES = 6
 # Exponentials may give 0 for less than 2^-126, times a factor of theirs.
 FLUSHED = 104 * 2.0**-126
 # Of an operand that is rounded to bfloat16. What reads the same values may get them rounded, too:
-# see `relay_passes.bfloat16.raise_bf16_casts`. So every value has this noise if one has.
+# see `relay_passes.bfloat16.bf16_precision`. So every value has this noise if one has.
 BF16_NOISE = 2.0**-6
 # Operators with parameters among the inputs that are no operands: after so many.
 PARAMETERS_AFTER = {"Resize": 1, "QuantizeLinear": 1, "DequantizeLinear": 1}

@@ -13,8 +13,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from microkernels.base.errors import FeedError
-from relay_passes.ir.bindings import nodes_in
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import nodes_in, op_name
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.traits import CONVOLUTIONS, SOFTMAXES, SUMS
 

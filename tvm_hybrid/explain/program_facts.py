@@ -10,8 +10,8 @@ from tvm import IRModule, ir, relax
 from tvm.relax.analysis import has_reshape_pattern
 from tvm.runtime import Tensor
 
-from relay_passes.ir.bindings import nodes_in
 from relay_passes.ir.entries import INTO_ENTRY, MAIN
+from relay_passes.ir.graph import nodes_in
 from relay_passes.lower.entries import INTO_OUTPUTS
 from relay_passes.lower.lower_regions import UNALIGNED
 from relay_passes.lower.one_kernel import TAKES_BITS

@@ -10,9 +10,13 @@ from tvm.relax import op
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.bfloat16.half_products import HALF_PRODUCT, SLOWER, half_products
-from relay_passes.bfloat16.narrow_products import narrow_products
-from relay_passes.bfloat16.raise_bf16_casts import raise_f16_casts
+from relay_passes.bfloat16.bf16_precision import raise_f16_casts
+from relay_passes.bfloat16.narrow_products import (
+    HALF_PRODUCT,
+    SLOWER,
+    half_products,
+    narrow_products,
+)
 from relay_passes.bfloat16.widening import widen_f16
 from relay_passes.ir.decisions import DecisionLog
 from tests.relay_passes.graphs import Body, module

@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
-from relay_passes.bfloat16.raise_bf16_casts import raise_bf16_casts
+from relay_passes.bfloat16.bf16_precision import raise_bf16_casts
 from relay_passes.ir.graph import op_name
 from tests.relay_passes.graphs import Body, module, run
 

@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.fold_factors import drop_zero_biases
+from relay_passes.canonicalize.products import drop_zero_biases
 from tests.relay_passes.graphs import Body, constant, module
 
 op = relax.op

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.canonicalize.fold_factors import fold_input_factors
+from relay_passes.canonicalize.products import fold_input_factors
 from tests.relay_passes.graphs import constant, module, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays, operators
 

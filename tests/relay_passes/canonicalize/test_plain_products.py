@@ -8,7 +8,7 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.plain_products import plain_products
+from relay_passes.canonicalize.products import plain_products
 from relay_passes.canonicalize.views import drop_views
 from tests.relay_passes.graphs import constant, module
 from tests.relay_passes.quantized import assert_stays

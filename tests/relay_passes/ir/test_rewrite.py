@@ -6,8 +6,8 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.functions import emit_body, is_region_function, region_function
-from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.ir.rewrite import block_pass, replaced, with_values
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values, with_values
 from tests.relay_passes.graphs import constant, module, partitioned, regions
 
 op = relax.op
@@ -16,12 +16,12 @@ X = ((4, 8), "float32")
 
 def sigmoids(graph: DataflowGraph) -> list[relax.Binding] | None:
     """sigmoid(x) instead of relu(x)."""
-    found: dict[int, relax.Expr] = {
-        position: op.sigmoid(graph.value(position).args[0])
-        for position in range(len(graph.bindings))
-        if op_name(graph.value(position)) == "relax.nn.relu"
-    }
-    return replaced(graph, found)
+
+    def changed(binding: AnyBinding) -> relax.Expr | None:
+        relu = op_name(binding.value) == "relax.nn.relu"
+        return op.sigmoid(binding.value.args[0]) if relu else None
+
+    return rewrite_values(graph, Bindings(), changed)
 
 
 def operators(mod: IRModule) -> list[str]:
@@ -90,8 +90,8 @@ def test_what_is_tidy_is_what_tvm_makes_of_it() -> None:
 
 def test_names_for_other_names_and_what_is_unused_go() -> None:
     def exp_alone(graph: DataflowGraph) -> list[relax.Binding] | None:
-        value, position = graph.bindings[0].var, len(graph.bindings) - 1
-        return replaced(graph, {position: value})
+        first, last = graph.bindings[0].var, graph.bindings[-1].var
+        return rewrite_values(graph, Bindings(), lambda b: first if b.var.same_as(last) else None)
 
     plain = module(lambda x: op.nn.relu(op.negative(op.exp(x))), X)
     assert operators(block_pass("test", exp_alone)(plain)) == ["relax.exp"]

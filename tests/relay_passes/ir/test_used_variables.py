@@ -11,9 +11,14 @@ import tvm
 from tvm import relax
 
 from microkernels.base.arrays import aligned_empty
-from relay_passes.ir import bindings as used_variables
-from relay_passes.ir.bindings import forget_variables, read_variables, variables
-from relay_passes.ir.graph import DataflowGraph, forget_block
+from relay_passes.ir import graph as used_variables
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    forget_block,
+    forget_variables,
+    read_variables,
+    variables,
+)
 
 A, B = (relax.Var(name, relax.TensorType((2, 3), "float32")) for name in "ab")
 NUMBER = relax.const(np.ones((2, 3), np.float32))

@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
-from relay_passes.lift.tir_pools import find_pools
+from relay_passes.lift.tir_windows import find_pools
 from tests.relay_passes.graphs import Body, constant, module, run
 from tests.tir_schedules.tensorize.programs import function
 from tir_schedules.generic.nest import read_program

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.quantize.sink_dequantize import fold_dequantize
+from relay_passes.quantize.move_quantization import fold_dequantize
 from tests.onnx_reference.arithmetic import quantized
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import assert_becomes, assert_stays, constant, dequantize

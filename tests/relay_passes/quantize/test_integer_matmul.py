@@ -11,8 +11,7 @@ from tvm import relax
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import op_name
 from relay_passes.quantize.integer_product import integer_matmul
-from relay_passes.quantize.lift_quantize import lift_quantize
-from relay_passes.quantize.sink_dequantize import sink_dequantize
+from relay_passes.quantize.move_quantization import lift_quantize, sink_dequantize
 from tests.onnx_reference.arithmetic import matmul, quantized
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (

@@ -10,8 +10,7 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import op_name
-from relay_passes.quantize.lift_quantize import lift_quantize
-from relay_passes.quantize.sink_dequantize import sink_dequantize
+from relay_passes.quantize.move_quantization import lift_quantize, sink_dequantize
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (
     assert_becomes,

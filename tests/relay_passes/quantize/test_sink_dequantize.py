@@ -9,7 +9,7 @@ import pytest
 from tvm import relax
 
 from relay_passes.ir.graph import op_name
-from relay_passes.quantize.sink_dequantize import sink_dequantize
+from relay_passes.quantize.move_quantization import sink_dequantize
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (
     assert_becomes,

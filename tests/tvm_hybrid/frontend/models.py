@@ -19,7 +19,7 @@ from tvm import relax
 from relay_passes.canonicalize.activations import recognize_gelu
 from relay_passes.canonicalize.constants import fold_weights
 from relay_passes.canonicalize.convolutions import fold_padding
-from relay_passes.canonicalize.fold_factors import fold_factors, fold_input_factors
+from relay_passes.canonicalize.products import fold_factors, fold_input_factors
 from relay_passes.ir.tidy import tidy, to_dataflow
 from relay_passes.lower.codegen import kernel_context
 from tests.stand_ins.building import unchecked

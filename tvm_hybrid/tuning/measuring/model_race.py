@@ -10,8 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
-from relay_passes.ir.bindings import nodes_in
-from relay_passes.ir.graph import is_call, known_tensor
+from relay_passes.ir.graph import is_call, known_tensor, nodes_in
 from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 

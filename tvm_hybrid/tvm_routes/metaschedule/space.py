@@ -43,7 +43,7 @@ from microkernels.base.tvm_compat.metaschedule_database import (
 from microkernels.base.tvm_compat.relax import OP_PATTERN
 from microkernels.machines.machine import Machine
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
-from relay_passes.ir.bindings import nodes_in
+from relay_passes.ir.graph import nodes_in
 
 from ...runtime.threads import default_threads
 from ...targets.resolve import TargetLike, resolve_target
