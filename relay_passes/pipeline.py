@@ -54,22 +54,19 @@ from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders, note_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.propagate_layout import propagate_layout
+from .legalize.axes import reduction_identities
+from .legalize.fusion import fuse_operators, scalars_in_shapes, unmatched_sizes
+from .legalize.numbers import bfloat16_remainders
+from .legalize.schedule_generic import legalize_operators, schedule_leftovers
+from .legalize.shapes import plain_views, rewrite_reshapes, views_of_sums
+from .legalize.store_constants import store_constants
 from .lift.lift_programs import lift_programs
 from .lower.caches import grow_caches, update_rows
-from .lower.checks import check_divisors, drop_checks
 from .lower.concat_in_place import concat_in_place
-from .lower.entries import into_entry, release_entry, weights_entry
-from .lower.fusion import fuse_operators, scalars_in_shapes, unmatched_sizes
 from .lower.kernel_sharing import rename_kernels, share_kernels
-from .lower.legalize_axes import reduction_identities
-from .lower.legalize_numbers import bfloat16_remainders
-from .lower.legalize_shapes import plain_views, rewrite_reshapes, views_of_sums
 from .lower.lower_regions import lower_regions, select_configs
-from .lower.memory import allocate_empty, share_objects, share_storage, size_classes
 from .lower.merge_side_by_side import merge_side_by_side
 from .lower.one_kernel import mark_takers
-from .lower.schedule_generic import legalize_operators, schedule_leftovers
-from .lower.store_constants import store_constants
 from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
 from .quantize.integer_mean import integer_mean, mean_of_integers
@@ -85,6 +82,9 @@ from .regions.merge_projections import merge_projections
 from .regions.partition import partition
 from .regions.quantization_ranges import quantization_ranges
 from .regions.select_winograd import select_winograd
+from .vm.checks import check_divisors, drop_checks
+from .vm.entries import into_entry, release_entry, weights_entry
+from .vm.memory import allocate_empty, share_objects, share_storage, size_classes
 
 
 class Phase(Enum):

@@ -49,7 +49,7 @@ def clip_indices() -> ir.transform.Pass:
 
     Constant indices are computed at compile time. gather_elements, gather_nd, scatter_nd,
     index_tensor and index_put have no mode: their indices are clipped by minimum and maximum, also
-    if an extent is a symbol. The kernel of scatter_elements clips its own (`legalize_moves`).
+    if an extent is a symbol. The kernel of scatter_elements clips its own (`legalize.moves`).
 
     In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error.
     TVM does not check: a token id that is too large would crash the process or overwrite other

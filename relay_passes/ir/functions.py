@@ -24,6 +24,16 @@ from .graph import AnyBinding, region_tensor
 COMPOSITE = "Composite"
 REGION = "tvm_hybrid.region"  # the Region as JSON; kernels have it too, until they are merged
 REASON = "tvm_hybrid.reason"  # why a region is as it is, for `explain`
+# Attributes of kernels.
+KERNEL = "tvm_hybrid.kernel"
+# The kernel reads its parameters as fast at any element's address.
+UNALIGNED = "tvm_hybrid.unaligned"
+# Pairs of an argument and a result that may be one tensor, and that may have room for more rows.
+IN_PLACE = "tvm_hybrid.in_place"
+VIEW = "tvm_hybrid.view"
+"""Attribute of a kernel that does nothing but give its input another shape."""
+# It takes tensors of bfloat16 as their bits, too.
+TAKES_BITS = "tvm_hybrid.takes_bits"
 PREFIX = "tvm_hybrid."
 NO_ATTRS: Mapping[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""Lowers regions to kernels, and all operators that are in no region.
+"""Lowers regions to kernels, and kernels to machine code.
 
 In: a module with regions. Out: calls of TIR kernels, packed weights, machine code.
 """

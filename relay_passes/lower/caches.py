@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext, module_pass
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import is_region_function, region_of
+from relay_passes.ir.functions import IN_PLACE, KERNEL, UNALIGNED, is_region_function, region_of
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from relay_passes.ir.rewrite import is_relax, rewrite_blocks, with_values
 from tir_schedules.attention.config import AttentionConfig
@@ -23,7 +23,7 @@ from tir_schedules.core.size import is_open
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.row_update import build_row_update
 
-from .lower_regions import IN_PLACE, KERNEL, UNALIGNED, config_of, decision_of
+from .lower_regions import config_of, decision_of
 
 _PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
 WHY = "it writes k and v as well"

@@ -32,7 +32,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import REGION, region_of
+from relay_passes.ir.functions import KERNEL, REGION, region_of
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
 from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
@@ -43,7 +43,7 @@ from tir_schedules.core.size import quotient
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.elementwise import X_DTYPES
 
-from .lower_regions import KERNEL, build_kernel
+from .lower_regions import build_kernel
 
 
 def concat_in_place(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:

@@ -26,7 +26,14 @@ from microkernels.base.errors import CompileError, ConfigError, TvmHybridError
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import REASON, REGION, is_region_function, region_of
+from relay_passes.ir.functions import (
+    KERNEL,
+    REASON,
+    REGION,
+    UNALIGNED,
+    is_region_function,
+    region_of,
+)
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name
 from relay_passes.ir.rewrite import map_functions, rewrite_region_calls
 from relay_passes.ir.traits import RESHAPES
@@ -38,12 +45,6 @@ from tir_schedules.cost.amx_cost import why_fewer_threads, why_vectors
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
 from .kernel_sharing import Families, Family, plain
-
-KERNEL = "tvm_hybrid.kernel"
-# The kernel reads its parameters as fast at any element's address.
-UNALIGNED = "tvm_hybrid.unaligned"
-# Pairs of an argument and a result that may be one tensor, and that may have room for more rows.
-IN_PLACE = "tvm_hybrid.in_place"
 
 
 def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:

@@ -32,7 +32,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import REGION, region_of
+from relay_passes.ir.functions import KERNEL, REGION, region_of
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.assembled.side_by_side import (
@@ -53,7 +53,7 @@ from tir_schedules.core.template import template_for
 from tir_schedules.cost.amx_cost import why_vectors
 from tir_schedules.cost.parallel import MEASURED_THREADS
 
-from .lower_regions import KERNEL, build_kernel
+from .lower_regions import build_kernel
 
 NAME = "side_by_side"
 

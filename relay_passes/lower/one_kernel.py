@@ -11,6 +11,7 @@ from microkernels.base.errors import CompileError
 from microkernels.base.tvm_compat.relax import BFLOAT_CODE, TYPE_CODE_AT, UINT_CODE, with_condition
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
+from relay_passes.ir.functions import TAKES_BITS
 from relay_passes.ir.graph import is_call, op_name
 from tir_schedules.assembled.side_by_side import Step, one_after_another
 from tir_schedules.core.emission import children, with_children
@@ -123,9 +124,6 @@ def _root(expr: relax.Expr, same: dict[relax.Expr, relax.Expr]) -> relax.Expr:
 # NumPy passes no bfloat16, but its bits. Where a model is one kernel, a caller that may hand it the
 # bits needs neither the virtual machine nor views: a call takes half the time. `main` itself keeps
 # its checks of types.
-
-
-TAKES_BITS = "tvm_hybrid.takes_bits"  # an attribute of kernels
 
 
 def mark_takers() -> Pass:

@@ -19,7 +19,7 @@ from tvm import tirx
 
 import tvm_hybrid
 from relay_passes.ir.rewrite import is_kernel
-from relay_passes.lower.schedule_generic import legalize_operators
+from relay_passes.legalize.schedule_generic import legalize_operators
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.run_passes import passes_through, run_passes

@@ -11,7 +11,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.constants import fold_weights
-from relay_passes.lower.legalize_numbers import LEGALIZATIONS
+from relay_passes.legalize.numbers import LEGALIZATIONS
 from tests.relay_passes.graphs import run
 
 op = relax.op

@@ -8,7 +8,7 @@ from tvm import relax
 
 import tvm_hybrid
 from microkernels.isa import host_isa
-from relay_passes.lower.lower_regions import UNALIGNED
+from relay_passes.ir.functions import UNALIGNED
 from tests.relay_passes.graphs import constant, module
 from tvm_hybrid.explain.program_facts import program_facts
 

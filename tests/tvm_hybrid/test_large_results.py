@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import tvm_hybrid
-from relay_passes.lower.entries import RELEASE_LEAST_BYTES as LEAST_BYTES
+from relay_passes.vm.entries import RELEASE_LEAST_BYTES as LEAST_BYTES
 from tests.onnx_builder import OnnxBuilder
 
 WIDTH = LEAST_BYTES // 4

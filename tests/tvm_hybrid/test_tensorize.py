@@ -14,7 +14,7 @@ from tvm import IRModule, relax, te, tirx
 import tvm_hybrid
 from microkernels.registry import microkernel_named
 from relay_passes.ir.decisions import TENSORIZE, DecisionLog
-from relay_passes.lower.lower_regions import KERNEL
+from relay_passes.ir.functions import KERNEL
 from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import module
 from tests.relay_passes.lift.test_lift_programs import legalized

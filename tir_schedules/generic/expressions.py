@@ -288,7 +288,7 @@ def guard_floats(tree: Tree) -> Tree:
         x == x       ->  hidden(x) == x
 
     TVM folds some expressions, such as x * 0, while they are built, before this can see them; see
-    relay_passes/lower/legalize_axes.py.
+    relay_passes/legalize/axes.py.
 
     The same, in a form that TVM's simplifier and x86 keep right for every float.
     """

@@ -11,10 +11,9 @@ from tvm.relax.analysis import has_reshape_pattern
 from tvm.runtime import Tensor
 
 from relay_passes.ir.entries import INTO_ENTRY, MAIN
+from relay_passes.ir.functions import TAKES_BITS, UNALIGNED
 from relay_passes.ir.graph import nodes_in
-from relay_passes.lower.entries import INTO_OUTPUTS
-from relay_passes.lower.lower_regions import UNALIGNED
-from relay_passes.lower.one_kernel import TAKES_BITS
+from relay_passes.vm.entries import INTO_OUTPUTS
 
 from ..library.manifest import BoundOutput
 from .program_graph import ProgramGraph, named_graph

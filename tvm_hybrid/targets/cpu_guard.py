@@ -29,8 +29,8 @@ from microkernels.amx.permission import (
 from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.functions import is_region_function
-from relay_passes.lower.entries import guard_entries
 from relay_passes.lower.native_code import EXTERNAL, SYSTEM_LIB_PREFIX, importing, system_lib_prefix
+from relay_passes.vm.entries import guard_entries
 
 from .cpu_features import FEATURES, CpuFeature
 

@@ -20,7 +20,8 @@ from tvm.target import Target
 from microkernels.base.errors import ConfigError, TvmHybridError
 from microkernels.base.logs import logger
 from microkernels.machines.machine import Machine
-from relay_passes.lower.lower_regions import KERNEL, build_kernel
+from relay_passes.ir.functions import KERNEL
+from relay_passes.lower.lower_regions import build_kernel
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.schedule import schedule_generic

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax, te
 
 import tvm_hybrid
+from relay_passes.ir.functions import TAKES_BITS
 from relay_passes.lower.checks import pipeline_of_trusting
-from relay_passes.lower.one_kernel import TAKES_BITS
 from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module

@@ -12,7 +12,7 @@ from tvm import relax
 
 import tvm_hybrid
 from relay_passes.ir.graph import op_name
-from relay_passes.lower.schedule_generic import legalize_operators
+from relay_passes.legalize.schedule_generic import legalize_operators
 from relay_passes.lower.weights import fold_constants
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import module

@@ -10,7 +10,8 @@ from tvm import IRModule, relax, tirx
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.lower.lower_regions import KERNEL, lower_regions, select_configs
+from relay_passes.ir.functions import KERNEL
+from relay_passes.lower.lower_regions import lower_regions, select_configs
 from relay_passes.lower.merge_side_by_side import merge_side_by_side
 from relay_passes.lower.weights import prepack
 from relay_passes.lower_module import compile_module

@@ -10,11 +10,10 @@ from tvm import relax, tirx
 import tvm_hybrid._autoload
 from microkernels.base.errors import CompileError
 from relay_passes.collect_regions import collect_regions
-from relay_passes.ir.functions import REGION, is_region_function
+from relay_passes.ir.functions import KERNEL, REGION, is_region_function
 from relay_passes.lower.codegen import compile_functions
 from relay_passes.lower.lower_regions import (
     CONFIG,
-    KERNEL,
     SOURCE,
     choose,
     config_of,

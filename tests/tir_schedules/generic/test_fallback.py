@@ -14,8 +14,8 @@ from tvm import ir, relax, s_tir, tirx
 from tvm.relax import op
 
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
-from relay_passes.lower import schedule_generic as schedule_generic_pass
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.legalize import schedule_generic as schedule_generic_pass
+from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.tir_schedules.run_generic import (
     BEST,
     Shapes,

@@ -11,7 +11,7 @@ from tvm import IRModule, ir, relax, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
 from tir_schedules.generic.dynamic_blocks import dynamic_reductions
 from tir_schedules.generic.nest import NotHandledError

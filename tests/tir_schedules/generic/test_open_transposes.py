@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.guard import guarded
 from tests.relay_passes.graphs import compiled
 from tests.stand_ins import running

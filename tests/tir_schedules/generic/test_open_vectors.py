@@ -12,7 +12,7 @@ from tvm.tirx import ForKind
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
 from tir_schedules.core.emission import walk
 from tir_schedules.generic.schedule import schedule_generic

@@ -17,7 +17,7 @@ from tvm import relax, te, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.examples import examples
 from tests.guard import guarded
 from tests.relay_passes.graphs import compiled

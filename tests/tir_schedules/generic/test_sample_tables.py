@@ -12,7 +12,7 @@ from tvm import relax, te, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.schedule_generic import schedule_leftovers
+from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled
 from tests.tir_schedules.generic.test_open_reductions import function_of, lowered
 from tir_schedules.generic.dynamic_elements import dynamic_nests

@@ -15,7 +15,7 @@ from onnx import helper
 
 import tvm_hybrid
 from microkernels.machines.machine import Machine
-from relay_passes.lower.schedule_generic import legalize_operators
+from relay_passes.legalize.schedule_generic import legalize_operators
 from tir_schedules.generic.schedule import schedule_generic
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx

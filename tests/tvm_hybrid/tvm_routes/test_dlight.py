@@ -13,7 +13,7 @@ from tvm.s_tir import dlight
 
 import tvm_hybrid
 from microkernels.registry import microkernel_named
-from relay_passes.lower.lower_regions import KERNEL
+from relay_passes.ir.functions import KERNEL
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins import running
 from tests.tvm_hybrid.tvm_routes.metaschedule.regions import (

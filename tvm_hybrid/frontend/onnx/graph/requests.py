@@ -280,5 +280,5 @@ def broadcast(value: Expr, common: Sequence[Expr]) -> Expr:
     shape = dims_of(value)
     if len(shape) == len(common) and all(map(same_size, shape, common)):
         return value
-    # Where it is not known that sizes fit, `legalize_shapes` looks for sizes of 1.
+    # Where it is not known that sizes fit, `legalize.shapes` looks for sizes of 1.
     return normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))

@@ -17,7 +17,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
-from relay_passes.lower.legalize_moves import PLACES
+from relay_passes.legalize.moves import PLACES
 
 from ...expressions import Attrs, Expr, Inputs, constant, emit_te, literal, normalize
 from ..graph.elements import known_elements

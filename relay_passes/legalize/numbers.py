@@ -1,0 +1,325 @@
+"""Arithmetic whose legalisation by TVM is wrong for some values, or undefined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tvm_ffi
+from tvm import IRModule, ir, relax, te, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from microkernels.base.arrays import RANGES
+from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
+from relay_passes.ir.graph import op_name, static_tensor
+from relay_passes.ir.rewrite import is_kernel, map_functions
+
+from .axes import FLOATS_LEGALIZATIONS as FLOATS
+
+# Legalises R.quantize, R.dequantize and R.round in generic code, with ONNX's rounding.
+#
+# Before
+#
+#     lv = R.quantize(x, s, z, out_dtype="uint8")
+#
+# After
+#
+#     lv = R.call_tir(quantize, (x,))
+#
+#     y[i] = cast("uint8", cast("int32", nearest(min(max(x[i] / s, 0 - z), 255 - z))) + z)
+#
+# QuantizeLinear rounds x / s, an f32 division, to the nearest integer (ties to even), adds the zero
+# point and saturates. Round also rounds ties to even. TVM's own legalisations round ties away from
+# zero. Saturating before rounding gives the same result, because the bounds are integers, and keeps
+# infinities out of the conversion. A NaN becomes the least integer, as in ONNX Runtime.
+
+
+_FLOATS = ("float32", "float16")
+_LIMITS = {**RANGES, "uint16": (0, 65535), "int16": (-32768, 32767)}
+
+
+def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
+    if dtype not in _LIMITS or data_dtype not in _FLOATS:
+        return legalize_by_tvm(builder, call)
+    low, high = _LIMITS[dtype]
+    axis = _axis(call)
+
+    def compute(data: te.Tensor, *parameters: te.Tensor) -> te.Tensor:
+        scale, zero_point = _readers(call.args[1:3], parameters, axis)
+
+        def element(*indices: tirx.Var) -> tirx.Expr:
+            zero = zero_point(indices).astype("int32")
+            quotient = data(*indices).astype("float32") / scale(indices).astype("float32")
+            bounds = [(tirx.IntImm("int32", each) - zero).astype("float32") for each in (low, high)]
+            # The order matters for NaN: a comparison with it is false.
+            inside = te.min(te.max(quotient, bounds[0]), bounds[1])
+            return (_nearest(inside).astype("int32") + zero).astype(dtype)
+
+        return te.compute(data.shape, element, name="quantized")
+
+    return builder.call_te(compute, *_tensors(call), primfunc_name_hint="quantize")
+
+
+def _dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
+    if dtype not in _FLOATS or data_dtype not in (*_LIMITS, "int32"):
+        return legalize_by_tvm(builder, call)
+    axis = _axis(call)
+
+    def compute(data: te.Tensor, *parameters: te.Tensor) -> te.Tensor:
+        scale, zero_point = _readers(call.args[1:3], parameters, axis)
+
+        def element(*indices: tirx.Var) -> tirx.Expr:
+            integer = data(*indices).astype("int32") - zero_point(indices).astype("int32")
+            product = integer.astype("float32") * scale(indices).astype("float32")
+            return _rounded(product).astype(dtype)
+
+        return te.compute(data.shape, element, name="dequantized")
+
+    return builder.call_te(compute, *_tensors(call), primfunc_name_hint="dequantize")
+
+
+def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype = str(call.ty.dtype)
+    if "float" not in dtype:
+        return call.args[0]
+    inner = "float64" if dtype == "float64" else "float32"
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        def element(*indices: tirx.Var) -> tirx.Expr:
+            return _nearest(data(*indices).astype(inner)).astype(dtype)
+
+        return te.compute(data.shape, element, name="rounded")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="round")
+
+
+Read = Callable[[Sequence[tirx.Var]], tirx.Expr]
+
+
+def _nearest(value: tirx.Expr) -> tirx.Expr:
+    """The nearest integer, of two the even one; unlike tirx.nearbyint it vectorises."""
+    return _intrinsic("llvm.nearbyint", value)
+
+
+def _rounded(value: tirx.Expr) -> tirx.Expr:
+    """A value that LLVM must round here: a sum with it may not become an FMA."""
+    return _intrinsic("llvm.arithmetic.fence", value)
+
+
+def _intrinsic(name: str, value: tirx.Expr) -> tirx.Expr:
+    """A call of a function of LLVM that has a form for every floating-point type."""
+    return tirx.call_llvm_pure_intrin(str(value.ty.dtype), name, value)
+
+
+def _axis(call: relax.Call) -> int:
+    return int(call.attrs.axis) % max(1, int(call.args[0].ty.ndim))
+
+
+def _tensors(call: relax.Call) -> list[relax.Expr]:
+    """The arguments that a kernel reads from memory."""
+    return [call.args[0], *(arg for arg in call.args[1:3] if _number(arg) is None)]
+
+
+def _number(expr: relax.Expr) -> np.generic | None:
+    """The number that a one-element constant holds, else None."""
+    if isinstance(expr, ir.GenericConst):
+        array = expr.value.numpy()
+        if array.size == 1:
+            return array.reshape(-1)[0]
+    return None
+
+
+def _readers(
+    arguments: Sequence[relax.Expr], tensors: Sequence[te.Tensor], axis: int
+) -> list[Read]:
+    """For scale and zero point, how to read them at an element's indices."""
+    left = iter(tensors)
+    return [
+        _reader(arg, None if _number(arg) is not None else next(left), axis) for arg in arguments
+    ]
+
+
+def _reader(argument: relax.Expr, tensor: te.Tensor | None, axis: int) -> Read:
+    if tensor is None:
+        number, dtype = _number(argument), str(argument.ty.dtype)
+        assert number is not None
+        value = tirx.const(number.item(), dtype)
+        return lambda indices: value
+    static = static_tensor(argument)
+    if static is not None and all(extent == 1 for extent in static.shape):
+        return lambda indices: tensor(*[0] * len(tensor.shape))
+    return lambda indices: tensor(indices[axis])
+
+
+# Legalises divisions and shifts of integers, so that every value has a defined result.
+#
+# Before
+#
+#     lv = R.divide(a, b)          # int32
+#
+# After
+#
+#     lv = R.call_tir(divide, (a, b))
+#
+#     y[i] = b[i] == 0 ? 0 : b[i] == -1 ? -a[i] : a[i] / (b[i] == 0 or b[i] == -1 ? 1 : b[i])
+#
+# Integer division by zero is an error in ONNX Runtime. On x86 it crashes the process, and so does
+# the least integer divided by -1. Here quotient and remainder are 0 for a division by zero; for the
+# least integer by -1 they are the least integer and 0.
+#
+# Sums, differences and products of 32 and 64 bits that overflow have none: TVM tells LLVM that they
+# do not, signed ones by nsw and unsigned ones by nuw. So computing with unsigned integers instead
+# is worse: then the sum of a negative number already breaks the promise.
+
+
+_DIVISIONS: dict[str, tuple[Callable[..., tirx.Expr], bool]] = {
+    "relax.divide": (tirx.truncdiv, True),
+    "relax.floor_divide": (tirx.floordiv, True),
+    "relax.mod": (tirx.truncmod, False),
+    "relax.floor_mod": (tirx.floormod, False),
+}
+"""The operator in TIR, and whether it makes a quotient."""
+
+
+def _division(name: str) -> Legalize:
+    operator, is_quotient = _DIVISIONS[name]
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        dtype = str(call.ty.dtype)
+        if "int" not in dtype or not _may_fail(call.args[1], dtype):
+            return _default(name, builder, call)
+
+        def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+            zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+            by_zero = tirx.EQ(b, zero)
+            if dtype.startswith("u"):
+                result = operator(a, tirx.Select(by_zero, one, b))
+            else:
+                by_less = tirx.EQ(b, tirx.const(-1, dtype))
+                result = operator(a, tirx.Select(tirx.any(by_zero, by_less), one, b))
+                result = tirx.Select(by_less, zero - a, result) if is_quotient else result
+            return tirx.Select(by_zero, zero, result) if is_quotient else result
+
+        return _elementwise(builder, call, guarded)
+
+    return legalize
+
+
+def _shift(left: bool) -> Legalize:
+    operator = tirx.shift_left if left else tirx.shift_right
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        dtype = str(call.ty.dtype)
+        bits = int(dtype.lstrip("uint"))
+
+        def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+            zero, last = tirx.const(0, dtype), tirx.const(bits - 1, dtype)
+            within = tirx.all(tirx.GE(b, zero), tirx.LE(b, last))
+            shifted = operator(a, tirx.Select(within, b, last))
+            if not left and not dtype.startswith("u"):
+                return shifted  # by the last place: nothing but the sign is left
+            return tirx.Select(within, shifted, zero)
+
+        return _elementwise(builder, call, guarded)
+
+    return legalize
+
+
+def _elementwise(
+    builder: relax.BlockBuilder, call: relax.Call, of: Callable[..., tirx.Expr]
+) -> relax.Expr:
+    """A function of the elements of two tensors that broadcast."""
+
+    def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        shape = call.ty.shape.values
+        return te.compute(
+            shape, lambda *i: of(_read(a, shape, i), _read(b, shape, i)), name="elements"
+        )
+
+    hint = op_name(call).split(".")[-1]
+    return builder.call_te(compute, *call.args[:2], primfunc_name_hint=hint)
+
+
+def _may_fail(divisor: relax.Expr, dtype: str) -> bool:
+    """Whether a divisor can be 0 or -1."""
+    if not isinstance(divisor, ir.GenericConst):
+        return True
+    values = divisor.value.numpy()
+    return bool(((values == 0) | (values == np.array(-1).astype(dtype))).any())
+
+
+def _read(
+    tensor: te.Tensor, shape: Sequence[tirx.Expr], indices: tuple[tirx.Var, ...]
+) -> tirx.Expr:
+    """An element of what broadcasts to a shape."""
+    last = indices[len(indices) - len(tensor.shape) :]
+    extents = zip(tensor.shape, shape[len(shape) - len(tensor.shape) :], last, strict=True)
+    return tensor(*(0 if _is_one(own) and not _is_one(all_) else i for own, all_, i in extents))
+
+
+def _is_one(extent: tirx.Expr) -> bool:
+    return getattr(extent, "value", None) == 1
+
+
+def _default(name: str, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """The legalisation of floats, or TVM's own."""
+    own = FLOATS.get(name)
+    return own(builder, call) if own else legalize_by_tvm(builder, call)
+
+
+def bfloat16_remainders() -> ir.transform.Pass:
+    """Remainders: those of bfloat16 numbers are computed in float32, for which TVM has code.
+
+    Before
+
+        y[i] = truncmod(x[i], bfloat16(1.0))
+
+    After
+
+        y[i] = Cast("bfloat16", truncmod(Cast("float32", x[i]), float32(1.0)))
+
+    The result is the same number: a remainder is exact, and has no more digits than its operands.
+    TVM's BF16ComputeLegalize forgets remainders, so that its own code for them is refused by LLVM.
+    Operators of Relax never bring them; kernels that a module has brought along do.
+
+    The pass; kernels must not be vectorised yet.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.bfloat16_remainders")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        return map_functions(mod, _has_remainders, lambda each: each.with_body(_widened(each.body)))
+
+    return run
+
+
+def _has_remainders(function: object) -> bool:
+    found: list[tirx.Mod] = []
+    if is_kernel(function):
+        tvm_ffi.structural_walk(function.body, (tirx.Mod, found.append))
+    return any(_is_bfloat16(each) for each in found)
+
+
+def _widened(body: tirx.Stmt) -> tirx.Stmt:
+    def change(remainder: tirx.Mod) -> tirx.Expr:
+        if not _is_bfloat16(remainder):
+            return remainder
+        wide = tirx.Mod(remainder.a.astype("float32"), remainder.b.astype("float32"))
+        return tirx.Cast("bfloat16", wide)
+
+    return tvm_ffi.structural_map(body, (tirx.Mod, change))
+
+
+def _is_bfloat16(value: tirx.Expr) -> bool:
+    return str(value.ty.dtype) == "bfloat16"
+
+
+LEGALIZATIONS: dict[str, Legalize] = {
+    "relax.quantize": _quantize,
+    "relax.dequantize": _dequantize,
+    "relax.round": _round,
+    **{name: _division(name) for name in _DIVISIONS},
+    "relax.left_shift": _shift(left=True),
+    "relax.right_shift": _shift(left=False),
+}

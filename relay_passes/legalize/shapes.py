@@ -1,0 +1,359 @@
+"""Legalises R.shape_to_tensor, for which TVM's function is not in its runtime, R.broadcast_to where
+sizes may be 1 or not, and reshapes to sizes that are sums, which stay views.
+
+Before
+
+    lv = R.shape_to_tensor(R.shape([n, 4]))
+
+After
+
+    lv = R.call_tir(shape_to_tensor, (n,))    # y[i] = i == 0 ? n : 4
+
+Before
+
+    lv = R.broadcast_to(x, R.shape([m, 4]))    # x: [n // 2, 4]
+
+After
+
+    lv = R.call_tir(broadcast_to, (x,))        # y[i, j] = x[min(i, n // 2 - 1), j]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from tvm import IRModule, ir, relax, te, tirx, topi
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.sym import Analyzer
+
+from microkernels.base.tvm_compat.relax import (
+    INJECTIVE,
+    OP_PATTERN,
+    OPAQUE,
+    Legalize,
+    legalize_by_tvm,
+)
+from relay_passes.ir.axes import moves, view_axes
+from relay_passes.ir.functions import VIEW
+from relay_passes.ir.graph import is_call, region_tensor
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.traits import RESHAPES
+
+VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape has its own function
+
+
+def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    sizes = list(call.args[0].ty.values)  # of a variable, too
+
+    def compute(sizes: list[tirx.Expr]) -> te.Tensor:
+        def element(place: tirx.Expr) -> tirx.Expr:
+            found = tirx.const(0, "int64")
+            for number, size in enumerate(sizes):
+                found = tirx.Select(
+                    tirx.EQ(place, tirx.const(number, str(place.ty.dtype))), size, found
+                )
+            return found
+
+        return te.compute((len(sizes),), element, name="sizes")
+
+    attrs = {OP_PATTERN: INJECTIVE}
+    return builder.call_te(
+        compute, sizes, primfunc_name_hint="shape_to_tensor", primfunc_attrs=attrs
+    )
+
+
+def _broadcast_to(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x, sizes = call.args[0], list(call.ty.shape.values)
+
+    def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
+        missing = len(sizes) - len(x.shape)
+
+        def element(*place: tirx.Expr) -> tirx.Expr:
+            own = zip(place[missing:], x.shape, sizes[missing:], strict=True)
+            return x(*(_held(each, size, wanted) for each, size, wanted in own))
+
+        return te.compute(sizes, element, name="broadcast")
+
+    attrs = {OP_PATTERN: INJECTIVE}
+    return builder.call_te(
+        compute, x, sizes, primfunc_name_hint="broadcast_to", primfunc_attrs=attrs
+    )
+
+
+def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
+    """Where an element of an axis comes from, whose size is 1 or the one that is wanted."""
+    if isinstance(size, tirx.IntImm) and int(size) == 1:
+        return tirx.const(0, str(place.ty.dtype))
+    known = isinstance(size, tirx.IntImm) and isinstance(wanted, tirx.IntImm)
+    if known or Analyzer().can_prove_equal(size, wanted):
+        return place
+    return te.min(place, size - 1)
+
+
+def legalize_view(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """A kernel that the pass `views_of_sums` replaces, where a size is a sum; else TVM's."""
+    sizes = list(call.ty.shape.values)
+    if all(map(is_product, sizes)):
+        return legalize_by_tvm(builder, call)
+    attrs = {VIEW: True, OP_PATTERN: OPAQUE}
+    return builder.call_te(
+        topi.reshape, call.args[0], sizes, primfunc_name_hint="view", primfunc_attrs=attrs
+    )
+
+
+def is_product(size: tirx.Expr) -> bool:
+    """Whether a size is a number, a symbol or a product of such."""
+    if isinstance(size, tirx.Mul):
+        return is_product(size.a) and is_product(size.b)
+    return isinstance(size, tirx.IntImm | tirx.Var)
+
+
+# Legalises R.reshape where it joins open axes with known ones behind them, or sizes are sums.
+#
+# Before
+#
+#     lv = R.reshape(x, R.shape([n, 4 * h, 3]))    # x: [n, h, 2, 2, 3]
+#
+# After
+#
+#     lv = R.call_tir(reshape, (x,))               # y[i, j, k] = x[i, j // 4, j % 4 // 2, j % 2, k]
+#
+# TVM divides the number of an element by open sizes, several times for each, and fuses nothing with
+# that. Where an element comes from needs divisions by known numbers alone. What is not fused is a
+# view: R.reshape again, by TVM's RewriteDataflowReshape or, of sums and quotients, by
+# views_of_sums.
+
+
+Group = list[int]  # axes of what is reshaped that one axis of the result consists of
+
+
+def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    before, after = call.args[0].ty.shape, call.ty.shape
+    if not isinstance(before, relax.ShapeExpr) or not isinstance(after, relax.ShapeExpr):
+        return legalize_by_tvm(builder, call)
+    groups, sizes = joined(list(before.values), list(after.values)), list(after.values)
+    view = all(map(is_product, sizes))
+    if groups is None or (view and not any(_joins_open(each, before.values) for each in groups)):
+        return legalize_view(builder, call)
+
+    def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
+        def element(*place: tirx.Var) -> tirx.Expr:
+            source: list[tirx.Expr] = [tirx.const(0, "int64")] * len(x.shape)
+            for group, whole in zip(groups, place, strict=True):
+                rest: tirx.Expr = whole
+                for axis in group[:0:-1]:
+                    source[axis] = tirx.floormod(rest, x.shape[axis])
+                    rest = tirx.floordiv(rest, x.shape[axis])
+                if group:
+                    source[group[0]] = rest
+            return x(*source)
+
+        return te.compute(sizes, element, name="T_reshape")
+
+    attrs = {OP_PATTERN: INJECTIVE} if view else {OP_PATTERN: INJECTIVE, VIEW: True}
+    return builder.call_te(
+        compute, call.args[0], sizes, primfunc_name_hint="reshape", primfunc_attrs=attrs
+    )
+
+
+def joined(before: Sequence[tirx.Expr], after: Sequence[tirx.Expr]) -> list[Group] | None:
+    """The axes that each axis of a result joins: one, and known ones behind it.
+
+    None if an axis is split, or sizes are not seen to be equal.
+    """
+    analyzer, groups, place = Analyzer(), list[Group](), 0
+    for wanted in after:
+        group: Group = []
+        product: tirx.Expr = tirx.const(1, "int64")
+        while not group or not analyzer.can_prove_equal(product, wanted):
+            if not group and _is(wanted, 1) and not _is(_at(before, place), 1):
+                break
+            following = _at(before, place)
+            if following is None or (group and not isinstance(following, tirx.IntImm)):
+                return None
+            group.append(place)
+            product = product * following
+            place += 1
+        groups.append(group)
+    return groups if all(_is(size, 1) for size in before[place:]) else None
+
+
+def _joins_open(group: Group, sizes: Sequence[tirx.Expr]) -> bool:
+    known = [isinstance(sizes[axis], tirx.IntImm) for axis in group]
+    return bool(known) and not known[0] and not all(_is(sizes[axis], 1) for axis in group[1:])
+
+
+def _at(sizes: Sequence[tirx.Expr], place: int) -> tirx.Expr | None:
+    return sizes[place] if place < len(sizes) else None
+
+
+def _is(size: tirx.Expr | None, number: int) -> bool:
+    return isinstance(size, tirx.IntImm) and int(size) == number
+
+
+def views_of_sums() -> ir.transform.Pass:
+    """Reshapes to sizes that are sums become views.
+
+    Before
+
+        lv = R.call_tir(view, (x, n), out_ty=R.Tensor((1, n + 5, 8)))    # x: [n + 5, 8]
+
+    After
+
+        lv = R.reshape(x, R.shape([1, n + 5, 8]))
+
+    TVM's RewriteDataflowReshape, which does so for other sizes, fails on these: it cannot prove
+    that products of sums divide each other.
+
+    The pass; it comes before TVM's RewriteDataflowReshape.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.views_of_sums")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        if not any(VIEW in (function.attrs or {}) for function in mod.functions.values()):
+            return mod
+        views = _Views(mod)
+        for name, function in mod.functions.items():
+            if isinstance(function, relax.Function):
+                views.builder_.update_func(name, views.visit_expr(function))
+        return views.builder_.get()
+
+    return run
+
+
+@mutator
+class _Views(PyExprMutator):
+    """Puts R.reshape in the place of calls of such kernels."""
+
+    def __init__(self, mod: IRModule) -> None:
+        super().__init__(mod)
+        self._mod = mod
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = super().visit_call_(op)
+        if call.op != ir.Op.get("relax.call_tir"):
+            return call
+        kernel = self._mod[call.args[0]]
+        if VIEW not in (kernel.attrs or {}):
+            return call
+        return relax.op.reshape(call.args[1].fields[0], call.ty.shape)
+
+
+@rule(*RESHAPES)
+def plain_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Plain views: reshapes of every kind get one name, so that the same kernels get one, too.
+
+    Before
+
+        lv = R.squeeze(x, axis=[0])
+        lv1 = R.permute_dims(y, axes=[0, 2, 1, 3])      # [5, 1, 8, 64]
+        lv2 = R.reshape(lv1, R.shape([40, 64]))
+
+    After
+
+        lv = R.reshape(x, R.shape([2, 64]))
+        lv2 = R.reshape(y, R.shape([40, 64]))
+
+    A permutation that moves nothing is left out in front of a reshape: of the two TVM makes a
+    kernel, which copies.
+    """
+    shape = getattr(call.ty, "shape", None)
+    if not is_call(call, *RESHAPES) or not isinstance(shape, relax.ShapeExpr):
+        return None
+    source = graph.definition(call.args[0])
+    if _is_still(source):
+        return relax.op.reshape(source.args[0], shape)
+    return None if is_call(call, "relax.reshape") else relax.op.reshape(call.args[0], shape)
+
+
+def _is_still(expr: relax.Expr | None) -> TypeGuard[relax.Call]:
+    """Whether an expression is a permutation that moves no element."""
+    if not is_call(expr, "relax.permute_dims"):
+        return False
+    tensor, axes = region_tensor(expr.args[0]), view_axes(expr)
+    if tensor is None or axes is None:
+        return False
+    return not moves(tensor.shape, [axis for axis in axes if axis is not None])
+
+
+def rewrite_reshapes() -> ir.transform.Pass:
+    """TVM's RewriteDataflowReshape; kernels at which it fails stay as they are.
+
+    Before
+
+        lv = R.call_tir(reshape, (x,), out_ty=R.Tensor((2, n)))          # x: [n * 2]
+        lv1 = R.call_tir(transpose, (y,), out_ty=R.Tensor((2, 5, n * 6 + 1)))
+
+    After
+
+        lv = R.reshape(x, R.shape([2, n]))
+        lv1 = R.call_tir(transpose, (y,), out_ty=R.Tensor((2, 5, n * 6 + 1)))
+
+    TVM asks of every kernel whether it is a reshape. The question ends with an error, not with no,
+    where a product of sizes is not known to be divisible by a sum. Those kernels are hidden from
+    TVM. An output is no view in TVM; the kernel that copies it gets the attribute `VIEW`.
+
+    The pass.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.rewrite_reshapes")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        hidden = {
+            name: function
+            for name, function in mod.functions_items()
+            if isinstance(function, tirx.PrimFunc) and _is_dynamic(function) and _fails(function)
+        }
+        shown = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+        for name, function in hidden.items():
+            shown[name] = function.with_body(tirx.Evaluate(tirx.const(0, "int32")))
+        found = relax.transform.RewriteDataflowReshape()(shown)
+        for name, function in hidden.items():
+            found[name] = function
+        copied = _copied_outputs(mod)
+        for name, kernel in mod.functions_items():
+            if name in hidden or str(name.name_hint) not in copied:
+                continue
+            if isinstance(kernel, tirx.PrimFunc) and relax.analysis.has_reshape_pattern(kernel):
+                found[name] = kernel.with_attr(VIEW, True)
+        return found
+
+    return run
+
+
+def _copied_outputs(mod: IRModule) -> set[str]:
+    """The kernels of one argument whose results are outputs."""
+    return {
+        str(binding.value.args[0].name_hint)
+        for function in mod.functions.values()
+        if isinstance(function, relax.Function)
+        for block in function.body.blocks
+        for binding in block.bindings
+        if not isinstance(binding.var, relax.DataflowVar)
+        and is_call(binding.value, "relax.call_tir")
+        and len(binding.value.args[1].fields) == 1
+    }
+
+
+def _is_dynamic(function: tirx.PrimFunc) -> bool:
+    sizes = (size for param in function.params for size in getattr(param.ty, "shape", ()))
+    return not all(isinstance(size, tirx.IntImm) for size in sizes)
+
+
+def _fails(function: tirx.PrimFunc) -> bool:
+    """Whether TVM cannot even tell that a kernel is no reshape."""
+    try:
+        relax.analysis.has_reshape_pattern(function)
+    except Exception:  # TVM's InternalError, or what its analysis of indices raises
+        return True
+    return False
+
+
+LEGALIZATIONS: dict[str, Legalize] = {
+    "relax.broadcast_to": _broadcast_to,
+    **dict.fromkeys(VIEWS, legalize_view),
+    "relax.shape_to_tensor": _shape_to_tensor,
+    "relax.reshape": _reshape,
+}

@@ -1,0 +1,434 @@
+"""Entries of a program besides `main`: outputs into given tensors, weights, guards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from tvm import DataType, IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.analysis import (
+    definable_tir_vars_in_type,
+    has_reshape_pattern,
+    tir_vars_in_type,
+    used_vars,
+)
+from tvm.relax.utils import copy_with_new_vars
+from tvm.tirx.buffer import BufferType
+
+from relay_passes.ir.constants import bytes_of, constants_of
+from relay_passes.ir.entries import INTO_ENTRY, MAIN, RELEASE_ENTRY, SHAPES_ENTRY, WEIGHTS_ENTRY
+from relay_passes.ir.functions import IN_PLACE, UNALIGNED, VIEW
+from relay_passes.ir.graph import AnyBinding, is_call
+from relay_passes.ir.rewrite import is_relax, map_functions
+from relay_passes.ir.told_sizes import ToldSizes
+
+INTO_OUTPUTS = "tvm_hybrid.into_outputs"
+
+
+def into_entry() -> ir.transform.Pass:
+    """Adds an entry that writes a model's outputs into tensors of the caller.
+
+    Before
+
+        def main(x: R.Tensor((n, 8), "float32")):
+            lv = R.call_tir(kernel, (x,), out_ty=R.Tensor((n, 8), "float32"))
+            return lv
+
+    After, in addition
+
+        def main_into(x: R.Tensor((n, 8), "float32"), out0: R.Tensor((n, 8), "float32")):
+            lv = R.call_tir_inplace(kernel, (x, out0), inplace_indices=[1], out_ty=...)
+            return lv
+
+        def main_shapes(x: R.Tensor((n, 8), "float32")):
+            return (R.shape([n, 8]),)
+
+    It takes those outputs that a kernel writes whose sizes inputs tell: their shapes, or a few
+    integers in them (`told_sizes`). A result in another shape is written where the output lies.
+    Where `main` finds such a size, `main_into` checks that of the
+    output. `main_shapes` tells the shapes of just these outputs. The caller sees to it that no
+    tensor overlaps another, but where a kernel may write a result over an argument (`IN_PLACE`)
+    that is an input, and that nothing else reads. The attribute `INTO_OUTPUTS` has for each output:
+    its number, that of such an input or -1, whether it may have any alignment, and whether it may
+    have room for more rows.
+
+    The pass; it comes when kernels are called by `call_tir`, and all else is a view.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.into_entry")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        names = [gvar.name_hint for gvar in mod.get_global_vars()]
+        if MAIN not in names or INTO_ENTRY in names:
+            return mod
+        main = copy_with_new_vars(mod[MAIN])
+        written = written_outputs(mod, main)
+        if not written:
+            return mod
+        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+        into = _into(main, written).with_attr("global_symbol", INTO_ENTRY)
+        notes = [_note(mod, main, each) for each in written]
+        updated[INTO_ENTRY] = into.with_attr(INTO_OUTPUTS, notes)
+        shapes = _shapes(mod, copy_with_new_vars(mod[MAIN]))  # a function has symbols of its own
+        updated[SHAPES_ENTRY] = shapes.with_attr("global_symbol", SHAPES_ENTRY)
+        return updated
+
+    return run
+
+
+def _into(main: relax.Function, written: list[Written]) -> relax.Function:
+    """The function with a parameter for each of these outputs."""
+    taken: dict[relax.Var, dict[int, relax.Var]] = {}
+    given, outputs, views = [], dict[relax.Var, relax.Var](), dict[relax.Var, relax.Expr]()
+    for each in written:
+        given.append(relax.Var(f"out{each.number}", each.ty))
+        place = given[-1]
+        if each.view is not None:
+            outputs[each.view] = given[-1]
+            ty = types_of(each.var)[each.result]
+            assert ty.shape is not None
+            # A view, and no copy, in a dataflow block only as a variable of its own.
+            inside = any(
+                isinstance(block, relax.DataflowBlock) and binding.var.same_as(each.var)
+                for block in main.body.blocks
+                for binding in block.bindings
+            )
+            place = (relax.DataflowVar if inside else relax.Var)(f"place{each.number}", ty)
+            views[place] = relax.op.reshape(given[-1], ty.shape)
+        taken.setdefault(each.var, {})[each.result] = place
+    builder = relax.BlockBuilder()
+
+    def changed(binding: AnyBinding) -> list[AnyBinding]:
+        if binding.var in outputs:
+            return [relax.VarBinding(binding.var, outputs[binding.var])]
+        if binding.var not in taken:
+            return [binding]
+        call, outs = binding.value, taken[binding.var]
+        types, arguments = types_of(call), list(call.args[1].fields)
+        places = [len(arguments) + number if number in outs else -1 for number in range(len(types))]
+        results = [outs[number] for number in sorted(outs)]
+        all_arguments = relax.Tuple([*arguments, *results])
+        new = relax.op.call_tir_inplace(call.args[0], all_arguments, places, types)
+        shaped = [
+            relax.VarBinding(each, builder.normalize(views[each]))
+            for each in results
+            if each in views
+        ]
+        return [*shaped, relax.VarBinding(binding.var, builder.normalize(new))]
+
+    blocks = [
+        type(block)([new for binding in block.bindings for new in changed(binding)])
+        for block in main.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, main.body.body)
+    return relax.Function([*main.params, *given], body, main.ret_ty, main.is_pure, main.attrs)
+
+
+def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
+    """What `INTO_OUTPUTS` says of an output."""
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    (call,) = (each.value for each in bindings if each.var.same_as(written.var))
+    attrs, arguments = mod[call.args[0]].attrs or {}, call.args[1].fields
+    shared = -1
+    if written.view is not None:
+        return [written.number, shared, int(UNALIGNED in attrs), 0]
+    for argument, result in attrs.get(IN_PLACE, ()):
+        if int(result) == written.result:
+            place = arguments[int(argument)]
+            readers = [*(each.value for each in bindings), main.body.body]
+            uses = sum(place in used_vars(each) for each in readers)
+            once = uses == sum(each.same_as(place) for each in arguments) == 1
+            inputs = [number for number, each in enumerate(main.params) if each.same_as(place)]
+            shared = inputs[0] if inputs and once else -1
+    has_room = shared >= 0 and may_have_room(mod, written, bindings)
+    return [written.number, shared, int(UNALIGNED in attrs), int(has_room)]
+
+
+def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
+    """The shapes of the outputs that kernels write, from the inputs."""
+    types = [each.ty for each in written_outputs(mod, main)]
+    shapes = relax.Tuple([ty.shape for ty in types if ty.shape is not None])
+    found = ToldSizes(main).bindings(var for ty in types for var in tir_vars_in_type(ty))
+    blocks = [relax.DataflowBlock(found)] if found else []
+    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, shapes))
+    return relax.Function(main.params, body, body.ty, is_pure=True)
+
+
+LEAST_BYTES = 1 << 14  # a few pages: less is not worth placing
+
+
+def weights_entry() -> ir.transform.Pass:
+    """Adds an entry that hands out the large constants of a model: whoever loads it may place them.
+
+    Before
+
+        def main(x): ... lv = R.call_tir(kernel, (x, packed), ...) ...
+
+    After, in addition
+
+        def tvm_hybrid_weights():
+            gv = (packed, ...)
+            return gv
+
+    The pass; it comes when constants are as kernels read them.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.weights_entry")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        large = [each for each in constants_of(mod) if bytes_of(each.value) >= LEAST_BYTES]
+        if not large or WEIGHTS_ENTRY in [gvar.name_hint for gvar in mod.get_global_vars()]:
+            return mod
+        builder = relax.BlockBuilder(mod)
+        with builder.function(WEIGHTS_ENTRY, []):
+            builder.emit_func_output(builder.emit(relax.Tuple(large)))
+        return builder.get()
+
+    return run
+
+
+RELEASE_LEAST_BYTES = 1 << 17  # of all results: what is below stays in L2 either way
+_SAMPLE = 256  # of a dynamic dimension
+
+
+def release_entry() -> ir.transform.Pass:
+    """Adds an entry that lets go of the last results, to programs whose results are large.
+
+    Before
+
+        def main(x): ...
+
+    After, in addition
+
+        def tvm_hybrid_release():
+            return ()
+
+    TVM's virtual machine keeps what the last function returned until the next one has ended. So
+    runs that follow each other write to two memories in turns, which need twice as much cache.
+    After a call of this entry the next run writes where the last one did, if its caller has dropped
+    the results.
+
+    The pass; it comes before memory is planned.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.release_entry")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        names = [gvar.name_hint for gvar in mod.get_global_vars()]
+        if MAIN not in names or RELEASE_ENTRY in names:
+            return mod
+        result = mod[MAIN].ret_ty
+        fields = result.fields if isinstance(result, relax.TupleType) else [result]
+        if sum(map(_bytes, fields)) < RELEASE_LEAST_BYTES:
+            return mod
+        builder = relax.BlockBuilder(mod)
+        with builder.function(RELEASE_ENTRY, []):
+            builder.emit_func_output(relax.Tuple([]))
+        return builder.get()
+
+    return run
+
+
+def _bytes(field: ir.Type) -> int:
+    """Size of a result; with a sample in place of dimensions that are not known."""
+    if not isinstance(field, relax.TensorType) or field.shape is None or not field.dtype:
+        return 0
+    sizes: Sequence[ir.Expr] = field.shape.values
+    known = (int(each.value) if isinstance(each, tirx.IntImm) else _SAMPLE for each in sizes)
+    return math.prod(known) * int(DataType(str(field.dtype)).itemsize)
+
+
+def guard_entries(guard: str) -> ir.transform.Pass:
+    """Guard entries: every entry of a module calls a function first.
+
+    Before
+
+        @R.function
+        def main(x):
+            lv = R.call_tir(kernel, (x,), out_ty=...)
+            return lv
+
+    After
+
+        @R.function(pure=False)
+        def main(x):
+            checked = R.call_packed("tvm_hybrid_require_1f0c", ty_args=(R.Tuple,))
+            lv = R.call_tir(kernel, (x,), out_ty=...)
+            return lv
+
+    A function that passes shall take for pure whatever it calls (`relax.force_pure`) stays pure.
+    The function raises an error where code of the module cannot run. TVM's virtual machine looks
+    for it among what its executable imports.
+
+    The pass, for a guard of this name; entries that call it already stay as they are.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.guard_entries")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        return map_functions(mod, is_entry, lambda function: _guarded(function, guard))
+
+    return run
+
+
+def is_entry(function: object) -> TypeGuard[relax.Function]:
+    """Whether a function can be called from outside, and is not left to a code generator."""
+    if not is_relax(function) or not function.attrs:
+        return False
+    return "global_symbol" in function.attrs and "Codegen" not in function.attrs
+
+
+def _guarded(function: relax.Function, guard: str) -> relax.Function:
+    blocks = list(function.body.blocks)
+    if any(_calls(binding.value, guard) for block in blocks for binding in block.bindings):
+        return function
+    nothing = relax.TupleType([])
+    call = relax.Call(relax.ExternFunc(guard), [], None, [nothing], ret_ty=nothing)
+    first = relax.BindingBlock([relax.VarBinding(relax.Var("checked", nothing), call)])
+    body = relax.BlockBuilder().normalize(relax.SeqExpr([first, *blocks], function.body.body))
+    forced = bool(function.attrs.get("relax.force_pure"))  # what it calls does not count
+    return relax.Function(function.params, body, function.ret_ty, forced, function.attrs)
+
+
+def _calls(value: relax.Expr, name: str) -> bool:
+    """Whether a value is a call of a function of this name that lies outside of the module."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, relax.ExternFunc):
+        return False
+    return str(value.op.global_symbol) == name
+
+
+# Which outputs of a module kernels write, and who reads them besides the caller.
+#
+# A size of such an output is told by the inputs: by their shapes, or by a few integers in them.
+# Where a caller gives the tensor, it may have room for more rows if kernels that read it take such
+# ones.
+
+
+CALL_TIR = ir.Op.get("relax.call_tir")
+
+
+@dataclass(frozen=True)
+class Written:
+    """An output that a kernel writes.
+
+    Attributes
+    ----------
+    number : int
+        Of the output.
+    var : relax.Var
+        The call's result.
+    result : int
+        Which of the call's results it is.
+    view : relax.Var or None
+        The output, if it is that result in another shape.
+    """
+
+    number: int
+    var: relax.Var
+    result: int
+    view: relax.Var | None = None
+
+    @property
+    def ty(self) -> relax.TensorType:
+        """The output's type."""
+        return types_of(self.var)[self.result] if self.view is None else types_of(self.view)[0]
+
+
+def types_of(value: relax.Expr) -> list[relax.TensorType]:
+    """Of the results of a kernel's call."""
+    types = list(value.ty.fields) if isinstance(value.ty, relax.TupleType) else [value.ty]
+    return [ty for ty in types if isinstance(ty, relax.TensorType)]
+
+
+def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
+    """The outputs that kernels of a module write, of sizes that the inputs tell."""
+    values = {
+        binding.var: binding.value
+        for block in main.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.VarBinding)
+    }
+    shapes = {var for param in main.params for var in definable_tir_vars_in_type(param.ty)}
+    told = ToldSizes(main)
+    found = [
+        written
+        for number, field in enumerate(_outputs(main, values))
+        if (written := _written(mod, field, values, number)) is not None
+        and isinstance(written.ty.shape, relax.ShapeExpr)
+        and told.are_told(tir_vars_in_type(written.ty))
+        and {*tir_vars_in_type(written.ty)} <= shapes | {*definable_tir_vars_in_type(written.ty)}
+    ]
+    places = [(each.var, each.result) for each in found]
+    plain = [place for each, place in zip(found, places, strict=True) if each.view is None]
+    once = [
+        each
+        for each, place in zip(found, places, strict=True)
+        if (places if each.view is not None else plain).count(place) == 1
+    ]
+    # A kernel takes its results behind one another, those that are given before those that are not.
+    taken = {(each.var, each.result) for each in once}
+    return [
+        each for each in once if all((each.var, before) in taken for before in range(each.result))
+    ]
+
+
+def _outputs(main: relax.Function, values: dict[relax.Var, relax.Expr]) -> list[relax.Expr]:
+    """What a function returns, one by one."""
+    result = main.body.body
+    while isinstance(result, relax.Var) and result in values:
+        value = values[result]
+        if not isinstance(value, relax.Var | relax.Tuple):
+            break
+        result = value
+    return list(result.fields) if isinstance(result, relax.Tuple) else [result]
+
+
+def _written(
+    mod: IRModule, value: relax.Expr, values: dict[relax.Var, relax.Expr], number: int
+) -> Written | None:
+    """The call that a value is a result of; None for anything else."""
+    result, view = 0, None
+    while isinstance(value, relax.Var) and value in values:
+        made = values[value]
+        if isinstance(made, relax.TupleGetItem):
+            value, result = made.tuple_value, made.index
+            continue
+        if isinstance(made, relax.Call):
+            if is_call(made, "relax.reshape") and view is None:
+                view, value = value, made.args[0]
+                continue
+            if made.op != CALL_TIR:
+                return None
+            kernel = mod[made.args[0]]
+            if VIEW in (kernel.attrs or {}) and view is None:
+                view, value = value, made.args[1].fields[0]
+                continue
+            return None if has_reshape_pattern(kernel) else Written(number, value, result, view)
+        value = made
+    return None
+
+
+def may_have_room(mod: IRModule, written: Written, bindings: list[AnyBinding]) -> bool:
+    """Whether all that reads an output takes tensors with room for more rows."""
+    several = isinstance(written.var.ty, relax.TupleType)
+    names = set() if several else {written.var}
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(written.var):
+            if value.index == written.result:
+                names.add(binding.var)
+        elif isinstance(value, relax.Var) and value in names:
+            names.add(binding.var)
+        elif isinstance(value, relax.Call) and value.op == CALL_TIR:
+            kernel = mod[value.args[0]]
+            for place, argument in enumerate(value.args[1].fields):
+                if argument in names and not _takes_room(kernel, place):
+                    return False
+        elif not isinstance(value, relax.Tuple) and names & {*used_vars(value)}:
+            return False
+    return True
+
+
+def _takes_room(kernel: tirx.PrimFunc, place: int) -> bool:
+    """Whether heads of a kernel's argument may lie apart."""
+    ty = kernel.params[place].ty
+    return isinstance(ty, BufferType) and bool(ty.strides)
