@@ -26,7 +26,7 @@ from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.moving_operators import moves, moves_all, on
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
-from tir_schedules.attention.decode.program import MOST_QUERIES
+from tir_schedules.attention.problem import MOST_QUERIES
 from tir_schedules.convolution.direct.conv2d import half_conv_pays
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import (

@@ -15,9 +15,9 @@ from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import IN_PLACE, KERNEL, UNALIGNED, is_region_function, region_of
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from relay_passes.ir.rewrite import is_relax, rewrite_blocks, with_values
+from tir_schedules.attention.caches import Growth, reject_growth
 from tir_schedules.attention.config import AttentionConfig
-from tir_schedules.attention.dynamic.growing import Growth, reject_growth
-from tir_schedules.attention.dynamic.program import build_growing
+from tir_schedules.attention.dynamic import build_growing
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import template_for
@@ -45,7 +45,7 @@ def grow_caches(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
         k = grown[0]; v = grown[1]; lv = grown[2]
 
     A step of a decoder reads the past once then, and not a second time where that lies outside of
-    the caches (`attention/dynamic/growing.py`). For dynamic sizes, and caches of float32.
+    the caches (`attention/caches.py`). For dynamic sizes, and caches of float32.
 
     The pass; it comes before `lower_regions`, and notes what it builds.
     """

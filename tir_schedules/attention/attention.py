@@ -27,24 +27,8 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.memory import PREFETCH_LLVM_IR
+from tir_schedules.core import emission, loop_nest
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import (
-    for_share,
-    input_parameters,
-    kernel_function,
-    opaque_block,
-    task_loop,
-    tensor_parameter,
-)
-from tir_schedules.core.loop_nest import (
-    Bytes,
-    Loop,
-    LoopNest,
-    Tiling,
-    nested,
-    pieces,
-    product_loops,
-)
 from tir_schedules.core.product_plan import Product, is_integer, zero_point_inputs
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
@@ -66,11 +50,10 @@ from .config import (
     plans_of,
     space,
 )
-from .decode import program as attention_decode
-from .dynamic.program import at_run_time, build_open
-from .problem import AttentionProblem, flat_view
-from .tiled.program import AttentionProgram, Blocks
-from .tiled.rows import row_shares, row_unit, tile_kernel
+from .decode.program import build_decode
+from .dynamic import at_run_time, build_open
+from .problem import AttentionProblem, flat_view, row_shares, row_unit, tile_kernel
+from .tiled.program import AttentionProgram
 
 # The two products of an attention before they are built: their loops, their sizes, their kernels.
 #
@@ -80,7 +63,7 @@ from .tiled.rows import row_shares, row_unit, tile_kernel
 SKINNY = "few queries: K and V are read once, where they are stored, and not packed for tiles"
 
 
-def nests(region: Region, config: AttentionConfig) -> Iterator[LoopNest]:
+def nests(region: Region, config: AttentionConfig) -> Iterator[loop_nest.LoopNest]:
     """The loops of the two products; the softmax is alike in all configurations."""
     problem, kernels = AttentionProblem(region), kernels_of(config)
     key_vectors = math.ceil(problem.n / kernels[0].lanes)
@@ -91,11 +74,11 @@ def nests(region: Region, config: AttentionConfig) -> Iterator[LoopNest]:
         tasks_of_one = sum(group.count for group in shares)
         rows /= tasks_of_one
         if config.key_block:
-            key_blocks = pieces(key_vectors, config.key_block // kernels[0].lanes)
+            key_blocks = loop_nest.pieces(key_vectors, config.key_block // kernels[0].lanes)
     parts = key_blocks * (config.key_shares if config.skinny else 1)
-    query_blocks = pieces(rows, config.query_block) if key_blocks > 1 else 1
+    query_blocks = loop_nest.pieces(rows, config.query_block) if key_blocks > 1 else 1
     query_block = rows / query_blocks
-    bands = pieces(query_block, config.band)
+    bands = loop_nest.pieces(query_block, config.band)
     band = query_block / bands
     tasks = problem.batches * tasks_of_one
     for kernel, n, n_parts, k, k_parts, most in (
@@ -104,23 +87,27 @@ def nests(region: Region, config: AttentionConfig) -> Iterator[LoopNest]:
     ):
         all_vectors, all_steps = math.ceil(n / kernel.lanes), kernel.steps(k)
         vectors, steps = all_vectors / n_parts, all_steps / k_parts
-        tiling = Tiling(min(kernel.mr, band), most, band, steps)
+        tiling = loop_nest.Tiling(min(kernel.mr, band), most, band, steps)
         width = kernel.lanes * vectors
 
-        def touched(rows: float, blocks: float, width: float = width, k: float = steps) -> Bytes:
+        def touched(
+            rows: float, blocks: float, width: float = width, k: float = steps
+        ) -> loop_nest.Bytes:
             return 4 * rows * k, 4 * width * k * blocks, 4 * rows * width
 
         a, b, c = touched(rows, key_blocks)
         loops = [
-            Loop("task", tasks, kind_of(config.parallel), (tasks * a, tasks * b, tasks * c)),
-            Loop("query block", query_blocks, "serial", touched(rows, key_blocks)),
-            Loop("key block", key_blocks, "serial", touched(query_block, key_blocks)),
-            Loop("band", bands, "serial", touched(query_block, 1)),
-            *product_loops((band, vectors, steps), tiling, kernel.lanes),
+            loop_nest.Loop(
+                "task", tasks, kind_of(config.parallel), (tasks * a, tasks * b, tasks * c)
+            ),
+            loop_nest.Loop("query block", query_blocks, "serial", touched(rows, key_blocks)),
+            loop_nest.Loop("key block", key_blocks, "serial", touched(query_block, key_blocks)),
+            loop_nest.Loop("band", bands, "serial", touched(query_block, 1)),
+            *loop_nest.product_loops((band, vectors, steps), tiling, kernel.lanes),
         ]
         operations = problem.batches * problem.m * n * k
         useful = n / (all_vectors * kernel.lanes) * k / (all_steps * kernel.kr)
-        yield LoopNest(nested(loops), operations, useful)
+        yield loop_nest.LoopNest(loop_nest.nested(loops), operations, useful)
 
 
 def estimate(region: Region, config: AttentionConfig, machine: Machine) -> float:
@@ -190,14 +177,14 @@ def _emit(
     share_count = sum(share.count for share in of_rows)
 
     def attend(task: Expr, batch: Expr, following: Expr) -> None:
-        for_share(
+        emission.for_share(
             of_rows,
             I.floormod(task, share_count),
             lambda row, rows: program.emit(batch, row, rows, following),
         )
 
     if config.packs_first:
-        with opaque_block("attention"):
+        with emission.opaque_block("attention"):
             program.make_shelves(sets)
             with _tasks(sets * program.pieces, config, "pack") as task:
                 program.pack_piece(
@@ -223,7 +210,7 @@ def _emit(
 
 def _tasks(count: int, config: AttentionConfig, name: str = "task") -> AbstractContextManager[Expr]:
     """A loop over tasks on the threads of the configuration."""
-    return task_loop(count, config.parallel, name, config.threads)
+    return emission.task_loop(count, config.parallel, name, config.threads)
 
 
 class Attention(Template[AttentionConfig]):
@@ -246,36 +233,23 @@ class Attention(Template[AttentionConfig]):
         if region.is_open:
             return build_open(region, config, isa)
         if config.skinny:
-            return attention_decode.build_decode(region, config, isa)
+            return build_decode(region, config, isa)
         problem = AttentionProblem(region)
         kernels = kernels_of(config)
-        key_vectors = math.ceil(problem.n / isa.f32_lanes)
-        blocks = Blocks(
-            config.band,
-            config.score_vectors,
-            config.product_vectors,
-            min(config.key_block // isa.f32_lanes or key_vectors, key_vectors),
-            config.query_block,
-        )
         of_rows = row_shares(problem.m, config.row_shares, row_unit(kernels))
-        with kernel_function("attention") as builder:
-            parameters = input_parameters(region)
-            c = tensor_parameter("C", region.output)
+        with emission.kernel_function("attention") as builder:
+            parameters = emission.input_parameters(region)
+            c = emission.tensor_parameter("C", region.output)
             first = 3 + len(problem.scores.operands)
             buffers = {
                 name: flat_view(buffer, problem.tensors[name])
                 for name, buffer in zip(("q", "k", "v", "out"), (*parameters[:3], c), strict=True)
             }
-            program = AttentionProgram(
-                problem,
-                isa,
-                kernels,
-                blocks,
-                buffers,
+            epilogues = (
                 Epilogue(problem.scores, parameters[3:first], kernels[0].narrow),
                 Epilogue(problem.product, parameters[first:], kernels[1].narrow),
-                config.prefetch,
             )
+            program = AttentionProgram(problem, config, isa, buffers, *epilogues)
             on_tiles = tile_kernel(kernels)
             if on_tiles is not None:
                 on_tiles.admit()

@@ -27,13 +27,25 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.cost import flops_us
-from tir_schedules.cost.parallel import PackedWork, alone_below, share_packed_work, threads_worth
+from tir_schedules.cost.parallel import (
+    PackedWork,
+    alone_below,
+    halves,
+    share_packed_work,
+    threads_worth,
+)
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import cuts, tile_cycles
 
-from .decode import program as attention_decode
-from .problem import AttentionProblem
-from .tiled.rows import row_shares, row_unit
+from .problem import (
+    AttentionProblem,
+    bits_of_element,
+    columns_are_contiguous,
+    few_queries,
+    row_shares,
+    row_unit,
+    sets_side_by_side,
+)
 
 # Of a vector of scores, beside its products: 12 to 20, measured on Granite Rapids.
 SOFTMAX_CYCLES = 15.0
@@ -41,6 +53,12 @@ SMALL = 4.0  # times of its products that a small attention takes (measured: 12 
 MOST_KEYS = 2048  # of which a band of scores is well kept in cache
 KEY_BLOCK = 960
 QUERY_BLOCK = 64
+# Of few queries, whose k and v are read in place:
+LEAST_KEYS = 64  # of a share
+# Of the time from memory: less is lost where K and V are in cache.
+LEAST_SAVED = 0.1
+ALIKE = 1.05  # times as long is as good on more threads, for K and V may be in L3
+SHARE_BYTES = 256 << 10  # of K and V: less is not worth two more joins
 
 
 class AttentionConfig(Config, frozen=True, kw_only=True):
@@ -111,11 +129,77 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
         candidates(problem, machine),
         key=lambda config: busiest_cycles(problem, config, machine, LEAST_GAIN),
     )
-    if not attention_decode.fits(region):
+    if not reads_in_place(region):
         return best
-    shares = attention_decode.default_shares(region, machine)
+    shares = default_shares(region, machine)
     fields = {"skinny": True, "packs_first": False, **shares}
     return msgspec.structs.replace(best, **fields)
+
+
+def reads_in_place(region: Region) -> bool:
+    """Whether few rows share each K and V, and these can be read where they are stored."""
+    problem = AttentionProblem(region)
+    if "float16" in (*multiplied(problem.scores), *multiplied(problem.product)):
+        return False
+    if few_queries(problem) is None:
+        return False
+    k, v, out = (problem.layouts[name] for name in ("k", "v", "out"))
+    reads_k = columns_are_contiguous(k, problem.d) or k.row == 1
+    columns = columns_are_contiguous(v, problem.e) and columns_are_contiguous(out, problem.e)
+    return reads_k and columns
+
+
+def default_shares(region: Region, machine: Machine) -> dict[str, int]:
+    """Fields of the default configuration: the shares that end first."""
+    problem = AttentionProblem(region)
+    sets, side = problem.batches // problem.group, sets_side_by_side(problem)
+    k, v = (problem.tensors[name].dtype for name in "kv")
+    key_bytes = (problem.d * bits_of_element(k) + problem.e * bits_of_element(v)) // 8
+    read = sets * problem.n * key_bytes
+    if threads_worth(machine, read / machine.memory_rate()) == 1:
+        return {"parallel": False, "key_shares": 1}
+    vectors = math.ceil(problem.n / machine.isa.f32_lanes)
+    rows, partial = sets * problem.group * problem.m, 4 * problem.e
+
+    def most(together: int) -> int:
+        keys = math.ceil(problem.n * together / LEAST_KEYS)
+        return min(vectors, keys, machine.threads) if read >= SHARE_BYTES else 1
+
+    def us(threads: int, together: int, shares: int) -> float:
+        """Microseconds of the busiest thread: its keys, forks, shares of rows that it merges.
+
+        Less for whole keys, which others have to beat.
+        """
+        keys = math.ceil(sets // together * shares / threads) * math.ceil(vectors / shares)
+        keys *= together * machine.isa.f32_lanes
+        each = keys * key_bytes / machine.memory_rate(threads) + machine.fork_us(threads)
+        if shares == 1:
+            return each * (1 - LEAST_SAVED)
+        merged = math.ceil(rows / threads) * shares * partial / machine.foreign_rate
+        return each + merged + 2 * machine.fork_us(threads)
+
+    # The fewer are read together, the more tasks there are.
+    sides = [side]
+    if sets // side * most(side) < machine.threads:
+        sides = [count for count in range(1, side + 1) if side % count == 0]
+    best = [
+        min(
+            (us(n, together, shares), shares, -together, n)
+            for together in sides
+            for shares in range(1, most(together) + 1)
+        )
+        for n in halves(machine.threads)
+    ]
+    enough = ALIKE * min(best)[0]
+    shares, together, threads = next(found[1:] for found in best if found[0] <= enough)
+    if shares == sets == 1:
+        return {"parallel": False, "key_shares": 1}
+    return {
+        "parallel": True,
+        "threads": 0 if threads == machine.threads else threads,
+        "key_shares": shares,
+        "key_sets": 0 if -together == side else -together,
+    }
 
 
 def _open_config(region: Region, machine: Machine) -> AttentionConfig:
@@ -356,7 +440,7 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
     limits = dict.fromkeys(("band", "query_block", "row_shares", "key_shares"))
     check_numbers(region, config, limits)
     check_numbers_or_all(region, config, "threads", "key_sets")
-    if config.skinny and not attention_decode.fits(region):
+    if config.skinny and not reads_in_place(region):
         raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
     if config.key_block and not _may_run_on(problem):
         raise ConfigError("key_block: probabilities that are rounded to integers need all keys")

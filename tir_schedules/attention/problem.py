@@ -12,8 +12,9 @@ neither k nor v moves (grouped queries) share one packed k and v.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,15 +23,22 @@ from numpy.lib.stride_tricks import as_strided
 from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
+from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, materialise
 from microkernels.vector.memory import prefetch
 from tir_schedules.core.attributes import CAUSAL, Numbers
-from tir_schedules.core.emission import ceil_div, opaque_block
+from tir_schedules.core.blocking import Group, balanced, shares
+from tir_schedules.core.emission import ceil_div, for_groups, opaque_block
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import unflatten
+from tir_schedules.product.tile_loops import TileTask
 
 OPERANDS = ("q", "k", "v", "out")
+MOST_QUERIES = 4  # more are worth packing K and V
+MOST_ROWS = 32  # that share a K and a V, without packing it
+SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class AttentionProblem:
     m, n, d, e : int
         Queries, keys, columns of q and k, columns of v.
     batches, group : int
-        Independent attentions, and how many consecutive ones share k and v.
+        Independent attentions, and how many consecutive ones share k and v, of a static number.
     causal : int or None
         Key j is visible to query i if j <= i + causal; may be symbolic.
     seen : Expr or None
@@ -80,11 +88,11 @@ class AttentionProblem:
             for name in OPERANDS
         }
         self.group = 1
-        for number in reversed(range(len(self.factors))):
-            moving = (self.layouts[name].batch[number] for name in "kv")
-            if self.factors[number] > 1 and any(moving):
+        for number, size in reversed(list(enumerate(self.factors))):
+            moving = any(self.layouts[name].batch[number] for name in "kv")
+            if isinstance(size, SymbolicSize) or (size > 1 and moving):
                 break
-            self.group *= self.factors[number]
+            self.group *= size
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -148,6 +156,45 @@ class AttentionProblem:
         item = flat.itemsize
         strides = [item * s for s in (*layout.batch, layout.row, layout.column)]
         return as_strided(flat, (*self.factors, rows, columns), strides)
+
+
+def sets_side_by_side(problem: AttentionProblem) -> int:
+    """Consecutive sets whose rows of K, and of V, lie next to each other; 1: they do not."""
+    innermost = [
+        number
+        for number, extent in enumerate(problem.factors)
+        if extent > 1 and (problem.layouts["k"].batch[number] or problem.layouts["v"].batch[number])
+    ]
+    if not innermost or not columns_are_contiguous(problem.layouts["k"], problem.d):
+        return 1
+    count = problem.factors[innermost[-1]]
+    for name, width in (("k", problem.d), ("v", problem.e)):
+        layout = problem.layouts[name]
+        if not 0 < layout.batch[innermost[-1]] * count <= layout.row + width:
+            return 1
+    stored = problem.tensors["k"], problem.tensors["v"]
+    bits = sum(bits_of_element(tensor.dtype) for tensor in stored) // 2
+    read = count * problem.n * (problem.d + problem.e) * bits // 8
+    return count if read > SIDE_BYTES else 1
+
+
+def bits_of_element(dtype: str) -> int:
+    """Bits of an element of q, k or v."""
+    return {"float32": 32, "bfloat16": 16}.get(dtype, 8)
+
+
+def few_queries(problem: AttentionProblem) -> AttentionProblem | None:
+    """The attention where its queries are few: one, if their number is dynamic.
+
+    None if they are not, or too many rows share k and v, or there are as many keys as queries: a
+    single query has a single key then.
+    """
+    dynamic = isinstance(problem.m, SymbolicSize)
+    if dynamic and problem.m == problem.n:
+        return None
+    few = copy.copy(problem)
+    few.m = 1 if dynamic else problem.m
+    return few if few.m <= MOST_QUERIES and few.m * few.group <= MOST_ROWS else None
 
 
 def flat_view(buffer: Expr, tensor: Tensor) -> Expr:
@@ -226,3 +273,78 @@ class NextRows:
         step = _LINE // int(DataType(problem.tensors[name].dtype).itemsize)
         for column in range(0, columns, step):
             prefetch(self.buffers[name][problem.element(name, base, row, column)])
+
+
+# How queries are divided, so that AMX tiles are configured once for each height.
+#
+# Vector kernels have register tiles of any height, so rows are divided into equal pieces. AMX tiles
+# are configured for full blocks, then for the tail, so all full blocks come first.
+
+
+def tile_kernel(kernels: Sequence[Microkernel]) -> Microkernel | None:
+    """The kernel that says how tiles are configured; None if all are vector kernels."""
+    return next((kernel for kernel in kernels if kernel.by_tiles), None)
+
+
+def row_unit(kernels: Sequence[Microkernel]) -> int:
+    """Rows of which every piece but the tail is a multiple."""
+    kernel = tile_kernel(kernels)
+    return 1 if kernel is None else kernel.mr
+
+
+def cut(rows: int, most: int, unit: int) -> tuple[Group, ...]:
+    """Cuts rows into pieces of at most `most`: whole units in all of them but the last.
+
+    >>> cut(70, 64, 32)
+    (Group(start=0, count=1, size=64), Group(start=64, count=1, size=6))
+    """
+    whole, tail = divmod(rows, unit)
+    groups = balanced(whole, max(1, most // unit)) if whole else ()
+    pieces = [Group(group.start * unit, group.count, group.size * unit) for group in groups]
+    if tail:
+        pieces.append(Group(rows - tail, 1, tail))
+    return tuple(pieces)
+
+
+def blocks_of(kernel: Microkernel, rows: int) -> tuple[Group, ...]:
+    """The register tiles of a band."""
+    return cut(rows, kernel.mr, row_unit([kernel]))
+
+
+def row_shares(rows: int, parts: int, unit: int) -> tuple[Group, ...]:
+    """Cuts rows into at most `parts` shares for tasks; the last one may be smaller."""
+    parts = min(parts, rows)
+    if unit == 1:
+        return shares(rows, parts)
+    size = math.ceil(rows / unit / parts) * unit
+    count, rest = divmod(rows, size)
+    groups = [Group(0, count, size)] if count else []
+    if rest:
+        groups.append(Group(count * size, 1, rest))
+    return tuple(groups)
+
+
+class TileRows:
+    """Runs bands of rows on tiles that are configured for them.
+
+    Parameters
+    ----------
+    kernels : sequence of Microkernel
+        Of both products.
+    """
+
+    def __init__(self, kernels: Sequence[Microkernel]) -> None:
+        self.kernel = tile_kernel(kernels)
+        self.unit = row_unit(kernels)
+        self._task = TileTask()
+
+    def each(self, rows: int, most: int, body: Callable[[Expr | int, int], None]) -> None:
+        """Runs `body(start, size)` for every piece, each on tiles of its own height."""
+        for group in cut(rows, most, self.unit):
+            if self.kernel is not None:
+                self._task.configure(self.kernel, min(group.size, self.unit))
+            for_groups([group], body)
+
+    def release(self) -> None:
+        """Emits the end of the task's tiles."""
+        self._task.release()

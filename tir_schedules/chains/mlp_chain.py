@@ -40,13 +40,7 @@ from tir_schedules.core.template import Template, register_template, template_fo
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.product.dynamic_rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
-from tir_schedules.product.tile_config import (
-    MatmulConfig,
-    plan_of,
-    product_kernels,
-    product_types,
-    register_tiles,
-)
+from tir_schedules.product.tile_config import MatmulConfig, plan_of, product_kernels, product_types, register_tiles
 from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .chain_loops import ChainLoops

@@ -12,8 +12,7 @@ from microkernels.machines.machine import Machine
 from tests.tir_schedules.attention_regions import case, of_kind
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.decode.plan import DecodePlan
-from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.attention.tiled.rows import row_shares, row_unit
+from tir_schedules.attention.problem import AttentionProblem, row_shares, row_unit
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import flops_us
@@ -111,7 +110,7 @@ def test_threads_share_all_keys_of_a_cache(layout: str, sets: int, keys: int) ->
         machine = machine_with(threads)
         config = template_for("attention").default_config(region, machine)
         assert isinstance(config, AttentionConfig) and config.skinny
-        plan = DecodePlan(problem, machine.isa, config)
+        plan = DecodePlan(problem, machine.isa, config, {})
         assert plan.tasks * plan.side == sets
         assert plan.shares * plan.per_share >= plan.vectors > (plan.shares - 1) * plan.per_share
         if threads == 1 or threads > 56:

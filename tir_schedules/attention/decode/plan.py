@@ -8,68 +8,23 @@ read in order. The keys of a task may be divided into shares for several threads
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, bind, lanes_of, like
+from microkernels.vector.expressions import Expr, bind, lanes_of, like, materialise
 from microkernels.vector.ieee import LOWEST
 from microkernels.vector.vector_math import LOG2_E, exp2
-from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
-from tir_schedules.core.emission import task_loop
-from tir_schedules.core.extents import as_expr
+from tir_schedules.attention.caches import GrowingCache
+from tir_schedules.attention.config import LEAST_KEYS, AttentionConfig
+from tir_schedules.attention.problem import AttentionProblem, sets_side_by_side
+from tir_schedules.core.emission import ceil_div, opaque_block
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.product.zero_points import ZeroPoints, correction
-
-SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
-
-
-def sets_side_by_side(problem: AttentionProblem) -> int:
-    """Consecutive sets whose rows of K, and of V, lie next to each other; 1: they do not."""
-    innermost = [
-        number
-        for number, extent in enumerate(problem.factors)
-        if extent > 1 and (problem.layouts["k"].batch[number] or problem.layouts["v"].batch[number])
-    ]
-    if not innermost or not columns_are_contiguous(problem.layouts["k"], problem.d):
-        return 1
-    count = problem.factors[innermost[-1]]
-    for name, width in (("k", problem.d), ("v", problem.e)):
-        layout = problem.layouts[name]
-        if not 0 < layout.batch[innermost[-1]] * count <= layout.row + width:
-            return 1
-    stored = problem.tensors["k"], problem.tensors["v"]
-    bits = sum(bits_of_element(tensor.dtype) for tensor in stored) // 2
-    read = count * problem.n * (problem.d + problem.e) * bits // 8
-    return count if read > SIDE_BYTES else 1
-
-
-def bits_of_element(dtype: str) -> int:
-    """Bits of an element of q, k or v."""
-    return {"float32": 32, "bfloat16": 16}.get(dtype, 8)
-
-
-class DecodeConfig(Protocol):
-    """The numbers that say how few queries are divided."""
-
-    @property
-    def parallel(self) -> bool:
-        """Whether tasks run on several threads."""
-
-    @property
-    def threads(self) -> int:
-        """On how many; 0: on all."""
-
-    @property
-    def key_shares(self) -> int:
-        """Tasks that the keys of one K are cut into."""
-
-    @property
-    def key_sets(self) -> int:
-        """Sets that lie side by side of which a task takes so many at most; 0: all."""
 
 
 class DecodePlan:
@@ -81,51 +36,92 @@ class DecodePlan:
     Parameters
     ----------
     problem : AttentionProblem
-        Extents and layouts.
+        Extents and layouts; of dynamic sizes, as of `few_queries`.
     isa : Isa
         What the target has.
-    config : DecodeConfig
+    config : AttentionConfig
         Threads, and most shares of the keys.
+    buffers : mapping
+        "q", "k", "v", "out": flat views of the parameters.
+    caches : mapping
+        "k" and "v", if they grow and their past is read while it is copied.
+    shares : int
+        Shares of the keys, if sizes are dynamic.
 
     Attributes
     ----------
-    n, vectors : int or Expr
-        Keys that any query sees, and vectors of them.
+    n, vectors, whole : int or Expr
+        Keys that any query sees, vectors of them, and whole vectors.
     rows : int
         Queries of one set.
-    pitch, per_share : int or Expr
-        Elements from one row of scores to the next; vectors of keys of a share.
+    pitch, room : int or Expr
+        Elements from one row of scores to the next, and as they are allocated.
+    per_share : int or Expr
+        Vectors of keys of a share. Of dynamic sizes the first shares have `LEAST_KEYS` or more, so
+        that the last ones may have none.
     """
 
     n: int | Expr
     vectors: int | Expr
-    pitch: int | Expr
+    whole: int | Expr
+    left: int | Expr
     per_share: int | Expr
+    pitch: int | Expr
+    room: int | Expr
     sets: int | Expr
+    tasks: int | Expr
 
-    def __init__(self, problem: AttentionProblem, isa: Isa, config: DecodeConfig) -> None:
+    def __init__(
+        self,
+        problem: AttentionProblem,
+        isa: Isa,
+        config: AttentionConfig,
+        buffers: Mapping[str, Expr],
+        caches: Mapping[str, GrowingCache] | None = None,
+        shares: int = 1,
+    ) -> None:
+        self.buffers, self.caches = buffers, caches or {}
         self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
-        self.parallel, self.threads = config.parallel, config.threads
-        self.rows = problem.group * problem.m
+        self.dynamic = problem.region.is_open
+        self.rows, self.side = problem.group * problem.m, 1
+        if self.dynamic:
+            self._read_sizes(shares)
+            return
         hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
         self.n = min(problem.n, max(1, hidden_from))
         vectors = self.vectors = math.ceil(self.n / self.lanes)
-        # An odd number of lines, so that the rows do not share a few sets of a cache.
-        self.pitch = (vectors | 1) * self.lanes
+        self.whole, self.left = divmod(self.n, self.lanes)
+        self.pitch = self.room = _odd(vectors) * self.lanes
         per_share = self.per_share = math.ceil(vectors / max(1, min(config.key_shares, vectors)))
         self.shares = math.ceil(vectors / per_share)
         # On all threads, sets that are read together leave too few tasks without shares.
-        side = sets_side_by_side(problem) if self.shares > 1 or not self.parallel else 1
+        side = sets_side_by_side(problem) if self.shares > 1 or not config.parallel else 1
         most = config.key_sets or side
         self.side = next(count for count in range(min(most, side), 0, -1) if side % count == 0)
         self.sets = problem.batches // problem.group
         self.tasks = self.sets // self.side
 
-    # --- loops -----------------------------------------------------------------------------------
+    def _read_sizes(self, shares: int) -> None:
+        """Emits the sizes, where they are known at run time only."""
+        problem, lanes = self.problem, self.lanes
+        self.shares = shares
+        self.sets = self.tasks = I.floordiv(as_expr(allocated(problem.batches)), problem.group)
+        n = problem.keys
+        if problem.causal is not None:
+            seen = as_expr(extent(problem.m + problem.causal))
+            n = tirx.Min(n, tirx.Max(seen, tirx.const(1, "int32")))
+        self.n = materialise(n)
+        self.per_share = self.vectors = materialise(ceil_div(self.n, lanes))
+        if shares > 1:
+            least = tirx.const(max(1, LEAST_KEYS // lanes), "int32")
+            self.per_share = materialise(tirx.Max(least, ceil_div(self.vectors, shares)))
+        self.left = materialise(I.floormod(self.n, lanes))
+        self.whole = materialise(I.floordiv(self.n, lanes))
+        self.pitch = materialise(_odd(self.vectors) * lanes)
+        self.most = ceil_div(allocated(problem.n), lanes)
+        self.room = _odd(self.most) * lanes
 
-    def task_loop(self, tasks: int | Expr, name: str) -> AbstractContextManager[Expr]:
-        """A loop over tasks on the threads."""
-        return task_loop(tasks, self.parallel, name, self.threads)
+    # --- loops -----------------------------------------------------------------------------------
 
     def for_sets(self, task: Expr, body: Callable[[Expr, Expr], None]) -> None:
         """Runs `body(set, slot)` for the sets of a task."""
@@ -138,47 +134,75 @@ class DecodePlan:
 
     def share(self, share: Expr) -> tuple[Expr, Expr | int]:
         """First vector of keys of a share, and how many of its vectors are whole."""
-        assert isinstance(self.n, int)
-        whole = self.n // self.lanes
         if self.shares == 1:
-            return share, whole
+            return share, self.whole
         start = bind(share * self.per_share)
-        return start, bind(tirx.Min(as_expr(self.per_share), whole - start))
+        count = tirx.Min(as_expr(self.per_share), self.whole - start)
+        if not self.dynamic:
+            return start, bind(count)
+        return start, materialise(tirx.Max(count, tirx.const(0, "int32")))
 
-    def keys_of(self, share: Expr) -> int | Expr:
-        """How many keys a share has, if it has all of them."""
-        assert self.shares == 1
-        return self.n
+    def _has_last(self, share: Expr) -> Expr | bool:
+        """Whether a share has the vector that is not whole, if there is one."""
+        if isinstance(self.left, int):
+            return self.left > 0 and (self.shares == 1 or share == self.shares - 1)
+        some = self.left > 0
+        if self.shares == 1:
+            return some
+        return tirx.And(some, I.floordiv(self.whole, self.per_share) == share)
 
-    def for_vectors(self, share: Expr, body: Callable[[Expr, Any], None]) -> None:
+    def keys_of(self, share: Expr) -> Expr:
+        """How many keys a share has, of a dynamic number."""
+        if self.shares == 1:
+            return as_expr(self.n)
+        whole, last = self.share(share)[1] * self.lanes, self._has_last(share)
+        assert not isinstance(last, bool)
+        return materialise(as_expr(whole) + tirx.Select(last, self.left, 0))
+
+    def for_vectors(
+        self, share: Expr, body: Callable[[Expr, Any], None], first: Expr | None = None
+    ) -> None:
         """Runs `body(vector, keys in it)` for the vectors of keys of a share.
 
-        How many keys are in it is a number, where that of all keys is known.
+        Where there is one share, it may be those from `first` on. How many keys are in a vector is
+        a number, unless that of all keys is dynamic.
         """
-        assert isinstance(self.n, int)
         start, count = self.share(share)
+        if first is not None:
+            start, count = first, count - first
+
+        def scope() -> AbstractContextManager[None]:
+            return opaque_block("keys") if self.dynamic else nullcontext()
+
         if not (isinstance(count, int) and count == 0):
-            with I.serial(count) as vector:
+            with I.serial(count) as vector, scope():
                 body(start + vector, self.lanes)
-        cut = self.n % self.lanes
-        if cut and self.shares == 1:
-            body(tirx.const(self.n // self.lanes, "int32"), cut)
-        elif cut:
-            with I.If(share == self.shares - 1), I.Then():
-                body(tirx.const(self.n // self.lanes, "int32"), cut)
+        has_last = self._has_last(share) if self.lanes > 1 else False
+        if isinstance(has_last, bool):
+            if has_last:
+                body(as_expr(self.whole), self.left)
+            return
+        with I.If(has_last), I.Then(), scope():
+            body(as_expr(self.whole), self.left)
+
+    def place(self, name: str, number: Expr, vector: Expr) -> tuple[Expr, Expr]:
+        """Where a vector of keys of "k" or "v" is stored: buffer, first element."""
+        cache, problem = self.caches.get(name), self.problem
+        if cache is not None and cache.reading is not None:
+            return cache.past, cache.past_at(cache.reading, vector * self.lanes)
+        stride = self.lanes * problem.layouts[name].row
+        return self.buffers[name], problem.base(name, number * problem.group) + vector * stride
 
     # --- what is kept ----------------------------------------------------------------------------
 
     def row_pitch(self, group: int) -> tuple[int | Expr, int | Expr]:
         """Elements from one row of probabilities to the next, in whole groups; and to allocate."""
-        assert isinstance(self.per_share, int)
-        pitch = (math.ceil(self.per_share * self.lanes / group) | 1) * group
-        return pitch, pitch
-
-    @property
-    def room(self) -> int | Expr:
-        """`pitch`, as it is allocated."""
-        return self.pitch
+        if isinstance(self.per_share, int):
+            pitch = _odd(math.ceil(self.per_share * self.lanes / group)) * group
+            return pitch, pitch
+        most = tirx.Max(self.most * self.lanes, LEAST_KEYS)
+        pitch = materialise(_odd(ceil_div(self.per_share * self.lanes, group)) * group)
+        return pitch, _odd(ceil_div(most, group)) * group
 
     def allocate(self, partial: int, acc_dtype: str) -> int | Expr:
         """The buffers; `partial` elements for the products of a set and a share."""
@@ -220,6 +244,14 @@ class DecodePlan:
     def power(self, x: Expr) -> Expr:
         """e^x for x <= 0."""
         return exp2(x * like(LOG2_E, x), self.isa)
+
+
+def _odd(count: Any) -> Any:
+    """The next odd number from a number on.
+
+    An odd number of lines, so that rows do not share a few sets of a cache.
+    """
+    return count | 1 if isinstance(count, int) else I.floordiv(count, 2) * 2 + 1
 
 
 def corrected(

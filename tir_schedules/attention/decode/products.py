@@ -18,6 +18,8 @@ from tir_schedules.product.zero_points import ZeroPoints
 
 from .plan import DecodePlan, corrected
 
+_CHUNK = 32  # keys of a cache whose values are multiplied at once
+
 
 class DecodeProducts:
     """The phases that read V and store the result.
@@ -26,16 +28,12 @@ class DecodeProducts:
     ----------
     plan : DecodePlan
         Tasks and buffers.
-    v, out : buffer
-        The stored tensors, flat.
     rounding, epilogue : Epilogue
         Of the softmax and of the product.
     """
 
-    def __init__(
-        self, plan: DecodePlan, v: Expr, out: Expr, rounding: Epilogue, epilogue: Epilogue
-    ) -> None:
-        self.plan, self.problem, self.v, self.out = plan, plan.problem, v, out
+    def __init__(self, plan: DecodePlan, rounding: Epilogue, epilogue: Epilogue) -> None:
+        self.plan, self.problem, self.out = plan, plan.problem, plan.buffers["out"]
         self.rounding, self.epilogue = rounding, epilogue
         part, dtype = self.problem.product, self.problem.tensors["v"].dtype
         self.p_dtype = self.problem.softmax.output.dtype
@@ -66,8 +64,7 @@ class DecodeProducts:
             self.p = I.sblock_alloc_buffer((size,), operands.row_element, align=64)
             plan.for_sets(task, lambda number, slot: self._probabilities(number, slot, share))
         plan.for_sets(
-            task,
-            lambda _number, slot: self.sums.clear(plan.partial, slot * plan.shares + share),
+            task, lambda _number, slot: self.sums.clear(plan.partial, slot * plan.shares + share)
         )
         start, count = plan.share(share)
         if plan.side > 1:
@@ -105,8 +102,22 @@ class DecodeProducts:
         plan.for_sets(task, both)
 
     def _add_all(self, number: Expr, slot: Expr, share: Expr, start: Expr) -> None:
-        """Adds the products with the keys of a share, whose number is known at run time only."""
-        kr, n = self.operands.kr, as_expr(self.plan.keys_of(share))
+        """Adds the products with the keys of a share, whose number is known at run time only.
+
+        Those with the past of a cache are computed of what has just been copied.
+        """
+        plan, kr, vectors = self.plan, self.operands.kr, _CHUNK // self.plan.lanes
+        if "v" in plan.caches:
+            whole = plan.caches["v"].read_past(
+                self.problem.base("v", number * self.problem.group),
+                as_expr(plan.n),
+                _CHUNK,
+                lambda chunk: self._add(number, slot, share, start, chunk * vectors, _CHUNK, 0),
+            )
+            rest_of_keys = materialise(plan.n - whole * _CHUNK)
+            self._add(number, slot, share, start, whole * vectors, rest_of_keys, 0)
+            return
+        n = plan.keys_of(share)
         whole = materialise(I.floordiv(n, kr))
         self._add(number, slot, share, start, start, whole, 0)
         if kr > 1:
@@ -139,7 +150,7 @@ class DecodeProducts:
         """
         plan, operands, layout = self.plan, self.operands, self.problem.layouts["v"]
         kr, lanes = operands.kr, plan.lanes
-        v, first = self._place(number, vector)
+        v, first = plan.place("v", number, vector)
         base = bind(first)
 
         def row(r: Expr | int, step: Expr | int) -> Expr:
@@ -160,11 +171,6 @@ class DecodeProducts:
                 v, base + (key + before * kr) * layout.row + column, exist, operands.group
             ),
         )
-
-    def _place(self, number: Expr, vector: Expr) -> tuple[Expr, Expr]:
-        """Where a vector of keys is stored: buffer, first element."""
-        stride = self.plan.lanes * self.problem.layouts["v"].row
-        return self.v, self.problem.base("v", number * self.problem.group) + vector * stride
 
     def _probabilities(self, number: Expr, slot: Expr, share: Expr) -> None:
         """What a share multiplies with V, zeros behind it, and the sums of its integers."""

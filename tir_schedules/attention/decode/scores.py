@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -12,7 +13,7 @@ from microkernels.vector.expressions import Expr, bind, constant, like, material
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import columns_are_contiguous
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.loop_nest import LaneTotals, add, reduce_lanes
 from tir_schedules.core.size import may_be_negative
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
@@ -21,7 +22,15 @@ from tir_schedules.product.zero_points import ZeroPoints
 
 from .plan import DecodePlan, corrected
 
+_Keys = Sequence["int | Expr"]
 _BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other
+
+
+class Slot(NamedTuple):
+    """A set, and where it leaves its results."""
+
+    number: Expr
+    slot: Expr
 
 
 class DecodeScores:
@@ -31,14 +40,13 @@ class DecodeScores:
     ----------
     plan : DecodePlan
         Tasks and buffers.
-    q, k : buffer
-        The stored tensors, flat.
     epilogue : Epilogue
         Of the scores.
     """
 
-    def __init__(self, plan: DecodePlan, q: Expr, k: Expr, epilogue: Epilogue) -> None:
-        self.plan, self.problem, self.q, self.k = plan, plan.problem, q, k
+    def __init__(self, plan: DecodePlan, epilogue: Epilogue) -> None:
+        self.plan, self.problem = plan, plan.problem
+        self.q, self.k = (plan.buffers[name] for name in "qk")
         self.epilogue = epilogue
         part = self.problem.scores
         types = (self.problem.tensors[name].dtype for name in "qk")
@@ -74,18 +82,27 @@ class DecodeScores:
         plan.for_sets(task, lambda number, slot: self._exponentials(number, slot, share))
 
     def _read_keys(self, task: Expr, share: Expr) -> None:
-        """The scores of keys, each with its elements next to each other."""
-        self.plan.for_vectors(
-            share,
-            lambda vector, valid: self.plan.for_sets(
-                task, lambda number, slot: self._by_dots(number, slot, vector, valid)
-            ),
-        )
+        """The scores of keys, each with its elements next to each other.
 
-    def _place(self, number: Expr, vector: Expr) -> tuple[Expr, Expr]:
-        """Where a vector of keys is stored: buffer, first element."""
-        stride = self.plan.lanes * self.problem.layouts["k"].row
-        return self.k, self.problem.base("k", number * self.problem.group) + vector * stride
+        Those of the past of a cache are computed of what has just been copied.
+        """
+        plan, first, zero = self.plan, None, tirx.const(0, "int32")
+        if "k" in plan.caches:
+            first = plan.caches["k"].read_past(
+                self.problem.base("k", task * self.problem.group),
+                as_expr(plan.n),
+                plan.lanes,
+                lambda vector: self._multiply(
+                    Slot(task, zero), vector, plan.lanes, range(plan.lanes)
+                ),
+            )
+        plan.for_vectors(
+            share,
+            lambda vector, valid: plan.for_sets(
+                task, lambda number, slot: self._by_dots(Slot(number, slot), vector, valid)
+            ),
+            first,
+        )
 
     def _local(self, number: Expr, row: Expr | int) -> Expr:
         """Number of a row among those of the task; the row of ones has none."""
@@ -124,39 +141,32 @@ class DecodeScores:
                 one = tirx.Select(i < problem.d, tirx.const(1, element), tirx.const(0, element))
                 I.buffer_store(self.rows, one, [goal + i])
 
-    def _by_dots(self, number: Expr, slot: Expr, vector: Expr, valid: int | Expr) -> None:
+    def _by_dots(self, at: Slot, vector: Expr, valid: int | Expr) -> None:
         """A vector of keys, each with its elements next to each other.
 
         Where it is not known how many, there is code for one and for any number: it multiplies all
         lanes, those behind the last key by that key.
         """
         if isinstance(valid, int):
-            self._multiply(number, slot, vector, valid, range(valid))
+            self._multiply(at, vector, valid, range(valid))
             return
         lanes, last = self.plan.lanes, bind(valid - 1)
         with I.If(last < 1):
             with I.Then(), opaque_block("key"):
-                self._multiply(number, slot, vector, valid, range(1))
+                self._multiply(at, vector, valid, range(1))
             with I.Else(), opaque_block("keys"):
                 keys = [tirx.Min(tirx.const(key, "int32"), last) for key in range(lanes)]
-                self._multiply(number, slot, vector, valid, keys)
+                self._multiply(at, vector, valid, keys)
 
-    def _multiply(
-        self,
-        number: Expr,
-        slot: Expr,
-        vector: Expr,
-        valid: int | Expr,
-        keys: Sequence[int | Expr],
-    ) -> None:
+    def _multiply(self, at: Slot, vector: Expr, valid: int | Expr, keys: _Keys) -> None:
         """Some keys of a vector, by their numbers in it."""
         problem, operands = self.problem, self.operands
         stride, group = problem.layouts["k"].row, operands.group
-        k, first = self._place(number, vector)
+        k, first = self.plan.place("k", at.number, vector)
         base = bind(first)
 
         def product(r: Expr | int) -> Expr:
-            row = bind(self._row(number, r))
+            row = bind(self._row(at.number, r))
             return dots(
                 operands,
                 problem.d,
@@ -169,7 +179,7 @@ class DecodeScores:
 
         of_ones = materialise(product(self.plan.rows)) if self.points.needs_column_sums else None
         with I.serial(self.plan.rows) as r:
-            self._finish(number, slot, r, product(r), of_ones, vector, valid)
+            self._finish(at, r, product(r), of_ones, vector, valid)
 
     def _by_columns(self, number: Expr, slot: Expr, share: Expr) -> None:
         """Keys next to each other: blocks of them are columns of a product."""
@@ -202,7 +212,7 @@ class DecodeScores:
                 valid = min(lanes, keys - j * lanes)
                 with I.serial(self.plan.rows) as r:
                     product = sums.vector(buffer, zero, r, j)
-                    self._finish(number, slot, r, product, of_ones, vector + j, valid)
+                    self._finish(Slot(number, slot), r, product, of_ones, vector + j, valid)
 
         start, count = self.plan.share(share)
         if not isinstance(count, int) or not isinstance(self.plan.n, int):
@@ -217,21 +227,14 @@ class DecodeScores:
             block(start + blocks * widest, math.ceil(tail / lanes), tail)
 
     def _finish(
-        self,
-        number: Expr,
-        slot: Expr,
-        r: Expr,
-        value: Expr,
-        of_ones: Expr | None,
-        vector: Expr,
-        valid: int | Expr,
+        self, at: Slot, r: Expr, value: Expr, of_ones: Expr | None, vector: Expr, valid: int | Expr
     ) -> None:
         """One vector of scores from its products: epilogue, masks, largest."""
         problem, lanes = self.problem, self.plan.lanes
-        row_sum = self.sums[self._local(number, r)] if self.points.needs_row_sums else None
+        row_sum = self.sums[self._local(at.number, r)] if self.points.needs_row_sums else None
         value = corrected(value, self.points, problem.d, of_ones, row_sum)
         columns = Columns(vector * lanes, lanes, valid)
-        score = self.epilogue(value, number * self.plan.rows + r, columns)
+        score = self.epilogue(value, at.number * self.plan.rows + r, columns)
         hidden = like(-math.inf, score)
         if problem.causal is not None and (problem.m > 1 or may_be_negative(problem.causal)):
             last = splat(I.floormod(r, problem.m) + extent(problem.causal), lanes)
@@ -240,8 +243,8 @@ class DecodeScores:
         if columns.mask is not None:
             score = tirx.Select(columns.mask, score, hidden)
         score = materialise(score)
-        I.buffer_store(self.plan.scores, score, [ramp(self.plan.score(slot, r, vector), lanes)])
-        place = ramp(self._local(number, r) * lanes, lanes)
+        I.buffer_store(self.plan.scores, score, [ramp(self.plan.score(at.slot, r, vector), lanes)])
+        place = ramp(self._local(at.number, r) * lanes, lanes)
         I.buffer_store(self.largest, tirx.Max(self.largest[place], score), [place])
 
     def _exponentials(self, number: Expr, slot: Expr, share: Expr) -> None:

@@ -26,7 +26,14 @@ from tvm import DataType, tirx
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind, constant, splat
-from tir_schedules.attention.problem import AttentionProblem, NextRows
+from tir_schedules.attention.config import AttentionConfig, kernels_of
+from tir_schedules.attention.problem import (
+    AttentionProblem,
+    NextRows,
+    TileRows,
+    columns_are_contiguous,
+    row_unit,
+)
 from tir_schedules.core.blocking import Group, Panels, balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import is_integer
@@ -41,84 +48,108 @@ from tir_schedules.product.packed_operand import (
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
-from .rows import Matrix, TileRows, row_unit
-from .score_tiles import KeyBlock, ScoreTiles
-from .scores import FusedScores, can_fuse
-from .softmax import Band, Quantization, Running, SoftmaxRows
+from .scores import FusedScores, KeyBlock, ScoreTiles, can_fuse
+from .softmax import Band, Matrix, Quantization, Running, SoftmaxRows
 
 _MASKED = -math.inf
 _LINE = 64  # bytes of a cache line
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """How the program is cut.
+@dataclass
+class BandProgram:
+    """What the programs of static and of dynamic sizes have in common.
 
     Attributes
     ----------
-    band : int
-        Queries whose scores are in cache together.
-    score_vectors, product_vectors : int
-        Most vectors of a register tile of each product.
-    keys : int
-        Vectors of keys of a block; all of them if the softmax does not run on.
-    queries : int
-        Queries of a block; used if the softmax runs on.
-    """
-
-    band: int
-    score_vectors: int
-    product_vectors: int
-    keys: int
-    queries: int
-
-
-class AttentionProgram:
-    """Emits the program of one task.
-
-    Parameters
-    ----------
     problem : AttentionProblem
         Extents and layouts.
+    config : AttentionConfig
+        Kernels, widths of panels, sizes of bands and blocks, and threads.
     isa : Isa
         What the target has.
-    kernels : tuple of Microkernel
-        Of the scores and of the product.
-    blocks : Blocks
-        Sizes.
     buffers : dict
         "q", "k", "v", "out": flat views of the parameters.
     scores_epilogue, product_epilogue : Epilogue
         With the operands' parameters.
-    prefetches : bool
-        Whether the operands of the next task are fetched into L2 meanwhile.
+    q_base : Expr
+        Where the queries of an attention begin.
     """
 
-    def __init__(
-        self,
-        problem: AttentionProblem,
-        isa: Isa,
-        kernels: tuple[Microkernel, Microkernel],
-        blocks: Blocks,
-        buffers: dict[str, Expr],
-        scores_epilogue: Epilogue,
-        product_epilogue: Epilogue,
-        prefetches: bool = False,
-    ) -> None:
-        self.problem, self.isa, self.blocks, self.buffers = problem, isa, blocks, buffers
-        self.scores_kernel, self.product_kernel = kernels
-        self.scores_epilogue, self.product_epilogue = scores_epilogue, product_epilogue
-        self.prefetches, self.next_rows = prefetches, NextRows(problem, buffers)
-        self.shelves: dict[str, Expr] = {}
-        self.lanes, self.unit = isa.f32_lanes, row_unit(kernels)
-        self.key_vectors = math.ceil(problem.n / self.lanes)
+    problem: AttentionProblem
+    config: AttentionConfig
+    isa: Isa
+    buffers: dict[str, Expr]
+    scores_epilogue: Epilogue
+    product_epilogue: Epilogue
+
+    def __post_init__(self) -> None:
+        problem, self.q_base = self.problem, tirx.const(0, "int32")
+        self.scores_kernel, self.product_kernel = self.kernels = kernels_of(self.config)
+        self.next_rows = NextRows(problem, self.buffers)
+        self.lanes = self.isa.f32_lanes
         self.out_vectors = math.ceil(problem.e / self.lanes)
-        self.runs_on = blocks.keys < self.key_vectors
         self.quantization = Quantization.of(problem.softmax, self.product_kernel)
-        form = can_fuse(problem.scores, self.lanes)
-        self.fused = None
-        if form is not None:
-            self.fused = FusedScores(form, scores_epilogue, problem.n, self.lanes)
+        self.scores_points, self.product_points = (
+            ZeroPoints.of(part, kernel) if is_integer(part) else ZeroPoints(0, 0, False, False)
+            for part, kernel in zip((problem.scores, problem.product), self.kernels, strict=True)
+        )
+
+    def fused_scores(self, n: int | Expr, room: int | Expr) -> FusedScores | None:
+        """The epilogue of the scores of so many keys, if the register tiles take it."""
+        form = can_fuse(self.problem.scores, self.lanes)
+        if form is None:
+            return None
+        return FusedScores(form, self.scores_epilogue, self.lanes, n, room)
+
+    def queries(self, rows: int) -> Activations:
+        """q as the kernel reads it, so many rows at a time."""
+        problem, q = self.problem, self.buffers["q"]
+        dtype, layout = problem.tensors["q"].dtype, problem.layouts["q"]
+
+        def read(row: Expr, columns: Columns) -> Expr:
+            start = problem.element("q", self.q_base, row, columns.start)
+            if columns.lanes == 1:
+                return q[start]
+            return load_vector(q, dtype, [], Columns(start, columns.lanes, columns.valid))
+
+        def index(row: Expr, column: Expr | int) -> list[Expr | int]:
+            return [problem.element("q", self.q_base, row, column)]
+
+        return Activations(
+            self.scores_kernel,
+            dtype,
+            problem.d,
+            rows,
+            read,
+            contiguous=columns_are_contiguous(layout, problem.d),
+            sums=self.scores_points.needs_row_sums,
+            rows=InPlace(q, index, layout.row),
+        )
+
+    def sums_of_probabilities(self, rows: int) -> Expr | None:
+        """Room for the sums of so many rows of quantised probabilities, if they are needed."""
+        if not self.product_points.needs_row_sums:
+            return None
+        return I.sblock_alloc_buffer((rows,), "int32")
+
+    def softmax_rows(self, band: Band, fused: FusedScores | None, tails: bool) -> SoftmaxRows:
+        """The softmax of a band; `tails` as of `SoftmaxRows`."""
+        scale = None if fused is None else fused.scale
+        return SoftmaxRows(self.isa, self.product_kernel, band, self.quantization, scale, tails)
+
+
+class AttentionProgram(BandProgram):
+    """Emits the program of one task, of static sizes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problem, config = self.problem, self.config
+        self.shelves: dict[str, Expr] = {}
+        self.unit = row_unit(self.kernels)
+        self.key_vectors = math.ceil(problem.n / self.lanes)
+        keys = min(config.key_block // self.lanes or self.key_vectors, self.key_vectors)
+        self.runs_on = keys < self.key_vectors
+        self.fused = self.fused_scores(problem.n, problem.n)
         shifted = self.quantization is not None and self.quantization.zero_point != 0
         # Hidden keys have probabilities of 0: they may be left out, unless 0 is another integer.
         whole = self.lanes % self.product_kernel.kr == 0
@@ -126,9 +157,8 @@ class AttentionProgram:
         # Whole panels, so that all blocks are cut alike, and whole tiles of the product.
         kernel = self.product_kernel
         tile_vectors = kernel.depth * kernel.kr // self.lanes if kernel.by_tiles else 1
-        whole_keys = math.lcm(blocks.score_vectors, tile_vectors)
-        keys = blocks.keys - blocks.keys % whole_keys if self.runs_on else blocks.keys
-        self.block_keys = max(keys, whole_keys)
+        whole_keys = math.lcm(config.score_vectors, tile_vectors)
+        self.block_keys = max(keys - keys % whole_keys if self.runs_on else keys, whole_keys)
         full, rest = divmod(self.key_vectors, self.block_keys)
         self.key_blocks = [Group(0, full, self.block_keys)] if full else []
         if rest:
@@ -176,7 +206,7 @@ class AttentionProgram:
         problem = self.problem
         panels: list[Group] = []
         for group in self.key_blocks:
-            size = self.blocks.score_vectors
+            size = self.config.score_vectors
             if group.count > 1:
                 panels.append(Group(group.start, group.count * group.size // size, size))
                 continue
@@ -184,7 +214,7 @@ class AttentionProgram:
                 Group(group.start + inner.start, inner.count, inner.size)
                 for inner in self._panels(group.size)
             ]
-        columns = balanced(self.out_vectors, self.blocks.product_vectors)
+        columns = balanced(self.out_vectors, self.config.product_vectors)
         return {
             "k": (self.scores_kernel, problem.d, problem.n, panels),
             "v": (self.product_kernel, problem.n, problem.e, columns),
@@ -202,10 +232,10 @@ class AttentionProgram:
 
     def _add_up(self) -> None:
         """The sums of columns that zero points need."""
-        parts = self.problem.scores, self.problem.product
-        for packed, part in zip((self.k, self.v), parts, strict=True):
-            if is_integer(part) and ZeroPoints.of(part, packed.kernel).needs_column_sums:
-                packed.add_up()
+        if self.scores_points.needs_column_sums:
+            self.k.add_up()
+        if self.product_points.needs_column_sums:
+            self.v.add_up()
 
     def _stored(self, name: str, batch: Expr, k: int, n: int) -> StoredOperand:
         """k [d, n] or v [n, e] of one attention."""
@@ -236,30 +266,32 @@ class AttentionProgram:
         self.q_base = problem.base("q", batch)
         self.scores = ScoreTiles(
             problem,
-            batch,
             self.scores_kernel,
             self.scores_epilogue,
             self.fused,
             self.activations,
             self.k,
             self.band,
+            batch,
         )
         self.product = ProductTiles(
             problem,
-            batch,
             self.product_kernel,
             self.product_epilogue,
             self.v,
             self.band,
             self.buffers["out"],
             self.scratch,
+            batch,
+            problem.base("out", batch),
+            problem.n,
         )
         if self.fused is not None:
             self.fused.begin(batch * problem.m)
-        self.tiles = TileRows((self.scores_kernel, self.product_kernel))
+        self.tiles = TileRows(self.kernels)
         if self.runs_on:
             self.tiles.each(
-                rows, self.blocks.queries, lambda at, size: self._query_block(row + at, size)
+                rows, self.config.query_block, lambda at, size: self._query_block(row + at, size)
             )
         else:
             block = KeyBlock(0, self.key_vectors, self._panels(self.key_vectors))
@@ -271,16 +303,16 @@ class AttentionProgram:
     ) -> None:
         self.tiles.each(
             rows,
-            self.blocks.band,
+            self.config.band,
             lambda band, size: self._band(row + band, size, block, running, band),
         )
 
     def _panels(self, vectors: int) -> tuple[Group, ...]:
-        return balanced(vectors, self.blocks.score_vectors)
+        return balanced(vectors, self.config.score_vectors)
 
     def allocate(self, rows: int) -> None:
         """The buffers of a band, for at most as many queries."""
-        lanes, band = self.lanes, min(max(self.blocks.band, self.unit), rows)
+        lanes, band = self.lanes, min(max(self.config.band, self.unit), rows)
         keys = min(self.block_keys, self.key_vectors) * lanes
         # One more vector a row: rows a multiple of 4 KB apart would evict each other from L1.
         pitch = keys + 16
@@ -294,47 +326,13 @@ class AttentionProgram:
             probabilities = Matrix.allocate(band, width, kernel.operand_dtype)
         self.scratch = None
         if kernel.by_tiles and not self.runs_on:
-            columns = min(self.out_vectors, self.blocks.product_vectors) * lanes
+            columns = min(self.out_vectors, self.config.product_vectors) * lanes
             self.scratch = Matrix.allocate(min(self.unit, rows), columns, kernel.acc_dtype)
-        sums = None
-        if self.quantization and ZeroPoints.of(self.problem.product, kernel).needs_row_sums:
-            sums = I.sblock_alloc_buffer((band,), "int32")
+        sums = self.sums_of_probabilities(band)
         maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
         self.band = Band(scores, keys, maximum, probabilities, inverse, sums)
-        self.softmax = SoftmaxRows(
-            self.isa,
-            kernel,
-            self.band,
-            self.quantization,
-            None if self.fused is None else self.fused.scale,
-        )
-        problem = self.problem
-        layout = problem.layouts["q"]
-
-        def read_q(row: Expr, columns: Columns) -> Expr:
-            start = problem.element("q", self.q_base, row, columns.start)
-            place = Columns(start, columns.lanes, columns.valid)
-            if columns.lanes == 1:
-                return self.buffers["q"][start]
-            return load_vector(self.buffers["q"], problem.tensors["q"].dtype, [], place)
-
-        scores_sums = False
-        if is_integer(problem.scores):
-            scores_sums = ZeroPoints.of(problem.scores, self.scores_kernel).needs_row_sums
-        self.activations = Activations(
-            self.scores_kernel,
-            problem.tensors["q"].dtype,
-            problem.d,
-            band,
-            read_q,
-            contiguous=layout.column == 1,
-            sums=scores_sums,
-            rows=InPlace(
-                self.buffers["q"],
-                lambda row, column: [problem.element("q", self.q_base, row, column)],
-                layout.row,
-            ),
-        )
+        self.softmax = self.softmax_rows(self.band, self.fused, tails=False)
+        self.activations = self.queries(band)
 
     def _visible(self, row: Expr, rows: int, block: KeyBlock) -> Expr | int:
         """Vectors of a block that a band needs."""
@@ -394,7 +392,7 @@ class AttentionProgram:
 
             def beside(r: Expr) -> None:
                 self.product.pad(r, visible)
-                if self.prefetches:
+                if self.config.prefetch:
                     self.next_rows.fetch(self.following, row + r)
 
             if running is None:

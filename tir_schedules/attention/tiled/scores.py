@@ -1,25 +1,56 @@
-"""What happens to the scores of attention before the softmax: scale, mask, running maximum.
+"""The scores of a band of queries: q k^T by register tiles into cache, scale, mask and maxima.
+
+A tile has few steps, D / kr, so its stores matter. On Zen 4 a store of 512 bits occupies the FMA
+pipes for two cycles: with the stores of maxima 48 to 64 of a tile's 400 to 1600 cycles. Additions,
+conversions and maxima run in parallel with the FMAs at no cost. Two stores of 256 bits would take
+less, but LLVM merges them, and preventing that gains nothing.
 
 If the epilogue of the scores is a positive scale and a mask, the register tile computes scale *
 accumulator + mask, an FMA for each vector, which costs no time next to those of the product. The
 mask is added as it is, so that the numbers of a mask differ among each other as in the formula.
 Without a mask the tile computes nothing: the softmax multiplies by the scale in the FMA that
-subtracts the maximum. Any other epilogue is computed row by row from the stored accumulators.
+subtracts the maximum. Any other epilogue is computed row by row from the stored accumulators, and
+so are scale, mask and maxima of AMX tiles, from L1, while the next tiles are multiplied.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, like, ramp, splat
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Address, Tile
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    like,
+    materialise,
+    ramp,
+    reinterpret,
+    splat,
+)
 from microkernels.vector.placeholders import as_real
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.attention.problem import AttentionProblem, blocks_of
+from tir_schedules.core.blocking import Group
+from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
+from tir_schedules.core.extents import extent
+from tir_schedules.core.loop_nest import LaneTotals, combine_all
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
+from tir_schedules.product.activations import Activations
+from tir_schedules.product.open_operand import OpenOperand
+from tir_schedules.product.packed_operand import PackedOperand
+from tir_schedules.product.zero_points import Start
+
+from .softmax import UNROLL, Band, for_vectors
 
 _INFINITY = math.inf
 
@@ -109,8 +140,10 @@ class FusedScores:
         The epilogue.
     epilogue : Epilogue
         Of the scores; for its operands.
-    n, lanes : int
-        Keys; lanes of a vector.
+    lanes : int
+        Of a vector.
+    n, room : int or Expr
+        Keys, and as of `extents.allocated`.
 
     Attributes
     ----------
@@ -118,12 +151,15 @@ class FusedScores:
         What the softmax multiplies the scores by: 1 if the tile does so because of a mask.
     """
 
-    def __init__(self, form: Affine, epilogue: Epilogue, n: int, lanes: int) -> None:
-        self.form, self.epilogue, self.n, self.lanes = form, epilogue, n, lanes
+    def __init__(
+        self, form: Affine, epilogue: Epilogue, lanes: int, n: int | Expr, room: int | Expr
+    ) -> None:
+        self.form, self.epilogue, self.lanes, self.n, self.room = form, epilogue, lanes, n, room
         region = epilogue.region
         self.by_row = form.operand is not None and varies_with_rows(region, form.operand)
         # One addend for each key: the mask of all queries, -inf where there is no key.
-        self.by_key = (form.operand is not None and not self.by_row) or n % lanes != 0
+        whole = isinstance(n, int) and n % lanes == 0
+        self.by_key = (form.operand is not None and not self.by_row) or not whole
         self.bias: Expr | None = None
         self.scale = form.scale if form.operand is None else 1.0
 
@@ -132,10 +168,10 @@ class FusedScores:
         if not self.by_key:
             return
         lanes, n = self.lanes, self.n
-        vectors = math.ceil(n / lanes)
-        bias = self.bias = I.sblock_alloc_buffer((vectors * lanes,), "float32", align=64)
+        size = ceil_div(self.room, lanes) * lanes
+        bias = self.bias = I.sblock_alloc_buffer((size,), "float32", align=64)
 
-        def put(start: Expr | int, valid: int) -> None:
+        def put(start: Expr | int, valid: int | Expr) -> None:
             columns = Columns(start, lanes, valid)
             value = constant(0, "float32", lanes)
             if not self.by_row and self.form.operand is not None:
@@ -145,11 +181,19 @@ class FusedScores:
             I.buffer_store(bias, value, [ramp(start, lanes)])
 
         with opaque_block("bias"):
-            if n // lanes:
-                with I.serial(n // lanes) as vector:
-                    put(vector * lanes, lanes)
-            if n % lanes:
-                put(n - n % lanes, n % lanes)
+            if isinstance(n, int):
+                if n // lanes:
+                    with I.serial(n // lanes) as vector:
+                        put(vector * lanes, lanes)
+                if n % lanes:
+                    put(n - n % lanes, n % lanes)
+                return
+            with I.serial(I.floordiv(n, lanes)) as vector, opaque_block("keys"):
+                put(vector * lanes, lanes)
+            if lanes > 1:
+                left = materialise(I.floormod(n, lanes))
+                with I.If(left > 0), I.Then(), opaque_block("keys"):
+                    put(materialise(I.floordiv(n, lanes)) * lanes, left)
 
     def _mask(self, row: Expr, columns: Columns) -> Expr:
         """What the mask adds to one vector."""
@@ -171,20 +215,277 @@ class FusedScores:
 
 
 def can_fuse(scores: Region, lanes: int) -> Affine | None:
-    """The form of an epilogue that `FusedScores` takes, else None."""
+    """The form of an epilogue that `FusedScores` takes, else None.
+
+    A mask that differs from query to query has to have whole vectors, and static sizes.
+    """
     form = affine(scores)
-    if form is None:
-        return None
-    cut = scores.output.shape[-1] % lanes != 0
-    if form.operand is not None and cut and varies_with_rows(scores, form.operand):
-        return None
-    return form
+    if form is None or form.operand is None or not varies_with_rows(scores, form.operand):
+        return form
+    return None if scores.is_open or scores.output.shape[-1] % lanes else form
 
 
-def hide_later_keys(
-    value: Expr, row: Expr, vector: Expr | int, causal: int | Expr, lanes: int
-) -> Expr:
-    """Scores of keys beyond `row + causal` as -inf; `row` counts queries."""
-    keys = ramp(vector * lanes, lanes)
-    visible = tirx.LE(keys, splat(row + causal, lanes))
-    return tirx.Select(visible, value, like(-_INFINITY, value))
+@dataclass(frozen=True)
+class KeyBlock:
+    """Vectors of keys [start, start + size), and how they are cut into panels."""
+
+    start: Expr | int
+    size: int
+    panels: tuple[Group, ...]
+
+
+@dataclass
+class ScoreTiles:
+    """Emits the scores of bands of queries.
+
+    Attributes
+    ----------
+    problem : AttentionProblem
+        Extents and layouts.
+    kernel : Microkernel
+        The register tile.
+    epilogue : Epilogue
+        Of the scores.
+    fused : FusedScores or None
+        The epilogue, if the tiles take it.
+    q, k : Activations, PackedOperand or OpenOperand
+        The operands.
+    band : Band
+        Where the scores go.
+    batch : Expr
+        Number of the attention.
+    """
+
+    problem: AttentionProblem
+    kernel: Microkernel
+    epilogue: Epilogue
+    fused: FusedScores | None
+    q: Activations
+    k: PackedOperand | OpenOperand
+    band: Band
+    batch: Expr
+
+    def __post_init__(self) -> None:
+        self.lanes, part = self.kernel.lanes, self.problem.scores
+        self.start = start_of(part, self.kernel, self.problem.d, self.k.column_sum, self.q.row_sum)
+
+    def emit(self, row: Expr, rows: int, block: KeyBlock, visible: Expr | int) -> None:
+        """q k^T of a band into cache, of a static number of keys."""
+        lowest = constant(-_INFINITY, "float32", self.lanes)
+        self._for_rows(rows, lambda r: self.band.scores.store(r, self.band.edge, lowest))
+
+        def panel(first: Expr | int, width: int) -> None:
+            key = block.start + first
+            for_groups(
+                blocks_of(self.kernel, rows),
+                lambda r, size: self._tile(row, r, size, (first, key), width, (key, width, 0)),
+            )
+
+        for group in block.panels:
+            _for_some(group, visible, panel)
+
+    def emit_dynamic(self, row: Expr, rows: int, keys: Expr, width: int, tallest: bool) -> None:
+        """The same of any number of vectors of keys, in panels of `width`.
+
+        Bands that are not as high as the tallest are not worth code for every width of a panel.
+        """
+        if self.fused is not None:
+            lowest = constant(-_INFINITY, "float32", self.lanes)
+            for i in range(rows):
+                self.band.scores.store(i, self.band.edge, lowest)
+        self.q.begin(row, rows)
+
+        def tile(panel: Expr, size: int, wide: Expr | int, j: Expr | int = 0) -> None:
+            first = panel if isinstance(j, int) else bind(panel + j)
+            self._tile(row, 0, rows, (first, first), size, (panel, wide, j))
+
+        with I.serial(I.floordiv(keys, width)) as number, opaque_block("panel"):
+            tile(bind(number * width), width, width)
+        if width == 1:
+            return
+        left = materialise(I.floormod(keys, width))
+        panel = materialise(keys - left)
+        if not tallest:
+            with I.serial(left) as number, opaque_block("side"):
+                tile(panel, 1, left, number)
+            return
+        with I.If(left > 0), I.Then():
+            choose(left, range(1, width), lambda size: tile(panel, size, size))
+
+    def _tile(
+        self,
+        row: Expr,
+        r0: Expr | int,
+        rows: int,
+        at: tuple[Expr | int, Expr | int],
+        width: int,
+        of_panel: tuple[Expr | int, Expr | int, Expr | int],
+    ) -> None:
+        """The rows of a band from `r0` on by `width` vectors of keys.
+
+        `at` is the first vector's place in the band, and its number; `of_panel` its panel of k,
+        that panel's width, and the place in it.
+        """
+        kernel, start, (first, key), (panel, wide, j0) = self.kernel, self.start, at, of_panel
+        load_k: Callable[..., Expr | Address] = self.k.load
+        with opaque_block("scores"):
+            init, columns = None, None
+            if start is not None and start.by_column and kernel.by_tiles:
+
+                def columns(j: int) -> Expr | Address:
+                    return start.columns(key + j)
+
+            elif start is not None:
+
+                def init(i: Expr | int, j: int) -> Expr:
+                    return start(row + r0 + i, key + j)
+
+            into = self.band.scores.place(r0, first * self.lanes) if kernel.by_tiles else None
+            result = kernel.emit(
+                rows,
+                width,
+                (self.k.steps,),
+                lambda i, ks: self.q.load(row + r0 + i, ks[0]),
+                lambda j, ks: load_k(panel, wide, ks[0], j0 + j),
+                init,
+                into,
+                peel=self.q.tail,
+                columns=columns,
+            )
+            if into is None or self.fused is not None:
+                self._for_rows(rows, lambda i: self._keep(result, i, row, r0 + i, at))
+
+    def _for_rows(self, rows: int, body: Callable[[Expr | int], None]) -> None:
+        """Runs `body(row)` for the rows of a tile: one by one where they are in registers."""
+        if self.kernel.by_tiles:
+            with I.serial(rows) as row:
+                body(row)
+            return
+        for number in range(rows):
+            body(number)
+
+    def _keep(
+        self,
+        result: Tile,
+        i: Expr | int,
+        row: Expr,
+        r: Expr | int,
+        at: tuple[Expr | int, Expr | int],
+    ) -> None:
+        """Stores one row of a tile of scores, and its maxima."""
+        lanes, band, (first, key) = self.lanes, self.band, at
+        largest = band.scores.load(r, band.edge, lanes)
+        for j in range(result.vectors):
+            value = result.value(i, j)
+            if result.place is not None:
+                value = reinterpret(self.kernel.acc_dtype, value)
+            if self.fused is None:
+                value = reinterpret("float32", value)
+            else:
+                value = self.fused(cast("float32", value), self._flat(row, r), key + j)
+                value = bind(self._hidden(value, row + r, key + j))
+                largest = tirx.Max(largest, value)
+            band.scores.store(r, (first + j) * lanes, value)
+        if self.fused is not None:
+            band.scores.store(r, band.edge, largest)
+
+    def _hidden(self, value: Expr, row: Expr, vector: Expr | int) -> Expr:
+        """Scores of keys beyond `row + causal` as -inf; `row` counts queries."""
+        if self.problem.causal is None:
+            return value
+        if self.problem.region.is_open:
+            value = bind(value)
+        keys = ramp(vector * self.lanes, self.lanes)
+        last = splat(row + extent(self.problem.causal), self.lanes)
+        return tirx.Select(tirx.LE(keys, last), value, like(-_INFINITY, value))
+
+    def _flat(self, row: Expr, r: Expr | int = 0) -> Expr:
+        """Number of a row of a band among the queries of all attentions."""
+        return self.batch * extent(self.problem.m) + row + r
+
+    def _finished(
+        self, value: Expr, flat: Expr, row: Expr, vector: Expr, valid: int | Expr
+    ) -> Expr:
+        """A vector of accumulators through the epilogue; `vector` counts those of all keys."""
+        columns = Columns(vector * self.lanes, self.lanes, valid)
+        value = cast("float32", self.epilogue(value, flat, columns))
+        if columns.mask is not None:
+            value = tirx.Select(columns.mask, value, like(-_INFINITY, value))
+        return bind(self._hidden(value, row, vector))
+
+    def finish(self, row: Expr, r: Expr, block: KeyBlock, visible: Expr | int) -> None:
+        """The epilogue of a row of accumulators that rest in cache, and its maxima."""
+        lanes, n, band = self.lanes, self.problem.n, self.band
+        whole = n // lanes
+
+        def finish(vector: Expr, valid: int) -> None:
+            value = band.scores.load(r, vector * lanes, lanes)
+            if is_integer(self.problem.scores):
+                value = reinterpret("int32", value)
+            at = block.start + vector
+            value = self._finished(value, self._flat(row, r), row + r, at, valid)
+            band.scores.store(r, vector * lanes, value)
+            largest = band.scores.load(r, band.edge, lanes)
+            band.scores.store(r, band.edge, tirx.Max(largest, value))
+
+        with I.serial(visible) as vector:
+            if n % lanes == 0:
+                finish(vector, lanes)
+            elif whole == 0:
+                finish(vector, n)
+            else:
+                with I.If(block.start + vector < whole):
+                    with I.Then():
+                        finish(vector, lanes)
+                    with I.Else():
+                        finish(vector, n % lanes)
+
+    def finish_dynamic(self, row: Expr, r: Expr, n: Expr) -> None:
+        """The same of any number of keys, several vectors at a time."""
+        lanes, band = self.lanes, self.band
+        largest, flat = LaneTotals(lanes, -_INFINITY), bind(self._flat(row + r))
+        whole = materialise(I.floordiv(n, lanes))
+
+        def some(first: Expr, count: int, valid: int | Expr = lanes) -> None:
+            # LLVM does not know that stores leave the next scores alone: loads come first.
+            places = [first + number for number in range(count)]
+            given = [bind(band.scores.load(r, vector * lanes, lanes)) for vector in places]
+            values = []
+            for vector, score in zip(places, given, strict=True):
+                if is_integer(self.problem.scores):
+                    score = bind(reinterpret("int32", score))
+                values.append(self._finished(score, flat, row + r, vector, valid))
+            largest.store(tirx.Max(largest[0], combine_all(values, tirx.Max)))
+            for vector, value in zip(places, values, strict=True):
+                band.scores.store(r, vector * lanes, value)
+
+        for_vectors(whole, UNROLL, some)
+        if lanes > 1:
+            left = materialise(I.floormod(n, lanes))
+            with I.If(left > 0), I.Then(), opaque_block("mask"):
+                some(whole, 1, left)
+        band.scores.store(r, band.edge, largest[0])
+
+
+def start_of(
+    part: Region,
+    kernel: Microkernel,
+    k: int | Expr,
+    column_sum: Callable[[Expr | int], Expr],
+    row_sum: Callable[[Any], Expr],
+) -> Start | None:
+    """What the accumulators of a product of integers start with; None if with zeros."""
+    if not is_integer(part):
+        return None
+    start = Start(part, kernel, {}, k, column_sum, row_sum)
+    return start if start.needed else None
+
+
+def _for_some(group: Group, visible: Expr | int, body: Callable[[Expr | int, int], None]) -> None:
+    """The pieces of a group that begin before `visible`."""
+    if isinstance(visible, int):
+        for_groups([group], body)
+        return
+    needed = I.floordiv(visible - group.start + (group.size - 1), group.size)
+    with I.serial(tirx.Max(0, tirx.Min(needed, group.count))) as piece:
+        body(group.start + piece * group.size, group.size)

@@ -21,12 +21,15 @@ from tvm import tirx
 from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
+from microkernels.tile import Place
 from microkernels.vector.expressions import (
     Expr,
     bind,
     cast,
+    lanes_of,
     like,
     materialise,
+    ramp,
     scalar,
     splat,
 )
@@ -38,7 +41,65 @@ from tir_schedules.core.loop_nest import LaneTotals, add, combine_all, reduce_la
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import shift_of
 
-from .rows import Matrix
+# Matrices in cache whose rows AMX tiles read and write: flat buffers with a fixed row distance.
+#
+# Tile instructions get the distance between rows as a number. TVM shrinks or widens a 2-D buffer to
+# the columns that it believes to be visited, and the number would then be wrong. The rows of a flat
+# buffer stay where they are.
+
+
+@dataclass(frozen=True)
+class FlatPlace(Place):
+    """A window of a flat buffer whose rows are `pitch` elements apart."""
+
+    def index(self, row: Expr | int, column: Expr | int) -> list[Expr | int]:
+        """The index of an element of the window."""
+        return [(self.row + row) * self.pitch + (self.column + column)]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of elements in a flat buffer.
+
+    Attributes
+    ----------
+    buffer : buffer
+        Of one dimension.
+    pitch : int or Expr
+        Elements from one row to the next.
+    """
+
+    buffer: Expr
+    pitch: int | Expr
+
+    @staticmethod
+    def allocate(
+        rows: int, pitch: int | Expr, dtype: str, room: int | Expr | None = None
+    ) -> Matrix:
+        """A new one in the current block, aligned to a line of the cache.
+
+        `room` is the distance of rows as it is allocated, if another than `pitch`.
+        """
+        size = rows * (pitch if room is None else room)
+        return Matrix(I.sblock_alloc_buffer((size,), dtype, align=64), pitch)
+
+    def index(self, row: Expr | int, column: Expr | int) -> Expr | int:
+        """The index of an element."""
+        return row * self.pitch + column
+
+    def load(self, row: Expr | int, column: Expr | int, lanes: int) -> Expr:
+        """Elements of a row from a column on."""
+        return self.buffer[ramp(self.index(row, column), lanes)]
+
+    def store(self, row: Expr | int, column: Expr | int, value: Expr) -> None:
+        """Stores as many elements as the value has lanes."""
+        I.buffer_store(self.buffer, value, [ramp(self.index(row, column), lanes_of(value))])
+
+    def place(self, row: Expr | int = 0, column: Expr | int = 0) -> Place:
+        """Where tiles are stored, from a row and a column on."""
+        assert isinstance(self.pitch, int)
+        return FlatPlace(self.buffer, row, column, pitch=self.pitch)
+
 
 UNROLL = 4
 _INFINITY = math.inf
@@ -125,10 +186,11 @@ class Running:
     factors: Expr
 
 
+@dataclass
 class SoftmaxRows:
     """Emits the softmax of single rows.
 
-    Parameters
+    Attributes
     ----------
     isa : Isa
         What the target has.
@@ -146,17 +208,15 @@ class SoftmaxRows:
         run time only: then sums have the order, and so the bits, of those of a known number.
     """
 
-    def __init__(
-        self,
-        isa: Isa,
-        kernel: Microkernel,
-        band: Band,
-        quantization: Quantization | None,
-        scale: float | None,
-        tails: bool = False,
-    ) -> None:
-        self.isa, self.kernel, self.band, self.tails = isa, kernel, band, tails
-        self.quantization, self.scale = quantization, scale
+    isa: Isa
+    kernel: Microkernel
+    band: Band
+    quantization: Quantization | None
+    scale: float | None
+    tails: bool = False
+
+    def __post_init__(self) -> None:
+        kernel = self.kernel
         self.lanes = kernel.lanes
         # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5

@@ -26,9 +26,9 @@ from tests.tir_schedules.run_region import (
     dtype_named,
     machine_for,
 )
-from tir_schedules.attention.decode.plan import sets_side_by_side
-from tir_schedules.attention.decode.program import build_decode, default_shares, fits
-from tir_schedules.attention.problem import AttentionProblem
+from tir_schedules.attention.config import default_shares, reads_in_place
+from tir_schedules.attention.decode.program import build_decode
+from tir_schedules.attention.problem import AttentionProblem, sets_side_by_side
 from tvm_hybrid.runtime.feeds import tensor_of
 
 pytestmark = pytest.mark.turns
@@ -56,7 +56,7 @@ def check(
 ) -> None:
     """Builds, runs and compares one attention."""
     region, isa = attention.region, isa or BEST[attention.kind]
-    assert fits(region)
+    assert reads_in_place(region)
     kernel = compiled(build_decode(region, shares, isa_named(isa)), isa)
     arrays = values(attention) if arrays is None else arrays
     wanted = expected(attention, arrays)
@@ -181,11 +181,11 @@ def test_any_number_of_threads(kind: str, threads: int) -> None:
 
 
 def test_which_regions_fit() -> None:
-    assert fits(case(m=4, n=100).region)
-    assert not fits(case(m=5, n=100).region)
-    assert not fits(case(m=4, heads=16, group=16, n=100).region)
-    assert fits(case(m=1, layouts=("bhsd", "bhds", "bhsd", "bhsd")).region)
-    assert not fits(case(m=1, layouts=("bhsd", "bhsd", "bhds", "bhsd")).region)
+    assert reads_in_place(case(m=4, n=100).region)
+    assert not reads_in_place(case(m=5, n=100).region)
+    assert not reads_in_place(case(m=4, heads=16, group=16, n=100).region)
+    assert reads_in_place(case(m=1, layouts=("bhsd", "bhds", "bhsd", "bhsd")).region)
+    assert not reads_in_place(case(m=1, layouts=("bhsd", "bhsd", "bhds", "bhsd")).region)
 
 
 def test_work_is_shared_where_that_pays() -> None:

@@ -18,9 +18,8 @@ from tests.tir_schedules.run_region import (
     machine_for,
     random_inputs,
 )
-from tir_schedules.attention.dynamic.growing import Growth, reject_growth
-from tir_schedules.attention.dynamic.growing_cache import STREAMED_BYTES
-from tir_schedules.attention.dynamic.program import build_growing
+from tir_schedules.attention.caches import STREAMED_BYTES, Growth, reject_growth
+from tir_schedules.attention.dynamic import build_growing
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of

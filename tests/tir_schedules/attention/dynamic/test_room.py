@@ -10,7 +10,7 @@ from tests.tir_schedules.attention.dynamic.test_growing import REGION, SETS, SIZ
 from tests.tir_schedules.attention.dynamic.test_open_attention import PAST, f32
 from tests.tir_schedules.open_regions import BATCH, at_sizes
 from tests.tir_schedules.run_region import ISAS, expected, machine_for, random_inputs
-from tir_schedules.attention.dynamic.scores import reject_room
+from tir_schedules.attention.caches import reject_room
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of

@@ -16,7 +16,7 @@ from tests.tir_schedules.run_region import (
     machine_for,
     random_inputs,
 )
-from tir_schedules.attention.dynamic.scores import hiding_mask
+from tir_schedules.attention.caches import hiding_mask
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 

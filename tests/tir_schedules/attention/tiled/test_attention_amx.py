@@ -26,7 +26,7 @@ from tests.tir_schedules.attention_regions import Attention, case, of_kind, valu
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.attention.attention import ATTENTION
 from tir_schedules.attention.config import AttentionConfig
-from tir_schedules.attention.tiled.rows import cut, row_shares
+from tir_schedules.attention.problem import cut, row_shares
 from tir_schedules.core.blocking import balanced
 
 pytestmark = [pytest.mark.isa("amx"), pytest.mark.turns]

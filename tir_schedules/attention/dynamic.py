@@ -1,0 +1,414 @@
+"""The program of attention for dynamic sizes.
+
+for each attention, or each that shares k and v with others            tasks of one parallel loop
+    one query     K and V are read where they are stored: `decode`. Where threads are more than
+                  attentions, and keys are many, threads share the keys of each.
+    more          pack k and v: panels of whole vectors, the last key repeated behind the last
+                  for each band of queries, as many as a register tile has
+                      scores = q k^T            code for some heights of a tile, chosen by a branch
+                      scale, mask, maximum      row by row, from L1
+                      softmax                   as for static sizes
+                      out = scores v            code for these heights, then one epilogue for all
+
+All keys of a band are in cache at once. Keys behind the last have scores of -inf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.base.tvm_compat.tir import llvm_functions
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
+from microkernels.vector.expressions import Expr, bind, materialise
+from microkernels.vector.memory import ADDRESS_LLVM_IR, PREFETCH_LLVM_IR, streaming_llvm_ir
+from tir_schedules.core import emission
+from tir_schedules.core.blocking import balanced, tail_heights
+from tir_schedules.core.extents import allocated, as_expr, extent, flat_rows, read_extents
+from tir_schedules.core.extents import flat_view as seen_as
+from tir_schedules.core.placement import cache_parameter
+from tir_schedules.core.region import Region
+from tir_schedules.core.size import SymbolicSize
+from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product.open_operand import OpenOperand
+from tir_schedules.product.packed_operand import StoredOperand
+
+from .caches import (
+    GrowingCache,
+    Growth,
+    count_seen,
+    give_room,
+    hiding_mask,
+    keys_and_values,
+    reads_past_once,
+)
+from .config import LEAST_KEYS, SHARE_BYTES, AttentionConfig, kernels_of
+from .decode.plan import DecodePlan
+from .decode.program import Decode
+from .problem import AttentionProblem, bits_of_element, few_queries, flat_view
+from .tiled.product_tiles import PackedValues, ProductTiles
+from .tiled.program import BandProgram
+from .tiled.scores import ScoreTiles
+from .tiled.softmax import Band, Matrix
+
+
+def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel: inputs, output."""
+    problem = AttentionProblem(region)
+    with emission.kernel_function("attention") as builder:
+        q = emission.tensor_parameter("input0", region.inputs[0])
+        cached, apart = keys_and_values(problem)
+        operands = emission.input_parameters(region, 3)
+        stored = (q, *cached, emission.tensor_parameter("C", region.output))
+        read_extents()
+        give_room(problem, apart)
+        _attention(problem, config, isa, stored, operands).emit()
+    return builder.get()
+
+
+def build_growing(
+    region: Region, config: AttentionConfig, isa: Isa, growths: Mapping[str, Growth]
+) -> tirx.PrimFunc:
+    """The kernel that also writes k and v: q, past and new k, those of v, operands; k, v, output.
+
+    Parameters
+    ----------
+    growths : mapping
+        "k" and "v", which `reject_growth` does not reject.
+    """
+    problem = AttentionProblem(region)
+    with emission.kernel_function("attention") as builder:
+        q = emission.tensor_parameter("input0", region.inputs[0])
+        parts = {
+            name: (
+                cache_parameter(f"past_{name}", growth.past),
+                emission.tensor_parameter(f"new_{name}", growth.new),
+            )
+            for name, growth in growths.items()
+        }
+        operands = emission.input_parameters(region, 3)
+        grown = {name: cache_parameter(name, problem.tensors[name]) for name in "kv"}
+        stored = (q, grown["k"][0], grown["v"][0], emission.tensor_parameter("C", region.output))
+        read_extents()
+        give_room(problem, {name: apart for name, (_, apart) in grown.items()})
+        attention = _attention(problem, config, isa, stored, operands)
+        with llvm_functions(ADDRESS_LLVM_IR):
+            for name, growth in growths.items():
+                (past, past_apart), new = parts[name]
+                attention.caches[name] = GrowingCache(
+                    growth,
+                    flat_view(past, growth.past),
+                    flat_view(new, growth.new),
+                    attention.buffers[name],
+                    (past_apart, grown[name][1]),
+                    isa.f32_lanes,
+                )
+            attention.emit()
+    return builder.get()
+
+
+def _attention(
+    problem: AttentionProblem,
+    config: AttentionConfig,
+    isa: Isa,
+    stored: Sequence[Expr],
+    operands: list[Expr],
+) -> DynamicAttention:
+    """The program around the parameters: q, k, v and output, then operands."""
+    buffers = {
+        name: flat_view(buffer, problem.tensors[name])
+        for name, buffer in zip(problem.tensors, stored, strict=True)
+    }
+    first = len(problem.scores.operands)
+    scores, product = kernels_of(config)
+    epilogues = (
+        _epilogue(problem.scores, operands[:first], scores),
+        _epilogue(problem.product, operands[first:], product),
+    )
+    problem.seen = count_seen(problem.scores, operands[:first])
+    return DynamicAttention(problem, config, isa, buffers, *epilogues)
+
+
+def at_run_time(region: Region, config: AttentionConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    problem = AttentionProblem(region)
+    height = min(kernel.mr for kernel in kernels_of(config))
+    texts = [f"bands of up to {height} queries, and keys packed for just so many"]
+    if few_queries(problem) is not None:
+        shared = f", shared by {config.key_shares} threads where there are many"
+        in_place = "keys read where they are" + (shared if config.key_shares > 1 else "")
+        is_open = isinstance(problem.m, SymbolicSize)
+        texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_open else [in_place]
+    if hiding_mask(problem.scores) is not None:
+        texts.append("keys up to the last one that the mask shows")
+    if config.parallel:
+        texts.append(f"up to {config.alone_scores} scores: one thread")
+    return "; ".join(texts)
+
+
+def _epilogue(part: Region, operands: list[Expr], kernel: Microkernel) -> Epilogue:
+    """The epilogue of a part, leading dimensions that its operands share alike as one."""
+    seen = flat_rows(part)
+    pairs = zip(operands, part.operands, seen.operands, strict=True)
+    return Epilogue(seen, [seen_as(*each) for each in pairs], kernel.narrow)
+
+
+class DynamicAttention(BandProgram):
+    """Emits the program.
+
+    Attributes
+    ----------
+    caches : dict
+        "k" and "v", if they grow.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.caches: dict[str, GrowingCache] = {}
+
+    def emit(self) -> None:
+        """All tasks."""
+        m, few = self.problem.m, few_queries(self.problem)
+        if few is None:
+            self._many()
+        elif not isinstance(m, SymbolicSize):
+            self._few(few)
+        else:
+            with I.If(extent(m) == few.m):
+                with I.Then():
+                    self._few(few)
+                with I.Else():
+                    self._many(least=few.m + 1)
+
+    def _tasks(self, shares: int = 1) -> Expr:
+        """So many tasks of each attention, or of each that share a k and a v."""
+        count, group = extent(self.problem.batches), self.problem.group
+        if group > 1:
+            count = count // group if isinstance(count, int) else I.floordiv(count, group)
+        return materialise(as_expr(count) * shares)
+
+    def _for_tasks(
+        self, tasks: int | Expr, body: Callable[[Expr], None], shared: bool = False
+    ) -> None:
+        """Runs `body(task)` for so many tasks; on one thread if they are small and not `shared`."""
+        config, problem = self.config, self.problem
+        sizes = [as_expr(extent(size)) for size in (problem.batches, problem.m, problem.n)]
+        alone = tirx.const(False, "bool")
+        if not shared:
+            alone = sizes[0] * sizes[1] * sizes[2] <= config.alone_scores
+        with emission.open_tasks(config.threads if config.parallel else 1, alone) as (
+            thread,
+            parts,
+        ):
+            # Memory is taken once for all tasks of a thread.
+            first, number = emission.share_of(as_expr(tasks), thread, parts)
+            with I.serial(number) as place, emission.opaque_block("task"):
+                body(bind(first + place))
+
+    # --- few queries -----------------------------------------------------------------------------
+
+    def _few(self, problem: AttentionProblem) -> None:
+        """The tasks where there are few queries."""
+        # The kernel for bfloat16 brings the instruction that narrows f32.
+        half = kernels_for(self.isa, "bfloat16", "bfloat16")[0]
+        rounding = Epilogue(problem.softmax, (), half.narrow)
+        epilogues = (self.scores_epilogue, rounding, self.product_epilogue)
+        shares = self.config.key_shares
+
+        def decode(caches: Mapping[str, GrowingCache], shares: int = 1) -> Decode:
+            given = (problem, self.isa, self.config, self.buffers, caches, shares)
+            return Decode(DecodePlan(*given), epilogues)
+
+        def whole() -> None:
+            with emission.opaque_block("few"):
+                if reads_past_once(problem) and self.caches:
+                    self._for_tasks(self._tasks(), decode(self.caches).emit)
+                    return
+                few = decode({})
+
+                def behind_copies(number: Expr) -> None:
+                    self._copy(number)
+                    few.emit(number)
+
+                self._for_tasks(self._tasks(), behind_copies)
+
+        streams = streaming_llvm_ir(self.isa.f32_lanes) if self.caches else ""
+        with llvm_functions(half.llvm_ir, streams):
+            if shares == 1:
+                whole()
+                return
+            with I.If(self._shares_keys(problem)):
+                with I.Then(), emission.opaque_block("shares"):
+                    self._copy_caches()
+                    decode({}, shares).emit_shares(
+                        lambda tasks, body, _name: self._for_tasks(tasks, body, shared=True)
+                    )
+                with I.Else():
+                    whole()
+
+    def _shares_keys(self, problem: AttentionProblem) -> Expr:
+        """Whether threads share keys: many, of fewer attentions than threads."""
+        keys, sets = problem.keys, self._tasks()
+        k, v = (bits_of_element(problem.tensors[name].dtype) for name in "kv")
+        read = (problem.d * k + problem.e * v) // 8
+        much = keys * sets >= math.ceil(SHARE_BYTES / read)
+        few = tirx.And(keys >= 2 * LEAST_KEYS, sets < self.config.threads)
+        return tirx.And(few, much)
+
+    def _copy_caches(self) -> None:
+        """Writes the keys and values that grow, by all threads."""
+        if self.caches:
+            with emission.opaque_block("copies"):
+                self._for_tasks(self._tasks(), self._copy)
+
+    def _copy(self, head: Expr) -> None:
+        """Writes the keys and values of a head, if they grow."""
+        for cache in self.caches.values():
+            cache.copy(head)
+
+    # --- many queries ----------------------------------------------------------------------------
+
+    def _many(self, least: int = 1) -> None:
+        """The tasks where there are many queries, at least so many, or none."""
+        self._copy_caches()
+        problem, lanes, shares = self.problem, self.lanes, self.config.row_shares
+        self.height = min(kernel.mr for kernel in self.kernels)
+        # A share may be a single query.
+        least = least if shares == 1 else 1
+        self.heights = tail_heights(self.height, self.config.score_vectors, least)
+        self.m, self.n = as_expr(extent(problem.m)), materialise(problem.keys)
+        self.keys = materialise(emission.ceil_div(self.n, lanes))
+        self.pitch = materialise((self.keys + 1) * lanes)
+        if self.config.prefetch:
+            sizes = [as_expr(extent(tensor.size)) for tensor in problem.tensors.values()]
+            much = self.config.prefetch_elements
+            self.is_much = materialise(sum(sizes[1:], sizes[0])) >= much
+        with llvm_functions(PREFETCH_LLVM_IR):
+            self._for_tasks(self._tasks(shares), self._task)
+
+    def _task(self, task: Expr) -> None:
+        """An attention, or those that share a k and a v, or one of the shares of their queries."""
+        problem, shares, group = self.problem, self.config.row_shares, self.problem.group
+        number, part = task, tirx.const(0, "int32")
+        if shares > 1:
+            number, part = bind(I.floordiv(task, shares)), I.floormod(task, shares)
+        row, rows = emission.share_of(self.m, part, shares)
+        if self.config.prefetch:
+            last = as_expr(extent(problem.batches)) - group
+            self.next_rows.begin(materialise(tirx.Min((number + 1) * group, last)))
+        first = number if group == 1 else bind(number * group)
+        self._allocate(*self._pack(first))
+        if group == 1:
+            self._attend(first, row, rows)
+            return
+        with I.serial(group) as member, emission.opaque_block("member"):
+            self._attend(bind(first + member), row, rows)
+
+    def _pack(self, first: Expr) -> tuple[OpenOperand, PackedValues]:
+        """k and v of an attention, packed."""
+        problem, config, room = self.problem, self.config, allocated(self.problem.n)
+        types = {name: tensor.dtype for name, tensor in problem.tensors.items()}
+        k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
+        keys = StoredOperand(
+            self.buffers["k"],
+            types["k"],
+            problem.d,
+            self.n,
+            lambda d, key: [problem.element("k", k_base, key, d)],
+            "steps",
+        )
+        k_room = (problem.d, room)
+        k = OpenOperand(keys, self.scores_kernel, config.score_vectors, self.keys, k_room)
+        k.pack()
+        panels = balanced(self.out_vectors, config.product_vectors)
+        values = StoredOperand(
+            self.buffers["v"],
+            types["v"],
+            self.n,
+            problem.e,
+            lambda key, e: [problem.element("v", v_base, key, e)],
+            "columns",
+        )
+        v = PackedValues(values, self.product_kernel, panels, room)
+        v.pack()
+        if self.scores_points.needs_column_sums:
+            k.add_up()
+        if self.product_points.needs_column_sums:
+            v.add_up()
+        return k, v
+
+    def _allocate(self, k: OpenOperand, v: PackedValues) -> None:
+        """The buffers of a band, and what works on it."""
+        height, lanes, room = self.height, self.lanes, allocated(self.problem.n)
+        kernel, at_most = self.product_kernel, (emission.ceil_div(room, lanes) + 1) * lanes
+        queries = self.queries(height)
+        maximum, inverse = (I.sblock_alloc_buffer((height,), "float32") for _ in range(2))
+        scores = probabilities = Matrix.allocate(height, self.pitch, "float32", at_most)
+        if kernel.a_dtype != "float32":
+            dtype = kernel.operand_dtype
+            probabilities = Matrix.allocate(height, self.pitch, dtype, at_most)
+        sums = self.sums_of_probabilities(height)
+        band = Band(scores, self.keys * lanes, maximum, probabilities, inverse, sums)
+        shape = (height, self.out_vectors * lanes)
+        result = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
+        fused, nowhere = self.fused_scores(self.n, room), tirx.const(0, "int32")
+        self.softmax = self.softmax_rows(band, fused, tails=True)
+        self.scores = ScoreTiles(
+            self.problem,
+            self.scores_kernel,
+            self.scores_epilogue,
+            fused,
+            queries,
+            k,
+            band,
+            nowhere,
+        )
+        self.product = ProductTiles(
+            self.problem,
+            kernel,
+            self.product_epilogue,
+            v,
+            band,
+            self.buffers["out"],
+            result,
+            nowhere,
+            nowhere,
+            self.n,
+        )
+
+    def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
+        """The queries of one attention, band by band."""
+        scores, product, width = self.scores, self.product, self.config.score_vectors
+        self.q_base = materialise(self.problem.base("q", batch))
+        product.base = materialise(self.problem.base("out", batch))
+        scores.batch = product.batch = batch
+        if scores.fused is not None:
+            scores.fused.begin(bind(batch * self.m))
+
+        def before(start: Expr, height: int) -> None:
+            tallest = height == self.height
+            scores.emit_dynamic(bind(row + start), height, self.keys, width, tallest)
+
+        def after(start: Expr, height: Expr) -> None:
+            first = bind(row + start)
+            if scores.fused is None:
+                with I.serial(height) as r, emission.opaque_block("finish"):
+                    scores.finish_dynamic(first, r, self.n)
+            self.softmax.emit(height, self.keys, self.n, lambda r: self._beside(first + r, r))
+            emission.choose(height, self.heights.heights, product.emit_dynamic)
+            with I.serial(height) as r, emission.opaque_block("store"):
+                product.store_row(first, r)
+
+        emission.for_tiles(rows, self.heights, before, after)
+
+    def _beside(self, row: Expr, r: Expr) -> None:
+        """What is done beside the softmax of a row."""
+        self.product.pad(r, self.keys)
+        if self.config.prefetch:
+            with I.If(self.is_much), I.Then():
+                self.next_rows.fetch_open(row)
