@@ -15,7 +15,7 @@ So a region is changed only if all of these hold:
 
 - it is one of 8-bit integers, on a CPU without VNNI, whose results stay exact; or `fast_math`
   allows it. The largest error of a result, over the root mean square of the results, is
-  expected (`convolution.winograd.transforms.expected_error`) to be within `TOLERANCE` ("default"),
+  expected (`convolution.winograd.algorithm.expected_error`) to be within `TOLERANCE` ("default"),
   or does not matter ("on"). "off" changes nothing.
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
   (tir_schedules/convolution/winograd/config.py). Weights are assumed to come from memory if those
@@ -44,9 +44,8 @@ from relay_passes.ir.functions import (
 )
 from relay_passes.ir.moving_operators import moved_weights, weight_bytes, weights_of
 from relay_passes.ir.rewrite import map_functions
-from tir_schedules.convolution.winograd.algorithm import Algorithm
+from tir_schedules.convolution.winograd.algorithm import Algorithm, expected_error
 from tir_schedules.convolution.winograd.config import default_config, direct_cycles, winograd_cost
-from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for

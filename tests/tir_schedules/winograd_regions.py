@@ -12,12 +12,15 @@ from relay_passes.lower.codegen import kernel_context
 from tests.guard import guarded
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import compiled, expected, machine_for, packed, random_inputs
+from tir_schedules.convolution.winograd.algorithm import SQUARE, matrices
 from tir_schedules.convolution.winograd.config import WinogradProblem
-from tir_schedules.convolution.winograd.transforms import A_T, B_T, REACH, TILE, G
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of
+
+A_T, G, B_T = matrices(3)
+TILE, REACH = SQUARE.tile, SQUARE.reach
 
 Shape = tuple[int, int]
 ONES = (1, 1, 1, 1)

@@ -33,7 +33,7 @@ from tests.relay_passes.graphs import (
 from tests.stand_ins import running
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import machine_for
-from tir_schedules.convolution.winograd.transforms import expected_error
+from tir_schedules.convolution.winograd.algorithm import expected_error
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

@@ -41,7 +41,12 @@ from tir_schedules.core.product_plan import Product, ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing
 from tir_schedules.product.tile_products import LoadPanel
-from tir_schedules.product.zero_points import ZeroPoints, expressed_answer, expressed_bytes, expressed_terms
+from tir_schedules.product.zero_points import (
+    ZeroPoints,
+    expressed_answer,
+    expressed_bytes,
+    expressed_terms,
+)
 
 from .config import (
     ConvConfig,

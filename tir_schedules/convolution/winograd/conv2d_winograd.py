@@ -2,29 +2,28 @@
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
-Kernels are 3x3, or a line of 2 to 7 taps, whose tiles are a line of results (`line_transforms`);
+Kernels are 3x3, or a line of 2 to 7 taps, whose tiles are a line of results (`algorithm`);
 their taps may be at any distance (dilation). The weight is transformed ahead of the runs, in
 float64; a 3x3 weight then takes four times its bytes. A block of tiles goes through three stages,
 and what lies between them stays in L2: the transform of x, 36 products on the registered f32
 microkernels, and the inverse transform with the epilogue in registers (Lavin and Gray, arXiv
-1509.09308; with the points of transforms.py). Padding and incomplete tiles need no copy. Threads
+1509.09308; with the points of algorithm.py). Padding and incomplete tiles need no copy. Threads
 take blocks of their own or, where there are few tiles, share the output channels of each block,
 with a barrier between the stages. Images may be of any number and size.
 
 Results differ from those of "conv2d" by rounding: see
-`convolution.winograd.transforms.expected_error`.
+`convolution.winograd.algorithm.expected_error`.
 
 Convolutions of 8-bit integers have tiles of 2x2 results and 16 products of words, four ninths, and
-are exact (`word_transforms`). That is for CPUs without VNNI, where a product of words takes as many
+are exact (`algorithm`). That is for CPUs without VNNI, where a product of words takes as many
 instructions as one of bytes, and more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -32,35 +31,30 @@ from tvm import relax, tirx
 
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
-from microkernels.tile import Address
-from microkernels.vector.expressions import Expr, materialise, parameter
+from microkernels.machines.machine import Machine
+from microkernels.registry import microkernel_named
+from microkernels.vector.expressions import parameter
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
-from tir_schedules.core.blocking import Panels
-from tir_schedules.core.emission import (
-    ceil_div,
-    choose,
-    kernel_function,
-    opaque_block,
-    operand_parameters,
-    share_of,
-    tensor_parameter,
+from tir_schedules.convolution.geometry import (
+    ConvGeometry,
+    ConvTemplate,
+    PackedWeight,
+    WeightPacking,
 )
+from tir_schedules.core import emission, loop_nest
 from tir_schedules.core.extents import extent, read_extents
-from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, is_integer
+from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Packing, register_template
+from tir_schedules.core.template import register_template
 from tir_schedules.product.tile_config import RESULT_DTYPES
 from tir_schedules.product.zero_points import expressed_bytes
 
-from .algorithm import Algorithm, kernel_reason
-from .config import WinogradConfig, check, default_config, space
-from .output_transform import flat_epilogue
-from .panel_product import Panel, PanelProduct
+from .algorithm import MOST_CHANNELS, Algorithm, kernel_reason
+from .config import WinogradConfig, check, default_config, space, winograd_cost
 from .problem import WinogradProblem
-from .program import Block, WinogradProgram, estimate, for_size, nests, products
-from .word_transforms import MOST_CHANNELS, words_of_bytes
+from .program import WinogradProgram
+from .transforms import flat_epilogue
 
 
 def _reject_types(region: Region, isa: Isa) -> str | None:
@@ -81,72 +75,113 @@ def _reject_types(region: Region, isa: Isa) -> str | None:
     return None
 
 
-class WinogradPacking(Packing[WinogradConfig]):
-    """The weight, transformed."""
+class WinogradWeight(PackedWeight):
+    """The transformed weight: panels [products][C][nr], one behind the other."""
 
-    def pack(
-        self, region: Region, config: WinogradConfig, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """The transformed weight: panels [products][C][nr], one behind the other."""
-        matrix = Algorithm.of(region).transformed_weight(array).reshape(-1, array.shape[-1])
-        return _panels(region, config).pack(matrix).view(array.dtype)
+    def __init__(self, region: Region, config: WinogradConfig) -> None:
+        self.region, self.algorithm = region, Algorithm.of(region)
+        *_, self.channels, self.n = region.inputs[1].shape
+        # The weights of all products together: panel by panel, each of every product.
+        plan = config.plan(WinogradProblem.of(region))
+        self.panels = replace(plan.panels, runs=self.algorithm.products)
+        self.integers = is_integer(region)
+        self.shape = ((2 if self.integers else 1) * self.panels.size,)
 
-    def unpack(
-        self, region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The weight [*kernel, C, OC] as an expression of its packed form; floats are rounded."""
-        op, (*_, channels, n) = relax.op, region.inputs[1].shape
-        algorithm, integers = Algorithm.of(region), is_integer(region)
-        lines, columns = algorithm.axes
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        matrix = self.algorithm.transformed_weight(array).reshape(-1, self.n)
+        return self.panels.pack(matrix).view(array.dtype)
+
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        op, tensor, (lines, columns) = relax.op, self.region.inputs[1], self.algorithm.axes
         of_lines, of_columns = (
-            relax.const(axis.g_inverse.astype(np.float32)) for axis in algorithm.axes
+            relax.const(axis.g_inverse.astype(np.float32)) for axis in (lines, columns)
         )
-        if integers:  # exact in f32: numbers of 12 bits, and halves
-            expr = op.astype(words_of_bytes(expr, packed_elements(region, config)), "float32")
-        matrix = _panels(region, config).unpack(expr)
-        half = op.matmul(of_lines, op.reshape(matrix, (lines.reach, columns.reach * channels * n)))
-        whole = op.matmul(of_columns, op.reshape(half, (lines.taps, columns.reach, channels * n)))
-        weight = op.reshape(whole, region.inputs[1].shape)
-        return op.astype(weight, region.inputs[1].dtype) if integers else weight
+        if self.integers:  # exact in f32: numbers of 12 bits, and halves
+            expr = op.astype(words_of_bytes(expr, self.panels.size), "float32")
+        inside = self.channels * self.n
+        matrix = self.panels.unpack(expr)
+        half = op.matmul(of_lines, op.reshape(matrix, (lines.reach, columns.reach * inside)))
+        whole = op.matmul(of_columns, op.reshape(half, (lines.taps, columns.reach, inside)))
+        weight = op.reshape(whole, tensor.shape)
+        return op.astype(weight, tensor.dtype) if self.integers else weight
 
-    def express(
-        self, region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The packed weight as a Relax expression of one [*kernel, C, OC]."""
-        op, (*_, channels, n) = relax.op, region.inputs[1].shape
-        algorithm, integers = Algorithm.of(region), is_integer(region)
-        lines, columns = algorithm.axes
-        of_lines, of_columns = (relax.const(axis.g, "float64") for axis in algorithm.axes)
-        wide = op.reshape(op.astype(expr, "float64"), (lines.taps, columns.taps * channels * n))
-        half = op.reshape(op.matmul(of_lines, wide), (lines.reach, columns.taps, channels * n))
-        whole = op.astype(op.matmul(of_columns, half), "int32" if integers else "float32")
-        matrix = op.reshape(whole, (algorithm.products * channels, n))
-        packed = _panels(region, config).express(matrix)
-        if not integers:
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        op, (lines, columns), inside = relax.op, self.algorithm.axes, self.channels * self.n
+        of_lines, of_columns = (relax.const(axis.g, "float64") for axis in (lines, columns))
+        wide = op.reshape(op.astype(expr, "float64"), (lines.taps, columns.taps * inside))
+        half = op.reshape(op.matmul(of_lines, wide), (lines.reach, columns.taps, inside))
+        whole = op.astype(op.matmul(of_columns, half), "int32" if self.integers else "float32")
+        matrix = op.reshape(whole, (self.algorithm.products * self.channels, self.n))
+        packed = self.panels.express(matrix)
+        if not self.integers:
             return packed
-        count = packed_elements(region, config)
-        return expressed_bytes(packed, count, region.inputs[1].dtype, algorithm.bytes)
-
-    def shape(
-        self, region: Region, config: WinogradConfig, isa: Isa, index: int
-    ) -> tuple[int, ...]:
-        """Shape of the packed weight, in elements of its type."""
-        parts = 2 if is_integer(region) else 1
-        return (parts * packed_elements(region, config),)
+        dtype, item = self.region.inputs[1].dtype, self.algorithm.bytes
+        return expressed_bytes(packed, self.panels.size, dtype, item)
 
 
-PACKING = WinogradPacking()
+def words_of_bytes(expr: relax.Expr, count: int) -> relax.Expr:
+    """int32 [count]: words whose bytes lie behind each other as int8."""
+    pairs = relax.op.reshape(relax.op.astype(expr, "int32"), (count, 2))
+    low, high = (relax.op.strided_slice(pairs, [1], [at], [at + 1]) for at in (0, 1))
+    low = relax.op.bitwise_and(low, relax.const(255, "int32"))
+    whole = relax.op.add(low, relax.op.multiply(high, relax.const(256, "int32")))
+    return relax.op.reshape(whole, (count,))
 
 
-def packed_elements(region: Region, config: WinogradConfig) -> int:
-    """Elements of the packed weight as they are multiplied."""
-    return _panels(region, config).size
+# The products of Winograd's tiles before they are built: their loops, and what `explain` tells.
+#
+# blocks of tiles > panels > products > row block > K block > tile
 
 
-def _panels(region: Region, config: WinogradConfig) -> Panels:
-    """The layout of the weights of all products together: panel by panel, each of every product."""
-    return replace(
-        config.plan(WinogradProblem.of(region)).panels, runs=Algorithm.of(region).products
+def nests(region: Region, config: WinogradConfig) -> Iterator[loop_nest.LoopNest]:
+    """The products, between the transforms."""
+    problem, kernel = WinogradProblem.of(region), microkernel_named(config.kernel)
+    geometry, tiles = problem.geometry, problem.tiles
+    count = sum(group.count for group in config.blocks(problem)[0])
+    teams, members = config.teams(problem), config.threads_panels
+    block = tiles / count
+    k, n_vectors = geometry.channels, math.ceil(geometry.out_channels / kernel.lanes)
+    share = n_vectors / members
+    panels = loop_nest.pieces(share, config.vectors)
+    tiling = loop_nest.Tiling(config.rows, config.vectors, config.m_block, config.k_block)
+    # The products are between the panels and a product's own loops, whose panel is one.
+    inner = loop_nest.product_loops(
+        (block, share / panels, k), tiling, kernel.lanes, ("tiles", "panel", "C")
+    )
+    count_of, item = problem.algorithm.products, float(problem.algorithm.bytes)
+    weight = item * count_of * k * kernel.lanes
+
+    def touched(tiles: float, vectors: float) -> loop_nest.Bytes:
+        results = 4.0 * count_of * tiles * vectors * kernel.lanes
+        return item * count_of * tiles * k, weight * vectors, results
+
+    loops = [
+        loop_nest.Loop("thread", teams * members, "parallel", touched(tiles, n_vectors)),
+        loop_nest.Loop("block", count / teams, "serial", touched(tiles / teams, share)),
+        loop_nest.Loop("panel", panels, "serial", touched(block, share)),
+        loop_nest.Loop("matrix", count_of, "serial", touched(block, share / panels)),
+        *inner,
+    ]
+    useful = geometry.out_channels / (n_vectors * kernel.lanes)
+    useful *= math.prod(geometry.outputs) * geometry.batch / (problem.algorithm.results * tiles)
+    balance = loop_nest.balance_of(count, teams) * loop_nest.balance_of(n_vectors, members)
+    yield loop_nest.LoopNest(loop_nest.nested(loops), geometry.flops / 2, useful, balance)
+
+
+def estimate(region: Region, config: WinogradConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread."""
+    return winograd_cost(region, config, machine).total
+
+
+def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterator[Product]:
+    """One of the products, of f32 alone, which tiles do not multiply."""
+    plan = config.plan(WinogradProblem.of(region))
+    yield Product(
+        part=region,
+        plan=replace(plan, m=config.m_block),
+        copies=0,
+        cycles=winograd_cost(region, config, machine).compute,
+        others=list,
     )
 
 
@@ -161,45 +196,40 @@ class Winograd(ConvTemplate[WinogradConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(estimate)
     products = staticmethod(products)
-    packing = PACKING
+    packing = WeightPacking(lambda region, config, isa: WinogradWeight(region, config))
 
     def build(self, region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
         kernel = check(region, config, isa)
-        with kernel_function("conv2d_winograd") as builder:
-            x = tensor_parameter("X", region.inputs[0])
-            w = parameter("W", PACKING.shape(region, config, isa, 1), region.inputs[1].dtype)
-            operands = operand_parameters(region)
-            out = tensor_parameter("Y", region.output)
+        with emission.kernel_function("conv2d_winograd") as builder:
+            x = emission.tensor_parameter("X", region.inputs[0])
+            weight = WinogradWeight(region, config)
+            w = parameter("W", weight.shape, region.inputs[1].dtype)
+            operands = emission.operand_parameters(region)
+            out = emission.tensor_parameter("Y", region.output)
             if region.is_open:
                 read_extents()
-            with opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
+            with emission.opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
                 epilogue = flat_epilogue(region, operands, kernel)
                 problem = WinogradProblem.of(region)
                 dtype, element = region.inputs[0].dtype, problem.algorithm.element
                 if element != region.inputs[1].dtype:
-                    size = packed_elements(region, config)
-                    w = I.decl_buffer((size,), element, data=w.data, align=1)
+                    w = I.decl_buffer((weight.panels.size,), element, data=w.data, align=1)
 
-                def emit(sample: Expr | None) -> None:
-                    own = replace(problem, sample=sample)
-                    WinogradProgram(own, config, kernel, x, dtype, w, out, epilogue).emit()
+                def emit(problem: WinogradProblem) -> None:
+                    given = problem, config, kernel, x, dtype, w, out, epilogue
+                    WinogradProgram(*given).emit()
 
                 if ConvGeometry.of(region).opens_image:
-                    problem = WinogradProblem.opened(region)
-                    tiles = problem.opened_tiles
-                    each = OpenWinogradProgram.steps_of(tiles, config)
-                    OpenWinogradProgram(
-                        problem, config, kernel, x, dtype, w, out, epilogue, tiles, each
-                    ).emit()
+                    emit(WinogradProblem.dynamic(region))
                 elif region.is_open:
                     with (
                         I.serial(extent(region.inputs[0].shape[0])) as sample,
-                        opaque_block("image"),
+                        emission.opaque_block("image"),
                     ):
-                        emit(sample)
+                        emit(replace(problem, sample=sample))
                 else:
-                    emit(None)
+                    emit(problem)
         return builder.get()
 
     def reject(self, region: Region, isa: Isa) -> str | None:
@@ -245,111 +275,3 @@ class Winograd(ConvTemplate[WinogradConfig]):
 
 
 CONV2D_WINOGRAD = register_template(Winograd())
-
-
-# The stages of the template "conv2d_winograd" over images whose sizes are known at run time only.
-#
-#     for each team's share of all tiles of all images
-#         for each block of whole register tiles
-#             as for known sizes, but for the register tiles: whole ones in a loop, and one for what
-#             is left, whose code has a quarter, a half or three quarters of the rows
-#
-# Only the last register tile of a team is not whole. Rows that it has too many are multiplied, and
-# nobody reads their results.
-
-
-@dataclass(frozen=True)
-class OpenWinogradProgram(WinogradProgram):
-    """The program of a problem that `WinogradProblem.opened` made.
-
-    Attributes
-    ----------
-    tiles : Expr
-        How many there are.
-    each : Expr
-        How many blocks a team takes.
-    """
-
-    tiles: Expr
-    each: Expr
-
-    @staticmethod
-    def steps_of(tiles: Expr, config: WinogradConfig) -> Expr:
-        """Emits how many blocks a team takes of so many tiles."""
-        of_team = ceil_div(ceil_div(tiles, config.threads_tiles), config.rows)
-        return materialise(ceil_div(of_team, config.m_block // config.rows))
-
-    @property
-    def _teams(self) -> int:
-        return self.config.threads_tiles
-
-    @property
-    def _most(self) -> int:
-        return self.config.m_block
-
-    @property
-    def _each(self) -> Expr | int:
-        return self.each
-
-    @contextmanager
-    def _block(self, team: Expr, step: Expr) -> Iterator[Block]:
-        """A share of the register tiles of a team's share of the tiles."""
-        rows = self.config.rows
-        first, own = share_of(self.tiles, team, self._teams)
-        start, count = share_of(materialise(ceil_div(own, rows)), step, self.each)
-        with I.If(count > 0), I.Then():
-            tiles = materialise(tirx.Min(count * rows, own - start * rows))
-            yield Block(materialise(first + start * rows), tiles, step)
-
-    def _products(self, block: Block, number: Expr, panel: Panel) -> None:
-        panels = self.config.panels(self.problem, self.kernel)
-        for_size(panels, number, lambda width: self._multiply_open(panel.of(width), block.tiles))
-
-    def _multiply_open(self, panel: Panel, tiles: Expr) -> None:
-        """The products of a panel."""
-        rows = self.config.rows
-        sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
-        most = sizes[-2] if len(sizes) > 1 else 0  # rows of a tile that is not whole
-        whole = materialise(I.floordiv(tiles + (rows - 1 - most), rows))
-        left = materialise(tiles - whole * rows)
-        kind: Expr = tirx.const(0, "int32")
-        for size in sizes[:-2]:
-            kind = kind + tirx.Cast("int32", left > size)
-        kind = materialise(kind)
-        with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
-            product = self._product(panel, number)
-            with I.serial(whole) as tile:
-                self._register_tile(product, tile, rows)
-            if most:
-                with I.If(left > 0), I.Then():
-                    choose(
-                        kind,
-                        range(len(sizes) - 1),
-                        lambda which: self._register_tile(product, whole, sizes[which]),
-                    )
-
-    def _register_tile(self, product: PanelProduct, number: Expr, rows: int) -> None:
-        """So many rows from those of the tile `number` on."""
-        first, panel, width = number * self.config.rows, product.panel.first, product.panel.width
-        tiles = self.config.m_block // self.config.rows
-        prefetch, lines = product.prefetch, math.ceil(width / tiles)
-        if lines * PRODUCTS_PER_FETCH > rows * width or tiles > PANELS_AHEAD * width:
-            prefetch = None
-
-        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
-            if prefetch is not None and j == 0:
-                for line in range(lines):
-                    prefetch.fetch(panel, (number * product.steps + ks[0]) * lines + line, 0)
-            return product.load_b(panel, width, ks[0], j)
-
-        with opaque_block("tile"):
-            result = product.kernel.emit(
-                rows,
-                width,
-                (product.steps,),
-                lambda i, ks: product.load_a(first + i, ks[0]),
-                load_b,
-            )
-            for i in range(rows):
-                for j in range(width):
-                    product.store(first + i, panel + j, result.value(i, j), j == width - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
@@ -48,26 +49,21 @@ class WinogradProblem:
 
     @staticmethod
     def of(region: Region) -> WinogradProblem:
-        """The tiles of a region; of a single image of a usual size, where sizes are open."""
-        geometry, algorithm = ConvGeometry.of(one_image(region)), Algorithm.of(region)
-        line, geometry = len(geometry.kernel) == 1, _as_image(geometry)
-        sizes = zip(geometry.outputs, geometry.dilation, algorithm.axes, strict=True)
-        rows, columns = (
-            _phases(size, step) * math.ceil(size / (step * axis.tile)) for size, step, axis in sizes
-        )
-        return WinogradProblem(geometry, rows, columns, algorithm, line=line)
+        """The tiles of a region; of a single image of a usual size, where sizes are dynamic."""
+
+        def count(size: int, step: int, tile: int) -> int:
+            return _phases(size, step) * math.ceil(size / (step * tile))
+
+        return _problem(one_image(region), region, count)
 
     @staticmethod
-    def opened(region: Region) -> WinogradProblem:
-        """The tiles of all images of open sizes, counted when the kernel runs; emits that."""
-        geometry, algorithm = ConvGeometry.of(region), Algorithm.of(region)
-        line, geometry = len(geometry.kernel) == 1, _as_image(geometry)
-        sizes = zip(geometry.outputs, geometry.dilation, algorithm.axes, strict=True)
-        rows, columns = (
-            materialise(_phases(size, step) * ceil_div(extent(size), step * axis.tile))
-            for size, step, axis in sizes
-        )
-        return WinogradProblem(geometry, rows, columns, algorithm, line=line)
+    def dynamic(region: Region) -> WinogradProblem:
+        """The tiles of all images of dynamic sizes, counted when the kernel runs; emits that."""
+
+        def count(size: int, step: int, tile: int) -> Expr:
+            return materialise(_phases(size, step) * ceil_div(extent(size), step * tile))
+
+        return _problem(region, region, count)
 
     @property
     def tiles(self) -> int:
@@ -76,8 +72,8 @@ class WinogradProblem:
         return self.geometry.batch * self.rows * self.columns
 
     @property
-    def opened_tiles(self) -> Expr:
-        """Emits the same where they are not."""
+    def dynamic_tiles(self) -> Expr:
+        """Emits how many there are where that is not known."""
         assert not isinstance(self.rows, int)
         return materialise(self.rows * self.columns * extent(self.geometry.batch))
 
@@ -126,6 +122,17 @@ class WinogradProblem:
         return sample, named(line - sample * self.rows), column
 
 
+def _problem(
+    sized: Region, region: Region, count: Callable[[int, int, int], int | Expr]
+) -> WinogradProblem:
+    """A region in tiles; `count(results, dilation, tile)` says how many an axis has."""
+    geometry, algorithm = ConvGeometry.of(sized), Algorithm.of(region)
+    line, geometry = len(geometry.kernel) == 1, _as_image(geometry)
+    sizes = zip(geometry.outputs, geometry.dilation, algorithm.axes, strict=True)
+    rows, columns = (count(size, step, axis.tile) for size, step, axis in sizes)
+    return WinogradProblem(geometry, rows, columns, algorithm, line=line)
+
+
 def _as_image(geometry: ConvGeometry) -> ConvGeometry:
     """The same with a height of one in front of a single extent; a single tap has no dilation."""
     pairs = zip(geometry.kernel, geometry.dilation, strict=True)
@@ -147,3 +154,45 @@ def _as_image(geometry: ConvGeometry) -> ConvGeometry:
 def _phases(size: int, step: int) -> int:
     """First results of tiles that are less than a step from the beginning."""
     return step if is_open((size,)) else min(size, step)
+
+
+# Conditions, branches and shares of work.
+
+
+def all_of(conditions: Sequence[Expr]) -> Expr | None:
+    """The conjunction; None of nothing."""
+    result = None
+    for condition in conditions:
+        result = condition if result is None else tirx.And(result, condition)
+    return result
+
+
+def either(
+    conditions: Sequence[Expr], then: Callable[[], None], otherwise: Callable[[], None]
+) -> None:
+    """One of two pieces of code: the first where all conditions hold."""
+    condition = all_of(conditions)
+    if condition is None:
+        then()
+        return
+    with I.If(condition):
+        with I.Then():
+            then()
+        with I.Else():
+            otherwise()
+
+
+def in_memory(values: Sequence[Expr]) -> list[Expr]:
+    """The values, each computed once.
+
+    TVM writes a sum of names out anew for every use of its own name: of the transform along one
+    axis in that along the other, ten times as many instructions as there are.
+    """
+    return [materialise(value) for value in values]
+
+
+def part_of(count: Expr | int, members: int, member: Expr) -> tuple[Expr | int, Expr | int]:
+    """First and end of one member's share of `count` things."""
+    if members == 1:
+        return 0, count
+    return I.floordiv(member * count, members), I.floordiv((member + 1) * count, members)

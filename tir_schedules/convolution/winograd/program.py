@@ -8,6 +8,10 @@
 
 V and M are parts of two flat buffers that exist once for a call. A team of threads shares a V, with
 a barrier after the transform; every thread has an M of its own. A team of one needs no barrier.
+
+Over images of dynamic sizes, teams share all tiles of all images, in blocks of whole register
+tiles. Whole ones are in a loop; one for the tail has code of a quarter, a half or three quarters of
+the rows. Rows that it has too many are multiplied, and nobody reads their results.
 """
 
 from __future__ import annotations
@@ -16,38 +20,25 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
-from microkernels.registry import microkernel_named
-from microkernels.vector.expressions import Expr, bind
+from microkernels.tile import Address
+from microkernels.vector import memory
+from microkernels.vector.expressions import Expr, bind, materialise, ramp
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import opaque_block, task_loop
-from tir_schedules.core.loop_nest import (
-    Bytes,
-    Loop,
-    LoopNest,
-    Tiling,
-    balance_of,
-    nested,
-    pieces,
-    product_loops,
-)
-from tir_schedules.core.product_plan import Product
-from tir_schedules.core.region import Region
+from tir_schedules.core.emission import ceil_div, choose, opaque_block, share_of, task_loop
+from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product.prefetch import Prefetch
 from tir_schedules.product.tile_loops import TileLoops
 
-from .config import WinogradConfig, odd_lines, panel_count, winograd_cost
-from .control import either, part_of
-from .output_transform import InputTransform, OutputTransform
-from .panel_product import Panel, PanelProduct
-from .problem import WinogradProblem
+from .config import LINE, WinogradConfig, odd_lines, panel_count
+from .problem import WinogradProblem, either, part_of
+from .transforms import InputTransform, OutputTransform
 
 
 class Block(NamedTuple):
@@ -58,98 +49,88 @@ class Block(NamedTuple):
     number: Expr
 
 
-@dataclass(frozen=True)
 class WinogradProgram:
     """A region and what it works on; `emit` puts it into the PrimFunc under construction.
 
-    Attributes
+    Parameters
     ----------
     problem : WinogradProblem
         The region in tiles.
     config : WinogradConfig
         Its numbers.
     kernel : Microkernel
-        Of the products.
+        That the configuration names.
     x, weight, out : Buffer
         Parameters; the weight is packed.
     dtype : str
         Of x.
     epilogue : Epilogue
         With rows counted over all pixels.
+
+    Attributes
+    ----------
+    tiles : Expr or None
+        How many there are, of dynamic sizes.
+    teams, members, each : int
+        Teams of threads, threads of one, and how many blocks a team takes at most.
+    most : int
+        Tiles of the largest block.
     """
 
-    problem: WinogradProblem
-    config: WinogradConfig
-    kernel: Microkernel
-    x: Expr
-    dtype: str
-    weight: Expr
-    out: Expr
-    epilogue: Epilogue
-
-    @cached_property
-    def inputs(self) -> InputTransform:
-        """Stage 1, with its buffer."""
-        algorithm, multiplied = self.problem.algorithm, self.multiplied
-        lanes = self.kernel.lanes * multiplied.kr  # as many as are a whole vector
-        channels = -(-self.problem.geometry.channels // lanes) * lanes
+    def __init__(
+        self,
+        problem: WinogradProblem,
+        config: WinogradConfig,
+        kernel: Microkernel,
+        x: Expr,
+        dtype: str,
+        weight: Expr,
+        out: Expr,
+        epilogue: Epilogue,
+    ) -> None:
+        self.problem, self.config, self.weight = problem, config, weight
+        algorithm, self.multiplied = problem.algorithm, problem.algorithm.kernel(kernel)
+        self.panels, self.members = config.panels(problem, kernel), config.threads_panels
+        self.steps = self.multiplied.steps(problem.geometry.channels)
+        self.tiles: Expr | None = None
+        self.blocks: tuple[Group, ...] = ()
+        self.each: Expr | int
+        if isinstance(problem.rows, int):
+            self.blocks, self.each = config.blocks(problem)
+            self.teams, self.most = config.teams(problem), self.blocks[0].size
+        else:
+            self.tiles = problem.dynamic_tiles
+            self.teams, self.most = config.threads_tiles, config.m_block
+            of_team = ceil_div(ceil_div(self.tiles, self.teams), config.rows)
+            self.each = materialise(ceil_div(of_team, config.m_block // config.rows))
+        lanes = kernel.lanes * self.multiplied.kr  # as many as are a whole vector
+        channels = -(-problem.geometry.channels // lanes) * lanes
         pitches = self._pitches(channels, algorithm.bytes)
-        size = self._teams * algorithm.products * pitches[0]
+        size = self.teams * algorithm.products * pitches[0]
         v = I.sblock_alloc_buffer((size,), algorithm.element, align=64)
-        return InputTransform(self.problem, self.x, self.dtype, lanes, v, pitches)
-
-    @cached_property
-    def outputs(self) -> OutputTransform:
-        """Stage 3, with its buffer."""
-        lanes = self.kernel.lanes
-        pitches = self._pitches(self.config.vectors * lanes)
-
-        def with_buffer(m: Expr) -> OutputTransform:
-            return OutputTransform(self.problem, self.out, self.epilogue, lanes, m, pitches)
-
-        size = with_buffer(self.x).size * self._teams * self._members
-        return with_buffer(I.sblock_alloc_buffer((size,), self.problem.algorithm.total, align=64))
-
-    @property
-    def _members(self) -> int:
-        return self.config.threads_panels
-
-    @property
-    def _teams(self) -> int:
-        return self.config.teams(self.problem)
-
-    @property
-    def _most(self) -> int:
-        """Tiles of the largest block."""
-        return self.config.blocks(self.problem)[0][0].size
-
-    @property
-    def _each(self) -> Expr | int:
-        """How many blocks a team takes at most."""
-        return self.config.blocks(self.problem)[1]
+        self.inputs = InputTransform(problem, x, dtype, lanes, v, pitches)
+        pitches = self._pitches(config.vectors * kernel.lanes)
+        self.m_size = algorithm.products * pitches[0] + algorithm.results * kernel.lanes
+        size = self.m_size * self.teams * self.members
+        m = I.sblock_alloc_buffer((size,), algorithm.total, align=64)
+        self.outputs = OutputTransform(problem, out, epilogue, kernel.lanes, m, pitches)
 
     def _pitches(self, elements: int, item: int = 4) -> tuple[int, int]:
         """Elements from one matrix, and from one tile, to the next; a tile has so many."""
         tile = odd_lines(elements, item)
-        return odd_lines(self._most * tile, item), tile
-
-    @property
-    def multiplied(self) -> Microkernel:
-        """What multiplies."""
-        return self.problem.algorithm.kernel(self.kernel)
+        return odd_lines(self.most * tile, item), tile
 
     def emit(self) -> None:
         """All stages."""
-        teams, members, each = self._teams, self._members, self._each
-        inputs, outputs = self.inputs, self.outputs  # allocated here
-        team_size = self.problem.algorithm.products * inputs.pitches[0]
+        teams, members, each = self.teams, self.members, self.each
+        team_size = self.problem.algorithm.products * self.inputs.pitches[0]
 
         def transform(team: Expr, member: Expr, block: Block) -> None:
-            inputs.emit(bind(team * team_size), block.first, block.tiles, members, member)
+            self.inputs.emit(bind(team * team_size), block.first, block.tiles, members, member)
 
         def multiply(team: Expr, member: Expr, block: Block) -> None:
-            m_start = bind((member * teams + team) * outputs.size)
-            self._panels(bind(team * team_size), m_start, member, block)
+            m = bind((member * teams + team) * self.m_size)
+            self._panels(bind(team * team_size), m, member, block)
 
         def stage(step: Expr, *bodies: Callable[[Expr, Expr, Block], None]) -> None:
             """A parallel region over all threads."""
@@ -173,63 +154,172 @@ class WinogradProgram:
     @contextmanager
     def _block(self, team: Expr, step: Expr) -> Iterator[Block]:
         """The scope of code for a team's block, which the last step may lack."""
-        blocks, each = self.config.blocks(self.problem)
-        number = bind(step * self._teams + team)
-        count = sum(group.count for group in blocks)
+        if self.tiles is not None:
+            # A share of the register tiles of the team's share of the tiles.
+            rows = self.config.rows
+            first, own = share_of(self.tiles, team, self.teams)
+            start, count = share_of(materialise(ceil_div(own, rows)), step, self.each)
+            with I.If(count > 0), I.Then():
+                tiles = materialise(tirx.Min(count * rows, own - start * rows))
+                yield Block(materialise(first + start * rows), tiles, step)
+            return
+        assert isinstance(self.each, int)
+        number = bind(step * self.teams + team)
+        all_blocks = sum(group.count for group in self.blocks)
         with ExitStack() as scope:
-            if count < self._teams * each:
-                scope.enter_context(I.If(number < count))
+            if all_blocks < self.teams * self.each:
+                scope.enter_context(I.If(number < all_blocks))
                 scope.enter_context(I.Then())
-            yield Block(*_piece(blocks, number), number)
+            yield Block(*_piece(self.blocks, number), number)
 
     def _panels(self, v: Expr, m: Expr, member: Expr, block: Block) -> None:
-        """Stages 2 and 3 for a member's share of the panels; `v` and `m` are starts."""
-        panels = self.config.panels(self.problem, self.kernel)
-        share = part_of(panel_count(panels), self._members, member)
-        with I.serial(*share) as panel, opaque_block("panel"):
-            start, width = _piece(panels, panel)
+        """Stages 2 and 3 for a member's share of the panels; `v` and `m` are starts.
 
-            self._products(block, panel, Panel(v, m, start))
+        There is code for each width of a panel and, of static sizes, for each size of a block.
+        """
+        share = part_of(panel_count(self.panels), self.members, member)
+        with I.serial(*share) as panel, opaque_block("panel"):
+            start, width = _piece(self.panels, panel)
+
+            def product(known: int) -> PanelProduct:
+                return PanelProduct(self, v, m, start, known)
+
+            def of_size(tiles: int) -> None:
+                for_size(self.panels, panel, lambda known: self._multiply(product(known), tiles))
+
+            if self.tiles is None:
+                for_size(self.blocks, block.number, of_size)
+            else:
+                for_size(
+                    self.panels,
+                    panel,
+                    lambda known: self._multiply_dynamic(product(known), block.tiles),
+                )
             self.outputs.emit(m, block.first, block.tiles, start, width)
 
-    def _products(self, block: Block, number: Expr, panel: Panel) -> None:
-        """Stage 2, with code for each size of a block and each width of a panel."""
-        blocks, _ = self.config.blocks(self.problem)
-        panels = self.config.panels(self.problem, self.kernel)
-
-        def of_size(tiles: int) -> None:
-            for_size(panels, number, lambda width: self._multiply(panel.of(width), tiles))
-
-        for_size(blocks, block.number, of_size)
-
-    def _multiply(self, panel: Panel, tiles: int) -> None:
+    def _multiply(self, product: PanelProduct, tiles: int) -> None:
         """The products of a panel."""
         plan = replace(self.config.plan(self.problem), m=tiles, m_block=tiles)
         with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
-            product = self._product(panel, number)
+            product.begin(number)
             TileLoops(
                 plan, product.load_a, product.load_b, product.store, prefetch=product.prefetch
-            ).emit(tirx.const(0, "int32"), tiles, panel.first, panel.width)
+            ).emit(tirx.const(0, "int32"), tiles, product.first, product.width)
 
-    def _product(self, panel: Panel, number: Expr) -> PanelProduct:
-        """One of the products."""
-        kernel = self.multiplied
-        steps = kernel.steps(self.problem.geometry.channels)
-        vector = steps * kernel.lanes * kernel.kr  # of a product's weight
-        of_panel = panel.first * (vector * self.problem.algorithm.products)
-        return PanelProduct(
-            kernel=kernel,
-            v=self.inputs.v,
-            v_start=bind(panel.v + number * self.inputs.pitches[0]),
-            v_pitch=self.inputs.pitches[1],
-            weight=self.weight,
-            w_start=bind(of_panel + number * (vector * panel.width)),
-            m=self.outputs.m,
-            m_start=bind(panel.m + number * self.outputs.pitches[0]),
-            m_pitch=self.outputs.pitches[1],
-            panel=panel,
-            steps=steps,
-        )
+    def _multiply_dynamic(self, product: PanelProduct, tiles: Expr) -> None:
+        """The products of a panel with any number of tiles."""
+        rows = self.config.rows
+        sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
+        most = sizes[-2] if len(sizes) > 1 else 0  # rows of a tile that is not whole
+        whole = materialise(I.floordiv(tiles + (rows - 1 - most), rows))
+        left = materialise(tiles - whole * rows)
+        kind: Expr = tirx.const(0, "int32")
+        for size in sizes[:-2]:
+            kind = kind + tirx.Cast("int32", left > size)
+        kind = materialise(kind)
+        with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
+            product.begin(number)
+            with I.serial(whole) as tile:
+                self._register_tile(product, tile, rows)
+            if most:
+                with I.If(left > 0), I.Then():
+                    choose(
+                        kind,
+                        range(len(sizes) - 1),
+                        lambda which: self._register_tile(product, whole, sizes[which]),
+                    )
+
+    def _register_tile(self, product: PanelProduct, number: Expr, rows: int) -> None:
+        """So many rows from those of the tile `number` on."""
+        first, panel, width = number * self.config.rows, product.first, product.width
+        tiles = self.config.m_block // self.config.rows
+        prefetch, lines = product.prefetch, math.ceil(width / tiles)
+        if lines * PRODUCTS_PER_FETCH > rows * width or tiles > PANELS_AHEAD * width:
+            prefetch = None
+
+        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            if prefetch is not None and j == 0:
+                for line in range(lines):
+                    prefetch.fetch(panel, (number * self.steps + ks[0]) * lines + line, 0)
+            return product.load_b(panel, width, ks[0], j)
+
+        with opaque_block("tile"):
+            result = self.multiplied.emit(
+                rows,
+                width,
+                (self.steps,),
+                lambda i, ks: product.load_a(first + i, ks[0]),
+                load_b,
+            )
+            for i in range(rows):
+                for j in range(width):
+                    product.store(first + i, panel + j, result.value(i, j), j == width - 1)
+
+
+@dataclass
+class PanelProduct:
+    """One product of a block of tiles by a panel of output channels, as `TileLoops` takes it.
+
+        M [tiles][panel] = V [tiles][C] * W [C][panel]        all three lie in flat buffers
+
+    Attributes
+    ----------
+    program : WinogradProgram
+        With the buffers.
+    v, m : Expr
+        Where the transformed tiles and the products of the block start.
+    first : Expr
+        The first vector of output channels.
+    width : int
+        How many vectors.
+    """
+
+    program: WinogradProgram
+    v: Expr
+    m: Expr
+    first: Expr
+    width: int
+
+    def begin(self, number: Expr) -> None:
+        """Finds the operands of one of the products."""
+        program = self.program
+        self.kernel, products = program.multiplied, program.problem.algorithm.products
+        vector = program.steps * self.kernel.lanes * self.kernel.kr  # of a product's weight
+        of_panel = self.first * (vector * products)
+        self.v_start = bind(self.v + number * program.inputs.pitches[0])
+        self.w_start = bind(of_panel + number * (vector * self.width))
+        self.m_start = bind(self.m + number * program.outputs.pitches[0])
+
+    def load_a(self, row: Expr, step: Expr | int) -> Expr | Address:
+        """An element of V."""
+        inputs = self.program.inputs
+        at = self.v_start + row * inputs.pitches[1] + step * self.kernel.kr
+        return self.kernel.a_operand(inputs.v, [at], inputs.pitches[1])
+
+    def load_b(self, _panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr | Address:
+        """A vector of the weight."""
+        group, width = self.kernel.lanes * self.kernel.kr, self.width
+        at = self.w_start + (step * width + j) * group
+        return self.kernel.b_operand(self.program.weight, at, width * group)
+
+    def store(self, row: Expr, vector: Expr, value: Expr, _last: bool) -> None:
+        """A vector of the product; `vector` counts all output channels'."""
+        lanes, outputs = self.kernel.lanes, self.program.outputs
+        at = self.m_start + row * outputs.pitches[1] + (vector - self.first) * lanes
+        I.buffer_store(outputs.m, value, [ramp(at, lanes)])
+
+    @property
+    def prefetch(self) -> Prefetch | None:
+        """Of lines of the weight of the next product, where a vector is a line of cache."""
+        if self.kernel.lanes != LINE:
+            return None
+
+        def fetch(_panel: Expr, line: Expr | int, element: Expr | int) -> None:
+            after = self.program.steps * self.width + line
+            place = self.w_start + after * (LINE * self.kernel.kr) + element
+            memory.prefetch(self.program.weight[place])
+
+        return Prefetch(fetch)
 
 
 def _piece(groups: Sequence[Group], index: Expr) -> tuple[Expr, Expr]:
@@ -249,58 +339,3 @@ def for_size(groups: Sequence[Group], index: Expr, body: Callable[[int], None]) 
         body(groups[0].size)
         return
     either([index < groups[0].count], lambda: body(groups[0].size), lambda: body(groups[1].size))
-
-
-# The products of Winograd's tiles before they are built: their loops, and what `explain` tells.
-#
-# blocks of tiles > panels > products > row block > K block > tile
-
-
-def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
-    """The products, between the transforms."""
-    problem, kernel = WinogradProblem.of(region), microkernel_named(config.kernel)
-    geometry, tiles = problem.geometry, problem.tiles
-    count = sum(group.count for group in config.blocks(problem)[0])
-    teams, members = config.teams(problem), config.threads_panels
-    block = tiles / count
-    k, n_vectors = geometry.channels, math.ceil(geometry.out_channels / kernel.lanes)
-    share = n_vectors / members
-    panels = pieces(share, config.vectors)
-    tiling = Tiling(config.rows, config.vectors, config.m_block, config.k_block)
-    # The products are between the panels and a product's own loops, whose panel is one.
-    inner = product_loops((block, share / panels, k), tiling, kernel.lanes, ("tiles", "panel", "C"))
-    count_of, item = problem.algorithm.products, float(problem.algorithm.bytes)
-    weight = item * count_of * k * kernel.lanes
-
-    def touched(tiles: float, vectors: float) -> Bytes:
-        results = 4.0 * count_of * tiles * vectors * kernel.lanes
-        return item * count_of * tiles * k, weight * vectors, results
-
-    loops = [
-        Loop("thread", teams * members, "parallel", touched(tiles, n_vectors)),
-        Loop("block", count / teams, "serial", touched(tiles / teams, share)),
-        Loop("panel", panels, "serial", touched(block, share)),
-        Loop("matrix", count_of, "serial", touched(block, share / panels)),
-        *inner,
-    ]
-    useful = geometry.out_channels / (n_vectors * kernel.lanes)
-    useful *= math.prod(geometry.outputs) * geometry.batch / (problem.algorithm.results * tiles)
-    balance = balance_of(count, teams) * balance_of(n_vectors, members)
-    yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
-
-
-def estimate(region: Region, config: WinogradConfig, machine: Machine) -> float:
-    """Cycles of the busiest thread."""
-    return winograd_cost(region, config, machine).total
-
-
-def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterator[Product]:
-    """One of the products, of f32 alone, which tiles do not multiply."""
-    plan = config.plan(WinogradProblem.of(region))
-    yield Product(
-        part=region,
-        plan=replace(plan, m=config.m_block),
-        copies=0,
-        cycles=winograd_cost(region, config, machine).compute,
-        others=list,
-    )

@@ -1,108 +1,343 @@
-"""The transforms of Winograd's F(4x4, 3x3), and what they do to rounding errors.
+"""Stages 1 and 3 of the template "conv2d_winograd": the transforms of x and of the products.
 
-A tile of 4x4 results needs 36 products instead of 144 (Lavin and Gray, "Fast Algorithms for
-Convolutional Neural Networks", arXiv 1509.09308, section 4):
+    x     ->    V [products][tiles][C]            B^T d B of every tile and channel
+    M [products][tiles][panel]    ->    pixels    A^T m A of every tile and output channel
 
-    Y = A^T [ (G g G^T) * (B^T d B) ] A        d: 6x6 of x, g: 3x3 of the weight, * elementwise
-
-The matrices interpolate polynomials at 0, infinity and two pairs of opposite points; any four
-points do. Lavin and Gray take +-1 and +-2. Errors depend on the points (Barabasz et al., "Error
-analysis and improving the accuracy of Winograd convolution", arXiv 1803.10986, section 5): rounding
-errors of the products grow by `GROWTH` on their way to the result, 10.8 with +-1 and +-2, 4.8 with
-the points here, which were searched among multiples of 1/8 for the least growth of the worst of the
-16 results. Sums of 9 products have a growth of 3 in this measure. All entries of A and B are exact
-in f32, and opposite points keep the transforms as short as they are with +-1 and +-2.
+Tiles of x overlap. At the edges, what lies outside of x is replaced by 0 after a load from the
+nearest pixel; nothing is copied. Where an image ends within a tile, or an epilogue is long, the
+results are stored in L1, and a loop runs over those that exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, like
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    constant,
+    like,
+    materialise,
+    ramp,
+    splat,
+    vector_type,
+)
+from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent, flat_rows, flat_view, item_operands
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import is_open
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
+from tir_schedules.product.tile_products import LONG_EPILOGUE, store_columns
+from tir_schedules.rows.normalize_view import reshaped
 
-TILE, TAPS = 4, 3  # results and taps of a tile along an axis
-REACH = TILE + TAPS - 1  # positions of x that they need
-PRODUCTS = REACH * REACH
-NEAR, FAR = 5 / 8, 13 / 8  # the points are 0, +-NEAR, +-FAR and infinity
-POINTS = (0.0, NEAR, -NEAR, FAR, -FAR)
-
-
-def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(A^T, G, B^T) of Toom and Cook's interpolation, in float64."""
-    a = np.zeros((TILE, REACH))
-    g = np.zeros((REACH, TAPS))
-    b = np.zeros((REACH, REACH))
-    for number, point in enumerate(POINTS):
-        others = [other for other in POINTS if other != point]
-        a[:, number] = point ** np.arange(TILE)
-        g[number] = point ** np.arange(TAPS) / np.prod([point - other for other in others])
-        b[number, :-1] = np.poly(others)[::-1]
-    a[-1, -1] = g[-1, -1] = 1.0  # infinity
-    b[-1] = np.poly(POINTS)[::-1]
-    return a, g, b
-
-
-A_T, G, B_T = _matrices()
-G_INVERSE = np.linalg.pinv(G)  # G_INVERSE @ G = 1
-
-_SQUARES = A_T**2 @ np.diag((G**2).sum(1) * (B_T**2).sum(1))
-_ROWS = _SQUARES.sum(1) / TAPS
-GROWTH = float(_ROWS.mean())
-"""Root mean square, over the 16 results, of the errors that independent relative errors of the
-products' sums become, for independent x and g of variance 1, over the size of the results."""
-WORST_GROWTH = float(_ROWS.max())
-"""The same of the result with the largest errors."""
-
-_UNIT = 2.0**-24
-_ROUNDING = 0.42  # root mean square of a rounding error in units, over a binade's mantissas
-_OWN_ROUNDINGS = 5.0  # what the transforms' own roundings add, as terms of the sum
-_DEVIATIONS = 9.0  # the largest of some 100000; large sums have large errors, so there are outliers
+from .problem import WinogradProblem, all_of, either, in_memory, part_of
 
 
-def input_transform(d: Sequence[Expr]) -> list[Expr]:
-    """B^T d along one axis: six vectors of six, in twelve instructions."""
-    near, far = NEAR**2, FAR**2
-    even_far, odd_far = bind(d[4] - c(far, d[2])), bind(d[3] - c(far, d[1]))
-    even_near, odd_near = bind(d[4] - c(near, d[2])), bind(d[3] - c(near, d[1]))
-    found = [
-        c(near * far, d[0]) + (d[4] - c(near + far, d[2])),
-        even_far + c(NEAR, odd_far),
-        even_far - c(NEAR, odd_far),
-        even_near + c(FAR, odd_near),
-        even_near - c(FAR, odd_near),
-        c(near * far, d[1]) + (d[5] - c(near + far, d[3])),
-    ]
-    return [bind(value) for value in found]
+def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) -> Epilogue:
+    """The epilogue over a matrix [pixels, channels], if every operand is one too.
 
-
-def output_transform(m: Sequence[Expr]) -> list[Expr]:
-    """A^T m along one axis: four vectors of six, in twelve instructions."""
-    even_near, odd_near = bind(m[1] + m[2]), bind(m[1] - m[2])
-    even_far, odd_far = bind(m[3] + m[4]), bind(m[3] - m[4])
-    found = [
-        m[0] + even_near + even_far,
-        c(NEAR, odd_near) + c(FAR, odd_far),
-        c(NEAR**2, even_near) + c(FAR**2, even_far),
-        c(NEAR**3, odd_near) + (c(FAR**3, odd_far) + m[5]),
-    ]
-    return [bind(value) for value in found]
-
-
-def c(number: float, value: Expr) -> Expr:
-    """A vector times a number."""
-    return like(number, value) * value
-
-
-def expected_error(channels: int, growth: float = WORST_GROWTH) -> float:
-    """The largest error to expect of any result, over the root mean square of the results.
-
-    A sum of C products, each added with one rounding, has C / 2 errors of the size of the whole sum
-    (partial sums grow like a random walk). They are independent and of either sign, so they add up
-    as squares; those of all sums of a tile come together by `growth`. Measured on normal data,
-    images of 7x7 to 160x160 and 32 to 512 channels: 0.65 to 0.9 times this (9.8e-6 at 64 channels,
-    1.5e-5 at 256, 1.9e-5 at 512), on positive data less; without Winograd, a quarter of this.
+    A row of the matrix is the address of a pixel then, without divisions. Of images of open sizes,
+    as few leading dimensions are left as their operands allow.
     """
-    errors = _ROUNDING * _UNIT * np.sqrt(channels / 2 + _OWN_ROUNDINGS)
-    return float(_DEVIATIONS * growth * errors)
+    if is_open(region.output.shape[1:-1]):
+        seen = flat_rows(region)
+        views = [
+            flat_view(*each) for each in zip(buffers, region.operands, seen.operands, strict=True)
+        ]
+        return Epilogue(seen, views, kernel.narrow)
+    *leading, n = region.output.shape
+    listed = item_operands(region)
+    operands, views = [], []
+    for number, (tensor, buffer) in enumerate(zip(region.operands, buffers, strict=True)):
+        shape = tensor.shape
+        if number not in listed and len(shape) > 1:
+            if shape[:-1] == tuple(leading):
+                shape = (math.prod(leading), shape[-1])
+            elif math.prod(shape[:-1]) == 1:
+                shape = shape[-1:]
+            else:
+                return Epilogue(region, buffers, kernel.narrow)
+        operands.append(Tensor(shape, tensor.dtype, tensor.constant))
+        views.append(reshaped(buffer, tensor, shape))
+    output = Tensor((math.prod(leading), n), region.output.dtype)
+    flat = region.replace(operands=tuple(operands), output=output)
+    return Epilogue(flat, views, kernel.narrow)
+
+
+@dataclass(frozen=True)
+class OutputTransform:
+    """Where products come from and where results go to.
+
+    Attributes
+    ----------
+    problem : WinogradProblem
+        The region in tiles.
+    out : Buffer
+        [N, OH, OW, OC].
+    epilogue : Epilogue
+        With rows counted over all pixels.
+    lanes : int
+        Of a vector.
+    m : Buffer
+        Flat.
+    pitches : tuple of int
+        Elements of M from one matrix, and from one tile, to the next.
+    """
+
+    problem: WinogradProblem
+    out: Expr
+    epilogue: Epilogue
+    lanes: int
+    m: Expr
+    pitches: tuple[int, int]
+
+    def emit(self, start: Expr, first: Expr, tiles: Expr, panel: Expr, width: Expr) -> None:
+        """The tiles of a block, for `width` vectors of output channels from `panel` on.
+
+        Parameters
+        ----------
+        start : Expr
+            Of M.
+        first : Expr
+            The block's first tile.
+        tiles : Expr
+            Its tiles.
+        """
+        matrix, tile_pitch = self.pitches
+        algorithm = self.problem.algorithm
+        lines, columns = algorithm.axes
+
+        def place(at: Expr, i: int, j: int) -> Expr:
+            return ramp(at + (i * columns.reach + j) * matrix, self.lanes)
+
+        with I.serial(tiles) as tile, opaque_block("restore"):
+            sample, row, column = self.problem.place(first + tile)
+            y, x = (bind(self.problem.start(axis, at)) for axis, at in enumerate((row, column)))
+            with I.serial(width) as vector, opaque_block("vector"):
+                at = materialise(start + tile * tile_pitch + vector * self.lanes)
+                halves = [
+                    in_memory(
+                        lines.output_transform(
+                            [bind(self.m[place(at, i, j)]) for i in range(lines.reach)]
+                        )
+                    )
+                    for j in range(columns.reach)
+                ]
+                results = [
+                    in_memory(
+                        [
+                            algorithm.given(each)
+                            for each in columns.output_transform([half[p] for half in halves])
+                        ]
+                    )
+                    for p in range(lines.tile)
+                ]
+                down, right = (self.problem.steps(axis) for axis in (0, 1))
+
+                def put(value: Expr, i: Expr | int, j: Expr | int) -> None:
+                    self._store(value, sample, y + i * down, x + j * right, panel + vector)
+
+                self._put_all(results, start + algorithm.products * matrix, y, x, put)
+
+    def _put_all(
+        self,
+        results: Sequence[Sequence[Expr]],
+        rest: Expr,
+        y: Expr,
+        x: Expr,
+        put: Callable[[Expr, Expr | int, Expr | int], None],
+    ) -> None:
+        """The results that exist of a tile whose first pixel is (y, x)."""
+        outputs, axes = self.problem.geometry.outputs, self.problem.algorithm.axes
+        steps = self.problem.geometry.dilation
+        high, wide = (axis.tile for axis in axes)
+        ends = list(zip((y, x), outputs, map(extent, outputs), steps, axes, strict=True))
+
+        def whole() -> None:
+            for i in range(high):
+                for j in range(wide):
+                    put(results[i][j], i, j)
+
+        def left(pixel: Expr, end: Expr | int, step: int, tile: int) -> Expr:
+            """Results of a tile that exist; a tile of a last phase may have none."""
+            if step == 1:
+                return tirx.Min(end - pixel, tile)
+            return tirx.Max(tirx.Min(I.floordiv(end - pixel + (step - 1), step), tile), 0)
+
+        def cut() -> None:
+            for i in range(high):
+                for j in range(wide):
+                    place = ramp(rest + (i * wide + j) * self.lanes, self.lanes)
+                    I.buffer_store(self.m, results[i][j], [place])
+            rows, columns = (
+                left(pixel, end, step, axis.tile) for pixel, _, end, step, axis in ends
+            )
+            with I.serial(rows) as y_in, I.serial(columns) as x_in, opaque_block("result"):
+                place = ramp(rest + (y_in * wide + x_in) * self.lanes, self.lanes)
+                put(bind(self.m[place]), y_in, x_in)
+
+        if self.epilogue.cost > LONG_EPILOGUE:
+            cut()
+            return
+        inside = [
+            tirx.LE(pixel + ((axis.tile - 1) * step + 1), end)
+            for pixel, size, end, step, axis in ends
+            if axis.tile > 1 and (is_open((size,)) or size % (step * axis.tile))
+        ]
+        either(inside, whole, cut)
+
+    def _store(self, value: Expr, sample: Expr, y: Expr, x: Expr, vector: Expr) -> None:
+        """One vector of output channels of one pixel."""
+        height, width = map(extent, self.problem.geometry.outputs)
+        pixel = (sample * height + y) * width + x
+
+        def store(columns: Columns) -> None:
+            index = self.problem.index(sample, y, x)
+            store_vector(self.out, self.epilogue(value, pixel, columns), index, columns)
+
+        store_columns(self.problem.geometry.out_channels, self.lanes, vector, True, store)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """An index of x that exists, and what must hold for it to be the one that is meant."""
+
+    index: Expr
+    conditions: Sequence[Expr] = ()
+
+
+@dataclass(frozen=True)
+class InputTransform:
+    """Where tiles come from and where they go to.
+
+    Attributes
+    ----------
+    problem : WinogradProblem
+        The region in tiles.
+    x : Buffer
+        [N, H, W, C].
+    dtype : str
+        Of x.
+    lanes : int
+        Of a vector.
+    v : Buffer
+        Flat.
+    pitches : tuple of int
+        Elements of V from one matrix, and from one tile, to the next.
+    """
+
+    problem: WinogradProblem
+    x: Expr
+    dtype: str
+    lanes: int
+    v: Expr
+    pitches: tuple[int, int]
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of channels."""
+        return math.ceil(self.problem.geometry.channels / self.lanes)
+
+    def emit(self, start: Expr, first: Expr, tiles: Expr, members: int, member: Expr) -> None:
+        """One of several threads' share of a block.
+
+        Parameters
+        ----------
+        start : Expr
+            Of V.
+        first : Expr
+            The block's first tile.
+        tiles : Expr
+            Its tiles.
+        members, member : int and Expr
+            Threads that share the block, and which of them this is.
+        """
+        by_channels = self.vectors >= members
+        of_tiles = part_of(tiles, 1 if by_channels else members, member)
+        of_vectors = part_of(self.vectors, members if by_channels else 1, member)
+        top, left = self.problem.geometry.before
+        high, wide = (axis.reach for axis in self.problem.algorithm.axes)
+        with I.serial(*of_tiles) as tile, opaque_block("transform"):
+            sample, row, column = self.problem.place(first + tile)
+            y = bind(self.problem.start(0, row) - top)
+            x = bind(self.problem.start(1, column) - left)
+
+            def emit(edge: bool) -> None:
+                rows = [self._position(0, y, i, edge) for i in range(high)]
+                columns = [self._position(1, x, j, edge) for j in range(wide)]
+
+                def load(vector: Expr, i: int, j: int) -> Expr:
+                    inside = all_of([*rows[i].conditions, *columns[j].conditions])
+                    index = self.problem.index(sample, rows[i].index, columns[j].index)
+                    return self._load(index, vector, inside)
+
+                with I.serial(*of_vectors) as vector, opaque_block("vector"):
+                    self._vector(load, start + tile * self.pitches[1], vector)
+
+            inside = [*self._all_inside(0, y), *self._all_inside(1, x)]
+            either(inside, lambda: emit(False), lambda: emit(True))
+
+    def _vector(self, load: Callable[[Expr, int, int], Expr], start: Expr, vector: Expr) -> None:
+        """One vector of channels of one tile."""
+        high, wide = self.problem.algorithm.axes
+        columns = [
+            in_memory(high.input_transform([bind(load(vector, i, j)) for i in range(high.reach)]))
+            for j in range(wide.reach)
+        ]
+        at = materialise(start + vector * self.lanes)
+        for i in range(high.reach):
+            for j, value in enumerate(wide.input_transform([column[i] for column in columns])):
+                place = at + (i * wide.reach + j) * self.pitches[0]
+                I.buffer_store(self.v, value, [ramp(place, self.lanes)])
+
+    def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
+        """A position of a tile; at an edge it may lie outside."""
+        position = start + offset * self.problem.steps(axis)
+        last = extent(self.problem.geometry.extents[axis]) - 1
+        if not edge:
+            return _Position(position)
+        conditions = self._inside(axis, start, offset)
+        if conditions:
+            position = bind(tirx.Max(tirx.Min(position, last), 0))
+        return _Position(position, conditions)
+
+    def _inside(self, axis: int, start: Expr, offset: int) -> list[Expr]:
+        """What must hold for a position of a tile to lie in x; nothing if it always does."""
+        if self.problem.algorithm.axes[axis].reach == 1 and not self.problem.padded(axis):
+            return []
+        geometry, behind = self.problem.geometry, self.problem.last_start(axis)
+        size, offset = geometry.extents[axis], offset * self.problem.steps(axis)
+        lowest = offset - geometry.before[axis]
+        conditions: list[Expr] = []
+        if lowest < 0:
+            conditions.append(tirx.GE(start, -offset))
+        if behind is None or lowest + behind >= size:
+            conditions.append(tirx.LT(start, extent(size) - offset))
+        return conditions
+
+    def _all_inside(self, axis: int, start: Expr) -> list[Expr]:
+        """The same for all positions of a tile along an axis."""
+        last_of = self.problem.algorithm.axes[axis].reach - 1
+        first, last = (self._inside(axis, start, offset) for offset in (0, last_of))
+        return [*first[: int(self.problem.geometry.before[axis] > 0)], *last[-1:]]
+
+    def _load(self, index: Sequence[Expr], vector: Expr, inside: Expr | None) -> Expr:
+        """A vector of channels of a pixel; zeros unless it is inside."""
+        lanes, channels = self.lanes, self.problem.geometry.channels
+        at = ramp(vector * lanes, lanes)
+        if channels % lanes:  # what lies in the other lanes no product reads
+            exists = tirx.LT(at, constant(channels, "int32", lanes))
+            dtype = vector_type(self.dtype, lanes)
+            value = I.masked_load(dtype, self.x, *index, at, exists)
+        else:
+            value = self.x[(*index, at)]
+        value = self.problem.algorithm.taken(value)
+        if inside is None:
+            return value
+        return tirx.Select(splat(inside, lanes), value, like(0, value))

@@ -22,9 +22,9 @@ from tests.tir_schedules.winograd_regions import (
     region_of,
     scaled_inputs,
 )
+from tir_schedules.convolution.winograd.algorithm import expected_error
 from tir_schedules.convolution.winograd.config import WinogradConfig, odd_lines
 from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD
-from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.region import Region, Step, Tensor
 
 pytestmark = pytest.mark.turns

@@ -28,11 +28,16 @@ from tests.tir_schedules.run_region import (
 )
 from tests.tir_schedules.winograd_regions import UNIT, bias, outputs
 from tir_schedules.convolution.geometry import ConvGeometry
-from tir_schedules.convolution.winograd.algorithm import Algorithm
+from tir_schedules.convolution.winograd.algorithm import (
+    REACHES,
+    WORST_GROWTH,
+    Algorithm,
+    expected_error,
+    line_axis,
+    matrices,
+)
 from tir_schedules.convolution.winograd.config import WinogradConfig
 from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD
-from tir_schedules.convolution.winograd.line_transforms import REACHES, line_axis, matrices
-from tir_schedules.convolution.winograd.transforms import WORST_GROWTH, expected_error
 from tir_schedules.core.region import Region
 
 BEST = ISAS[-1]

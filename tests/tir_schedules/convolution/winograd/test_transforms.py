@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tir_schedules.winograd_regions import error_bound, magnitudes
-from tir_schedules.convolution.winograd.algorithm import SQUARE, Algorithm
-from tir_schedules.convolution.winograd.transforms import (
-    A_T,
-    B_T,
-    G_INVERSE,
-    GROWTH,
+from tir_schedules.convolution.winograd.algorithm import (
+    SQUARE,
     WORST_GROWTH,
-    G,
+    Algorithm,
     expected_error,
+    matrices,
 )
+
+A_T, G, B_T = matrices(3)
+G_INVERSE = SQUARE.g_inverse
+# Root mean square of what errors of the products become, over all results of a tile.
+GROWTH = float((A_T**2 @ np.diag((G**2).sum(1) * (B_T**2).sum(1))).sum(1).mean() / SQUARE.taps)
 
 SQUARES = Algorithm((SQUARE, SQUARE), "float64", "float64")
 

@@ -11,14 +11,8 @@ from tests.tir_schedules.assembly_loops import assembly_of
 from tests.tir_schedules.open_regions import BATCH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import expected, machine_for
 from tests.tir_schedules.winograd_regions import outputs, region_of
-from tir_schedules.convolution.winograd.algorithm import WORDS, Algorithm
+from tir_schedules.convolution.winograd.algorithm import MOST_CHANNELS, WORDS, Algorithm
 from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD
-from tir_schedules.convolution.winograd.word_transforms import (
-    G_INVERSE,
-    MOST_CHANNELS,
-    TAPS,
-    G,
-)
 from tir_schedules.core.region import Region, Tensor
 
 every_isa = pytest.mark.parametrize("isa", ["avx2", "avx512"])
@@ -92,10 +86,10 @@ def test_words_are_multiplied(isa: str) -> None:
 
 
 def test_transforms_stay_within_words() -> None:
-    weight = np.full((TAPS, TAPS, 1, 1), -128)
+    weight = np.full((WORDS.taps, WORDS.taps, 1, 1), -128)
     transformed = Algorithm((WORDS, WORDS), "int16", "int32").transformed_weight(weight)
-    assert np.abs(np.abs(G).sum(1)).max() ** 2 * 128 == np.abs(transformed).max()
-    np.testing.assert_array_equal(G_INVERSE @ G, np.eye(TAPS))
+    assert np.abs(np.abs(WORDS.g).sum(1)).max() ** 2 * 128 == np.abs(transformed).max()
+    np.testing.assert_array_equal(WORDS.g_inverse @ WORDS.g, np.eye(WORDS.taps))
     assert 4 * 9 * 255 * 128 * MOST_CHANNELS < 2**31 <= 4 * 9 * 255 * 128 * (MOST_CHANNELS + 1)
 
 
