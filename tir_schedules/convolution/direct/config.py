@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from microkernels.base.errors import ConfigError
@@ -40,7 +41,7 @@ class ConvConfig(Config, frozen=True, kw_only=True):
         Most pixels of a register tile in one line of the image.
     lines : int
         Lines of the image that a register tile spans; more than 1 only if `staged`. Tiles of AMX
-        then go on from line to line of a band, which has so many (`across_of`).
+        then go on from line to line of a band, which has so many (`ConvPlan.across`).
     vectors : int
         Most vectors of channels of a register tile.
     band : int
@@ -187,21 +188,6 @@ def positions_across(geometry: ConvGeometry, lines: int) -> Across:
     return Across(distance, (lines - 1) * distance + width)
 
 
-def across_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> Across | None:
-    """How tiles go on from line to line; None if each line has its own."""
-    if not kernel.by_tiles or config.lines == 1:
-        return None
-    return positions_across(geometry.as_volume(), config.lines)
-
-
-def tiles_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[int, int]:
-    """Most pixels of a register tile, and tiles of a line, or of all lines that they go on over."""
-    across = across_of(geometry, config, kernel)
-    positions = geometry.outputs[-1] if across is None else across.total
-    rows = min(config.rows, positions)
-    return rows, math.ceil(positions / rows)
-
-
 class Grid(NamedTuple):
     """Threads along bands, along channels and along the tiles of a line."""
 
@@ -210,48 +196,85 @@ class Grid(NamedTuple):
     tiles: int
 
 
-def grid_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> Grid:
-    """The threads that have work."""
-    depth, height, width = geometry.as_volume().outputs
-    if geometry.opens_image:
-        parts = min(config.threads_n, channel_parts(geometry, kernel))
-        return Grid(config.threads_m, parts, config.threads_x)
-    bands = geometry.batch * depth * math.ceil(height / config.band)
-    return Grid(
-        min(config.threads_m, bands),
-        min(config.threads_n, channel_parts(geometry, kernel)),
-        min(config.threads_x, math.ceil(width / config.rows)),
-    )
+@dataclass(frozen=True)
+class ConvPlan:
+    """How a configuration cuts a convolution.
 
+    Attributes
+    ----------
+    geometry : ConvGeometry
+        Of any number of axes.
+    config : ConvConfig
+        Its numbers.
+    kernel : Microkernel
+        That it names.
+    """
 
-def channel_parts(geometry: ConvGeometry, kernel: Microkernel) -> int:
-    """What threads along channels share: groups, or the vectors of the only one."""
-    return geometry.groups if geometry.groups > 1 else vectors_of(geometry, kernel)
+    geometry: ConvGeometry
+    config: ConvConfig
+    kernel: Microkernel
 
+    @staticmethod
+    def of(region: Region, config: ConvConfig) -> ConvPlan:
+        """The plan of a region."""
+        return ConvPlan(ConvGeometry.of(region), config, microkernel_named(config.kernel))
 
-def vectors_of(geometry: ConvGeometry, kernel: Microkernel) -> int:
-    """Vectors of output channels of a group."""
-    return math.ceil(geometry.group_out_channels / kernel.lanes)
+    @property
+    def across(self) -> Across | None:
+        """How tiles go on from line to line; None if each line has its own."""
+        if not self.kernel.by_tiles or self.config.lines == 1:
+            return None
+        return positions_across(self.geometry.as_volume(), self.config.lines)
 
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Most pixels of a register tile, and tiles of a line, or of all that they go on over."""
+        width = self.geometry.as_volume().outputs[-1]
+        positions = width if self.across is None else self.across.total
+        rows = min(self.config.rows, positions)
+        return rows, math.ceil(positions / rows)
 
-def panels_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[int, ...]:
-    """Vectors of every panel of a group; no panel lies in the shares of two threads."""
-    parts = grid_of(geometry, config, kernel).channels if geometry.groups == 1 else 1
-    return tuple(panel_widths(vectors_of(geometry, kernel), parts, config.vectors))
+    @property
+    def grid(self) -> Grid:
+        """The threads that have work."""
+        config, channels = self.config, min(self.config.threads_n, self.channel_parts)
+        depth, height, width = self.geometry.as_volume().outputs
+        if self.geometry.opens_image:
+            return Grid(config.threads_m, channels, config.threads_x)
+        bands = self.geometry.batch * depth * math.ceil(height / config.band)
+        tiles = min(config.threads_x, math.ceil(width / config.rows))
+        return Grid(min(config.threads_m, bands), channels, tiles)
 
+    @property
+    def channel_parts(self) -> int:
+        """What threads along channels share: groups, or the vectors of the only one."""
+        return self.geometry.groups if self.geometry.groups > 1 else self.vectors
 
-def column_shares(
-    geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel
-) -> tuple[Group, ...]:
-    """The vectors of a group that threads along channels take; all, where these take groups."""
-    parts = grid_of(geometry, config, kernel).channels if geometry.groups == 1 else 1
-    return shares(vectors_of(geometry, kernel), parts)
+    @property
+    def vectors(self) -> int:
+        """Vectors of output channels of a group."""
+        return math.ceil(self.geometry.group_out_channels / self.kernel.lanes)
 
+    @property
+    def _parts(self) -> int:
+        """Shares of a group's vectors: one, where threads take groups."""
+        return self.grid.channels if self.geometry.groups == 1 else 1
 
-def may_fetch(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> bool:
-    """Whether `fetches` can be set: one thread has all tiles of a panel's lines, one by one."""
-    one_by_one = (config.lines, config.threads_x) == (1, 1)
-    return one_by_one and not kernel.by_tiles and not geometry.opens_image
+    @property
+    def panels(self) -> tuple[int, ...]:
+        """Vectors of every panel of a group; no panel lies in the shares of two threads."""
+        return tuple(panel_widths(self.vectors, self._parts, self.config.vectors))
+
+    @property
+    def shares(self) -> tuple[Group, ...]:
+        """The vectors of a group that threads along channels take."""
+        return shares(self.vectors, self._parts)
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether `fetches` can be set: one thread has all tiles of a panel's lines, one by one."""
+        one_by_one = (self.config.lines, self.config.threads_x) == (1, 1)
+        return one_by_one and not self.kernel.by_tiles and not self.geometry.opens_image
 
 
 def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
@@ -274,7 +297,7 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
             f"staged=False: tiles of {config.rows} pixels at the edges have more than "
             f"{MOST_EDGE_TAPS} taps with code of their own, for {region.key}"
         )
-    if config.fetches and not may_fetch(geometry, config, kernel):
+    if config.fetches and not ConvPlan(geometry, config, kernel).may_fetch:
         raise ConfigError(
             f"fetches: only of vector kernels, known sizes, lines=1 and threads_x=1, {region.key}"
         )

@@ -31,14 +31,8 @@ from microkernels.registry import microkernel_named, tile_kernels_for
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
-from tir_schedules.core.emission import (
-    input_parameters,
-    kernel_function,
-    operand_parameters,
-    task_loop,
-    tensor_parameter,
-)
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
+from tir_schedules.core import emission
 from tir_schedules.core.extents import as_matrix, flat_rows, flat_view, read_extents
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
@@ -51,11 +45,11 @@ from tir_schedules.product.tile_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_products import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
-from .config import ConvConfig, check, grid_of, reject_operands, wide_of
+from .config import ConvConfig, check, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
-from .weight import PACKING, WeightLayout, nests, products
+from .weight import WeightLayout, nests, products, weight_of
 from .windows import ConvOutliers, Windows, lists_outliers
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
@@ -153,7 +147,7 @@ class Conv(ConvTemplate[ConvConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(estimated_cycles)
     products = staticmethod(products)
-    packing = PACKING
+    packing = WeightPacking(weight_of)
     refuses_loans = True
 
     def __init__(self, axes: int) -> None:
@@ -163,12 +157,12 @@ class Conv(ConvTemplate[ConvConfig]):
         """The kernel; its weight parameter is flat, as `pack` makes it."""
         kernel = check(region, config, isa)
         layout = WeightLayout.of(region, config, kernel)
-        with kernel_function(region.op) as builder:
-            x = tensor_parameter("X", region.inputs[0])
+        with emission.kernel_function(region.op) as builder:
+            x = emission.tensor_parameter("X", region.inputs[0])
             w = parameter("W", layout.shape, kernel.b_dtype)
-            further = input_parameters(region, 2)
-            operands = operand_parameters(region)
-            y = tensor_parameter("Y", region.output)
+            further = emission.input_parameters(region, 2)
+            operands = emission.operand_parameters(region)
+            y = emission.tensor_parameter("Y", region.output)
             leading_of = None
             given, flat = region, region
             if region.is_open:
@@ -182,7 +176,7 @@ class Conv(ConvTemplate[ConvConfig]):
             epilogue = Epilogue(flat, operands, kernel.narrow)
             inputs = named_inputs(region, further)
             kernel.admit()
-            with task_loop(math.prod(grid_of(layout.geometry, config, kernel))) as task:
+            with emission.task_loop(math.prod(layout.plan.grid)) as task:
                 start, outside = _zero_point(region, layout, inputs, w)
                 quantizes = quantize_parameters(region, kernel, inputs)
                 source = region, config, layout, x, quantizes, outside

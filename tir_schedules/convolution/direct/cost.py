@@ -34,19 +34,14 @@ from tir_schedules.product.tile_config import PIECES, fewest_cycles, product_ker
 
 from .config import (
     ConvConfig,
+    ConvPlan,
     Grid,
-    channel_parts,
-    column_shares,
     edge_tiles,
     form_of,
-    grid_of,
     has_small_edges,
-    may_fetch,
     positions_across,
     product_types,
     reads_in_place,
-    tiles_of,
-    vectors_of,
     wide_of,
 )
 
@@ -76,15 +71,16 @@ def waits(region: Region, config: ConvConfig, machine: Machine) -> bool:
     2.07 ms if the panel before fetches it, 14x14x512 with 3x3 /2 1.75 instead of 2.23 ms, 28x28x512
     with 1x1 /2 1.24 instead of 1.56 ms, 28x28x256 with 3x3 /2 1.38 instead of 1.55 ms.
     """
-    geometry, kernel = ConvGeometry.of(region), microkernel_named(config.kernel)
-    if kernel.b_dtype != "float32" or not may_fetch(geometry, config, kernel):
+    plan, width = ConvPlan.of(region, config), ConvGeometry.of(region).outputs[-1]
+    kernel = plan.kernel
+    if kernel.b_dtype != "float32" or not plan.may_fetch:
         return False
-    columns = column_shares(geometry, config, kernel)[0].size / vectors_of(geometry, kernel)
+    columns = plan.shares[0].size / plan.vectors
     if region.inputs[1].nbytes * columns <= machine.l2_bytes // 4:
         return False
-    tiles = config.band * math.ceil(geometry.outputs[-1] / config.rows)
-    reading_us = 4 * kernel.lanes / machine.l3_rate(math.prod(grid_of(geometry, config, kernel)))
-    rows = min(config.rows, geometry.outputs[-1])
+    tiles = config.band * math.ceil(width / config.rows)
+    reading_us = 4 * kernel.lanes / machine.l3_rate(math.prod(plan.grid))
+    rows = min(config.rows, width)
     step_us = rows / product_rate(kernel, machine) / machine.cycles_per_us
     return tiles <= FETCHING_TILES and WAITING * reading_us > step_us
 
@@ -200,7 +196,8 @@ def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list
     depth, height, width = geometry.outputs
     bands = height // serial.band if serial.lines > 1 else height
     lines = geometry.batch * depth * bands
-    parts, tiles = channel_parts(geometry, kernel), math.ceil(width / serial.rows)
+    parts = ConvPlan(geometry, serial, kernel).channel_parts
+    tiles = math.ceil(width / serial.rows)
     if kernel.by_tiles and (serial.lines > 1 or width % serial.rows):
         tiles = 1  # the last one overlaps the one before, or they have no line of their own
     found = []
@@ -297,11 +294,12 @@ class _Estimate:
     def _cycles(self, config: ConvConfig) -> float:
         geometry, machine = self.geometry, self.machine
         kernel = microkernel_named(config.kernel)
+        plan = ConvPlan(geometry, config, kernel)
         depth, height, _ = geometry.outputs
         bands = math.ceil(height / config.band)
         share_m = math.ceil(bands * geometry.batch * depth / config.threads_m)
         lines = _most_lines(geometry, config.band, config.threads_m)
-        vectors = column_shares(geometry, config, kernel)[0].size
+        vectors = plan.shares[0].size
         groups = 1
         if geometry.groups > 1:
             groups = math.ceil(geometry.groups / config.threads_n)
@@ -313,9 +311,9 @@ class _Estimate:
         total *= groups * math.ceil(tiles / config.threads_x) / tiles
         if config.staged:
             total += _stage_cycles(geometry, config, kernel) * lines
-        share_n = vectors / vectors_of(geometry, kernel) * groups / geometry.groups
+        share_n = vectors / plan.vectors * groups / geometry.groups
         weight = self.weight * share_n
-        threads = math.prod(grid_of(geometry, config, kernel))
+        threads = math.prod(plan.grid)
         # It comes from L3, once for each band if it does not stay in L2.
         passes = share_m if weight > machine.l2_bytes // 2 else 1
         rate = machine.l3_rate(threads) / machine.cycles_per_us
@@ -325,9 +323,10 @@ class _Estimate:
     def is_even(self, config: ConvConfig) -> bool:
         """Whether all threads have nearly equal shares, or little."""
         kernel, (depth, height, width) = microkernel_named(config.kernel), self.geometry.outputs
-        grid, planes = grid_of(self.geometry, config, kernel), self.geometry.batch * depth
+        plan, planes = ConvPlan(self.geometry, config, kernel), self.geometry.batch * depth
+        grid = plan.grid
         largest = _most_lines(self.geometry, config.band, grid.bands) / (planes * height)
-        totals = channel_parts(self.geometry, kernel), math.ceil(width / config.rows)
+        totals = plan.channel_parts, math.ceil(width / config.rows)
         for total, threads in zip(totals, grid[1:], strict=True):
             largest *= math.ceil(total / threads) / total
         serial = msgspec.structs.replace(config, threads_m=1, threads_n=1, threads_x=1)
@@ -364,7 +363,7 @@ def _line_cycles(
     outer = taps_z * taps_y * (1 if config.staged else _inside(geometry, 1))
     runs = 1 if form == "fused" else taps_x
     if kernel.by_tiles:
-        rows, tiles = tiles_of(geometry, config, kernel)
+        rows, tiles = ConvPlan(geometry, config, kernel).tiles
         taps = taps_z * taps_y * runs
         plan = ProductPlan(
             kernel=kernel,

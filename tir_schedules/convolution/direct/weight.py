@@ -22,60 +22,33 @@ from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
-from microkernels.registry import microkernel_named
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr
 from microkernels.vector.memory import prefetch
-from tir_schedules.convolution.geometry import ConvGeometry, PositionClasses
-from tir_schedules.core.blocking import Group, Panels
-from tir_schedules.core.loop_nest import (
-    Bytes,
-    Loop,
-    LoopNest,
-    balance_of,
-    nested,
-    pieces,
-    register_tile,
-)
+from tir_schedules.convolution.geometry import ConvGeometry, PackedWeight, PositionClasses
+from tir_schedules.core import loop_nest
+from tir_schedules.core.blocking import Panels
 from tir_schedules.core.product_plan import Product, ProductPlan, is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing
+from tir_schedules.product import zero_points
 from tir_schedules.product.tile_products import LoadPanel
-from tir_schedules.product.zero_points import (
-    ZeroPoints,
-    expressed_answer,
-    expressed_bytes,
-    expressed_terms,
-)
 
-from .config import (
-    ConvConfig,
-    Form,
-    across_of,
-    channel_parts,
-    check,
-    column_shares,
-    form_of,
-    grid_of,
-    panels_of,
-    tiles_of,
-    vectors_of,
-)
+from .config import ConvConfig, ConvPlan, Form, check, form_of
 from .cost import candidates, estimated_cycles
 
 
 @dataclass(frozen=True)
-class WeightLayout:
+class WeightLayout(PackedWeight):
     """Sizes of a packed weight.
 
     Attributes
     ----------
+    plan : ConvPlan
+        How the convolution is cut.
     form : str
         As of `form_of`.
-    runs, run, steps : int
-        Runs of a window, elements of one, and steps of kr that it is padded to.
-    shares : tuple of Group
-        What threads take of a group's vectors, as of `column_shares`.
+    runs, run : int
+        Runs of a window, and elements of one.
     packed : Panels
         The layout of one group.
     classes : PositionClasses or None
@@ -83,39 +56,41 @@ class WeightLayout:
     """
 
     region: Region
-    kernel: Microkernel
-    geometry: ConvGeometry
+    plan: ConvPlan
     form: Form
     runs: int
     run: int
-    steps: int
-    shares: tuple[Group, ...]
     packed: Panels
     classes: PositionClasses | None
 
     @staticmethod
     def of(region: Region, config: ConvConfig, kernel: Microkernel) -> WeightLayout:
         """The layout for a configuration."""
-        geometry, form = ConvGeometry.of(region), form_of(region, kernel)
+        plan = ConvPlan(ConvGeometry.of(region), config, kernel)
+        geometry, form = plan.geometry, form_of(region, kernel)
         channels, width = geometry.group_channels, geometry.kernel[-1]
         run = width * channels if form == "fused" else channels
         classes = None
-        if is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums:
+        if is_integer(region) and zero_points.ZeroPoints.of(region, kernel).needs_column_sums:
             classes = PositionClasses(geometry, config.staged)
-        widths = panels_of(geometry, config, kernel)
         runs = math.prod(geometry.kernel) * channels // run
-        return WeightLayout(
-            region=region,
-            kernel=kernel,
-            geometry=geometry,
-            form=form,
-            runs=runs,
-            run=run,
-            steps=kernel.steps(run),
-            shares=column_shares(geometry, config, kernel),
-            packed=Panels(kernel, run, geometry.group_out_channels, widths, runs),
-            classes=classes,
-        )
+        packed = Panels(kernel, run, geometry.group_out_channels, plan.panels, runs)
+        return WeightLayout(region, plan, form, runs, run, packed, classes)
+
+    @property
+    def kernel(self) -> Microkernel:
+        """What reads it."""
+        return self.plan.kernel
+
+    @property
+    def geometry(self) -> ConvGeometry:
+        """Of the convolution."""
+        return self.plan.geometry
+
+    @property
+    def steps(self) -> int:
+        """Steps of kr that a run is padded to."""
+        return self.kernel.steps(self.run)
 
     @property
     def columns(self) -> int:
@@ -139,7 +114,7 @@ class WeightLayout:
         return count * self.geometry.groups * self.columns
 
     @property
-    def shape(self) -> tuple[int]:
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
         """Shape of the packed array."""
         return (self.answer + (4 if self.has_answer else 0),)
 
@@ -158,7 +133,7 @@ class WeightLayout:
         parts = [self.packed.pack(group) for group in np.split(array, self.geometry.groups, -1)]
         answer = self.has_answer and all(map(pairs_fit, parts))
         if self.classes is not None:
-            points = ZeroPoints.of(self.region, self.kernel)
+            points = zero_points.ZeroPoints.of(self.region, self.kernel)
             found = np.stack([points.column_term(taps) for taps in self.classes.taps(array)])
             grouped = found.reshape(len(found), self.geometry.groups, -1)
             padding = self.columns - grouped.shape[-1]
@@ -169,7 +144,6 @@ class WeightLayout:
         return np.concatenate(parts)
 
     def express(self, expr: relax.Expr) -> relax.Expr:
-        """What `pack` makes of a weight, as a Relax expression."""
         *taps, channels = self.region.inputs[1].shape
         lines = relax.op.reshape(expr, (math.prod(taps), channels))
         width = self.geometry.group_out_channels
@@ -184,8 +158,8 @@ class WeightLayout:
         parts = groups if self.classes is None else [*groups, self._expressed_terms(expr)]
         if self.has_answer:
             whole = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=0)
-            answer = expressed_answer(whole, self.size)
-            parts = [*parts, expressed_bytes(answer, 1, self.region.inputs[1].dtype)]
+            answer = zero_points.expressed_answer(whole, self.size)
+            parts = [*parts, zero_points.expressed_bytes(answer, 1, self.region.inputs[1].dtype)]
         return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=0)
 
     def _expressed_terms(self, expr: relax.Expr) -> relax.Expr:
@@ -195,8 +169,8 @@ class WeightLayout:
         taps, channels = math.prod(geometry.kernel), geometry.group_channels
         places = np.arange(taps).reshape(*geometry.kernel, 1, 1)
         counted = np.stack([np.isin(places, inside) for inside in self.classes.taps(places)])
-        terms = expressed_terms(
-            ZeroPoints.of(self.region, self.kernel),
+        terms = zero_points.expressed_terms(
+            zero_points.ZeroPoints.of(self.region, self.kernel),
             relax.op.reshape(expr, (taps, channels, tensor.shape[-1])),
             counted.reshape(-1, taps),
         )
@@ -206,43 +180,18 @@ class WeightLayout:
         padding = self.columns - geometry.group_out_channels
         if padding:
             grouped = relax.op.nn.pad(grouped, [0, 0, 0, 0, 0, padding])
-        return expressed_bytes(grouped, self.terms, tensor.dtype)
+        return zero_points.expressed_bytes(grouped, self.terms, tensor.dtype)
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
-        """The weight as a Relax expression of its packed form."""
         starts = range(0, self.size, self.group_size)
         groups = [self.packed.unpack(expr, start) for start in starts]
         weight = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=1)
         return relax.op.reshape(weight, self.region.inputs[1].shape)
 
 
-class ConvPacking(Packing[ConvConfig]):
-    """The weight as `WeightLayout` says."""
-
-    def pack(
-        self, region: Region, config: ConvConfig, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """The weight as `build` reads it."""
-        return WeightLayout.of(region, config, check(region, config, isa)).pack(array)
-
-    def unpack(
-        self, region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The weight [*kernel, IC, OC] as a Relax expression of its packed form."""
-        return WeightLayout.of(region, config, check(region, config, isa)).unpack(expr)
-
-    def express(
-        self, region: Region, config: ConvConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The packed weight as a Relax expression of one [*kernel, IC, OC]."""
-        return WeightLayout.of(region, config, check(region, config, isa)).express(expr)
-
-    def shape(self, region: Region, config: ConvConfig, isa: Isa, index: int) -> tuple[int, ...]:
-        """Shape of the packed weight."""
-        return WeightLayout.of(region, config, check(region, config, isa)).shape
-
-
-PACKING = ConvPacking()
+def weight_of(region: Region, config: ConvConfig, isa: Isa) -> WeightLayout:
+    """The layout of the weight for a configuration, which is checked."""
+    return WeightLayout.of(region, config, check(region, config, isa))
 
 
 # A convolution before it is built: its loops, and the product that its tiles compute.
@@ -250,17 +199,16 @@ PACKING = ConvPacking()
 # threads > bands > panels > lines > tiles > taps > channels > tile
 
 
-def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
+def nests(region: Region, config: ConvConfig) -> Iterator[loop_nest.LoopNest]:
     """The loops of the convolution."""
-    geometry, kernel = ConvGeometry.of(region).as_volume(), microkernel_named(config.kernel)
+    plan = ConvPlan.of(region, config)
+    geometry, kernel = plan.geometry.as_volume(), plan.kernel
     planes = geometry.batch * geometry.outputs[0]
     _, height, width = geometry.outputs
     bands = planes * math.ceil(height / config.band)
     channels, groups = geometry.group_channels, geometry.groups
-    n_vectors = vectors_of(geometry, kernel)
-    threads_m, threads_n, threads_x = grid_of(geometry, config, kernel)
-    parts = channel_parts(geometry, kernel)
-    panels = len(panels_of(geometry, config, kernel))
+    n_vectors, (threads_m, threads_n, threads_x) = plan.vectors, plan.grid
+    panels = len(plan.panels)
     vectors = n_vectors / panels
     taps_z, taps_y, taps_x = geometry.kernel
     split = form_of(region, kernel) == "split"
@@ -268,18 +216,18 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     steps = kernel.steps(channels) if split else kernel.steps(taps_x * channels)
     x_item = 4 / kernel.kr if config.staged else DataType(region.inputs[0].dtype).itemsize
     average = planes * height / bands
-    line_tiles = pieces(average, config.lines)
+    line_tiles = loop_nest.pieces(average, config.lines)
     lines = average / line_tiles
-    most, tiles = tiles_of(geometry, config, kernel)
+    most, tiles = plan.tiles
     # Tiles of tile registers are alike: the last one overlaps the one before.
     columns = most if kernel.by_tiles else width / tiles
     high, rows = lines, columns * lines
-    if across_of(geometry, config, kernel) is not None:
+    if plan.across is not None:
         high, rows, columns = lines / tiles, most, width
 
     def touched(
         planes: float, lines: float, columns: float, vectors: float, groups: float
-    ) -> Bytes:
+    ) -> loop_nest.Bytes:
         high = min((lines - 1) * geometry.strides[1] + taps_y, geometry.extents[1])
         wide = min((columns - 1) * geometry.strides[2] + taps_x, geometry.extents[2])
         x = planes * taps_z * high * wide * channels * groups * x_item
@@ -295,33 +243,37 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     of_thread = touched(planes / threads_m, height, wide, *mine)
     of_band = touched(1, average, wide, *mine)
     loops = [
-        Loop("thread", threads_m * threads_n * threads_x, "parallel", of_all),
-        Loop("band", bands / threads_m, "serial", of_thread),
-        Loop("panel", share_panels * share_groups, "serial", of_band),
-        Loop("line", line_tiles, "serial", touched(1, average, wide, vectors, 1)),
-        Loop("tile", tiles / threads_x, "serial", touched(1, lines, wide, vectors, 1)),
-        Loop("tap", runs, "reduction", touched(1, high, columns, vectors, 1)),
-        *register_tile(rows, vectors, steps, kernel.lanes, ("pixel", "vector", "channel")),
+        loop_nest.Loop("thread", threads_m * threads_n * threads_x, "parallel", of_all),
+        loop_nest.Loop("band", bands / threads_m, "serial", of_thread),
+        loop_nest.Loop("panel", share_panels * share_groups, "serial", of_band),
+        loop_nest.Loop("line", line_tiles, "serial", touched(1, average, wide, vectors, 1)),
+        loop_nest.Loop("tile", tiles / threads_x, "serial", touched(1, lines, wide, vectors, 1)),
+        loop_nest.Loop("tap", runs, "reduction", touched(1, high, columns, vectors, 1)),
+        *loop_nest.register_tile(
+            rows, vectors, steps, kernel.lanes, ("pixel", "vector", "channel")
+        ),
     ]
     useful = geometry.group_out_channels / (n_vectors * kernel.lanes)
     useful *= width * lines / (tiles * rows)
     useful *= math.prod(geometry.kernel) * channels / (runs * steps * kernel.kr)
-    balance = balance_of(bands, threads_m) * balance_of(parts, threads_n)
-    balance *= balance_of(tiles, threads_x)
-    yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
+    balance = loop_nest.balance_of(bands, threads_m) * loop_nest.balance_of(
+        plan.channel_parts, threads_n
+    )
+    balance *= loop_nest.balance_of(tiles, threads_x)
+    yield loop_nest.LoopNest(loop_nest.nested(loops), geometry.flops / 2, useful, balance)
 
 
 def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[Product]:
     """Tiles of pixels of a line, or of several; what overlaps at their end is computed twice."""
-    line = ConvGeometry.of(region)
-    geometry, kernel = line.as_volume(), microkernel_named(config.kernel)
+    of_conv, line = ConvPlan.of(region, config), ConvGeometry.of(region)
+    geometry, kernel = line.as_volume(), of_conv.kernel
     depth, height, width = geometry.outputs
-    rows, tiles = tiles_of(geometry, config, kernel)
+    rows, tiles = of_conv.tiles
     k = math.prod(geometry.kernel) * geometry.group_channels
     bands = geometry.batch * depth * math.ceil(height / config.band)
     lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
-    share = column_shares(geometry, config, kernel)[0].size * kernel.lanes
-    lines_of_tiles = 1 if across_of(geometry, config, kernel) is None else config.lines
+    share = of_conv.shares[0].size * kernel.lanes
+    lines_of_tiles = 1 if of_conv.across is None else config.lines
     yield Product(
         part=region,
         plan=ProductPlan(

@@ -32,7 +32,7 @@ from tir_schedules.product.activations import HighBits, as_operand, converts
 from tir_schedules.product.byte_outliers import LANES, OutlierList, Products
 from tir_schedules.product.tile_products import LoadPanel
 
-from .config import ConvConfig, across_of, wide_of
+from .config import ConvConfig, wide_of
 from .weight import WeightLayout
 
 Bounds = tuple[Expr | int, Expr | int]
@@ -91,7 +91,7 @@ class Windows:
         self.pixel = geometry.groups * self.group
         span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
         self.most_lines = (config.band - 1) * geometry.strides[1] + span[1]
-        across = across_of(geometry, config, self.kernel)
+        across = layout.plan.across
         # Where tiles go on from line to line, those of consecutive results follow each other.
         self.phases = 1 if across is None else geometry.strides[1]
         self.phase = math.ceil(self.most_lines / self.phases)

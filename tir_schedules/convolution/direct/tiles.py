@@ -1,0 +1,419 @@
+"""The tiles of a panel of channels in a band of lines, and how each is multiplied and stored.
+
+    for each line, for each tile of pixels in it
+        multiply over planes, lines, columns and channels of the window; store
+
+Accumulators stay in registers over the whole window. The tiles of a line differ by at most one
+pixel (`balanced`). Tiles whose windows reach over the left or right edge have code of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from typing import cast as typed
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.tile import Address, Place, Tile
+from microkernels.vector.expressions import Expr, materialise, ramp
+from tir_schedules.convolution.geometry import PositionClasses
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.emission import choose, for_groups, opaque_block
+from tir_schedules.core.extents import extent
+from tir_schedules.product.tile_products import LoadPanel, rest, store_tile
+
+from .config import Across
+from .weight import PanelFetch
+from .windows import ConvOutliers
+
+if TYPE_CHECKING:
+    from .loops import ConvLoops
+
+
+@dataclass(frozen=True)
+class Band:
+    """Some lines of a plane.
+
+    Attributes
+    ----------
+    share : Expr
+        Number of the thread among those along channels and tiles.
+    plane, line : Expr
+        The plane, and the first line.
+    lines : Expr or int
+        How many.
+    scratch : Buffer or None
+        Where accumulators of tile registers go.
+    """
+
+    share: Expr
+    plane: Expr
+    line: Expr
+    lines: Expr | int
+    scratch: Expr | None
+
+
+@dataclass(frozen=True)
+class PanelLoops:
+    """The tiles of a panel in a band.
+
+    Attributes
+    ----------
+    loops : ConvLoops
+        The convolution.
+    band : Band
+        Its lines.
+    piece : Expr
+        Number of the thread among those along the tiles of a line.
+    group, vector : Expr or int
+        Number of the group of channels, and the first vector of the panel in it.
+    vectors : int
+        How many.
+    """
+
+    loops: ConvLoops
+    band: Band
+    piece: Expr
+    group: Expr | int
+    vector: Expr | int
+    vectors: int
+
+    def emit(self) -> None:
+        """All tiles."""
+        loops, band, config = self.loops, self.band, self.loops.config
+        load_b = self._load_b()
+        across = loops.layout.plan.across
+
+        def going_on(position: Expr | int, positions: int) -> None:
+            with opaque_block("tile"):
+                _Tile(self, band.line, position, load_b).emit(1, positions, True)
+
+        def in_lines(line: Expr | int, height: int) -> None:
+            if loops.outliers is not None:
+                loops.outliers.add(line, height, self.vector, self.vectors, load_b)
+            if loops.windows.geometry.opens_image:
+                self._dynamic_line(line, load_b)
+            else:
+                self._lines(line, height, load_b)
+
+        if across is not None:
+            for_groups(_overlapping(across.total, loops.rows), going_on)
+        elif config.lines > 1:
+            assert isinstance(band.lines, int)
+            for_groups(balanced(band.lines, config.lines), in_lines)
+        else:
+            with I.serial(band.lines) as i:
+                in_lines(band.line + i, 1)
+
+    def _lines(self, line: Expr | int, height: int, load_b: LoadPanel) -> None:
+        """The tiles of some lines that this thread has."""
+        loops, config, width = self.loops, self.loops.config, self.loops.windows.geometry.outputs[2]
+        if loops.layout.kernel.by_tiles:
+            # One configuration does for all: the last tile overlaps the one before.
+            found = [(group, True) for group in _overlapping(width, loops.rows)]
+        else:
+            found = list(self._pieces(width))
+        pieces, threads = sum(group.count for group, _ in found), loops.grid.tiles
+        first, count = share_of(pieces, self.piece, threads)
+        fetch = PanelFetch(loops.layout.packed, loops.weight, config.band * pieces)
+        before = 0
+        for group, whole in found:
+            tiles_before = (line - self.band.line) * pieces + before
+
+            def tile(
+                column: Expr | int,
+                columns: int,
+                group: Group = group,
+                whole: bool = whole,
+                tiles_before: Expr | int = tiles_before,
+            ) -> None:
+                read_b = load_b
+                if config.fetches:
+                    number = tiles_before + (column - group.start) // group.size
+                    read_b = fetch.beside(load_b, number)
+                with opaque_block("tile"):
+                    _Tile(self, line, column, read_b).emit(height, columns, whole)
+
+            if threads == 1:
+                for_groups([group], tile)
+            else:
+                _for_some(group, first - before, first + count - before, tile)
+            before += group.count
+
+    def _dynamic_line(self, line: Expr | int, load_b: LoadPanel) -> None:
+        """Whole tiles, then one for the rest: what it has too many is not stored."""
+        columns, rows = extent(self.loops.windows.geometry.outputs[2]), self.loops.config.rows
+        whole = materialise(I.floordiv(columns, rows))
+        with I.serial(whole) as number, opaque_block("tile"):
+            _Tile(self, line, number * rows, load_b).emit(1, rows, True)
+        left = materialise(columns - whole * rows)
+        sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
+
+        def of_rest(number: int) -> None:
+            _Tile(self, line, whole * rows, load_b).emit(1, sizes[number], True, left)
+
+        kind: Expr = tirx.const(0, "int32")
+        for size in sizes[:-1]:
+            kind = kind + tirx.Cast("int32", left > size)
+        with I.If(left > 0), I.Then():
+            choose(kind, range(len(sizes)), of_rest)
+
+    def _load_b(self) -> LoadPanel:
+        """How tiles read the weight of the panel."""
+        loops, layout = self.loops, self.loops.layout
+        before = self.group * layout.packed.size
+        if loops.wide_panels is not None:
+            steps = (0, layout.packed.steps)
+            return loops.wide_panels.stage(self.vector, self.vectors, steps, before)
+        distance = layout.packed.start(0, self.vectors, 1, 0)
+
+        def load(panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr | Address:
+            start = before + layout.packed.start(panel, width, step, j)
+            return layout.kernel.b_operand(loops.weight, start, distance)
+
+        return load
+
+    def _pieces(self, width: int) -> Iterator[tuple[Group, bool]]:
+        """Tiles of a line, those alike as one group, and whether their windows are whole."""
+        tiles = [
+            (group.start + i * group.size, group.size)
+            for group in balanced(width, self.loops.config.rows)
+            for i in range(group.count)
+        ]
+        run: list[tuple[int, int]] = []
+        is_whole = self.loops.windows.whole
+        for tile in [*tiles, None]:
+            ends = (
+                tile is None
+                or not self.loops.windows.whole(*tile)
+                or (run and run[0][1] != tile[1])
+            )
+            if ends and run:
+                yield Group(run[0][0], len(run), run[0][1]), True
+                run = []
+            if tile is not None:
+                if is_whole(*tile):
+                    run.append(tile)
+                else:
+                    yield Group(tile[0], 1, tile[1]), False
+
+
+class _Tile:
+    """One tile of a panel: `line` and `column` are its first pixel in the plane of the band."""
+
+    def __init__(
+        self, panel: PanelLoops, line: Expr | int, column: Expr | int, load_b: LoadPanel
+    ) -> None:
+        self.loops, self.windows, self.plane = panel.loops, panel.loops.windows, panel.band.plane
+        self.group, self.vector, self.vectors = panel.group, panel.vector, panel.vectors
+        self.line, self.column, self.load_b = line, column, load_b
+        self.scratch = panel.band.scratch
+        wide = self.windows.wide
+        # Steps of the tile in one of the weight.
+        self.parts = 1 if wide is None else wide.parts
+        # Bounds of the loops over planes and lines of a window.
+        depth = extent(self.windows.geometry.outputs[0])
+        self.outer = (
+            self.windows.bounds(0, I.floormod(self.plane, depth)),
+            self.windows.bounds(1, line),
+        )
+
+    def emit(self, height: int, columns: int, whole: bool, stored: Expr | None = None) -> None:
+        """Multiplies and stores `height` lines of `columns` pixels, of one line perhaps fewer."""
+        loops, kernel, windows = self.loops, self.loops.tile, self.windows
+        rows = height * columns
+        init: Callable[[Any, int], Expr] | None = None
+        alike, begin = None, loops.start
+        if begin is not None:
+            classes = loops.layout.classes
+
+            def start(i: Expr | int, j: int) -> Expr:
+                kind = self._class(classes, i, columns)
+                return typed(Expr, begin(kind, self.group, self.vector + j))
+
+            if kernel.by_tiles:  # they read a copy, in which every window is whole
+                alike = self._of_all_rows
+            else:
+                init = start
+        if loops.outliers is not None:
+            init = self._with_outliers(loops.outliers, init, columns)
+
+        taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
+        steps = loops.layout.steps * self.parts
+        extents = [high - low for low, high in self.outer]
+        if whole:
+
+            def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
+                tap = (*self._outer_tap(ks), ks[2])
+                return windows.load(self._start(i, columns, tap), ks[-1])
+
+            def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+                return self._load_b(j, self._run(ks, taps), ks[-1])
+
+            into = None if self.scratch is None else Place(self.scratch)
+            result = kernel.emit(
+                rows,
+                self.vectors,
+                (*extents, taps, steps),
+                load_a,
+                load_b,
+                init,
+                into,
+                columns=alike,
+            )
+        else:
+            result = kernel.begin(rows, self.vectors, init)
+            for tap in range(windows.geometry.kernel[2]):
+                self._one_tap(result, columns, tap)
+        across = loops.layout.plan.across
+        if across is not None:
+            self._store_pixels(result, across)
+            return
+        if stored is None:
+            store_tile(result, kernel, loops.epilogue_cost, self._store(columns))
+            return
+        store, lanes = self._store(columns), kernel.lanes
+        passing = I.sblock_alloc_buffer((rows, self.vectors * lanes), kernel.acc_dtype)
+        rest(result, passing, 0)
+        with I.serial(stored) as i:
+            for j in range(self.vectors):
+                store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
+
+    def _with_outliers(
+        self, outliers: ConvOutliers, start: Callable[[Any, int], Expr] | None, columns: int
+    ) -> Callable[[Any, int], Expr]:
+        """What accumulators start with, where outliers are apart."""
+
+        def started(i: int, j: int) -> Expr:
+            line, column = i // columns, self.column + i % columns
+            value = outliers.sum(line, column, self.vectors, j)
+            return value if start is None else value + start(i, j)
+
+        return started
+
+    def _of_all_rows(self, j: int) -> Expr | Address:
+        """What all pixels of a tile start with in one vector."""
+        assert self.loops.start is not None
+        return self.loops.start(0, self.group, self.vector + j)
+
+    def _one_tap(self, result: Tile, columns: int, tap: int) -> None:
+        """One column of all windows of a tile, for the pixels where it lies inside."""
+        loops, kernel, windows = self.loops, self.loops.tile, self.windows
+        assert isinstance(self.column, int)
+        inside = windows.inside(self.column, columns, tap)
+        if not inside:
+            return
+        fused = loops.layout.form == "fused"
+        steps = windows.geometry.group_channels // kernel.kr
+
+        def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            found = (*self._outer_tap(ks), tap)
+            return windows.load(self._start(i, columns, found), ks[-1])
+
+        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            if fused:
+                return self._load_b(j, self._run(ks, 1), tap * steps + ks[-1])
+            taps = windows.geometry.kernel[2]
+            return self._load_b(j, self._run(ks, 1) * taps + tap, ks[-1])
+
+        extents = [high - low for low, high in self.outer]
+        kernel.accumulate(result, inside, (*extents, steps), load_a, load_b)
+
+    def _outer_tap(self, ks: Sequence[Expr | int]) -> tuple[Expr | int, Expr | int]:
+        """Plane and line of a tap."""
+        (plane, _), (line, _) = self.outer
+        return plane + ks[0], line + ks[1]
+
+    def _run(self, ks: Sequence[Expr | int], inner: int) -> Expr | int:
+        """Number of a run of a window."""
+        plane, line = self._outer_tap(ks)
+        found = plane * self.windows.geometry.kernel[1] + line
+        return found * inner + ks[2] if inner > 1 else found
+
+    def _start(self, i: int, columns: int, tap: Sequence[Expr | int]) -> Expr:
+        line, column = self.line + i // columns, self.column + i % columns
+        return self.windows.element(line, column, self.group, tap)
+
+    def _load_b(self, j: int, run: Expr | int, step: Expr | int) -> Expr | Address:
+        step = run * (self.loops.layout.steps * self.parts) + step
+        return self.load_b(self.vector, self.vectors, step, j)
+
+    def _class(self, classes: PositionClasses | None, i: Expr | int, columns: int) -> Expr | int:
+        """The class of a pixel of the tile."""
+        assert classes is not None
+        if classes.whole:
+            return 0
+        assert isinstance(i, int)
+        depth, _, width = self.windows.geometry.outputs
+        position = [
+            I.floormod(self.plane, depth),
+            self.line + i // columns,
+            self.column + i % columns,
+        ]
+        if not isinstance(self.column, int):  # a tile of whole windows: any of them
+            position[2] = next(c for c in range(width) if self.windows.whole(c, 1))
+        return classes.number(position[3 - len(classes.axes) :])
+
+    def _store_pixels(self, result: Tile, across: Across) -> None:
+        """Stores the positions of a tile that are pixels of the result."""
+        _, height, width = self.windows.geometry.outputs
+        with I.serial(result.rows) as i:
+            position = self.column + i
+            line = I.floordiv(position, across.distance)
+            column = position - line * across.distance
+            with I.If(column < width), I.Then():
+                pixel = (self.plane * height + self.line + line) * width + column
+                for j in range(result.vectors):
+                    last = j == result.vectors - 1
+                    vector = self.vector + j
+                    self.loops.store(pixel, self.group, vector, result.value(i, j), last)
+
+    def _store(self, columns: int) -> Callable[[Expr | int, int, Expr, bool], None]:
+        _, height, width = map(extent, self.windows.geometry.outputs)
+
+        def store(i: Expr | int, j: int, value: Expr, last: bool) -> None:
+            if isinstance(i, int):
+                line, column = self.line + i // columns, self.column + i % columns
+            else:
+                line, column = (
+                    self.line + I.floordiv(i, columns),
+                    self.column + I.floormod(i, columns),
+                )
+            pixel = (self.plane * height + line) * width + column
+            self.loops.store(pixel, self.group, self.vector + j, value, last)
+
+        return store
+
+
+def share_of(total: Expr | int, number: Expr, parts: int) -> tuple[Expr, Expr]:
+    """First and count of the pieces that part `number` of `parts` gets."""
+    if parts == 1:
+        whole = tirx.const(total, "int32") if isinstance(total, int) else total
+        return tirx.const(0, "int32"), whole
+    first = I.floordiv(number * total, parts)
+    return first, I.floordiv((number + 1) * total, parts) - first
+
+
+def _for_some(
+    group: Group, first: Expr, last: Expr, body: Callable[[Expr | int, int], None]
+) -> None:
+    """Runs `body(start, size)` for those pieces of a group whose numbers are in [first, last)."""
+    if group.count == 1:
+        with I.If(tirx.all(first <= 0, last > 0)), I.Then():
+            body(group.start, group.size)
+        return
+    low = tirx.Max(first, tirx.const(0, "int32"))
+    high = tirx.Min(last, tirx.const(group.count, "int32"))
+    with I.serial(tirx.Max(high - low, tirx.const(0, "int32"))) as i:
+        body(group.start + (low + i) * group.size, group.size)
+
+
+def _overlapping(width: int, size: int) -> list[Group]:
+    """Pieces of one size; the last one overlaps the one before if they do not fit."""
+    groups = [Group(0, width // size, size)]
+    if width % size:
+        groups.append(Group(width - size, 1, size))
+    return groups
