@@ -11,7 +11,7 @@ import numpy as np
 from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
 from tests.tir_schedules.run_region import dtype_named, machine_for
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_columns, by_rows
-from tir_schedules.chains.packing import tensors_of
+from tir_schedules.chains.parts import tensors_of
 from tir_schedules.core.attributes import Attribute, Source
 from tir_schedules.core.region import Region, Step, Tensor
 

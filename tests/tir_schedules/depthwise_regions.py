@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machine_for
-from tir_schedules.convolution.depthwise.config import DepthwiseConfig, default_config, dot_kernel
-from tir_schedules.convolution.depthwise.results import DepthwiseProblem
+from tir_schedules.convolution.depthwise.config import (
+    DepthwiseConfig,
+    DepthwiseProblem,
+    default_config,
+    dot_kernel,
+)
 from tir_schedules.core.region import Region
 
 ISAS_OF = {

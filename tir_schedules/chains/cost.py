@@ -19,28 +19,24 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import Group, shares
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.core.size import SAMPLE
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.cost import Cost, has_tiles
-from tir_schedules.cost.parallel import (
-    CHAIN,
-    CHAIN_FROM_MEMORY,
-    Least,
-    MergeEstimate,
-    alone_below,
-    halves,
-    on_threads,
-)
+from tir_schedules.cost import parallel
+from tir_schedules.cost.cost import Cost, has_tiles, norm_us
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product.best_grid import OPEN_ROWS
+from tir_schedules.product.matmul import MATMUL, estimated_cycles
 from tir_schedules.product.tile_config import MatmulConfig
+from tir_schedules.rows.normalize import NormalizeConfig
+from tir_schedules.rows.normalize import default_config as normalize_config
 
-from .packing import sources_of
-from .parts import PartConfig, Share, alone, of_rows, tasks_of, weight_bytes_of
+from .parts import PartConfig, sources_of, with_rows
 
 TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
 
@@ -50,6 +46,57 @@ TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the 
 MEMORY_EXPOSED = 0.2
 # A result beyond L2 is read before it is written, written, and read by each that needs it.
 STORE_TRANSFERS = 2
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the busiest thread does of one part."""
+
+    compute: float  # microseconds
+    passes: int  # times that it streams its columns of the weight
+    threads_m: int = 1
+    threads_n: int = 1
+    threads_k: int = 1
+
+    @property
+    def tasks(self) -> int:
+        """Threads that have work."""
+        return self.threads_m * self.threads_n * self.threads_k
+
+
+def alone(part: Region, machine: Machine, config: PartConfig | None = None) -> Share:
+    """A part as a kernel of its own, in its default configuration if there is no other."""
+    m, n = rows_and_columns(part.output)
+    if part.op != MATMUL.name:
+        norm = config if isinstance(config, NormalizeConfig) else normalize_config(part, machine)
+        threads = min(norm.threads, m) if m > norm.alone_rows else 1
+        return Share(_norm_us(math.ceil(m / threads), n, machine), 1, threads)
+    if not isinstance(config, MatmulConfig):
+        config = MATMUL.default_config(part, machine)
+    threads_m = min(config.threads_m, m)
+    passes = math.ceil(math.ceil(m / threads_m) / config.m_block)
+    cycles = estimated_cycles(part, config, machine)
+    compute = cycles / machine.cycles_per_us
+    return Share(compute, passes, threads_m, config.threads_n, config.threads_k)
+
+
+def of_rows(part: Region, rows: int, machine: Machine, config: PartConfig | None = None) -> Share:
+    """Some rows of a part on one thread."""
+    n = part.output.shape[-1]
+    if part.op != MATMUL.name:
+        return Share(_norm_us(rows, n, machine), 1)
+    rows_only = with_rows(part, rows).replace(epilogue=())
+    if isinstance(config, MatmulConfig):
+        config = msgspec.structs.replace(config, threads_m=1, threads_n=1, threads_k=1)
+    return alone(rows_only, replace(machine, threads=1), config)
+
+
+def _norm_us(rows: int, n: int, machine: Machine) -> float:
+    return norm_us(rows * math.ceil(n / machine.isa.f32_lanes), machine)
+
+
+def weight_bytes_of(part: Region) -> int:
+    return part.inputs[1].nbytes if part.op == MATMUL.name else 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +125,7 @@ class ChainPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainEstimate(MergeEstimate):
+class ChainEstimate(parallel.MergeEstimate):
     """A chain computed in every way; merged in the better one of those that need one kernel.
 
     Attributes
@@ -110,8 +157,8 @@ def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
     return ChainEstimate(
         separate=chain.separate(),
         merged=plan.cost,
-        how=f"by {way} {on_threads(plan.tasks)}",
-        least=CHAIN,
+        how=f"by {way} {parallel.on_threads(plan.tasks)}",
+        least=parallel.CHAIN,
         plan=plan,
         rows=rows,
     )
@@ -147,12 +194,12 @@ class ChainCost:
     def by_columns(self) -> Iterator[ChainPlan]:
         """The parts in turn in one kernel, on several threads."""
         if self.machine.threads > 1:
-            tasks = max(map(tasks_of, self.shares))
+            tasks = max(share.tasks for share in self.shares)
             yield ChainPlan("columns", self._in_turn(self.machine.call_us), tasks, self.m)
 
     def by_rows(self) -> Iterator[ChainPlan]:
         """Blocks of rows of several sizes, on one thread, on all and on halves of them."""
-        for tasks in sorted({1, *(min(n, self.m) for n in halves(self.machine.threads))}):
+        for tasks in sorted({1, *(min(n, self.m) for n in parallel.halves(self.machine.threads))}):
             rows = math.ceil(self.m / tasks)
             fits = self.machine.l2_bytes // 2 // self.row_bytes
             fewest = math.ceil(rows / max(1, fits))
@@ -167,7 +214,7 @@ class ChainCost:
     def _in_turn(self, calls: float) -> Cost:
         cost = Cost(barriers=calls)
         for part, share, sources in zip(self.parts, self.shares, self.reads, strict=True):
-            fork_join = self.machine.fork_us(tasks_of(share))
+            fork_join = self.machine.fork_us(share.tasks)
             moved = sum(self._moved(source, share) for source in sources)
             weights = self._streaming(part, share)
             cost += Cost(share.compute, 0.0, weights, moved, fork_join)
@@ -194,12 +241,9 @@ class ChainCost:
         """Microseconds that reading a weight adds to computing with it."""
         if self.weight_bytes <= self.machine.l2_bytes // 2:
             return 0.0
-        rate, exposed = (
-            self.machine.l3_rate(tasks_of(share)),
-            self.machine.l3_exposed(tasks_of(share)),
-        )
+        rate, exposed = self.machine.l3_rate(share.tasks), self.machine.l3_exposed(share.tasks)
         if self.weight_bytes > self.machine.l3_bytes // 2:
-            rate, exposed = self.machine.memory_rate(tasks_of(share)), MEMORY_EXPOSED
+            rate, exposed = self.machine.memory_rate(share.tasks), MEMORY_EXPOSED
         time = share.passes * weight_bytes_of(part) / (share.threads_n * share.threads_k) / rate
         return max(0.0, time - share.compute) + exposed * min(time, share.compute)
 
@@ -207,11 +251,11 @@ class ChainCost:
         """Microseconds for a part to get rows of an earlier one, and for that one to store them."""
         made = self.shares[source]
         size = self.parts[source].output.nbytes
-        beyond = max(0.0, size / tasks_of(made) - self.machine.l2_bytes)
+        beyond = max(0.0, size / made.tasks - self.machine.l2_bytes)
         readers = sum(reads.count(source) for reads in self.reads)
-        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.machine.l3_rate(tasks_of(made))
+        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.machine.l3_rate(made.tasks)
         own = min(1.0, share.threads_m / made.threads_m) / made.threads_n
-        if tasks_of(made) < tasks_of(share):
+        if made.tasks < share.tasks:
             own = 0.0  # that of a thread that had nothing to do before
         return stored + (1 - own) * size / share.threads_m / self.machine.foreign_rate
 
@@ -235,9 +279,9 @@ def row_groups(m: int, blocks: int, unit: int = 1) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def least_of(weights: int, machine: Machine) -> Least:
+def least_of(weights: int, machine: Machine) -> parallel.Least:
     """What a chain has to save in a model with so many bytes of weights."""
-    return CHAIN_FROM_MEMORY if weights > machine.l3_bytes else CHAIN
+    return parallel.CHAIN_FROM_MEMORY if weights > machine.l3_bytes else parallel.CHAIN
 
 
 def constant_bytes(region: Region) -> int:
@@ -275,7 +319,7 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
         alone = 0
         if tasks > 1:
             us = chains[SAMPLE].in_blocks(SAMPLE, SAMPLE, 1).total / SAMPLE
-            alone = alone_below(machine, us)
+            alone = parallel.alone_below(machine, us)
         costs = {}
         for rows, chain in chains.items():
             threads = 1 if rows <= alone else min(tasks, rows)
@@ -287,12 +331,14 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
     ways = [of(block, tasks) for tasks in sorted({1, machine.threads}) for block in blocks]
     costs, plan = min(ways, key=lambda way: way[1].cost.total)
     worst = min(OPEN_ROWS, key=lambda rows: 1 - costs[rows].total / separate[rows].total)
-    how = f"by blocks of at most {plan.block} rows {on_threads(plan.tasks)}"
+    how = f"by blocks of at most {plan.block} rows {parallel.on_threads(plan.tasks)}"
     before, after = _mean(separate, separate), plan.cost
     if costs[worst].total > separate[worst].total:
         before, after, how = separate[worst], costs[worst], f"{worst} rows {how}"
     plan = replace(plan, cost=after)
-    return ChainEstimate(separate=before, merged=after, how=how, least=CHAIN, plan=plan, rows=plan)
+    return ChainEstimate(
+        separate=before, merged=after, how=how, least=parallel.CHAIN, plan=plan, rows=plan
+    )
 
 
 def _mean(costs: dict[int, Cost], separate: dict[int, Cost]) -> Cost:
@@ -304,14 +350,7 @@ def _mean(costs: dict[int, Cost], separate: dict[int, Cost]) -> Cost:
 
 def _with_rows(region: Region, rows: int) -> Region:
     """The chain as if it had so many rows; what its steps read besides is left at a sample."""
-
-    def part(each: Region) -> Region:
-        x, *further = each.inputs
-        return each.replace(
-            inputs=(Tensor((rows, x.shape[-1]), x.dtype), *further),
-            output=Tensor((rows, each.output.shape[-1]), each.output.dtype),
-            operands=each.sampled().operands,
-        )
-
-    parts = tuple(map(part, region.parts))
+    parts = tuple(
+        with_rows(part, rows).replace(operands=part.sampled().operands) for part in region.parts
+    )
     return region.replace(parts=parts, output=parts[-1].output)

@@ -17,7 +17,6 @@ the last part's output.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 
 import tvm.tirx.script.builder.ir as I
@@ -27,33 +26,12 @@ from microkernels.base.errors import ConfigError
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind, materialise
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.convolution.depthwise.config import dot_kernel
-from tir_schedules.convolution.depthwise.direct import DirectTiles
-from tir_schedules.convolution.depthwise.nests import WHY_VECTORS, lines_nest
-from tir_schedules.convolution.depthwise.results import DepthwiseProblem, Results
-from tir_schedules.convolution.depthwise.staged import StagedTiles
-from tir_schedules.core.attributes import Source
-from tir_schedules.core.emission import (
-    ceil_div,
-    kernel_function,
-    opaque_block,
-    task_loop,
-    tensor_parameter,
-)
-from tir_schedules.core.extents import (
-    allocated,
-    as_expr,
-    as_matrix,
-    as_vector,
-    extent,
-    flat_rows,
-    flat_view,
-    open_view,
-    read_extents,
-)
+from tir_schedules.convolution.depthwise import depthwise_conv2d
+from tir_schedules.convolution.depthwise.config import DepthwiseProblem
+from tir_schedules.convolution.depthwise.results import DepthwiseTiles
+from tir_schedules.core import emission, extents
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
@@ -65,24 +43,17 @@ from tir_schedules.product.dynamic_rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, product_of
 from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.tile_config import dimensions, plan_of
-from tir_schedules.product.zero_points import named_inputs
 from tir_schedules.rows.normalize_view import reshaped
 
+from . import parts
 from .depthwise_pointwise_cost import (
     DepthwisePointwiseConfig,
+    bands_of,
     check,
     estimate_pair,
     pointwise_rows,
     usual,
     variations,
-)
-from .packing import PACKING, packed_uses, sources_of, tensors_of
-from .parts import (
-    chain_reference,
-    parts_kernel_name,
-    parts_parameters,
-    row_pitch,
-    rows_between,
 )
 
 # A depthwise and a pointwise convolution before they are built: their loops, and the product.
@@ -97,7 +68,7 @@ def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest
     lines = min(config.lines, problem.rows.outputs)
     bands = problem.batch * pieces(problem.rows.outputs, lines)
     share = problem.batch * problem.rows.outputs / lines  # a last band that is cut counts in part
-    first = lines_nest(region.parts[0], config.depthwise, lines, samples=1)
+    first = depthwise_conv2d.lines_nest(region.parts[0], config.depthwise, lines, samples=1)
     (second,) = MATMUL.nests(pointwise_rows(region, lines), config.pointwise)
     kind = kind_of(config.threads > 1)
     for nest in (first, second):
@@ -118,35 +89,18 @@ def products(
     image = DepthwiseProblem.of(known.parts[0])
     one = dataclasses.replace(machine, threads=1)
     rows = pointwise_rows(known, bands.lines)
-    copies = image.batch * math.ceil(image.rows.outputs / bands.lines)
     product = product_of(rows, config.pointwise, one)
+    copies = bands_of(image, bands.lines)
     yield dataclasses.replace(product, part=region.parts[1], copies=copies)
 
 
 def why_vectors(region: Region, config: DepthwisePointwiseConfig, machine: Machine) -> str:
     """Why the parts stay on vectors."""
     second = reasons(products(region, config, machine), machine)
-    return f"part 0: {WHY_VECTORS}" + (f"; part 1: {second}" if second else "")
+    return f"part 0: {depthwise_conv2d.WHY_VECTORS}" + (f"; part 1: {second}" if second else "")
 
 
 OPS = ("depthwise_conv2d", "matmul")
-
-
-def _reject_inputs(region: Region) -> str | None:
-    """Why the parts cannot read the inputs."""
-    found = sources_of(region)
-    for part, sources in zip(region.parts, found, strict=True):
-        for source, tensor in zip(sources, tensors_of(part), strict=True):
-            given = None if source.part else region.inputs[source.number]
-            if given is not None and (given.dtype, given.size) != (tensor.dtype, tensor.size):
-                return f"{given} where {tensor} is read"
-    for index, tensor in enumerate(region.inputs):
-        everywhere = sum(sources.count(Source(False, index)) for sources in found)
-        if not everywhere:
-            return f"input {index} is not used"
-        if packed_uses(region, index) and (everywhere > 1 or not tensor.constant):
-            return f"input {index} is a weight, and not one part's alone"
-    return None
 
 
 class _Pair:
@@ -170,9 +124,9 @@ class _Pair:
         self.problem, self.kernel = check(region, config, isa)
         self.opened = self.problem.opens_image
         if self.opened:  # the matmul's rows are then those of a matrix
-            region = region.replace(parts=(region.parts[0], open_view(region.parts[1])))
+            region = region.replace(parts=(region.parts[0], extents.open_view(region.parts[1])))
         self.region = region
-        self.given = [list(self._given(number, inputs)) for number in range(2)]
+        self.given = [parts.as_read(region, inputs, number) for number in range(2)]
         m, n, _ = dimensions(region.parts[1])
         self.output = reshaped(output, region.output, (m, n))
         self.lines: int | Expr = config.lines
@@ -183,49 +137,38 @@ class _Pair:
     @property
     def items(self) -> int | Expr:
         """Pieces of work, which threads share: bands of all images."""
-        return extent(self.problem.batch) * self.bands
+        return extents.extent(self.problem.batch) * self.bands
 
     def _open_bands(self) -> tuple[Expr, Expr]:
         """The numbers of `cut_lines`, for extents that the kernel reads off its arguments."""
-        config, one = self.config, as_expr(1)
-        outputs = as_expr(extent(self.problem.rows.outputs))
-        width = tirx.Max(as_expr(extent(self.problem.columns.outputs)), one)
-        images = tirx.Max(as_expr(extent(self.problem.batch)), one)
-        tiles = materialise(tirx.Max(ceil_div(outputs, config.lines), one))
-        most = materialise(tirx.Max(I.floordiv(as_expr(config.pixels), width * config.lines), one))
-        bands = ceil_div(tiles, most)
+        config, one = self.config, extents.as_expr(1)
+        outputs = extents.as_expr(extents.extent(self.problem.rows.outputs))
+        width = tirx.Max(extents.as_expr(extents.extent(self.problem.columns.outputs)), one)
+        images = tirx.Max(extents.as_expr(extents.extent(self.problem.batch)), one)
+        tiles = materialise(tirx.Max(emission.ceil_div(outputs, config.lines), one))
+        most = materialise(
+            tirx.Max(I.floordiv(extents.as_expr(config.pixels), width * config.lines), one)
+        )
+        bands = emission.ceil_div(tiles, most)
         if config.threads > 1:
-            total = ceil_div(images * bands, config.threads) * config.threads
-            bands = tirx.Min(tiles, ceil_div(total, images))
-        lines = materialise(ceil_div(tiles, materialise(bands)) * config.lines)
-        return lines, materialise(ceil_div(outputs, lines))
+            total = emission.ceil_div(images * bands, config.threads) * config.threads
+            bands = tirx.Min(tiles, emission.ceil_div(total, images))
+        lines = materialise(emission.ceil_div(tiles, materialise(bands)) * config.lines)
+        return lines, materialise(emission.ceil_div(outputs, lines))
 
     def _band_rows(self) -> Expr:
         """A buffer for the pixels of a band."""
         made, config, columns = self.region.parts[0].output, self.config, self.problem.columns
-        pixels: int | Expr = config.lines * extent(columns.outputs)
+        pixels: int | Expr = config.lines * extents.extent(columns.outputs)
         if self.opened:
-            least = config.lines * allocated(columns.outputs)
-            pixels = tirx.Max(as_expr(config.pixels), as_expr(least))
-        return rows_between(made, pixels, row_pitch(made, self.kernel))
-
-    def _given(self, number: int, inputs: Sequence[Expr]) -> Iterator[Expr | None]:
-        """What a part reads, in the shape that it reads it in; None: the other's result."""
-        part = self.region.parts[number]
-        sources = sources_of(self.region)[number]
-        for position, (source, tensor) in enumerate(zip(sources, tensors_of(part), strict=True)):
-            if source.part:
-                yield None
-            elif (number, position) in packed_uses(self.region, source.number):
-                yield inputs[source.number]
-            else:
-                given = self.region.inputs[source.number]
-                yield reshaped(inputs[source.number], given, tensor.shape)
+            least = config.lines * extents.allocated(columns.outputs)
+            pixels = tirx.Max(extents.as_expr(config.pixels), extents.as_expr(least))
+        return parts.rows_between(made, pixels, parts.row_pitch(made, self.kernel))
 
     def share(self, first: Expr, last: Expr) -> None:
         """The bands from `first` to `last`, in the calling thread."""
-        lines, width = self.lines, extent(self.problem.columns.outputs)
-        outputs = extent(self.problem.rows.outputs)
+        lines, width = self.lines, extents.extent(self.problem.columns.outputs)
+        outputs = extents.extent(self.problem.rows.outputs)
         named = materialise if self.opened else bind
         self.rows = self._band_rows()
         tiles = self._tiles()
@@ -237,8 +180,8 @@ class _Pair:
                 band, sample = materialise(band), materialise(sample)
             line = named(band * lines)
             self.first = named((sample * outputs + line) * width)
-            most = tirx.Min(as_expr(lines), outputs - line)
-            with opaque_block("depthwise"):
+            most = tirx.Min(extents.as_expr(lines), outputs - line)
+            with emission.opaque_block("depthwise"):
                 height = self.config.depthwise.rows
                 begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(line, 0))
                 count = I.floordiv(most + (height - 1), height)
@@ -256,29 +199,12 @@ class _Pair:
                 with I.Else():
                     self._product(rest * width)
 
-    def _tiles(self) -> DirectTiles | StagedTiles:
-        part, config = self.region.parts[0], self.config.depthwise
+    def _tiles(self) -> DepthwiseTiles:
         buffers = [buffer for buffer in self.given[0] if buffer is not None]
-        x, w, further = buffers[0], buffers[1], buffers[2 : len(part.inputs)]
-        flat, operands = flat_rows(part), buffers[len(part.inputs) :]
-        pairs = zip(operands, part.operands, flat.operands, strict=True)
-        kernel = dot_kernel(part, self.isa)
-        narrow = bfloat16.narrow if kernel is None else kernel.narrow
-        results = Results(
-            flat,
-            self.problem,
-            self.isa.f32_lanes if kernel is None else kernel.lanes,
-            self.rows,
-            Epilogue(flat, [flat_view(*pair) for pair in pairs], narrow),
-            lambda at: [at - self.first],
+        part, config = self.region.parts[0], self.config.depthwise
+        return depthwise_conv2d.depthwise_tiles(
+            part, config, self.isa, buffers, self.rows, lambda at: [at - self.first]
         )
-        image = part.inputs[0]
-        if kernel is None:
-            x = flat_view(x, image, as_vector(image))
-            return DirectTiles(self.problem, config, self.isa.f32_lanes, x, w, results)
-        x = flat_view(x, image, as_matrix(image))
-        named = named_inputs(part, further)
-        return StagedTiles(part, self.problem, config, kernel, x, w, named, results)
 
     def _product(self, rows: int | Expr) -> None:
         """The matmul of the first `rows` rows of the band."""
@@ -290,7 +216,7 @@ class _Pair:
         target = (self.output, lambda row: [self.first + row])
         config = self.config.pointwise
         product = MatmulProduct(part, config, kernel, constants, epilogue, source, target)
-        with opaque_block("pointwise"):
+        with emission.opaque_block("pointwise"):
             product.run(rows, most=plan_of(part, config).m_block)
 
 
@@ -300,12 +226,12 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
     name = "depthwise_pointwise"
     config_type = DepthwisePointwiseConfig
     check = staticmethod(check)
-    kernel_name = staticmethod(parts_kernel_name)
-    reference = staticmethod(chain_reference)
+    kernel_name = staticmethod(parts.parts_kernel_name)
+    reference = staticmethod(parts.chain_reference)
     nests = staticmethod(nests)
     products = staticmethod(products)
     why_vectors = staticmethod(why_vectors)
-    packing = PACKING
+    packing = parts.PACKING
 
     def default_config(self, region: Region, machine: Machine) -> DepthwisePointwiseConfig:
         """The bands that `estimate_pair` prefers; no tuning is needed."""
@@ -322,16 +248,16 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
     def build(self, region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; weights are flat, as `pack` makes them."""
         check(region, config, isa)
-        with kernel_function("depthwise_pointwise") as builder:
-            inputs = parts_parameters(region, config, isa)
-            output = tensor_parameter("C", region.output)
+        with emission.kernel_function("depthwise_pointwise") as builder:
+            inputs = parts.parts_parameters(region, config, isa)
+            output = emission.tensor_parameter("C", region.output)
             if region.is_open:
-                read_extents()
+                extents.read_extents()
             pair = _Pair(region, config, isa, inputs, output)
             pair.kernel.admit()
             items = pair.items
             tasks = min(config.threads, items) if isinstance(items, int) else config.threads
-            with task_loop(tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
+            with emission.task_loop(tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
                 pair.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
         return builder.get()
 
@@ -349,7 +275,7 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
         if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
             return "a range that all pixels have together"
         try:
-            sources = sources_of(region)
+            sources = parts.sources_of(region)
         except ConfigError as error:
             return str(error)
         if [source for source in sources[1] if source.part] != [sources[1][0]]:
@@ -360,7 +286,7 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
         last = second.output
         if (region.output.dtype, region.output.size) != (last.dtype, last.size):
             return f"output {region.output} of a part with {last}"
-        return _reject_inputs(region)
+        return parts.reject_inputs(region)
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with open sizes, or None."""

@@ -14,10 +14,9 @@ rate: pairs of f32 whose image and product pass L2 gain 11% to 26% on one thread
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as replace_config
 from tvm import DataType
@@ -27,8 +26,7 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from tir_schedules.convolution.depthwise import config as depthwise_config
-from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
-from tir_schedules.convolution.depthwise.results import DepthwiseProblem
+from tir_schedules.convolution.depthwise.config import DepthwiseConfig, DepthwiseProblem, dot_kernel
 from tir_schedules.convolution.geometry import SAMPLE_EXTENT, one_image
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
@@ -46,7 +44,7 @@ from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.product.tile_config import check as check_matmul
 
 from .cost import STORE_TRANSFERS
-from .mlp_chain_config import with_rows
+from .parts import with_rows
 
 # Cycles of a depthwise multiply-add of one vector of f32 lanes: 1.1 to 1.4 (f32), 1.3 to 1.6.
 DEPTHWISE_CYCLES = 1.4
@@ -98,11 +96,18 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     if not any(map(is_even, found)):  # single lines may be, in tiles of one row
         lines = (in_bands(region, machine, 1, t, most_rows=1) for t in halves(machine.threads))
         found += [(pair.in_bands(config), config) for config in lines]
-    cost, config = fewest_unless_uneven(found, lambda way: way[0].total, is_even)
-    height = f"{config.lines} line{'s' * (config.lines > 1)}"
+    _, config = fewest_unless_uneven(found, lambda way: way[0].total, is_even)
+    return _estimate(pair, config, config)
+
+
+def _estimate(
+    pair: _Pair, config: DepthwisePointwiseConfig, cut: DepthwisePointwiseConfig
+) -> PairEstimate:
+    """Both ways; `cut` has the bands of `config` for the size of the pair."""
+    height = f"{cut.lines} line{'s' * (cut.lines > 1)}"
     return PairEstimate(
         separate=pair.separate(),
-        merged=cost,
+        merged=pair.in_bands(cut),
         how=f"in bands of {height} {on_threads(config.threads)}",
         least=DEPTHWISE_POINTWISE,
         config=config,
@@ -123,18 +128,8 @@ def _for_sizes(region: Region, machine: Machine, config: DepthwisePointwiseConfi
     found = []
     for images, size in DYNAMIC_SIZES:
         known = with_images(region, images, size)
-        pair = _Pair(known, machine)
         cut = cut_lines(known, config) if config.pixels else config
-        lines = f"{cut.lines} line{'s' * (cut.lines > 1)}"
-        found.append(
-            PairEstimate(
-                separate=pair.separate(),
-                merged=pair.in_bands(cut),
-                how=f"in bands of {lines} {on_threads(config.threads)}",
-                least=DEPTHWISE_POINTWISE,
-                config=config,
-            )
-        )
+        found.append(_estimate(_Pair(known, machine), config, cut))
     worst, best = max(found, key=_time_share), min(found, key=_time_share)
     return worst if _time_share(worst) > 1 + DEPTHWISE_POINTWISE.share else best
 
@@ -212,8 +207,7 @@ class _Pair:
 
     def in_bands(self, config: DepthwisePointwiseConfig) -> Cost:
         """One kernel."""
-        bands = self.problem.batch * math.ceil(self.problem.rows.outputs / config.lines)
-        share = math.ceil(bands / config.threads)
+        share = math.ceil(bands_of(self.problem, config.lines) / config.threads)
         lines = min(self.lines, share * config.lines)
         width = self.problem.columns.outputs
         rows = pointwise_rows(self.region, config.lines)
@@ -231,8 +225,8 @@ class _Pair:
 
     def largest_share(self, config: DepthwisePointwiseConfig) -> float:
         """The part of all lines that the busiest thread has."""
-        bands = self.problem.batch * math.ceil(self.problem.rows.outputs / config.lines)
-        return min(1.0, math.ceil(bands / config.threads) * config.lines / self.lines)
+        share = math.ceil(bands_of(self.problem, config.lines) / config.threads)
+        return min(1.0, share * config.lines / self.lines)
 
     def _narrow(self, size: int) -> float:
         """Microseconds to move 8-bit results between L1 and L2; no time for others."""
@@ -336,43 +330,47 @@ def in_bands(
 
     Register tiles of the first part have at most `most_rows`.
     """
-    first = region.parts[0]
-    one = dataclasses.replace(machine, threads=1)
-    problem = DepthwiseProblem.of(first)
-    depthwise = depthwise_config.default_config(first, one, most_rows)
-    kernel = dot_kernel(first, machine.isa)
-    if kernel is not None:
-        depthwise = replace_config(depthwise, blocks=_all_blocks(first, kernel))
+    problem = DepthwiseProblem.of(region.parts[0])
+    depthwise, one = _of_first_part(region, machine, most_rows), replace(machine, threads=1)
     lines = min(problem.rows.outputs, math.ceil(lines / depthwise.rows) * depthwise.rows)
     pointwise = matmul.default_config(pointwise_rows(region, lines), one)
-    bands = problem.batch * math.ceil(problem.rows.outputs / lines)
     return DepthwisePointwiseConfig(
-        lines=lines, threads=min(threads, bands), depthwise=depthwise, pointwise=pointwise
+        lines=lines,
+        threads=min(threads, bands_of(problem, lines)),
+        depthwise=depthwise,
+        pointwise=pointwise,
     )
 
 
 def in_open_bands(region: Region, machine: Machine, threads: int) -> DepthwisePointwiseConfig:
     """Bands that fill half of L2, of images whose size is dynamic."""
     first, second = region.parts
-    one = dataclasses.replace(machine, threads=1)
-    depthwise = depthwise_config.default_config(first, one)
-    kernel = dot_kernel(first, machine.isa)
-    if kernel is not None:
-        depthwise = replace_config(depthwise, blocks=_all_blocks(first, kernel))
+    depthwise = _of_first_part(region, machine)
     pixel_bytes = first.output.shape[-1] * DataType(first.output.dtype).itemsize
     pixels = min(MOST_PIXELS, max(1, machine.l2_bytes // 2 // pixel_bytes))
     return DepthwisePointwiseConfig(
         lines=depthwise.rows,
         threads=threads,
         depthwise=depthwise,
-        pointwise=matmul.default_config(second, one),
+        pointwise=matmul.default_config(second, replace(machine, threads=1)),
         pixels=pixels,
     )
 
 
-def _all_blocks(part: Region, kernel: Microkernel) -> int:
-    """Blocks of channels of the first part: its ring then goes on from band to band."""
-    return math.ceil(part.output.shape[-1] / (kernel.lanes * kernel.kr))
+def _of_first_part(region: Region, machine: Machine, most_rows: int = 2) -> DepthwiseConfig:
+    """The first part's numbers on one thread; its ring of rows goes on from band to band."""
+    first = region.parts[0]
+    config = depthwise_config.default_config(first, replace(machine, threads=1), most_rows)
+    kernel = dot_kernel(first, machine.isa)
+    if kernel is None:
+        return config
+    blocks = math.ceil(first.output.shape[-1] / (kernel.lanes * kernel.kr))
+    return replace_config(config, blocks=blocks)
+
+
+def bands_of(problem: DepthwiseProblem, lines: int) -> int:
+    """Bands of so many lines of all images."""
+    return problem.batch * math.ceil(problem.rows.outputs / lines)
 
 
 def pointwise_rows(region: Region, lines: int) -> Region:
@@ -390,15 +388,12 @@ def variations(
     region: Region, default: DepthwisePointwiseConfig, machine: Machine
 ) -> Iterator[DepthwisePointwiseConfig]:
     """Other bands; then other numbers for one part at a time."""
-    first = region.parts[0]
-    problem = DepthwiseProblem.of(first)
-    one = dataclasses.replace(machine, threads=1)
+    first, one = region.parts[0], replace(machine, threads=1)
     for threads in sorted({1, machine.threads}):
-        for lines in band_sizes(problem.rows.outputs):
+        for lines in band_sizes(DepthwiseProblem.of(first).rows.outputs):
             yield in_bands(region, machine, lines, threads)
-    fields = default.to_dict()
     for found in depthwise_config.space(first, one):
         if default.lines % found.rows == 0:
-            yield DepthwisePointwiseConfig.from_dict({**fields, "depthwise": found.to_dict()})
+            yield replace_config(default, depthwise=found)
     for tile in matmul.neighbourhood(pointwise_rows(region, default.lines), one):
-        yield DepthwisePointwiseConfig.from_dict({**fields, "pointwise": tile.to_dict()})
+        yield replace_config(default, pointwise=tile)

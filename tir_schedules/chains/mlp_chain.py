@@ -40,7 +40,13 @@ from tir_schedules.core.template import Template, register_template, template_fo
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.product.dynamic_rows import tile_choices
 from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
-from tir_schedules.product.tile_config import MatmulConfig, plan_of, product_kernels, product_types, register_tiles
+from tir_schedules.product.tile_config import (
+    MatmulConfig,
+    plan_of,
+    product_kernels,
+    product_types,
+    register_tiles,
+)
 from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .chain_loops import ChainLoops
@@ -52,13 +58,16 @@ from .mlp_chain_config import (
     cut_by_rows,
     default_config,
     rows_of,
-    with_rows,
 )
-from .packing import PACKING, packed_uses, sources_of, tensors_of
 from .parts import (
+    PACKING,
     chain_reference,
     parts_kernel_name,
     parts_parameters,
+    reject_inputs,
+    sources_of,
+    tensors_of,
+    with_rows,
 )
 
 
@@ -147,13 +156,8 @@ def reject(region: Region, isa: Isa) -> str | None:
         reason = _reject_part(part, isa) or _reject_sources(region, number, found)
         if reason is not None:
             return f"part {number} ({part.op}): {reason}"
-    for index, tensor in enumerate(region.inputs):
-        uses = packed_uses(region, index)
-        everywhere = sum(found.count(Source(False, index)) for found in sources)
-        if not everywhere:
-            return f"input {index} is not used"
-        if uses and (len(uses) > 1 or everywhere > 1 or not tensor.constant):
-            return f"input {index} is a weight, and not one part's alone"
+    if (reason := reject_inputs(region)) is not None:
+        return reason
     last = region.parts[-1].output
     if (region.output.dtype, region.output.size) != (last.dtype, last.size):
         return f"output {region.output} of a part with {last}"
@@ -195,9 +199,6 @@ def _reject_sources(region: Region, number: int, sources: Sequence[Source]) -> s
         return f"{rows_of(part)} rows, not {rows}"
     for position, (source, tensor) in enumerate(zip(sources, tensors_of(part), strict=True)):
         if not source.part:
-            given = region.inputs[source.number]
-            if (given.dtype, given.size) != (tensor.dtype, tensor.size):
-                return f"{given} where {tensor} is read"
             continue
         given = region.parts[source.number].output
         if 0 < position < len(part.inputs):

@@ -21,7 +21,7 @@ from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.config import Config, check_numbers, check_numbers_or_all
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product import matmul
 from tir_schedules.product.tile_config import MatmulConfig, dimensions
@@ -31,7 +31,7 @@ from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .cost import estimate_chain, estimate_open_chain, row_groups
-from .parts import PartConfig
+from .parts import PartConfig, with_rows
 
 MOST_BLOCKS = 1 << 20
 
@@ -205,15 +205,3 @@ def default_of(part: Region, machine: Machine) -> PartConfig:
     if part.op in NORM_OPS:
         return normalize.default_config(part, machine)
     return matmul.default_config(part, machine)
-
-
-def with_rows(part: Region, rows: int) -> Region:
-    """A part as if it had only so many rows, for its default configuration."""
-    first, output = part.inputs[0], part.output
-    attrs = {**part.attrs, "axis": 1} if "axis" in part.attrs else part.attrs
-    return part.replace(
-        inputs=(Tensor((rows, first.shape[-1]), first.dtype), *part.inputs[1:]),
-        output=Tensor((rows, output.shape[-1]), output.dtype),
-        operands=(),
-        attrs=attrs,
-    )

@@ -1,49 +1,209 @@
-"""What kernels of merged regions share: parameters, names, rows between parts, and matmuls."""
+"""What kernels of merged regions share: sources, packed inputs, rows between parts, matmuls."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 import tvm.tirx.script.builder.ir as I
-from tvm import DataType
+from tvm import DataType, relax
 
+from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
+from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Expr, constant, parameter, ramp
+from tir_schedules.core.attributes import Source, Sources, attribute_text
+from tir_schedules.core.config import Config
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import buffer_shape, uncrowded
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import template_for
-from tir_schedules.cost.cost import norm_us
+from tir_schedules.core.template import Packing, template_for
 from tir_schedules.epilogue.epilogue import (
     region_result,
-    rows_and_columns,
 )
-from tir_schedules.product.matmul import MATMUL, estimated_cycles
 from tir_schedules.product.tile_config import MatmulConfig
+from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig
-from tir_schedules.rows.normalize import default_config as normalize_config
-
-from .packing import PACKING, PartsConfig, parameter_dtype, sources_of, tensors_of
+from tir_schedules.rows.normalize_view import NORM_OPS, reshaped
 
 Leading = Callable[[Expr], Sequence[Expr]]
+PartConfig = MatmulConfig | NormalizeConfig
+
+
+# Where the parts of a chain get their inputs and operands from: the attribute "sources".
+#
+#     ((i0, i1, i2), (p0, i3, i4, i0))
+#
+# Each part lists its inputs, then its operands: iN is input N of the merged region, pN the result
+# of part N.
+
+
+def sources_of(region: Region) -> Sources:
+    """The sources of every part's inputs and operands.
+
+    Raises
+    ------
+    ConfigError
+        If the attribute is missing, or does not fit the parts.
+    """
+    found = region.sources
+    if not found:
+        raise ConfigError(f"there is no source for any part, in {region.key}")
+    wanted = [len(part.inputs) + len(part.operands) for part in region.parts]
+    if [len(part) for part in found] != wanted:
+        text = attribute_text(found)
+        raise ConfigError(f"sources {text!r} for parts of {wanted} inputs and operands")
+    for number, part in enumerate(found):
+        for source in part:
+            if source.number >= (number if source.part else len(region.inputs)):
+                raise ConfigError(f"part {number} cannot read {source}, in {region.key}")
+    return found
+
+
+def tensors_of(part: Region) -> tuple[Tensor, ...]:
+    """What the sources of a part stand for."""
+    return (*part.inputs, *part.operands)
+
+
+def as_read(region: Region, inputs: Sequence[Expr], number: int) -> list[Expr | None]:
+    """What a part reads from outside, in the shapes that it reads it in; None: another's result."""
+    part, found = region.parts[number], []
+    for position, source in enumerate(region.sources[number]):
+        index = source.number
+        if source.part or (number, position) in packed_uses(region, index):
+            found.append(None if source.part else inputs[index])
+            continue
+        shape = tensors_of(part)[position].shape
+        if part.op in NORM_OPS and position > 0:
+            seen = normalize.view(part)
+            further = position - len(part.inputs)
+            shape = (seen.n,) if further < 0 else seen.region.operands[further].shape
+        found.append(reshaped(inputs[index], region.inputs[index], shape))
+    return found
+
+
+def reject_inputs(region: Region) -> str | None:
+    """Why the parts cannot read the inputs."""
+    found = sources_of(region)
+    for part, sources in zip(region.parts, found, strict=True):
+        for source, tensor in zip(sources, tensors_of(part), strict=True):
+            given = None if source.part else region.inputs[source.number]
+            if given is not None and (given.dtype, given.size) != (tensor.dtype, tensor.size):
+                return f"{given} where {tensor} is read"
+    for index, tensor in enumerate(region.inputs):
+        everywhere = sum(sources.count(Source(False, index)) for sources in found)
+        if not everywhere:
+            return f"input {index} is not used"
+        if packed_uses(region, index) and (everywhere > 1 or not tensor.constant):
+            return f"input {index} is a weight, and not one part's alone"
+    return None
+
+
+def with_rows(part: Region, rows: int) -> Region:
+    """A part as if it had only so many rows, for its default configuration."""
+    first, output = part.inputs[0], part.output
+    attrs = {**part.attrs, "axis": 1} if "axis" in part.attrs else part.attrs
+    return part.replace(
+        inputs=(Tensor((rows, first.shape[-1]), first.dtype), *part.inputs[1:]),
+        output=Tensor((rows, output.shape[-1]), output.dtype),
+        operands=(),
+        attrs=attrs,
+    )
+
+
+# The inputs of a merged region as its kernel reads them: weights packed as each part packs them.
+#
+# Operands of epilogues, and inputs of parts that pack nothing, stay as they are.
+
+
+class PartsConfig(Protocol):
+    """A configuration that has one for every part."""
+
+    def of_parts(self, region: Region) -> Sequence[Config]:
+        """The configuration of every part."""
+
+
+def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:
+    """(part, number of the part's input) wherever a part reads an input in packed form."""
+    return [
+        (number, position)
+        for number, (part, sources) in enumerate(zip(region.parts, sources_of(region), strict=True))
+        for position, source in enumerate(sources[: len(part.inputs)])
+        if source == Source(False, index)
+        and part.inputs[position].constant
+        and template_for(part.op).packing is not None
+    ]
+
+
+class PartsPacking(Packing[Any]):
+    """Weights as each part packs them; what no part packs stays as it is."""
+
+    def pack(
+        self, region: Region, config: PartsConfig, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """A constant as `build` reads it."""
+        user = _user(region, config, isa, index)
+        if user is None:
+            return array
+        packing, (part, _, _, position) = user
+        return packing.pack(*user[1], array.reshape(part.inputs[position].shape))
+
+    def unpack(
+        self, region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The constant as a Relax expression of its packed form."""
+        user = _user(region, config, isa, index)
+        if user is None:
+            return expr
+        packing, (part, _, _, position) = user
+        whole, shape = packing.unpack(*user[1], expr), region.inputs[index].shape
+        return whole if part.inputs[position].shape == shape else relax.op.reshape(whole, shape)
+
+    def express(
+        self, region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The packed input as a Relax expression of one that products read."""
+        user = _user(region, config, isa, index)
+        if user is None:
+            return expr
+        return user[0].express(*user[1], expr)
+
+    def shape(self, region: Region, config: PartsConfig, isa: Isa, index: int) -> tuple[int, ...]:
+        """Shape of the kernel's parameter for an input."""
+        user = _user(region, config, isa, index)
+        return region.inputs[index].shape if user is None else user[0].shape(*user[1])
+
+
+PACKING = PartsPacking()
+
+
+def _user(
+    region: Region, config: PartsConfig, isa: Isa, index: int
+) -> tuple[Packing[Any], tuple[Region, Config, Isa, int]] | None:
+    """How an input is packed, and for whom: the first arguments of a packing's faces.
+
+    None if no part reads it in packed form.
+    """
+    for number, position in packed_uses(region, index):
+        part = region.parts[number]
+        packing = template_for(part.op).packing
+        assert packing is not None
+        return packing, (part, config.of_parts(region)[number], isa, position)
+    return None
 
 
 def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr]:
     """The kernel's parameters for the inputs of a merged region."""
-    return [
-        parameter(
-            f"input{i}",
-            buffer_shape(PACKING.shape(region, config, isa, i)),
-            parameter_dtype(region, config, i),
-        )
-        for i in range(len(region.inputs))
-    ]
+    found = []
+    for index, tensor in enumerate(region.inputs):
+        user, dtype = _user(region, config, isa, index), tensor.dtype
+        if user is not None and user[1][-1] == 1 and isinstance(user[1][1], MatmulConfig):
+            dtype = microkernel_named(user[1][1].kernel).b_dtype
+        shape = buffer_shape(PACKING.shape(region, config, isa, index))
+        found.append(parameter(f"input{index}", shape, dtype))
+    return found
 
 
 def parts_kernel_name(region: Region, config: PartsConfig, isa: Isa) -> str:
@@ -78,62 +238,6 @@ def rows_between(made: Tensor, rows: int | Expr, pitch: int) -> Expr:
             for start in range(made.shape[-1] // lanes * lanes, pitch, lanes):
                 I.buffer_store(result, constant(0, kept, lanes), [row, ramp(start, lanes)])
     return result
-
-
-PartConfig = MatmulConfig | NormalizeConfig
-
-
-@dataclass(frozen=True)
-class Share:
-    """What the busiest thread does of one part."""
-
-    compute: float  # microseconds
-    passes: int  # times that it streams its columns of the weight
-    threads_m: int = 1
-    threads_n: int = 1
-    threads_k: int = 1
-
-
-def alone(part: Region, machine: Machine, config: PartConfig | None = None) -> Share:
-    """A part as a kernel of its own, in its default configuration if there is no other."""
-    m, n = rows_and_columns(part.output)
-    if part.op != MATMUL.name:
-        norm = config if isinstance(config, NormalizeConfig) else normalize_config(part, machine)
-        threads = min(norm.threads, m) if m > norm.alone_rows else 1
-        return Share(_norm_us(math.ceil(m / threads), n, machine), 1, threads)
-    if not isinstance(config, MatmulConfig):
-        config = MATMUL.default_config(part, machine)
-    threads_m = min(config.threads_m, m)
-    passes = math.ceil(math.ceil(m / threads_m) / config.m_block)
-    cycles = estimated_cycles(part, config, machine)
-    compute = cycles / machine.cycles_per_us
-    return Share(compute, passes, threads_m, config.threads_n, config.threads_k)
-
-
-def of_rows(part: Region, rows: int, machine: Machine, config: PartConfig | None = None) -> Share:
-    """Some rows of a part on one thread."""
-    n = part.output.shape[-1]
-    if part.op != MATMUL.name:
-        return Share(_norm_us(rows, n, machine), 1)
-    a = part.inputs[0]
-    a = Tensor((rows, a.shape[-1]), a.dtype)
-    output = Tensor((rows, n), part.output.dtype)
-    rows_only = Region(op=part.op, inputs=(a, *part.inputs[1:]), output=output, attrs=part.attrs)
-    if isinstance(config, MatmulConfig):
-        config = msgspec.structs.replace(config, threads_m=1, threads_n=1, threads_k=1)
-    return alone(rows_only, replace(machine, threads=1), config)
-
-
-def _norm_us(rows: int, n: int, machine: Machine) -> float:
-    return norm_us(rows * math.ceil(n / machine.isa.f32_lanes), machine)
-
-
-def tasks_of(share: Share) -> int:
-    return share.threads_m * share.threads_n * share.threads_k
-
-
-def weight_bytes_of(part: Region) -> int:
-    return part.inputs[1].nbytes if part.op == MATMUL.name else 0
 
 
 Evaluate = Callable[[Region, list[np.ndarray]], np.ndarray]

@@ -24,7 +24,7 @@ from tests.tir_schedules.run_region import (
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_cost import DepthwisePointwiseConfig, in_bands
 from tir_schedules.chains.depthwise_pointwise_cost import check as check_config
-from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
+from tir_schedules.convolution.depthwise.depthwise_conv2d import WHY_VECTORS
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.amx_cost import why_vectors
 from tir_schedules.product.tile_config import product_kernels

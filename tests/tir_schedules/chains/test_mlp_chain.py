@@ -34,7 +34,7 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_rows
-from tir_schedules.chains.packing import sources_of
+from tir_schedules.chains.parts import sources_of
 from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region, Step, Tensor
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain

@@ -1,9 +1,12 @@
-"""The configuration of the template "depthwise_conv2d", and which values are legal."""
+"""What a depthwise convolution is, its configuration, and which values are legal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvm import tirx
 
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
@@ -11,14 +14,15 @@ from microkernels.kernels.byte_pairs import has_pairs, widening_tile
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
-from tir_schedules.convolution.geometry import one_image
+from microkernels.vector.expressions import Expr
+from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.config import Config, check_numbers
+from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.cost.cost import flops_us
 from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.product.tile_config import KERNEL_TYPES
-
-from .results import DepthwiseProblem
 
 # Multiplications of one register tile that are unrolled at most; LLVM takes 0.1 ms for each.
 MOST_UNROLLED = 4096
@@ -26,6 +30,146 @@ PIECES = 4  # of work for a thread, where it shares more than that
 LEAST_VECTORS = 4  # of channels in a piece
 SMALL_IMAGE = 8  # bands that an image of open size is taken to have at least
 MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its own
+
+
+# The two axes of a depthwise convolution, and its buffers by row and column of an image.
+#
+#     Y[n, h, w, c] = sum over (i, j) of X[n, h * s + i * d - p, w * s' + j * d' - p', c] * W[i, j,
+#     c]
+#
+# Templates work on rows and columns. A single axis is taken for the rows, with one column. If the
+# first of two axes is a single row, the axes are swapped, because taps of a column share a loop
+# while those of a row are unrolled.
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: positions of x and of the result, taps, stride, dilation and padding."""
+
+    extent: int
+    taps: int
+    outputs: int
+    stride: int
+    dilation: int
+    before: int
+    after: int = 0
+
+    def span(self, outputs: int) -> int:
+        """Positions of padded x that so many neighbouring results are computed from."""
+        return (outputs - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+    def inside(self, output: int) -> range:
+        """The taps of one result that lie within x."""
+        start = output * self.stride - self.before
+        found = [t for t in range(self.taps) if 0 <= start + t * self.dilation < self.extent]
+        return range(found[0], found[-1] + 1) if found else range(0)
+
+    def used_columns(self, columns: int) -> dict[int, list[tuple[int, int]]]:
+        """Positions from the first one of a tile on -> (column of the tile, tap) that want them."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for column in range(columns):
+            for tap in range(self.taps):
+                position = column * self.stride + tap * self.dilation
+                found.setdefault(position, []).append((column, tap))
+        return dict(sorted(found.items()))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its positions are known at run time only."""
+        return is_open((self.extent, self.outputs))
+
+    def is_inside(self, output: int) -> bool:
+        """Whether all taps of a result lie within x; its positions are known."""
+        start = output * self.stride - self.before
+        return start >= 0 and start + self.span(1) <= self.extent
+
+
+_SINGLE = Axis(1, 1, 1, 1, 1, 0)
+
+
+@dataclass(frozen=True)
+class DepthwiseProblem:
+    """Batch, channels and axes of a region.
+
+    Attributes
+    ----------
+    batch, channels : int
+        Samples, and channels of x, of the weight and of the result.
+    rows, columns : Axis
+        The axes of an image.
+    swapped : bool
+        Whether the rows are the second axis of x.
+    rank : int
+        Axes of x.
+    """
+
+    batch: int
+    channels: int
+    rows: Axis
+    columns: Axis
+    swapped: bool
+    rank: int
+
+    @staticmethod
+    def of(region: Region) -> DepthwiseProblem:
+        """The problem of a region with one or two axes."""
+        found = ConvGeometry.of(region)
+        axes = [
+            Axis(*numbers)
+            for numbers in zip(
+                found.extents,
+                found.kernel,
+                found.outputs,
+                found.strides,
+                found.dilation,
+                found.before,
+                found.after,
+                strict=True,
+            )
+        ]
+        rank = len(axes)
+        if rank == 1:
+            axes.append(_SINGLE)
+        first = axes[0]
+        swapped = rank == 2 and (first.extent, first.taps, first.outputs) == (1, 1, 1)
+        swapped = swapped and first.before == 0
+        rows, columns = reversed(axes) if swapped else axes
+        return DepthwiseProblem(found.batch, found.channels, rows, columns, swapped, rank)
+
+    @property
+    def taps(self) -> int:
+        """Taps of a window."""
+        return self.rows.taps * self.columns.taps
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, padding included."""
+        pixels = self.batch * self.rows.outputs * self.columns.outputs
+        return 2 * pixels * self.channels * self.taps
+
+    @property
+    def opens_image(self) -> bool:
+        """Whether rows or columns are known at run time only."""
+        return self.rows.is_open or self.columns.is_open
+
+    def pixel(self, sample: Expr, row: Expr, column: Expr) -> Expr:
+        """Flat index of a pixel of x.
+
+        With the axes swapped, the columns have a single position.
+        """
+        row = sample * _const(self.rows.extent) + row
+        return row * _const(self.columns.extent) + column
+
+    def output_row(self, sample: Expr, row: Expr, column: Expr) -> Expr:
+        """Flat index of a pixel of the result, as the epilogue counts rows."""
+        # With one of the axes swapped the other has a single position.
+        row = sample * _const(self.rows.outputs) + row
+        return row * _const(self.columns.outputs) + column
+
+
+def _const(size: int) -> Expr:
+    found = extent(size)
+    return tirx.const(found, "int32") if isinstance(found, int) else found
 
 
 class DepthwiseConfig(Config, frozen=True, kw_only=True):

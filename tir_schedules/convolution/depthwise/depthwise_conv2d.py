@@ -11,42 +11,158 @@ of the zero point.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import parameter
+from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.convolution.direct.config import reject_operands
-from tir_schedules.convolution.geometry import (
-    ConvGeometry,
-    ConvTemplate,
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
+from tir_schedules.core import emission
+from tir_schedules.core.extents import (
+    as_matrix,
+    as_vector,
+    flat_rows,
+    flat_view,
+    read_extents,
+    row_itself,
 )
-from tir_schedules.core.emission import (
-    input_parameters,
-    kernel_function,
-    operand_parameters,
-    task_loop,
-    tensor_parameter,
-)
-from tir_schedules.core.extents import as_matrix, as_vector, flat_rows, flat_view, read_extents
+from tir_schedules.core.loop_nest import Bytes, Loop, LoopNest, balance_of, nested, pieces
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import register_template
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.zero_points import named_inputs
 
-from .config import DepthwiseConfig, check, default_config, dot_kernel, is_too_large, space
+from .config import (
+    Axis,
+    DepthwiseConfig,
+    DepthwiseProblem,
+    check,
+    default_config,
+    dot_kernel,
+    is_too_large,
+    space,
+)
 from .direct import DirectTiles
-from .nests import nests, why_vectors
-from .results import DepthwiseProblem, Results
+from .results import DepthwiseTiles, Results
 from .staged import StagedTiles
-from .weight import PACKING
+from .weight import DepthwiseWeight
+
+# Its loops before it is built:
+#
+# threads > blocks of channels > samples > bands > tiles of columns > taps > tile
 
 X_DTYPES = {
     "float32": ("float32",),
     "bfloat16": ("bfloat16", "float32"),
     "int8": ("uint8", "int8", "float32"),
 }
+
+
+WHY_VECTORS = "every channel has a window of its own: no matrix product for tiles"
+
+
+def nests(region: Region, config: DepthwiseConfig) -> Iterator[LoopNest]:
+    """The loops of the convolution; lanes are those of 64 bytes of f32."""
+    problem = DepthwiseProblem.of(region)
+    yield lines_nest(region, config, problem.rows.outputs, problem.batch)
+
+
+def why_vectors(region: Region, config: DepthwiseConfig, machine: Machine) -> str:
+    """Why it stays on vectors."""
+    return WHY_VECTORS
+
+
+def lines_nest(region: Region, config: DepthwiseConfig, lines: int, samples: int) -> LoopNest:
+    """So many lines of the result, of so many samples."""
+    problem, lanes = DepthwiseProblem.of(region), 16
+    item = DataType(region.inputs[0].dtype).itemsize
+    vectors = math.ceil(problem.channels / lanes)
+    rows, columns = min(config.rows, lines), min(config.columns, problem.columns.outputs)
+    bands, tiles = pieces(lines, rows), pieces(problem.columns.outputs, columns)
+    most = min(config.vectors, vectors)
+    chunks = pieces(vectors, config.blocks * most)
+    block = vectors / chunks
+    parts = pieces(block, most)
+    width = block / parts
+    threads = min(config.threads, samples * bands * chunks)
+    columns_each, rows_each = problem.columns.outputs / tiles, lines / bands
+    my_chunks, my_samples, my_bands = _share((chunks, samples, bands), threads)
+
+    def touched(samples: float, lines: float, columns: float, vectors: float) -> Bytes:
+        high, wide = _positions(problem.rows, lines), _positions(problem.columns, columns)
+        channels = vectors * lanes
+        results = 4.0 * samples * lines * columns * channels
+        return samples * high * wide * channels * item, problem.taps * channels * 4.0, results
+
+    outputs = problem.columns.outputs
+    tile = touched(1, rows_each, columns_each, width)
+    my_lines = my_bands * rows_each
+    mine = touched(my_samples, my_lines, outputs, my_chunks * block)
+    of_block = touched(1, rows_each, columns_each, block)
+    loops = [
+        Loop("thread", threads, "parallel", touched(samples, lines, outputs, vectors)),
+        Loop("channel block", my_chunks, "serial", mine),
+        Loop("sample", my_samples, "serial", touched(my_samples, my_lines, outputs, block)),
+        Loop("band", my_bands, "serial", touched(1, my_lines, outputs, block)),
+        Loop("tile", tiles, "serial", touched(1, rows_each, outputs, block)),
+        Loop("channel tile", parts, "serial", of_block),
+        Loop("tap", problem.taps, "reduction", tile),
+        Loop("pixel", rows_each * columns_each, "unrolled", tile),
+        Loop("vector", width, "unrolled", touched(1, 1, 1, width)),
+        Loop("lane", lanes, "vector", touched(1, 1, 1, 1)),
+    ]
+    operations = float(samples * lines * outputs * problem.channels * problem.taps)
+    useful = problem.channels / (vectors * lanes)
+    return LoopNest(
+        nested(loops), operations, useful, balance_of(samples * bands * chunks, threads)
+    )
+
+
+def _share(extents: Sequence[float], threads: float) -> Iterator[float]:
+    """What one thread runs of nested loops: their iterations are divided in order."""
+    for extent in extents:
+        here = min(extent, threads)
+        yield extent / here
+        threads /= here
+
+
+def _positions(axis: Axis, outputs: float) -> float:
+    """Positions of x that so many neighbouring results read."""
+    return min(axis.extent, (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1)
+
+
+def depthwise_tiles(
+    region: Region,
+    config: DepthwiseConfig,
+    isa: Isa,
+    buffers: Sequence[Expr],
+    out: Expr,
+    leading_of: Callable[[Expr], Sequence[Expr]] = row_itself,
+) -> DepthwiseTiles:
+    """The tiles of a region around its buffers: inputs, operands, and the result as a matrix.
+
+    `leading_of` is as of `Results`.
+    """
+    problem, flat, image = DepthwiseProblem.of(region), flat_rows(region), region.inputs[0]
+    x, w, *further = buffers[: len(region.inputs)]
+    operands = zip(buffers[len(region.inputs) :], region.operands, flat.operands, strict=True)
+    views = [flat_view(*each) for each in operands]
+    kernel, lanes = dot_kernel(region, isa), isa.f32_lanes
+    narrow: Callable[[Expr], Expr] = bfloat16.narrow
+    if kernel is not None:
+        lanes, narrow = kernel.lanes, kernel.narrow
+    results = Results(flat, problem, lanes, out, Epilogue(flat, views, narrow), leading_of)
+    if kernel is None:
+        x = flat_view(x, image, as_vector(image))
+        return DirectTiles(problem, config, lanes, x, w, results)
+    x, inputs = flat_view(x, image, as_matrix(image)), named_inputs(region, further)
+    return StagedTiles(region, problem, config, kernel, x, w, inputs, results)
 
 
 class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
@@ -59,39 +175,23 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
     check = staticmethod(check)
     nests = staticmethod(nests)
     why_vectors = staticmethod(why_vectors)
-    packing = PACKING
+    packing = WeightPacking(DepthwiseWeight)
 
     def build(self, region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
-        problem = check(region, config, isa)
-        kernel = dot_kernel(region, isa)
-        with kernel_function("depthwise_conv2d") as builder:
-            x = tensor_parameter("X", region.inputs[0])
-            w = parameter("W", PACKING.shape(region, config, isa, 1), region.inputs[1].dtype)
-            further = input_parameters(region, 2)
-            operands = operand_parameters(region)
-            y = tensor_parameter("Y", region.output)
+        check(region, config, isa)
+        with emission.kernel_function("depthwise_conv2d") as builder:
+            x = emission.tensor_parameter("X", region.inputs[0])
+            w = parameter("W", DepthwiseWeight(region, config, isa).shape, region.inputs[1].dtype)
+            further = [*emission.input_parameters(region, 2), *emission.operand_parameters(region)]
+            y = emission.tensor_parameter("Y", region.output)
             if region.is_open:
                 read_extents()
-            flat = flat_rows(region)
             y = flat_view(y, region.output, as_matrix(region.output))
-            pairs = zip(operands, region.operands, flat.operands, strict=True)
-            operands = [flat_view(*each) for each in pairs]
-            narrow = bfloat16.narrow if kernel is None else kernel.narrow
-            epilogue = Epilogue(flat, operands, narrow)
-            lanes = isa.f32_lanes if kernel is None else kernel.lanes
-            results = Results(flat, problem, lanes, y, epilogue)
-            tiles: DirectTiles | StagedTiles
-            if kernel is None:
-                x = flat_view(x, region.inputs[0], as_vector(region.inputs[0]))
-                tiles = DirectTiles(problem, config, lanes, x, w, results)
-            else:
-                x = flat_view(x, region.inputs[0], as_matrix(region.inputs[0]))
-                inputs = named_inputs(region, further)
-                tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
+            tiles = depthwise_tiles(region, config, isa, (x, w, *further), y)
             items = tiles.items
             tasks = min(config.threads, items) if isinstance(items, int) else config.threads
-            with task_loop(tasks) as task:
+            with emission.task_loop(tasks) as task:
                 tiles.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
         return builder.get()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -27,19 +28,33 @@ from microkernels.vector.expressions import (
 )
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import Start
 
-from .config import DepthwiseConfig
-from .results import Accumulators, Corner, DepthwiseProblem, Results
-from .ring import Ring, interleave, unpack_llvm_ir, used_columns
-from .weight import Groups, weight_size
+from .config import DepthwiseConfig, DepthwiseProblem
+from .results import Accumulators, Corner, DepthwiseTiles, Results
+from .ring import Ring, interleave, unpack_llvm_ir
+from .weight import Groups
+
+
+class _Rows(NamedTuple):
+    """Rows of results of a block of channels, of which `valid` exist.
+
+    `lines` has the place in the ring of each row of x, by its offset from the first one.
+    """
+
+    sample: Expr
+    row: Expr
+    height: int
+    block: Expr
+    valid: int
+    lines: dict[int, Expr]
 
 
 @dataclass
-class StagedTiles:
+class StagedTiles(DepthwiseTiles):
     """The tiles of a region.
 
     Attributes
@@ -93,36 +108,9 @@ class StagedTiles:
         )
 
     @property
-    def items(self) -> Expr | int:
-        """Pieces of work, which threads share: a band of rows of some blocks each."""
-        return extent(self.problem.batch) * (self._chunks * self._bands)
-
-    @property
-    def _chunks(self) -> int:
+    def chunks(self) -> int:
+        """Chunks of blocks of channels."""
         return -(-self.problem.channels // (self.block * self.config.blocks))
-
-    @property
-    def _bands(self) -> Expr | int:
-        outputs = extent(self.problem.rows.outputs)
-        if isinstance(outputs, int):
-            return -(-outputs // self.config.rows)
-        return ceil_div(outputs, self.config.rows)
-
-    def share(self, first: Expr, last: Expr) -> None:
-        """The items from `first` to `last`."""
-        # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
-        with self.prepared(), I.serial(last - first) as number:
-            item = bind(first + number)
-            band = I.floormod(item, self._bands)
-            rest = I.floordiv(item, self._bands)
-            if self.problem.opens_image:
-                band, rest = materialise(band), materialise(rest)
-            batch = extent(self.problem.batch)
-            sample, chunk = I.floormod(rest, batch), I.floordiv(rest, batch)
-            if not isinstance(batch, int):
-                sample, chunk = materialise(sample), materialise(chunk)
-            begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(band, 0))
-            self._blocks(sample, band, chunk, begins)
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
@@ -133,30 +121,18 @@ class StagedTiles:
             self.ring.fill_margins()
             yield
 
-    def bands(self, sample: Expr, first: Expr, count: Expr, begins: Expr) -> None:
-        """All channels of `count` neighbouring bands of an image, from `first` on.
-
-        `begins` says that the bands before the first have not been computed just before: with all
-        channels in one chunk the ring still holds what they staged.
-        """
-        with I.serial(self._chunks) as chunk, I.serial(count) as number:
-            starts: Expr = tirx.EQ(number, 0)
-            if self._chunks == 1:
-                starts = tirx.all(starts, begins)
-            self._blocks(sample, first + number, chunk, starts)
-
-    def _blocks(self, sample: Expr, band: Expr, chunk: Expr, begins: Expr) -> None:
+    def band(self, sample: Expr, band: Expr, chunk: Expr, begins: Expr) -> None:
         """All blocks of a chunk; the last one has what is left over as well."""
         blocks = self.config.blocks
         whole, rest = divmod(self.problem.channels, self.block)
         if whole:
             most = tirx.const(blocks, "int32")
-            if whole < self._chunks * blocks:
+            if whole < self.chunks * blocks:
                 most = tirx.Min(most, whole - chunk * blocks)
             with I.serial(most) as number:
                 self._band(sample, band, chunk * blocks + number, number, self.block, begins)
         if rest:
-            last = self._chunks - 1
+            last = self.chunks - 1
             with I.If(tirx.EQ(chunk, last)), I.Then():
                 block, within = (tirx.const(n, "int32") for n in (whole, whole - last * blocks))
                 self._band(sample, band, block, within, rest, begins)
@@ -173,98 +149,76 @@ class StagedTiles:
                 self.ring.stage_row(sample, top + line, ring, block, valid)
         with I.serial(min(fresh, span)) as line:
             self.ring.stage_row(sample, top + (line + max(0, span - fresh)), ring, block, valid)
-        row, zero = band * rows, tirx.const(0, "int32")
+        row = band * rows
+
+        def rows_from(first: Expr, count: int) -> None:
+            lines = {
+                offset: materialise(ring + self.ring.line(first * axis.stride + offset))
+                for group in self.groups.offsets
+                for offset in group
+                if offset < axis.span(count)
+            }
+            self._columns(_Rows(sample, first, count, block, valid, lines))
+
         if axis.is_open:
-            self._open_rows(Corner(sample, materialise(row), zero), ring, block, valid)
+            row = materialise(row)
+            if rows == 1:
+                rows_from(row, 1)
+                return
+            left = materialise(extent(axis.outputs) - row)
+            with I.If(left >= rows):
+                with I.Then():
+                    rows_from(row, rows)
+                with I.Else(), I.serial(left) as line:
+                    rows_from(materialise(row + line), 1)
             return
         rest = axis.outputs % rows
         if not rest:
-            self._columns(Corner(sample, row, zero), rows, ring, block, valid)
+            rows_from(row, rows)
             return
         with I.If(band < axis.outputs // rows):
             with I.Then():
-                self._columns(Corner(sample, row, zero), rows, ring, block, valid)
+                rows_from(row, rows)
             with I.Else():
-                self._columns(Corner(sample, row, zero), rest, ring, block, valid)
+                rows_from(row, rest)
 
-    def _open_rows(self, corner: Corner, ring: Expr, block: Expr, valid: int) -> None:
-        """A band of an open number of rows: all of them at once, or row by row."""
-        rows = self.config.rows
-        if rows == 1:
-            self._columns(corner, 1, ring, block, valid)
-            return
-        left = materialise(extent(self.problem.rows.outputs) - corner.row)
-        with I.If(left >= rows):
-            with I.Then():
-                self._columns(corner, rows, ring, block, valid)
-            with I.Else(), I.serial(left) as number:
-                row = materialise(corner.row + number)
-                self._columns(Corner(corner.sample, row, corner.column), 1, ring, block, valid)
+    def _columns(self, rows: _Rows) -> None:
+        """All columns of some rows.
 
-    def _columns(self, corner: Corner, rows: int, ring: Expr, block: Expr, valid: int) -> None:
-        axis = self.problem.rows
-        lines = {
-            offset: materialise(ring + self.ring.line(corner.row * axis.stride + offset))
-            for group in self.groups.offsets
-            for offset in group
-            if offset < axis.span(rows)
-        }
-        if self.problem.columns.is_open:
-            self._open_columns(corner, rows, block, valid, lines)
-            return
-        for_groups(
-            balanced(self.problem.columns.outputs, self.config.columns),
-            lambda start, size: self._tile(
-                Corner(corner.sample, corner.row, corner.column + start),
-                rows,
-                size,
-                block,
-                valid,
-                lines,
-            ),
-        )
-
-    def _open_columns(
-        self, corner: Corner, rows: int, block: Expr, valid: int, lines: dict[int, Expr]
-    ) -> None:
-        """Columns whose number is known at run time only: whole tiles, of which the last one may
-        overlap the one before. A line shorter than a tile has columns that are not stored.
+        Of a dynamic number: whole tiles, of which the last one may overlap the one before. A line
+        shorter than a tile has columns that are not stored.
         """
-        size = self.config.columns
-        outputs = extent(self.problem.columns.outputs)
-        assert not isinstance(outputs, int)
+        size, outputs = self.config.columns, extent(self.problem.columns.outputs)
+        if isinstance(outputs, int):
+            for_groups(balanced(outputs, size), lambda start, size: self._tile(rows, start, size))
+            return
         last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
         short = materialise(tirx.Cast("int32", outputs < size))
         with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
             first = materialise(tirx.Min(number * size, last))
-            start = Corner(corner.sample, corner.row, first)
 
             def tile(is_short: int) -> None:
-                stored = outputs if is_short else None
-                self._tile(start, rows, size, block, valid, lines, stored)
+                self._tile(rows, first, size, outputs if is_short else None)
 
             choose(short, range(2 if size > 1 else 1), tile)
 
     def _tile(
-        self,
-        corner: Corner,
-        rows: int,
-        columns: int,
-        block: Expr,
-        valid: int,
-        lines: dict[int, Expr],
-        stored: Expr | None = None,
+        self, rows: _Rows, column: Expr | int, columns: int, stored: Expr | None = None
     ) -> None:
+        corner = Corner(rows.sample, rows.row, as_expr(column))
+        block, valid, lines = rows.block, rows.valid, rows.lines
         kr, lanes = self.kernel.kr, self.kernel.lanes
         wanted = -(-valid // lanes)
         axis = self.problem.columns
         with opaque_block("tile"):
-            tile = Accumulators(rows, columns, wanted, lanes, self.kernel.acc_dtype)
+            tile = Accumulators(rows.height, columns, wanted, lanes, self.kernel.acc_dtype)
             tile.fill(lambda j: self._start(block * kr + j))
-            users = used_columns(axis.stride, axis.dilation, axis.taps, columns)
+            users = axis.used_columns(columns)
             numbers = {pair: number for number, pair in enumerate(self.groups.pairs)}
             for group, offsets in enumerate(self.groups.offsets):
-                pairs = [pair for pair in self.groups.pairs if pair[1] == group and pair[0] < rows]
+                pairs = [
+                    pair for pair in self.groups.pairs if pair[1] == group and pair[0] < rows.height
+                ]
                 for offset, uses in users.items() if pairs else ():
                     place = (corner.column * axis.stride + offset) * self.block
                     taken = [
@@ -297,5 +251,5 @@ class StagedTiles:
 
     def _column_term(self, vector: Expr | int) -> Expr:
         lanes = self.kernel.lanes
-        first = weight_size(self.problem, self.config, self.kernel) + vector * (4 * lanes)
+        first = self.groups.elements(self.problem, self.block) + vector * (4 * lanes)
         return reinterpret_group("int32", self.w[ramp(first, 4 * lanes)], lanes)

@@ -19,14 +19,12 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel
+from tir_schedules.convolution.geometry import PackedWeight
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing
 from tir_schedules.product.zero_points import ZeroPoints, expressed_bytes, expressed_terms
 
-from .config import DepthwiseConfig, check, dot_kernel
-from .results import DepthwiseProblem
+from .config import DepthwiseConfig, DepthwiseProblem, check, dot_kernel
 
 
 @dataclass(frozen=True)
@@ -65,80 +63,93 @@ class Groups:
                     taps[row, number] = tuple(wanted + [None] * (kr - len(group)))
         return Groups(offsets, tuple(taps), taps)
 
-
-class DepthwisePacking(Packing[DepthwiseConfig]):
-    """The weight in vectors of channels or, of bytes, in interleaved taps."""
-
-    def pack(
-        self, region: Region, config: DepthwiseConfig, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """The weight [*kernel, 1, C], flat, as `build` reads it."""
-        problem = check(region, config, isa)
-        kernel = dot_kernel(region, isa)
-        c = problem.channels
-        if kernel is None:
-            padded = np.zeros((problem.taps, _padded(c, isa.f32_lanes)), array.dtype)
-            padded[:, :c] = array.reshape(problem.taps, c)
-            return padded.reshape(problem.taps, -1, isa.f32_lanes).transpose(1, 0, 2).reshape(-1)
-        kr, lanes = kernel.kr, kernel.lanes
-        groups = Groups.of(problem, config.rows, kr)
-        shape = (problem.rows.taps, problem.columns.taps, _padded(c, lanes * kr))
-        padded = np.zeros(shape, array.dtype)
-        padded[..., :c] = array.reshape(*shape[:2], c)
-        blocks = padded.reshape(*shape[:2], -1, kr, lanes)
-        packed = np.zeros(
-            (blocks.shape[2], len(groups.pairs), shape[1], kr, lanes, kr), array.dtype
+    def elements(self, problem: DepthwiseProblem, unit: int) -> int:
+        """Of an interleaved weight in blocks of so many channels, without what follows."""
+        channels = math.ceil(problem.channels / unit) * unit
+        return (
+            len(self.pairs) * problem.columns.taps * channels * len(next(iter(self.taps.values())))
         )
-        for number, pair in enumerate(groups.pairs):
-            for place, tap in enumerate(groups.taps[pair]):
+
+
+class DepthwiseWeight(PackedWeight):
+    """The weight [*kernel, 1, C] of a region, flat, for a configuration.
+
+    Attributes
+    ----------
+    groups : Groups
+        Rows of x that are interleaved, if they are.
+    width, size : int
+        Channels, padded to whole vectors, and elements without the terms of zero points.
+    """
+
+    def __init__(self, region: Region, config: DepthwiseConfig, isa: Isa) -> None:
+        self.region, self.problem = region, check(region, config, isa)
+        self.kernel, self.lanes, problem = dot_kernel(region, isa), isa.f32_lanes, self.problem
+        if self.kernel is None:
+            self.width = math.ceil(problem.channels / self.lanes) * self.lanes
+            self.size = problem.taps * self.width
+        else:
+            self.lanes, self.kr = self.kernel.lanes, self.kernel.kr
+            unit = self.lanes * self.kr
+            self.width = math.ceil(problem.channels / unit) * unit
+            self.groups = Groups.of(problem, config.rows, self.kr)
+            self.size = self.groups.elements(problem, unit)
+        self.shape = (self.size + (4 * self.width if self._has_term else 0),)
+
+    @property
+    def _has_term(self) -> bool:
+        if self.kernel is None or not is_integer(self.region):
+            return False
+        return ZeroPoints.of(self.region, self.kernel).needs_column_sums
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        problem, kr, lanes = self.problem, 1 if self.kernel is None else self.kr, self.lanes
+        padded = np.zeros((problem.rows.taps, problem.columns.taps, self.width), array.dtype)
+        padded[..., : problem.channels] = array.reshape(*padded.shape[:2], problem.channels)
+        if self.kernel is None:
+            return padded.reshape(problem.taps, -1, lanes).transpose(1, 0, 2).reshape(-1)
+        pairs, blocks = self.groups.pairs, padded.reshape(*padded.shape[:2], -1, kr, lanes)
+        shape = (blocks.shape[2], len(pairs), blocks.shape[1], kr, lanes, kr)
+        packed = np.zeros(shape, array.dtype)
+        for number, pair in enumerate(pairs):
+            for place, tap in enumerate(self.groups.taps[pair]):
                 if tap is not None:
                     packed[:, number, ..., place] = blocks[tap].transpose(1, 0, 2, 3)
         flat = packed.reshape(-1)
-        if not _has_term(region, kernel):
+        if not self._has_term:
             return flat
         matrix = padded.reshape(problem.taps, -1)
-        term = ZeroPoints.of(region, kernel).column_term(matrix)
+        term = ZeroPoints.of(self.region, self.kernel).column_term(matrix)
         return np.concatenate([flat, term.view(flat.dtype)])
 
-    def unpack(
-        self, region: Region, config: DepthwiseConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The weight as a Relax expression of its packed form."""
-        problem = check(region, config, isa)
-        kernel = dot_kernel(region, isa)
-        c, shape = problem.channels, region.inputs[1].shape
-        width = _padded(c, isa.f32_lanes if kernel is None else kernel.lanes * kernel.kr)
-        if kernel is None:
-            parts = (width // isa.f32_lanes, problem.taps, isa.f32_lanes)
-            taps = relax.op.permute_dims(relax.op.reshape(expr, parts), [1, 0, 2])
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        op, problem, width, lanes = relax.op, self.problem, self.width, self.lanes
+        if self.kernel is None:
+            parts = (width // lanes, problem.taps, lanes)
+            taps = op.permute_dims(op.reshape(expr, parts), [1, 0, 2])
         else:
             # The first row of a tile has its taps in order, and its pairs come first.
-            kr, lanes = kernel.kr, kernel.lanes
-            groups = Groups.of(problem, config.rows, kr)
-            own, columns = math.ceil(problem.rows.taps / kr), problem.columns.taps
-            flat = relax.op.strided_slice(expr, [0], [0], [weight_size(problem, config, kernel)])
-            blocks = (width // (lanes * kr), len(groups.pairs), columns, kr, lanes, kr)
-            first = relax.op.strided_slice(relax.op.reshape(flat, blocks), [1], [0], [own])
-            taps = relax.op.permute_dims(first, [1, 5, 2, 0, 3, 4])
-            taps = relax.op.reshape(taps, (own * kr, columns * width))
-            taps = relax.op.strided_slice(taps, [0], [0], [problem.rows.taps])
-        lines = relax.op.reshape(taps, (problem.taps, width))
-        return relax.op.reshape(relax.op.strided_slice(lines, [1], [0], [c]), shape)
+            kr, columns = self.kr, problem.columns.taps
+            own = math.ceil(problem.rows.taps / kr)
+            flat = op.strided_slice(expr, [0], [0], [self.size])
+            blocks = (width // (lanes * kr), len(self.groups.pairs), columns, kr, lanes, kr)
+            first = op.strided_slice(op.reshape(flat, blocks), [1], [0], [own])
+            taps = op.permute_dims(first, [1, 5, 2, 0, 3, 4])
+            taps = op.reshape(taps, (own * kr, columns * width))
+            taps = op.strided_slice(taps, [0], [0], [problem.rows.taps])
+        lines = op.reshape(taps, (problem.taps, width))
+        channels = op.strided_slice(lines, [1], [0], [problem.channels])
+        return op.reshape(channels, self.region.inputs[1].shape)
 
-    def express(
-        self, region: Region, config: DepthwiseConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The packed weight as a Relax expression of one [*kernel, 1, C]."""
-        problem = check(region, config, isa)
-        kernel, op, c = dot_kernel(region, isa), relax.op, problem.channels
-        width = _padded(c, isa.f32_lanes if kernel is None else kernel.lanes * kernel.kr)
-        lines = op.reshape(expr, (problem.taps, c))
-        padded = lines if width == c else op.nn.pad(lines, [0, 0, 0, width - c])
-        if kernel is None:
-            vectors = op.reshape(padded, (problem.taps, width // isa.f32_lanes, isa.f32_lanes))
-            return op.reshape(op.permute_dims(vectors, [1, 0, 2]), (problem.taps * width,))
-        kr, lanes = kernel.kr, kernel.lanes
-        groups = Groups.of(problem, config.rows, kr)
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        op, problem, width, lanes = relax.op, self.problem, self.width, self.lanes
+        padded = op.reshape(expr, (problem.taps, problem.channels))
+        if width > problem.channels:
+            padded = op.nn.pad(padded, [0, 0, 0, width - problem.channels])
+        if self.kernel is None:
+            vectors = op.reshape(padded, (problem.taps, width // lanes, lanes))
+            return op.reshape(op.permute_dims(vectors, [1, 0, 2]), (self.size,))
+        kr, groups = self.kr, self.groups
         rows, columns = problem.rows.taps, problem.columns.taps
         # Behind the rows of taps is one of zeros, for places that no tap takes.
         taken = [rows if tap is None else tap for pair in groups.pairs for tap in groups.taps[pair]]
@@ -146,42 +157,10 @@ class DepthwisePacking(Packing[DepthwiseConfig]):
         chosen = op.take(with_zeros, relax.const(np.array(taken, np.int32)), axis=0, mode="clip")
         blocks = (len(groups.pairs), kr, columns, width // (lanes * kr), kr, lanes)
         packed = op.permute_dims(op.reshape(chosen, blocks), [3, 0, 2, 4, 5, 1])
-        size = weight_size(problem, config, kernel)
-        flat = op.reshape(packed, (size,))
-        if not _has_term(region, kernel):
+        flat = op.reshape(packed, (self.size,))
+        if not self._has_term:
             return flat
         whole = op.reshape(padded, (problem.taps, 1, width))
         every = np.ones((1, problem.taps), bool)
-        terms = expressed_terms(ZeroPoints.of(region, kernel), whole, every)
-        return op.concat([flat, expressed_bytes(terms, width, kernel.b_dtype)], axis=0)
-
-    def shape(
-        self, region: Region, config: DepthwiseConfig, isa: Isa, index: int
-    ) -> tuple[int, ...]:
-        """Shape of the packed weight: flat, with four bytes a channel behind it if needed."""
-        problem = check(region, config, isa)
-        kernel = dot_kernel(region, isa)
-        if kernel is None:
-            return (problem.taps * _padded(problem.channels, isa.f32_lanes),)
-        size = weight_size(problem, config, kernel)
-        if _has_term(region, kernel):
-            size += 4 * _padded(problem.channels, kernel.lanes * kernel.kr)
-        return (size,)
-
-
-PACKING = DepthwisePacking()
-
-
-def weight_size(problem: DepthwiseProblem, config: DepthwiseConfig, kernel: Microkernel) -> int:
-    """Elements of an interleaved weight, without what follows."""
-    pairs = len(Groups.of(problem, config.rows, kernel.kr).pairs)
-    channels = _padded(problem.channels, kernel.lanes * kernel.kr)
-    return pairs * problem.columns.taps * channels * kernel.kr
-
-
-def _has_term(region: Region, kernel: Microkernel) -> bool:
-    return is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums
-
-
-def _padded(channels: int, unit: int) -> int:
-    return math.ceil(channels / unit) * unit
+        terms = expressed_terms(ZeroPoints.of(self.region, self.kernel), whole, every)
+        return op.concat([flat, expressed_bytes(terms, width, self.kernel.b_dtype)], axis=0)

@@ -17,8 +17,7 @@ import numpy as np
 
 from microkernels.base.arrays import RANGES
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.chains.packing import sources_of, tensors_of
-from tir_schedules.chains.parts import chain_reference
+from tir_schedules.chains.parts import chain_reference, sources_of, tensors_of
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact, region_result

@@ -18,11 +18,13 @@ from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, values
 from tests.tir_schedules.depthwise_regions import DTYPES, ISAS_OF, cases, config_for, depthwise
 from tests.tir_schedules.run_region import ISAS, bias_relu, expected, machine_for, run
-from tir_schedules.convolution.depthwise.config import DepthwiseConfig, default_config
-from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D
-from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
-from tir_schedules.convolution.depthwise.results import DepthwiseProblem
-from tir_schedules.convolution.depthwise.ring import Strip, strips
+from tir_schedules.convolution.depthwise.config import (
+    DepthwiseConfig,
+    DepthwiseProblem,
+    default_config,
+)
+from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D, WHY_VECTORS
+from tir_schedules.convolution.depthwise.direct import Strip, strips
 from tir_schedules.convolution.depthwise.weight import Groups
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.amx_cost import why_vectors
