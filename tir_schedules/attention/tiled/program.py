@@ -39,7 +39,12 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations, InPlace
-from tir_schedules.product.packed_operand import PackedOperand, StoredOperand, packed_room, widths_of
+from tir_schedules.product.packed_operand import (
+    PackedOperand,
+    StoredOperand,
+    packed_room,
+    widths_of,
+)
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
