@@ -87,7 +87,11 @@ def test_what_is_large_is_on_tiles_and_the_rest_says_why(form: str) -> None:
 def test_graniterapids_chooses_alike() -> None:
     """All but the pooler, one row: an estimated 12.4 us on vectors, 11.8 and 11.0 on tiles."""
     found = [
-        [(decision.op, decision.kernel) for decision in products("bf16", f"tvm_hybrid/{cpu}")]
-        for cpu in ("sapphirerapids", "graniterapids")
+        products("bf16", f"tvm_hybrid/{cpu}")[:-1] for cpu in ("sapphirerapids", "graniterapids")
     ]
-    assert found[0][:-1] == found[1][:-1] and len(found[0]) == 5
+    # One chain or two of the same products: that is estimated, too.
+    members = [re.split(r" \(|, |\)", ", ".join(each.op for each in layer)) for layer in found]
+    assert "matmul + add + gelu + cast" in members[0]
+    joined = [[each for each in names if each and "mlp_chain" not in each] for names in members]
+    assert joined[0] == joined[1]
+    assert {each.kernel for each in found[0]} == {each.kernel for each in found[1]}

@@ -30,6 +30,13 @@ def kernels(executable: tvm_hybrid.Executable) -> Counter[tuple[str, str]]:
     return Counter((d.op, d.kernel) for d in executable.explain() if d.taken and d.kernel)
 
 
+def parts(executable: tvm_hybrid.Executable) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+    """The same, with what is fused behind the products counted apart."""
+    taken = [(*d.op.split(" + "), d.kernel) for d in executable.explain() if d.taken and d.kernel]
+    fused = Counter(operator for _, *behind, _ in taken for operator in behind)
+    return Counter((anchor, kernel) for anchor, *_, kernel in taken), fused
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("stage", ["legalised", "fused"])
 @pytest.mark.parametrize("name", MODELS)
@@ -37,7 +44,11 @@ def test_the_same_kernels(name: str, stage: str) -> None:
     mod = tvm_hybrid.import_onnx(MODELS[name]()).mod
     plain = tvm_hybrid.compile(mod, num_threads=1)
     legal = tvm_hybrid.compile(legalized(mod, stage), num_threads=1)
-    assert kernels(legal) == kernels(plain)
+    if (name, stage) == ("residual", "fused"):
+        # TVM's order decides which of two convolutions adds the other's result.
+        assert parts(legal) == parts(plain)
+    else:
+        assert kernels(legal) == kernels(plain)
     notes = [d for d in legal.explain() if d.op == TENSORIZE]
     assert notes and all(note.taken for note in notes)
     rng = np.random.default_rng(0)
