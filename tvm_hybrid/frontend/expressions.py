@@ -17,8 +17,9 @@ from microkernels.vector.expressions import reinterpret
 from relay_passes.ir.constants import tensor_of
 
 Expr: TypeAlias = Any  # a Relax expression
-# Keys among a node's attributes of what converters want to know beside them.
-NODE_NUMBER, OUTPUTS, OPSET = ":number", ":outputs", ":opset"
+# Keys among a node's attributes of what converters want to know beside them. "Narrow" are the
+# element types of inputs, by position, that the model says to be of 2, 4 or 8 bits.
+NODE_NUMBER, OUTPUTS, OPSET, NARROW_INPUTS = ":number", ":outputs", ":opset", ":narrow"
 Attrs: TypeAlias = dict[str, Any]
 
 
@@ -158,6 +159,14 @@ def reshaped(value: Expr, shape: Sequence[int]) -> Expr:
     if array is not None:
         return literal(array.reshape(tuple(shape)))
     return normalize(relax.op.reshape(value, tuple(shape)))
+
+
+def sliced(value: Expr, axis: int, first: int, last: int) -> Expr:
+    """Part of a value along an axis; a constant stays one."""
+    array = constant(value)
+    if array is not None:
+        return literal(array[(slice(None),) * axis + (slice(first, last),)])
+    return normalize(relax.op.strided_slice(value, [axis], [first], [last]))
 
 
 def cast(value: Expr, dtype: str) -> Expr:

@@ -305,6 +305,26 @@ def test_dequantize(layout: str) -> None:
         assert_same(got, expected, name)
 
 
+def test_quantisation_of_open_sizes() -> None:
+    """By a scale for each row; one program is for any number of columns."""
+    scale = np.array([0.5, 2, 3], np.float32)
+    constants = {"s": scale, "z": np.zeros(3, dtype_of("FLOAT8E4M3FN"))}
+    nodes = [
+        helper.make_node(f"{name}Linear", [value, "s", "z"], [result], axis=0)
+        for name, value, result in (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
+    ]
+    x = random(3, 7) * np.float32(40)
+    model = model_of(nodes, {"x": x}, {"y": x}, constants)
+    for item in (*model.graph.input, *model.graph.output):
+        item.type.tensor_type.shape.dim[1].dim_param = "n"
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    rows = scale[:, None]
+    for part in (x, x[:, :4]):
+        wanted = exact(part / rows, "FLOAT8E4M3FN", True, "up").astype(np.float32) * rows
+        np.testing.assert_array_equal(session.run(None, {"x": part})[0], wanted)
+
+
 @pytest.mark.parametrize("precision", ["FLOAT16", "FLOAT"])
 def test_precision_of_the_quotient(precision: str) -> None:
     x = random(64).astype(np.float16)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import DTypeLike, NDArray
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from relay_passes.ir.quantization import along_axis
 
-from .apply import BFLOAT16, FLOAT16, SOFTMAX_ALONG_AXIS, SUMMING
+from ..expressions import Expr, constant, literal
+from .apply import BFLOAT16, FLOAT16, SOFTMAX_ALONG_AXIS, SUMMING, apply
 from .graph.graph import Graph, is_standard, static_shape, subgraphs
+from .graph.narrow_types import FLOATS
 from .graph.node_builder import attributes_of
 
 # Quantising and dequantising constants as ONNX's text says; what the front end folds with.
@@ -26,12 +29,11 @@ from .graph.node_builder import attributes_of
 
 
 def quantize_linear(
-    node: onnx.NodeProto, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+    x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None, **attributes: Any
 ) -> np.ndarray:
     """QuantizeLinear per tensor or per axis: saturate(round_half_even(x / scale) + zero_point)."""
-    attributes = attributes_of(node)
-    code = attributes.get("output_dtype", 0)
-    dtype: DTypeLike = helper.tensor_dtype_to_np_dtype(code) if code else np.uint8
+    code = attributes.get("output_dtype") or TensorProto.UINT8
+    dtype = helper.tensor_dtype_to_np_dtype(code)
     if zero_point is not None:
         dtype = zero_point.dtype
     if attributes.get("block_size"):
@@ -47,21 +49,20 @@ def quantize_linear(
 
 
 def dequantize_linear(
-    node: onnx.NodeProto, q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+    q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None, **attributes: Any
 ) -> np.ndarray:
     """DequantizeLinear per tensor or per axis: (q - zero_point) * scale, rounded to float32."""
-    attributes = attributes_of(node)
     if attributes.get("block_size"):
         raise ValueError("blocks stay as they are")
-    code = attributes.get("output_dtype", 0)
     axis = 0 if q.ndim == 1 else attributes.get("axis", 1)
     offset = 0 if zero_point is None else along_axis(zero_point.astype(np.int64), q.ndim, axis)
     difference = (q.astype(np.int64) - offset).astype(np.float32)
     value = difference * along_axis(scale.astype(np.float32), q.ndim, axis)
+    code = attributes.get("output_dtype", 0)
     return value.astype(helper.tensor_dtype_to_np_dtype(code) if code else scale.dtype)
 
 
-def dynamic_quantize_linear(node: onnx.NodeProto, x: np.ndarray) -> list[np.ndarray]:
+def dynamic_quantize_linear(x: np.ndarray) -> list[np.ndarray]:
     """DynamicQuantizeLinear: the quantised tensor, its scale and its zero point."""
     zero = np.float32(0)
     high = np.maximum(x.max(initial=0), zero, dtype=np.float32)
@@ -78,9 +79,9 @@ def dynamic_quantize_linear(node: onnx.NodeProto, x: np.ndarray) -> list[np.ndar
 # which may differ between vectors and single elements.
 
 
-def cast(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+def cast(x: np.ndarray, *, to: int, **_: Any) -> np.ndarray:
     """Cast of a constant."""
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes_of(node)["to"]))
+    dtype = helper.tensor_dtype_to_np_dtype(to)
     if dtype.kind not in "iu" or x.dtype.kind in "iub":
         with np.errstate(all="ignore"):
             return x.astype(dtype)
@@ -120,7 +121,10 @@ MAX_GROWTH = 4
 # defaults of the newest opset, and what may draw random numbers.
 _KEPT = {
     *("Constant", "DFT", "Dropout", "If", "Loop", "Resize", "RoiAlign", "STFT", "Scan", "Upsample"),
+    *("GRU", "LSTM", "QLinearConv", "QLinearMatMul", "RNN"),
 }
+# They read and make narrow types, of which constants have only bits.
+_OF_NARROW = {"Cast", "DequantizeLinear", "QuantizeLinear"}
 # The reference computes those of an old opset as those of a new one.
 _OF_SEVERAL_AXES = {"Softmax", "LogSoftmax", "Hardmax"}
 # Of no elements they are 0 / 0: relay_passes/canonicalize/constants.py says what that is.
@@ -129,7 +133,7 @@ _AVERAGES = {"ReduceMean", "GlobalAveragePool"}
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
 
 
-def _divide(node: onnx.NodeProto, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _divide(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Division as ONNX defines it: towards zero for integers (the reference rounds down)."""
     if not np.issubdtype(left.dtype, np.integer):
         with np.errstate(all="ignore"):
@@ -140,9 +144,9 @@ def _divide(node: onnx.NodeProto, left: np.ndarray, right: np.ndarray) -> np.nda
     return (quotient * (np.sign(left) * np.sign(right))).astype(left.dtype)
 
 
-def _gather_elements(node: onnx.NodeProto, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+def _gather_elements(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> np.ndarray:
     """GatherElements where the indices are smaller than the data (the reference fails there)."""
-    axis = attributes_of(node).get("axis", 0) % data.ndim
+    axis %= data.ndim
     cut = tuple(
         slice(None) if position == axis else slice(extent)
         for position, extent in enumerate(indices.shape)
@@ -178,6 +182,8 @@ def evaluate(
         return None
     if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
         return None
+    if node.op_type in _OF_NARROW and not _is_plain(node, graph):
+        return None
     if node.op_type in _AVERAGES and not graph.constants[node.input[0]].size:
         return None
     if not _deterministic(node.op_type, graph.opset) or not _small_enough(node, graph, types):
@@ -205,7 +211,7 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
     if own is not None:
         inputs = (graph.constants[name] if name else None for name in node.input)
         with np.errstate(all="ignore"):
-            results = own(node, *inputs)
+            results = own(*inputs, **attributes_of(node))
         return results if isinstance(results, list) else [results]
     from onnx.reference import ReferenceEvaluator
 
@@ -214,6 +220,16 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
         feeds = {name: _widened(array) for name, array in feeds.items()}
     with np.errstate(all="ignore"):
         return ReferenceEvaluator(_model_of(node, feeds, graph.opset)).run(None, feeds)
+
+
+def computed(op_type: str, *inputs: Expr, **attrs: Any) -> Expr:
+    """What one of `PLAIN_OPERATORS`, or Div, makes of expressions; a constant of constants."""
+    arrays = [array for array in map(constant, inputs) if array is not None]
+    if len(arrays) < len(inputs):
+        return apply(op_type, *inputs, **attrs)
+    own = _divide if op_type == "Div" else PLAIN_OPERATORS[op_type]
+    with np.errstate(all="ignore"):
+        return literal(np.asarray(own(*arrays, **attrs)))
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
@@ -231,6 +247,12 @@ def _model_of(node: onnx.NodeProto, feeds: dict[str, np.ndarray], opset: int) ->
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     body = helper.make_graph([node], "folded", inputs, outputs)
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def _is_plain(node: onnx.NodeProto, graph: Graph) -> bool:
+    """Whether arrays hold what a node reads, and what it makes."""
+    reads_bits = any(graph.narrow.get(name) in FLOATS for name in node.input)
+    return not reads_bits and node.output[0] not in graph.narrow
 
 
 def _is_weight(array: np.ndarray) -> bool:
@@ -276,52 +298,44 @@ def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.Type
 # well, but to import it takes 8 MB and most of a second.
 
 
-Plain = Callable[..., np.ndarray]
+def _concat(*inputs: np.ndarray, axis: int) -> np.ndarray:
+    return np.concatenate(inputs, axis)
 
 
-def _of_elements(function: Callable[..., np.ndarray]) -> Plain:
-    return lambda _node, *inputs: function(*inputs)
-
-
-def _concat(node: onnx.NodeProto, *inputs: np.ndarray) -> np.ndarray:
-    return np.concatenate(inputs, attributes_of(node)["axis"])
-
-
-def _constant_of_shape(node: onnx.NodeProto, shape: np.ndarray) -> np.ndarray:
-    value = attributes_of(node).get("value")
+def _constant_of_shape(shape: np.ndarray, *, value: Any = None) -> np.ndarray:
     filled = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
     return np.full(tuple(shape), filled.reshape(()))
 
 
-def _expand(_node: onnx.NodeProto, data: np.ndarray, shape: np.ndarray) -> np.ndarray:
+def _expand(data: np.ndarray, shape: np.ndarray) -> np.ndarray:
     return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape))).copy()
 
 
-def _gather(node: onnx.NodeProto, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take(data, indices, attributes_of(node).get("axis", 0))
+def _gather(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> np.ndarray:
+    return np.take(data, indices, axis)
 
 
-def _transpose(node: onnx.NodeProto, data: np.ndarray) -> np.ndarray:
-    return data.transpose(attributes_of(node).get("perm"))
+def _transpose(data: np.ndarray, *, perm: Sequence[int] | None = None) -> np.ndarray:
+    return data.transpose(perm)
 
 
-PLAIN_OPERATORS: dict[str, Plain] = {
-    "Add": _of_elements(np.add),
-    "And": _of_elements(np.logical_and),
+PLAIN_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
+    "Add": np.add,
+    "And": np.logical_and,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
-    "Equal": _of_elements(np.equal),
+    "Equal": np.equal,
     "Expand": _expand,
     "Gather": _gather,
-    "Greater": _of_elements(np.greater),
-    "GreaterOrEqual": _of_elements(np.greater_equal),
-    "Identity": _of_elements(lambda data: data),
-    "Less": _of_elements(np.less),
-    "LessOrEqual": _of_elements(np.less_equal),
-    "Mul": _of_elements(np.multiply),
-    "Not": _of_elements(np.logical_not),
-    "Or": _of_elements(np.logical_or),
-    "Sub": _of_elements(np.subtract),
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Identity": lambda data: data,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Mul": np.multiply,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Sub": np.subtract,
     "Transpose": _transpose,
-    "Where": _of_elements(np.where),
+    "Where": np.where,
 }

@@ -34,6 +34,7 @@ from relay_passes.ir.rewrite import with_names
 
 from ...explain.origins import numbers_in, variable_name
 from ..expressions import (
+    NARROW_INPUTS,
     NODE_NUMBER,
     OPSET,
     OUTPUTS,
@@ -300,10 +301,12 @@ class _Importer:
         outputs = list(node.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
+        narrow = enumerate(map(self.graph.narrow.get, names))
         facts = {
             NODE_NUMBER: len(self.done),
             OPSET: self.graph.opset,
             OUTPUTS: outputs,
+            NARROW_INPUTS: {place: elem_type for place, elem_type in narrow if elem_type},
         }
         attrs = attributes_of(node) | facts
         try:

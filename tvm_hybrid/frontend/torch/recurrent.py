@@ -152,33 +152,24 @@ def _layer(
 ) -> list[Any]:
     """All steps of one layer, both directions side by side; the final states if `finals`."""
     directions = len(weights)
-    steps, batch, size = x.ty.shape.values
     of_inputs, of_states, *biases = (
-        [_in_order(side[number], kind.gates) for side in weights]
+        np.stack([_in_order(side[number], kind.gates) for side in weights])
         for number in range(len(weights[0]))
     )
-    hidden = of_states[0].shape[-1]
-    inputs = [None, constant_of(np.stack(of_states)), *states]
-    names = ["hidden", "memory"][: len(states)]
-    product = emit(relax.op.reshape(x, [steps * batch, size]))
-    product = emit(relax.op.matmul(product, constant_of(_transposed(of_inputs))))
-    if biases:
-        own, recurrent = (np.stack(each) for each in biases)
-        if kind.cell == "gru_linear":  # it is multiplied by the reset gate
-            inputs.append(constant_of(np.ascontiguousarray(recurrent[:, 2 * hidden :])))
-            names.append("bias")
-            recurrent[:, 2 * hidden :] = 0
-        product = emit(relax.op.add(product, constant_of((own + recurrent).ravel())))
-    inputs[0] = emit(relax.op.reshape(product, [steps, batch, of_states[0].shape[0] * directions]))
+    matrix = constant_of(np.ascontiguousarray(of_inputs.reshape(-1, of_inputs.shape[-1]).T))
     made = recurrent_layer(
-        inputs,
+        x,
+        lambda rows: emit(relax.op.matmul(rows, matrix)),
+        (constant_of(biases[0]), constant_of(biases[1])) if biases else None,
+        {"weight": constant_of(of_states)} | dict(zip(("hidden", "memory"), states, strict=False)),
         cell=kind.cell,
         direction="bidirectional" if directions == 2 else "forward",
         activations=kind.activations,
-        given=tuple(names),
         finals=finals,
     )
-    y, *ends = map(emit, made.fields if finals else [made])
+    y, *ends = map(emit, made)
+    steps, batch, _ = x.ty.shape.values
+    hidden = of_states.shape[-1]
     y = emit(relax.op.permute_dims(y, [0, 2, 1, 3])) if directions == 2 else y
     return [emit(relax.op.reshape(y, [steps, batch, directions * hidden])), *ends]
 
@@ -186,10 +177,6 @@ def _layer(
 def _in_order(weight: Array, gates: tuple[int, ...]) -> Array:
     """A weight or bias with its gates in another order."""
     return np.concatenate([np.split(weight, len(gates))[gate] for gate in gates])
-
-
-def _transposed(weights: list[Array]) -> Array:
-    return np.ascontiguousarray(np.concatenate(weights).T)
 
 
 def _is_zero(node: Any) -> bool:

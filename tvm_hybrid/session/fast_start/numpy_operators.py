@@ -14,9 +14,9 @@ import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
+from ...frontend.onnx.graph.graph import CONTRIB_DOMAIN
+from ...frontend.onnx.ops.quantized import unpack
 from ...frontend.onnx.ops.resize_taps import Resizing, axis_taps
-from ...frontend.onnx.rewrites.integer_matmul import unpack
-from ...frontend.onnx.rewrites.quantized import MICROSOFT
 from .windows import average_pool, conv, conv_transpose, convolved, max_pool, per_channel, wide_type
 
 
@@ -241,7 +241,7 @@ _OPERATORS: list[type] = [
     _class("Gemm", gemm),
     _class("MatMul", matmul),
     _class("MatMulInteger", matmul_integer),
-    _class("MatMulNBits", matmul_nbits, MICROSOFT),
+    _class("MatMulNBits", matmul_nbits, CONTRIB_DOMAIN),
     _class("QLinearConv", qlinear_conv),
     _max_pool_class(),
     _refusing("Loop", lambda node: len(node.output) > len(node.input) - 2),

@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from microkernels.base.errors import ShapeError
 
 from .graph import Graph, describe, is_standard, static_shape, subgraphs
+from .narrow_types import stored_type
 from .node_builder import with_attributes
 from .node_facts import schema_of
 
@@ -42,6 +43,8 @@ class Inference:
         if node.op_type == "BatchNormalization":  # ONNX wants all results of one that trains
             node = with_attributes(node, training_mode=None)
             del node.output[1:]
+        if node.op_type == "QuantizeLinear" and node.input[-1] in graph.narrow:
+            node = with_attributes(node, output_dtype=None)  # the zero point is of the stored type
         given = {name: graph.types[name] for name in names}
         data = {name: self._tensor(name) for name in names if self._is_small_constant(name)}
         if node.op_type == "Range":  # functions of ONNX itself give it vectors of one element
@@ -56,12 +59,16 @@ class Inference:
             )
         except Exception as error:  # C++ inference raises several kinds
             shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in names)
-            reason = str(error).strip().removeprefix("[ShapeInferenceError] ").rstrip(".")
+            reason = str(error).strip().rstrip(".")
+            for kind in ("Shape", "Type"):
+                reason = reason.removeprefix(f"[{kind}InferenceError] ")
             raise ShapeError(
                 f"{describe(node)}: its inputs ({shapes}) do not fit the operator: {reason}; "
                 "mend the model, or the shapes given"
             ) from error
         for name, found in types.items():
+            if found.HasField("tensor_type"):
+                found.tensor_type.elem_type = stored_type(found.tensor_type.elem_type)
             shape = static_shape(found)
             if shape is not None and (min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS):
                 raise ShapeError(

@@ -11,7 +11,7 @@ from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
 from ..reader.check_model import type_name
 from .graph import Graph, captured_names, describe, is_standard
-from .narrow_types import FLOATS, MOVING
+from .narrow_types import FLOATS, MOVING, NARROW
 from .node_builder import (
     RESHAPE_TO_ZERO,
     attributes_of,
@@ -21,7 +21,7 @@ from .node_builder import (
 
 # Operators that read values of types with 2, 4 or 8 bits.
 _READING_NARROW = {
-    *("Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Shape", "Size"),
+    *("CastLike", "DequantizeLinear", "Shape", "Size"),
     *("If", "Loop", "Scan"),
 }
 
@@ -85,13 +85,19 @@ def drop_unused_outputs(graph: Graph) -> None:
 
 
 def mark_narrow(node: onnx.NodeProto, graph: Graph) -> None:
-    """Marks what an operator makes of values that only rewrites and moves know how to read.
+    """Marks what an operator makes of types that casts, quantisation and moves alone know.
 
     Raises
     ------
     UnsupportedOperatorError
         It computes with floats of 4 or 8 bits, or with integers of 2 or 4 that are no constants.
     """
+    if is_standard(node) and node.op_type in ("Cast", "QuantizeLinear"):
+        named = attributes_of(node).get("to" if node.op_type == "Cast" else "output_dtype", 0)
+        made = graph.narrow.get(optional_input(node, 2), named)
+        if made in NARROW:
+            graph.narrow[node.output[0]] = made
+        return
     kinds = {graph.narrow[name] for name in node.input if name in graph.narrow}
     if not kinds:
         return

@@ -149,9 +149,8 @@ def _packed_attention(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("QAttention", domain=CONTRIB_DOMAIN)
 def _quantized_attention(inputs: Inputs, attrs: Attrs) -> Any:
     """The projection is of 8-bit integers, everything after it of floats."""
-    product = apply("MatMulInteger", inputs[0], inputs[1], inputs[6], inputs[7])
-    factor = apply("Mul", viewed(inputs[3]), inputs[4])
-    projected = apply("Add", apply("Mul", cast(product, "float32"), factor), inputs[2])
+    given = (inputs[place] for place in (0, 1, 3, 4, 6, 7, 2))
+    projected = apply("MatMulIntegerToFloat", *given, domain=CONTRIB_DOMAIN)
     return _of_projection(projected, inputs[5], inputs[8], None, attrs)
 
 

@@ -12,7 +12,7 @@ from ..operators import operator
 from .windows import check_channels, kernel_of, with_pads
 
 _AXES = {1: "W", 2: "HW", 3: "DHW"}
-_CONV = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
+CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 _CONV_TRANSPOSE = {
     1: relax.op.nn.conv1d_transpose,
     2: relax.op.nn.conv2d_transpose,
@@ -101,5 +101,5 @@ def _transposed_pads(weight: Expr, attrs: Attrs, upper: bool) -> list[int]:
     return [*small, *large] if upper else [*large, *small]
 
 
-operator("Conv")(_convolution(_CONV, "OI", is_transposed=False))
+operator("Conv")(_convolution(CONVOLUTIONS, "OI", is_transposed=False))
 operator("ConvTranspose")(_convolution(_CONV_TRANSPOSE, "IO", is_transposed=True))

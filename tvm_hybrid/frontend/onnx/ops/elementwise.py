@@ -20,26 +20,17 @@ from ...expressions import (
     normalize,
     static_dims,
 )
-from ..graph.graph import OWN_DOMAIN
-from ..graph.narrow_types import decoding_table, encoding_table
-from ..graph.requests import check_product
 from ..operators import operator
 from .arithmetic import unchanged
 
 # Operators whose results for some values Relax's operators leave open.
 #
 # operator        here
-# Cast            one cast, `microkernels.vector.ieee`
 # BitCast         the same bits as another type
 # BitShift        as the operator's text says beyond the width, too
 # Mod             the sign of the divisor, as in Python
 # IsInf           compares with one infinity or both
 # Sign            of unsigned integers the smaller of each and 1
-
-
-@operator("Cast")
-def _cast(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.astype(inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"])))
 
 
 @operator("BitCast")
@@ -205,58 +196,3 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
     inverse = normalize(relax.op.where(unit, signed, number(0, dtype)))
     negative = normalize(relax.op.less(exponent, number(0, kind)))
     return relax.op.where(negative, inverse, power)
-
-
-BFLOAT16 = "bfloat16"
-
-
-@operator("MatMul")
-def _matmul(inputs: Inputs, attrs: Attrs) -> Any:
-    check_product(*inputs)
-    if dtype_of(inputs[0]) != BFLOAT16:
-        return relax.op.matmul(*inputs)
-    product = normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
-    return relax.op.astype(product, BFLOAT16)
-
-
-@operator("Gemm")
-def _gemm(inputs: Inputs, attrs: Attrs) -> Any:
-    """Gemm without attributes, which its rewrite has applied."""
-    check_product(*inputs[:2])
-    dtype, bias = dtype_of(inputs[0]), inputs[2]
-    if dtype != BFLOAT16:
-        product = relax.op.matmul(inputs[0], inputs[1])
-        return product if bias is None else relax.op.add(normalize(product), bias)
-    total = normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
-    if bias is not None:
-        total = normalize(relax.op.add(total, cast(bias, "float32")))
-    return relax.op.astype(total, BFLOAT16)
-
-
-# Converters of the front end's own operators for floats of 4 or 8 bits, by tables.
-#
-# DecodeFloat(codes: u8)       ->    R.take(table: f32[256], codes)
-# EncodeFloat(values: f32)     ->    table: u8[65536] at the upper half of each value's bits
-
-
-@operator("DecodeFloat", domain=OWN_DOMAIN)
-def _decode(inputs: Inputs, attrs: Attrs) -> Expr:
-    index = normalize(relax.op.astype(inputs[0], "int32"))
-    return relax.op.take(literal(decoding_table(attrs["elem_type"])), index, 0, mode="clip")
-
-
-@operator("EncodeFloat", domain=OWN_DOMAIN)
-def _encode(inputs: Inputs, attrs: Attrs) -> Expr:
-    mode = attrs["round_mode"]
-    table = encoding_table(attrs["elem_type"], bool(attrs["saturate"]), mode)
-
-    def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
-        def element(*position: Expr) -> Expr:
-            bits = tirx.reinterpret("uint32", values[position])
-            upper, lower = bits >> tirx.const(16, "uint32"), bits & tirx.const(0xFFFF, "uint32")
-            rest = tirx.Select(lower != tirx.const(0, "uint32"), 1, 0)
-            return table[upper.astype("int32") | rest]
-
-        return te.compute(values.shape, element, name="encode")
-
-    return emit_te(compute, inputs[0], literal(table), primfunc_name_hint="encode_float")

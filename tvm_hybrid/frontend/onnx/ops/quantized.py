@@ -1,32 +1,35 @@
-"""Converters of quantised operators to the forms that the low-precision passes recognise.
+"""Quantisation, in the forms that the low-precision passes recognise.
 
 operator               Relax
-MatMulInteger          R.matmul(R.subtract(R.astype(a, "int32"), za), R.astype(b, "int32"),
-                       out_dtype="int32"); a zero point of 0 leaves no subtract
-ConvInteger            R.nn.conv2d of such operands
 QuantizeLinear         R.quantize(x, scale, zero_point)
 DequantizeLinear       R.dequantize(q, scale, zero_point)
+  in blocks            R.reshape((R.reshape(q, [K / b, b, N]) - zero_point) * scale, [K, N])
 DynamicQuantizeLinear  relay_passes.ir.dynamic_quantize
-DequantizeBlocks       R.reshape((R.reshape(q, [K / b, b, N]) - zero_point) * scale, [K, N])
+QLinearAdd and others  the float operator between dequantize and quantize
 
 Weights stay 8-bit constants: what multiplies them widens them. A scale or zero point of one
-element is of rank 0. DequantizeBlocks is the front end's own (rewrites/integer_matmul.py).
+element is of rank 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import helper
-from tvm import relax
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from tvm import relax, tirx
 
+from microkernels.base.arrays import RANGES
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
-from relay_passes.ir.quantization import centred
 
 from ...expressions import (
+    NARROW_INPUTS,
+    OPSET,
     Attrs,
+    Converter,
     Expr,
     Inputs,
     cast,
@@ -39,85 +42,187 @@ from ...expressions import (
     rank_of,
     reshaped,
 )
-from ..graph.graph import CONTRIB_DOMAIN, OWN_DOMAIN
-from ..graph.requests import check_equal, check_product
-from ..graph.sizes import dims_of, index, is_open
+from ..apply import SOFTMAX_ALONG_AXIS, apply
+from ..evaluate import computed
+from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.narrow_types import FLOATS, INTEGERS, NARROW, stored_type
+from ..graph.requests import check_equal
+from ..graph.sizes import dims_of, index
 from ..operators import operator
-from .windows import check_channels, kernel_of, with_pads
+from ..reader.check_model import type_name
+from .casts import decoded, dtype_named, encoded
 
-
-@operator("MatMulInteger")
-def _matmul_integer(inputs: Inputs, attrs: Attrs) -> Expr:
-    check_product(*inputs[:2])
-    left, right = inputs[2], inputs[3]
-    if left is not None:  # [M], one value for each row
-        left = _parameter(left, (-1, 1))
-    if right is not None:  # [N], one value for each column
-        right = _parameter(right, (-1,))
-    a, b = centred(normalize, inputs[0], left), centred(normalize, inputs[1], right)
-    return relax.op.matmul(a, b, out_dtype="int32")
-
-
-@operator("ConvInteger")
-def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
-    rank = rank_of(inputs[0]) - 2
-    if rank not in _CONVOLUTIONS:
-        raise ValueError(f"a convolution over {rank} dimensions is not supported")
-    check_channels(inputs[0], inputs[1], attrs)
-    left, right = inputs[2], inputs[3]
-    if left is not None:
-        left = _parameter(left, ())
-    if right is not None:  # one value for each output channel
-        right = _parameter(right, (-1, 1, *(1 for _ in range(rank))))
-    x, attrs = with_pads("ConvInteger", inputs[0], kernel_of(inputs[1], attrs), attrs)
-    # What is padded is 0 once the zero point is subtracted: the operator pads with zero points.
-    return _CONVOLUTIONS[rank](
-        centred(normalize, x, left),
-        centred(normalize, inputs[1], right),
-        strides=attrs.get("strides", (1,) * rank),
-        padding=attrs["pads"],
-        dilation=attrs.get("dilations", (1,) * rank),
-        groups=attrs.get("group", 1),
-        out_dtype="int32",
-    )
-
-
-_CONVOLUTIONS: dict[int, Callable[..., Expr]] = {
-    1: relax.op.nn.conv1d,
-    2: relax.op.nn.conv2d,
-    3: relax.op.nn.conv3d,
+_SCALES = ("float32", "float16", "bfloat16")
+_PRECISIONS = (0, *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16))
+_LIMITS = {
+    **INTEGERS,
+    TensorProto.UINT8: (0, 255),
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT16: (0, 2**16 - 1),
+    TensorProto.INT16: (-(2**15), 2**15 - 1),
 }
+_DEQUANTIZED = ("uint8", "int8", "uint16", "int16", "int32")
+
+
+class Parameters(NamedTuple):
+    """How a tensor is quantised.
+
+    Attributes
+    ----------
+    scale : Expr
+        Of rank 0 if it is one number.
+    zero_point : Expr or None
+        Of the scale's shape; None if it is 0.
+    axis : int
+        That of the scales, or of the blocks; -1 if there is one scale.
+    block : int
+        Elements of a block; 0 if there are no blocks.
+    """
+
+    scale: Expr
+    zero_point: Expr | None
+    axis: int
+    block: int
+
+    def along(self, value: Expr, x: Expr) -> Expr:
+        """A scale or zero point as it broadcasts to a tensor."""
+        if self.axis < 0:
+            return value
+        if self.block:
+            places = np.arange(known_dims(x)[self.axis]) // self.block
+            return computed("Gather", value, literal(places), axis=self.axis)
+        return reshaped(value, [-1 if axis == self.axis else 1 for axis in range(rank_of(x))])
+
+
+def _parameters(inputs: Inputs, attrs: Attrs) -> Parameters:
+    """Scale and zero point of QuantizeLinear and DequantizeLinear.
+
+    Raises
+    ------
+    ValueError
+        They fit neither each other nor the tensor: one each, one for each index of an axis, or one
+        for each block.
+    """
+    x, scale, zero_point = (inputs[place] for place in range(3))
+    if dtype_of(scale) not in _SCALES:
+        raise ValueError(f"its scale is of the type {dtype_of(scale)}")
+    found = known_dims(scale)
+    offsets = found if zero_point is None else known_dims(zero_point)
+    if offsets != found and not math.prod(offsets) == math.prod(found) == 1:
+        raise ValueError(f"its scale has the shape {found}, its zero point the shape {offsets}")
+    zeros = None if zero_point is None else constant(zero_point)
+    if zeros is not None and not zeros.any():
+        zero_point = None
+    if math.prod(found) == 1 and len(found) <= 1:
+        return Parameters(single(scale), single(zero_point), -1, 0)
+    dims, axis, block = dims_of(x), attrs.get("axis", 1), attrs.get("block_size", 0)
+    if len(dims) == axis == 1:  # the default, even where there is one axis
+        axis = 0
+    if not -len(dims) <= axis < len(dims):
+        raise ValueError(f"axis {axis} of a value of rank {len(dims)}")
+    axis %= len(dims)
+    wanted: tuple[int, ...] = found[:1]
+    if block > 0:
+        shape = known_dims(x)
+        wanted = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
+    elif isinstance(dims[axis], tirx.IntImm):
+        wanted = (int(dims[axis]),)
+    else:
+        check_equal(dims[axis], index(found[0]))
+    if block < 0 or found != wanted:
+        blocks = f" in blocks of {block}" if block else " or one scale"
+        raise ValueError(f"its scale has the shape {found}; axis {axis} needs {wanted}{blocks}")
+    return Parameters(scale, zero_point, axis, block)
+
+
+def single(value: Expr | None) -> Any:
+    """A scale or zero point of a whole tensor; ValueError if it is more than one number."""
+    if value is None:
+        return None
+    dims = known_dims(value)
+    if math.prod(dims) != 1:
+        raise ValueError(
+            f"a scale or zero point of the shape {dims}; this operator has one scale and one zero "
+            "point for a whole tensor"
+        )
+    return reshaped(value, ())
 
 
 @operator("QuantizeLinear")
+@operator("QuantizeLinear", domain=CONTRIB_DOMAIN)
 def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
-    # Narrower floats and int32 are divided in float32, as ONNX Runtime does.
-    x, scale = (cast(value, "float32") for value in inputs[:2])
-    scale = _parameter(scale, (-1,))
-    axis = _axis(x, scale, attrs)
-    zero_point = inputs[2]
+    x, zero_point, target = inputs[0], inputs[2], attrs.get("output_dtype") or TensorProto.UINT8
     if zero_point is not None:
-        dtype = dtype_of(zero_point)
-        zero_point = _parameter(zero_point, (-1,))
-    else:
-        code = attrs.get("output_dtype", 0)
-        dtype = str(helper.tensor_dtype_to_np_dtype(code)) if code else "uint8"
-        zero_point = literal(np.zeros(known_dims(scale), dtype))
-    return relax.op.quantize(x, scale, zero_point, axis=axis, out_dtype=dtype)
+        target = helper.np_dtype_to_tensor_dtype(np.dtype(dtype_of(zero_point)))
+        target = attrs.get(NARROW_INPUTS, {}).get(2, target)
+    if target not in _LIMITS and target not in FLOATS - {TensorProto.FLOAT8E8M0}:
+        raise ValueError(f"quantising to {type_name(target)} is not supported")
+    precision = attrs.get("precision", 0)
+    if precision not in (*_PRECISIONS, TensorProto.DOUBLE):
+        raise ValueError(f"a precision of {type_name(precision)}")
+    how = _parameters(inputs, attrs)
+    if target in NARROW or how.block or precision not in (0, TensorProto.FLOAT):
+        return _quantized_in_steps(x, how, target, attrs)
+    # Narrower floats and int32 are divided in float32, as ONNX Runtime does.
+    dtype, scale = dtype_named(target), cast(how.scale, "float32")
+    zeros = _zeros(how, dtype)
+    return relax.op.quantize(cast(x, "float32"), scale, zeros, axis=how.axis, out_dtype=dtype)
+
+
+def _zeros(how: Parameters, dtype: str) -> Expr:
+    """The zero point, also where it is 0."""
+    if how.zero_point is not None:
+        return how.zero_point
+    return literal(np.zeros(known_dims(how.scale), dtype))
+
+
+def _quantized_in_steps(x: Expr, how: Parameters, target: int, attrs: Attrs) -> Expr:
+    """To narrow types, in blocks, and with another precision than float32.
+
+    QuantizeLinear(x, s, z: i4)      ->    Cast(Clip(Round(x / s) + z, -8, 7))
+    QuantizeLinear(x, s, z: f8)      ->    Cast(x / s + z)
+    """
+    wide = dtype_named(attrs.get("precision") or TensorProto.FLOAT)
+    value = computed("Div", cast(x, wide), cast(how.along(how.scale, x), wide))
+    offset = how.zero_point
+    if target in FLOATS:
+        if offset is not None:
+            value = computed("Add", value, how.along(decoded(offset, target), x))
+        return encoded(value, target, attrs)
+    value = apply("Round", cast(value, "float32"))
+    if offset is not None:
+        value = apply("Add", value, cast(how.along(offset, x), "float32"))
+    low, high = _LIMITS[target]
+    value = apply("Clip", value, min=float(low), max=float(high))
+    return relax.op.astype(value, dtype_named(stored_type(target)))
 
 
 @operator("DequantizeLinear")
+@operator("DequantizeLinear", domain=CONTRIB_DOMAIN)
 def _dequantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
-    q, scale, zero_point = inputs[0], inputs[1], inputs[2]
-    code = attrs.get("output_dtype", 0)
-    dtype = str(helper.tensor_dtype_to_np_dtype(code)) if code else dtype_of(scale)
-    scale = _parameter(cast(scale, "float32"), (-1,))
-    if zero_point is None:
-        zero_point = literal(np.zeros(known_dims(scale), dtype_of(q)))
-    zero_point = _parameter(zero_point, (-1,))
-    # Products of 8 or 16 bits and a narrower float are exact in float32: one rounding in all.
-    axis = _axis(q, scale, attrs)
-    wide = normalize(relax.op.dequantize(q, scale, zero_point, axis, "float32"))
+    q, zero_point, narrow = inputs[0], inputs[2], attrs.get(NARROW_INPUTS, {})
+    if dtype_of(q) not in _DEQUANTIZED:
+        raise ValueError(f"dequantising {dtype_of(q)} is not supported")
+    if zero_point is not None:
+        zeros = constant(zero_point)
+        differ = zeros is None and narrow.get(0) != narrow.get(2)
+        if differ or dtype_of(zero_point) != dtype_of(q):
+            raise ValueError("its zero point is of another type than the value")
+        if dtype_of(q) == "int32" and zeros is not None and zeros.any():
+            raise ValueError("the zero point of an int32 value must be 0")
+    how, code = _parameters(inputs, attrs), attrs.get("output_dtype", 0)
+    dtype, scale = dtype_named(code) if code else dtype_of(how.scale), cast(how.scale, "float32")
+    if narrow.get(0) in FLOATS:
+        value = decoded(q, narrow[0])
+        if how.zero_point is not None:
+            value = computed("Sub", value, how.along(decoded(how.zero_point, narrow[0]), q))
+        return cast(computed("Mul", value, how.along(scale, q)), dtype)
+    if how.block:
+        wide = dequantized_blocks(q, how)
+    else:
+        # Products of 8 or 16 bits and a narrower float are exact in float32: one rounding in all.
+        zeros = _zeros(how, dtype_of(q))
+        wide = normalize(relax.op.dequantize(q, scale, zeros, how.axis, "float32"))
     return cast(wide, dtype)
 
 
@@ -126,70 +231,236 @@ def _dynamic_quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
     return relax.Tuple(list(emit_dynamic_quantize(current_builder(), inputs[0])))
 
 
-@operator("DequantizeBlocks", domain=OWN_DOMAIN, static=True)
-def _dequantize_blocks(inputs: Inputs, attrs: Attrs) -> Expr:
-    q, scale, zero_point = inputs[0], inputs[1], inputs[2]
-    dims, grid = known_dims(q), known_dims(scale)
-    axis, block = attrs["axis"], attrs["block_size"]
+# One scale and zero point for each block of an axis.
+#
+#     q: [K, N], scale: [K / b, N], zero_point: [K / b, N]
+#         ->  (q - zero_point) * scale, each repeated b times along the axis
+#
+# Never computed ahead: weights stay as small as they are. Zero points may be floats.
+
+
+def dequantized_blocks(q: Expr, how: Parameters) -> Expr:
+    """The float32 values; the last block may be short."""
+    dims, grid, axis, block = known_dims(q), known_dims(how.scale), how.axis, how.block
     blocks = grid[axis]
     missing = blocks * block - dims[axis]
-    if missing:  # the last block is short
+    if missing:
         q = _padded(q, axis, missing)
-    split = (*dims[:axis], blocks, block, *dims[axis + 1 :])
     singles = (*grid[: axis + 1], 1, *grid[axis + 1 :])
-    value = normalize(relax.op.astype(reshaped(q, split), "float32"))
-    offsets = None if zero_point is None else constant(zero_point)
-    if zero_point is not None and (offsets is None or offsets.any()):
-        offset = reshaped(cast(zero_point, "float32"), singles)
+    split = reshaped(q, (*dims[:axis], blocks, block, *dims[axis + 1 :]))
+    value = normalize(relax.op.astype(split, "float32"))
+    if how.zero_point is not None:
+        offset = reshaped(cast(how.zero_point, "float32"), singles)
         value = normalize(relax.op.subtract(value, offset))
-    factor = reshaped(cast(scale, "float32"), singles)
+    factor = reshaped(cast(how.scale, "float32"), singles)
     value = normalize(relax.op.multiply(value, factor))
     whole = (*dims[:axis], blocks * block, *dims[axis + 1 :])
     value = normalize(relax.op.reshape(value, whole))
     if missing:
         value = normalize(relax.op.strided_slice(value, [axis], [0], [dims[axis]]))
-    return cast(value, dtype_of(scale))
+    return value
 
 
 def _padded(q: Expr, axis: int, count: int) -> Expr:
     array = constant(q)
-    rank = len(known_dims(q))
+    widths = [(0, count if position == axis else 0) for position in range(rank_of(q))]
     if array is not None:
-        widths = [(0, count if position == axis else 0) for position in range(rank)]
         return literal(np.pad(array, widths))
-    flat = [0, 0] * rank
-    flat[2 * axis + 1] = count
-    return normalize(relax.op.nn.pad(q, flat))
+    return normalize(relax.op.nn.pad(q, [width for pair in widths for width in pair]))
 
 
-def _parameter(value: Expr, vector: Sequence[int]) -> Expr:
-    """A scale or zero point: [] if it has one element, a vector in the shape `vector`."""
-    dims = known_dims(value)
-    if np.prod(dims) == 1:
-        return reshaped(value, ())
-    if len(dims) != 1:
-        return value
-    return reshaped(value, [dims[0] if size == -1 else size for size in vector])
+BITS = (2, 4, 8)
 
 
-def _axis(x: Expr, scale: Expr, attrs: Attrs) -> int:
-    """The axis of a per-axis scale, counted from the front; -1 for one scale.
+def unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Numbers of 2, 4 or 8 bits along the last axis, the lowest bits of each byte first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return numbers.reshape(*packed.shape[:-1], packed.shape[-1] * len(shifts))
 
-    An open size along it is as many as there are scales.
+
+@operator("GatherBlockQuantized", domain=CONTRIB_DOMAIN)
+def _gather_block_quantized(inputs: Inputs, attrs: Attrs) -> Expr:
+    """Rows of a table of few bits, their scales and zero points, then their blocks.
+
+    An index outside the table reads its last row, where ONNX Runtime gives zeros.
     """
-    rank, scales = rank_of(x), known_dims(scale)
-    if not scales:
-        return -1
-    # The default is 1 even where there is one axis.
-    axis = 0 if rank == 1 else int(attrs.get("axis", 1)) % rank
-    if len(scales) == 1 and is_open(x):
-        check_equal(dims_of(x)[axis], index(scales[0]))
-    return axis
+    indices, given = inputs[1], (inputs[0], inputs[2], inputs[3])
+    table, scales, offsets = (None if each is None else constant(each) for each in given)
+    if table is None or scales is None or (offsets is None and inputs[3] is not None):
+        raise ValueError("its table must be constant")
+    bits = attrs.get("bits", 4)
+    if 0 not in attrs.get(NARROW_INPUTS, {}):
+        if table.dtype != np.uint8 or bits not in BITS:
+            raise ValueError(f"a table of {table.dtype} with {bits} bits is not supported")
+        table = unpack(table, bits)
+        if offsets is None:
+            offsets = np.full(scales.shape, 1 << (bits - 1), np.uint8)
+        else:
+            offsets = unpack(offsets, bits)[..., : scales.shape[-1]]
+    axis = attrs.get("quantize_axis", 1) % table.ndim
+    rows = attrs.get("gather_axis", 0) % table.ndim
+    if axis == rows:
+        raise ValueError("it gathers along the blocks' axis")
+    q, scale, zero_point = (
+        None if each is None else apply("Gather", literal(each), indices, axis=rows)
+        for each in (table, scales, offsets)
+    )
+    moved = axis + rank_of(indices) - 1 if axis > rows else axis
+    how = Parameters(scale, zero_point, moved, attrs.get("block_size", 128))
+    return cast(dequantized_blocks(q, how), dtype_of(scale))
 
 
-@operator("MatMulInteger16", domain=CONTRIB_DOMAIN, static=True)
-def _matmul_integer_16(inputs: Inputs, attrs: Attrs) -> Any:
-    """ONNX Runtime's product of int16 or uint16, in 32 bits."""
-    unsigned = all(dtype_of(each) == "uint16" for each in inputs)
-    wide = "uint32" if unsigned else "int32"
-    return relax.op.matmul(*(cast(each, wide) for each in inputs))
+# ONNX Runtime's quantised operators: the float operator between conversions.
+#
+#     QLinearAdd(a, sa, za, b, sb, zb, sy, zy)
+#         ->  QuantizeLinear(Add(DequantizeLinear(a, sa, za), DequantizeLinear(b, sb, zb)), sy, zy)
+#
+# QLinearAdd, QLinearMul and QLinearAveragePool round after they added the zero point, the others
+# before, as in ONNX Runtime. That multiplies by sa / sy where this multiplies by sa and divides by
+# sy: a result that lies within a rounding error of a tie can differ by one. Means become sums of
+# integers (relay_passes/quantize/integer_mean.py), which it multiplies by another rounded factor.
+
+
+class Quantized(NamedTuple):
+    """A value and what it stands for, (value - zero_point) * scale."""
+
+    value: Expr
+    scale: Expr
+    zero_point: Expr | None
+
+
+def quantized(inputs: Inputs, position: int) -> Quantized:
+    """Three inputs in a row: value, scale, zero point."""
+    return Quantized(*(inputs[position + number] for number in range(3)))
+
+
+def requantized(value: Expr, scale: Expr, zero_point: Expr | None, dtype: str) -> Expr:
+    """A float value in 8 bits; a zero point of None is 0, of this type."""
+    dtype = dtype if zero_point is None else dtype_of(zero_point)
+    if dtype not in RANGES:
+        raise ValueError(f"a quantised value must be uint8 or int8, and is {dtype}")
+    if zero_point is None:
+        zero_point = literal(np.zeros((), dtype))
+    return apply("QuantizeLinear", value, single(scale), single(zero_point))
+
+
+def channels_first(value: Expr, compute: Callable[[Expr], Expr]) -> Expr:
+    """Computes on [N, C, ...] what is given, and is to be made, as [N, ..., C]."""
+    rank = rank_of(value)
+    moved = apply("Transpose", value, perm=[0, rank - 1, *range(1, rank - 1)])
+    return apply("Transpose", compute(moved), perm=[0, *range(2, rank), 1])
+
+
+def _between(
+    compute: Callable[[Sequence[Expr], Attrs], Expr], operands: int = 1, rounds_last: bool = False
+) -> Converter:
+    """A float operator between conversions.
+
+    Parameters
+    ----------
+    compute : callable
+        (float operands, attributes) -> float result.
+    operands : int
+        How many operands there are.
+    rounds_last : bool
+        Whether the zero point is added before the result is rounded.
+    """
+
+    def convert(inputs: Inputs, attrs: Attrs) -> Expr:
+        values = [_dequantized(quantized(inputs, 3 * number)) for number in range(operands)]
+        result = compute(values, attrs)
+        scale, zero_point = inputs[3 * operands], inputs[3 * operands + 1]
+        dtype = dtype_of(inputs[0] if zero_point is None else zero_point)
+        if rounds_last and zero_point is not None:
+            result, zero_point = _with_odd_part(result, single(scale), single(zero_point))
+        return requantized(result, scale, zero_point, dtype)
+
+    return convert
+
+
+def _dequantized(q: Quantized) -> Expr:
+    return apply("DequantizeLinear", q.value, single(q.scale), single(q.zero_point))
+
+
+def _with_odd_part(value: Expr, scale: Expr, zero_point: Expr) -> tuple[Expr, Expr | None]:
+    """A value and a zero point with which QuantizeLinear rounds x / scale + zero_point.
+
+    QuantizeLinear adds the zero point to what is rounded, ties to even. That is the same where it
+    is even; of an odd one, one step goes into the value. What is known at run time only goes there
+    as a whole.
+    """
+    known = constant(zero_point)
+    if known is None:
+        return apply("Add", value, apply("Mul", scale, cast(zero_point, "float32"))), None
+    if known.item() % 2 == 0:
+        return value, zero_point
+    return apply("Add", value, scale), literal(known - known.dtype.type(1))
+
+
+def _as(name: str) -> Callable[[Sequence[Expr], Attrs], Expr]:
+    return lambda values, attrs: apply(name, *values, **attrs)
+
+
+def _softmax(values: Sequence[Expr], attrs: Attrs) -> Expr:
+    """Along one axis, or over all axes from one on in the old form."""
+    form = {"axis": attrs.get("axis", -1), OPSET: attrs.get("opset", SOFTMAX_ALONG_AXIS)}
+    return apply("Softmax", *values, **form)
+
+
+def _pool(name: str) -> Callable[[Sequence[Expr], Attrs], Expr]:
+    """A pool, between transpositions if the channels are last."""
+
+    def compute(values: Sequence[Expr], attrs: Attrs) -> Expr:
+        if not attrs.get("channels_last", 0):
+            return apply(name, *values, **attrs)
+        return channels_first(values[0], lambda value: apply(name, value, **attrs))
+
+    return compute
+
+
+for _name, _converter in {
+    "Add": _between(_as("Add"), 2, rounds_last=True),
+    "Mul": _between(_as("Mul"), 2, rounds_last=True),
+    "Sigmoid": _between(_as("Sigmoid")),
+    "LeakyRelu": _between(_as("LeakyRelu")),
+    "ReduceMean": _between(_as("ReduceMean")),
+    "Softmax": _between(_softmax),
+    "AveragePool": _between(_pool("AveragePool"), rounds_last=True),
+    "GlobalAveragePool": _between(_pool("GlobalAveragePool")),
+}.items():
+    operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(_converter)
+
+
+@operator("QLinearWhere", domain=CONTRIB_DOMAIN)
+def _qlinear_where(inputs: Inputs, attrs: Attrs) -> Expr:
+    """Both sides in the output's scale, then Where of 8-bit values."""
+    sides = (_in_scale(quantized(inputs, place), inputs[7], inputs[8]) for place in (1, 4))
+    return apply("Where", inputs[0], *sides)
+
+
+@operator("QLinearConcat", domain=CONTRIB_DOMAIN)
+def _qlinear_concat(inputs: Inputs, attrs: Attrs) -> Expr:
+    """All parts in the output's scale, then Concat of 8-bit values."""
+    if len(inputs) < 5 or (len(inputs) - 2) % 3:
+        raise ValueError(f"it has {len(inputs)} inputs; it has 2 and 3 per part")
+    places = range(2, len(inputs), 3)
+    parts = (_in_scale(quantized(inputs, place), *inputs[:2]) for place in places)
+    return apply("Concat", *parts, axis=attrs["axis"])
+
+
+def _in_scale(q: Quantized, scale: Expr, zero_point: Expr | None) -> Expr:
+    """A value in another scale and zero point; itself if they are the same constants."""
+    if _same(q.scale, scale) and _same(q.zero_point, zero_point):
+        return q.value
+    return requantized(_dequantized(q), scale, zero_point, dtype_of(q.value))
+
+
+def _same(left: Expr | None, right: Expr | None) -> bool:
+    """Whether two parameters are the same number and type."""
+    if left is None or right is None:
+        return left is right
+    arrays = [constant(single(each)) for each in (left, right)]
+    if arrays[0] is None or arrays[1] is None:
+        return bool(left.same_as(right))
+    return arrays[0].dtype == arrays[1].dtype and arrays[0].item() == arrays[1].item()

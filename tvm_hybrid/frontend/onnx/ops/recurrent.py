@@ -1,79 +1,344 @@
-"""Recurrent: the front end's own operator for all steps of a layer.
+"""LSTM, GRU and RNN: each a product of all inputs, and one operator of all steps.
 
-    Recurrent(part, weight, ..., given="hidden lengths")    ->    Y, and Y_h and Y_c if finals=1
+    LSTM(X [steps, batch, input], W, R, B, ...)
+        ->  R.matmul(X, W^T of all directions) + bias,
+            R.call_tir(recurrent, (part [steps, batch, directions * gates * hidden], R, ...))
+    DynamicQuantizeLSTM(X, W, R, B, ..., W_scale, W_zero_point, R_scale, R_zero_point)
+        ->  DynamicQuantizeMatMul(X, W of all directions), and R - R_zero_point with R_scale
 
-Inputs and attributes are those of regions of the template "recurrent"; outputs are ONNX's.
+Steps and sequences may be open. In steps behind the end of a sequence (sequence_lens) its state
+stays as it is, and Y is zero. Layers of 16 bits are computed in float32 and rounded at the end.
+
+ONNX Runtime's LSTM of 8 bits has W as [directions, input, 4 * hidden]. The input is quantised once
+for all steps, the hidden state in every step, each sequence by itself (ONNX Runtime quantises as
+many rows at once as one of its threads has). R is of bytes if it is constant and its differences
+from the zero points are bytes, else of words.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from relay_passes.ir.graph import known_tensor, relax_shape
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.recurrent.problem import RECURRENT, RecurrentProblem, region_of
+from tir_schedules.recurrent.problem import (
+    DIRECTIONS,
+    GATES,
+    OPTIONAL,
+    RECURRENT,
+    STATES,
+    RecurrentProblem,
+    region_of,
+)
 from tir_schedules.recurrent.recurrent import plain_function
 
-from ...expressions import Attrs, Inputs, current_builder, normalize
-from ..graph.graph import OWN_DOMAIN
+from ...expressions import (
+    OUTPUTS,
+    Attrs,
+    Converter,
+    Expr,
+    Inputs,
+    cast,
+    constant,
+    current_builder,
+    dtype_of,
+    known_dims,
+    literal,
+    normalize,
+    reshaped,
+    sliced,
+)
+from ..apply import apply
+from ..evaluate import computed
+from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.requests import check_equal
 from ..graph.sizes import dims_of, index, same_size
 from ..operators import operator
 
+_X, _W, _R, _B, _LENGTHS, _HIDDEN, _MEMORY, _PEEPHOLES = range(8)
+_SHARED = (_X, _LENGTHS)
+"""What all directions have; all other inputs have an axis of directions in front."""
+_SCALES = {_W: (8, 9), _R: (10, 11)}
+"""Where a weight's scales and zero points are."""
+_FUNCTIONS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
+# The parameters of every function, alpha and beta, and their defaults: those of ONNX's operators.
+# Affine and ScaledTanh are operators no more, so theirs have to be given.
+_DEFAULTS: dict[str, tuple[float | None, ...]] = {
+    "Affine": (None, None),
+    "Elu": (1.0,),
+    "HardSigmoid": (0.2, 0.5),
+    "LeakyRelu": (0.01,),
+    "Relu": (),
+    "ScaledTanh": (None, None),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": (1.0,),
+}
+_NAMES = {name.lower(): name for name in _DEFAULTS}
+Weights = tuple[Callable[[Expr], Expr], dict[str, Expr]]
+"""What multiplies rows of inputs by W of all directions, and the inputs that belong to R."""
 
-@operator("Recurrent", domain=OWN_DOMAIN)
-def _recurrent(inputs: Inputs, attrs: Attrs) -> Any:
-    return recurrent_layer(
-        inputs,
-        cell=attrs["cell"],
-        direction=attrs["direction"],
-        activations=tuple(attrs["activations"].split()),
-        given=tuple(attrs["given"].split()),
-        finals=bool(attrs["finals"]),
-        clip=attrs["clip"],
-        coupled=bool(attrs["coupled"]),
+
+def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
+    """A layer whose directions may have functions of their own.
+
+    LSTM(X [batch, steps, input], ..., layout=1)
+        ->  Transpose(X), LSTM, Transpose(Y [steps, directions, batch, hidden]), Transpose(Y_h)
+    GRU(X, W, R, direction="bidirectional", activations=["Sigmoid", "Tanh", "HardSigmoid", "Tanh"])
+        ->  GRU(X, W[:1], R[:1], direction="forward"), GRU(X, W[1:], R[1:], direction="reverse"),
+            Concat of their results
+    """
+
+    def converted(inputs: Inputs, attrs: Attrs) -> Expr:
+        if attrs.get("layout"):
+            inputs = Inputs(
+                apply("Transpose", each, perm=[1, 0, 2])
+                if each is not None and place in (_X, _HIDDEN, _MEMORY)
+                else each
+                for place, each in enumerate(inputs)
+            )
+        direction, sides = attrs.get("direction", "forward"), known_dims(inputs[_R])[0]
+        if direction not in DIRECTIONS or sides != (2 if direction == DIRECTIONS[2] else 1):
+            raise ValueError(f"direction {direction!r} with weights of {sides}")
+        functions = _activations(attrs, _FUNCTIONS[cell], sides)
+        count = len(_FUNCTIONS[cell])
+        own = [functions[count * side : count * (side + 1)] for side in range(sides)]
+        if own[0] == own[-1]:
+            results = _steps(cell, weights_of, inputs, attrs, direction, own[0])
+        else:
+            made = (
+                _steps(cell, weights_of, _side(inputs, side), attrs, DIRECTIONS[side], own[side])
+                for side in range(2)
+            )
+            pairs = enumerate(zip(*made, strict=True))
+            results = [apply("Concat", *pair, axis=0 if place else 1) for place, pair in pairs]
+        if attrs.get("layout"):
+            y, *ends = results
+            results = [apply("Transpose", y, perm=[2, 0, 1, 3])]
+            results += [apply("Transpose", each, perm=[1, 0, 2]) for each in ends]
+        return relax.Tuple([cast(each, dtype_of(inputs[_X])) for each in results])
+
+    return converted
+
+
+def _side(inputs: Inputs, side: int) -> Inputs:
+    """The inputs of one direction."""
+    return Inputs(
+        each if each is None or place in _SHARED else sliced(each, 0, side, side + 1)
+        for place, each in enumerate(inputs)
     )
 
 
+def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list[str]:
+    """The functions of all directions as the template writes them, such as "HardSigmoid:0.2:0.5".
+
+        activations=["HardSigmoid", "Tanh", "Elu"], activation_alpha=[0.1, 2], activation_beta=[0.4]
+            ->  "HardSigmoid:0.1:0.4", "Tanh", "Elu:2.0"
+
+    As in ONNX Runtime a function takes its parameters from the lists in turn if it has them, and
+    its defaults once a list is used up.
+    """
+    names = attrs.get("activations", [*defaults] * directions)
+    unknown = [name for name in names if name.lower() not in _NAMES]
+    if unknown:
+        raise ValueError(f"activations {unknown} are unknown; there are {sorted(_DEFAULTS)}")
+    if len(names) != len(defaults) * directions:
+        raise ValueError(
+            f"{len(names)} activations for {directions} directions, each of which has "
+            f"{len(defaults)}"
+        )
+    given = [iter(attrs.get(f"activation_{key}", ())) for key in ("alpha", "beta")]
+    found = []
+    for name in (_NAMES[name.lower()] for name in names):
+        pairs = zip(given, _DEFAULTS[name], strict=False)
+        numbers = [next(numbers, default) for numbers, default in pairs]
+        known = [repr(float(each)) for each in numbers if each is not None]
+        if len(known) < len(numbers):
+            raise ValueError(
+                f"{name} has no defaults; activation_alpha and activation_beta must say more"
+            )
+        found.append(":".join([name, *known]))
+    return found
+
+
+def _float_weights(inputs: Inputs) -> Weights:
+    """Of W [directions, gates * hidden, input] and R [directions, gates * hidden, hidden]."""
+
+    def product(rows: Expr) -> Expr:
+        directions, width, size = known_dims(inputs[_W])
+        weight = reshaped(inputs[_W], (directions * width, size))
+        return apply("MatMul", rows, computed("Transpose", weight, perm=[1, 0]))
+
+    return product, {"weight": inputs[_R]}
+
+
+def _integer_weights(inputs: Inputs) -> Weights:
+    """Of W [directions, input, gates * hidden] and R [directions, hidden, gates * hidden]."""
+
+    def product(rows: Expr) -> Expr:
+        weight, (directions, size, width) = inputs[_W], known_dims(inputs[_W])
+        if directions > 1:
+            weight = computed("Transpose", weight, perm=[1, 0, 2])
+        flat = directions * width
+        parameters = (_of_columns(inputs, _W, place) for place in _SCALES[_W])
+        given = (None if each is None else reshaped(each, (flat,)) for each in parameters)
+        columns = reshaped(weight, (size, flat))
+        return apply("DynamicQuantizeMatMul", rows, columns, *given, domain=CONTRIB_DOMAIN)
+
+    scales, zeros = (_of_columns(inputs, _R, place) for place in _SCALES[_R])
+    return product, {"weight": _differences(inputs[_R], zeros), "scales": scales}
+
+
+def _differences(weight: Expr, zeros: Expr | None) -> Expr:
+    """A weight less its zero points, [directions, gates * hidden, hidden]."""
+    if zeros is not None:
+        directions, width = known_dims(zeros)
+        zeros = reshaped(zeros, (directions, 1, width))
+    known = constant(weight)
+    offsets = np.zeros((), np.int8) if zeros is None else constant(zeros)
+    if known is not None and offsets is not None:
+        rows = (known.astype(np.int16) - offsets).transpose(0, 2, 1)
+        fits = rows.min() >= -128 and rows.max() <= 127
+        return literal(rows.astype(np.int8 if fits else np.int16))
+    wide = cast(weight, "int32")
+    if zeros is not None:
+        wide = apply("Sub", wide, cast(zeros, "int32"))
+    return apply("Transpose", cast(wide, "int16"), perm=[0, 2, 1])
+
+
+def _of_columns(inputs: Inputs, weight: int, place: int) -> Expr | None:
+    """A weight's scales or zero points, [directions, columns]; None if they are absent."""
+    value = inputs[place]
+    if value is None:
+        return None
+    found, dims = known_dims(value), known_dims(inputs[weight])
+    wanted = dims[0], dims[2]
+    if found == wanted:
+        return value
+    if found != dims[:1]:
+        raise ValueError(
+            f"a scale or zero point of the shape {found} for a weight of the shape {dims}; there "
+            "is one for each direction, or for each of its columns"
+        )
+    return computed("Expand", reshaped(value, (dims[0], 1)), literal(np.array(wanted)))
+
+
+def _steps(
+    cell: str,
+    weights_of: Callable[[Inputs], Weights],
+    inputs: Inputs,
+    attrs: Attrs,
+    direction: str,
+    activations: Sequence[str],
+) -> list[Expr]:
+    """All steps of a layer, and the final states if anybody wants them."""
+    x, lengths = inputs[_X], inputs[_LENGTHS]
+    wide = "float64" if dtype_of(x) == "float64" else "float32"
+    product, weights = weights_of(inputs)
+    directions, _, hidden = known_dims(weights["weight"])
+    steps, batch, _ = dims_of(x)
+    states = len(attrs[OUTPUTS]) - 1
+    if not hidden:
+        state = [directions, batch, 0]
+        shapes = [[steps, *state], *[state] * states]
+        return [normalize(relax.op.zeros(relax.ShapeExpr(each), wide)) for each in shapes]
+    given = {"hidden": inputs[_HIDDEN], "memory": None, "peepholes": None, "lengths": None}
+    if cell == "lstm":
+        given |= {"memory": inputs[_MEMORY], "peepholes": inputs[_PEEPHOLES]}
+    given = {name: cast(each, wide) for name, each in given.items() if each is not None}
+    known = None if lengths is None else constant(lengths)
+    if lengths is not None and (
+        known is None or not all(same_size(index(int(each)), steps) for each in known)
+    ):
+        given["lengths"] = cast(lengths, "int32")
+    bias = inputs[_B]
+    if bias is not None:
+        bias, width = cast(bias, wide), known_dims(bias)[1] // 2
+        bias = sliced(bias, 1, 0, width), sliced(bias, 1, width, 2 * width)
+    return recurrent_layer(
+        x,
+        lambda rows: cast(product(rows), wide),
+        bias,
+        given | weights,
+        cell="gru_linear" if attrs.get("linear_before_reset") else cell,
+        direction=direction,
+        activations=tuple(activations),
+        clip=attrs.get("clip", 0.0),
+        coupled=bool(attrs.get("input_forget", 0)),
+        finals=states > 0,
+    )
+
+
+for _cell in _FUNCTIONS:
+    operator(_cell.upper())(_layer(_cell, _float_weights))
+operator("DynamicQuantizeLSTM", domain=CONTRIB_DOMAIN)(_layer("lstm", _integer_weights))
+
+
 def recurrent_layer(
-    inputs: Sequence[Any],
+    x: Expr,
+    product: Callable[[Expr], Expr],
+    biases: tuple[Expr, Expr] | None,
+    given: dict[str, Expr],
     *,
     cell: str,
     direction: str,
     activations: tuple[str, ...],
-    given: tuple[str, ...],
     finals: bool,
     clip: float = 0.0,
     coupled: bool = False,
-) -> Any:
-    """All steps of a layer; a tuple of them and the final states if `finals`.
+) -> list[Expr]:
+    """All steps of a layer, and the final states if `finals`.
 
     Parameters
     ----------
-    inputs
-        Those of a region of the template "recurrent".
-    cell, direction, activations, given, finals, clip, coupled
+    x
+        [steps, batch, input].
+    product
+        Multiplies rows of inputs by the weights of all directions.
+    biases
+        What is added to the products of inputs and of states, [directions, gates * hidden] each.
+    given
+        The recurrent weight, "weight", and inputs of `OPTIONAL`.
+    cell, direction, activations, finals, clip, coupled
         As of `RecurrentProblem`.
     """
-    inputs = _of_one_batch(inputs, given)
-    part, weight = map(known_tensor, inputs[:2])
+    steps, batch, size = dims_of(x)
+    directions, _, hidden = known_dims(given["weight"])
+    width = GATES[cell] * hidden
+    part = product(normalize(relax.op.reshape(x, [steps * batch, size])))
+    if biases is not None:
+        own, recurrent = biases
+        if cell == "gru_linear":  # what is added for the third gate is multiplied by the reset gate
+            given = {**given, "bias": sliced(recurrent, 1, 2 * hidden, width)}
+            total = computed("Add", *(sliced(each, 1, 0, 2 * hidden) for each in biases))
+            total = computed("Concat", total, sliced(own, 1, 2 * hidden, width), axis=1)
+        else:
+            total = computed("Add", own, recurrent)
+        part = apply("Add", part, reshaped(total, (directions * width,)))
+    part = normalize(relax.op.reshape(part, [steps, batch, directions * width]))
+    names = tuple(name for name in OPTIONAL if name in given)
+    inputs = _of_one_batch([part, given["weight"], *(given[name] for name in names)], names)
+    tensor, weight = map(known_tensor, inputs[:2])
     region = region_of(
         RecurrentProblem(
             cell=cell,
             direction=direction,
-            steps=part.shape[0],
-            batch=part.shape[1],
-            hidden=weight.shape[2],
+            steps=tensor.shape[0],
+            batch=tensor.shape[1],
+            hidden=hidden,
             activations=activations,
             clip=clip,
             coupled=coupled,
             finals=finals,
-            given=given,
+            given=names,
             weight_dtype=weight.dtype,
         )
     )
@@ -81,18 +346,14 @@ def recurrent_layer(
     function = current_builder().add_func(plain_function(region), RECURRENT)
     shape = relax_shape(region.output.shape, *inputs)
     ty = relax.TensorType(shape, region.output.dtype)
-    made = normalize(relax.op.call_tir(function, list(inputs), out_ty=ty))
-    states = RecurrentProblem.of(region).shown
-    if not states:
-        return made
-    steps = dims_of(inputs[0])[0]
-    ends = [index(0), steps, *(steps + number for number in range(1, states + 1))]
-    return relax.Tuple(
-        [
-            _along_steps(made, first, last, shape[1:], last is not steps)
-            for first, last in itertools.pairwise(ends)
-        ]
-    )
+    made = normalize(relax.op.call_tir(function, inputs, out_ty=ty))
+    if not finals:
+        return [made]
+    ends = [index(0), steps, *(steps + number for number in range(1, STATES[cell] + 1))]
+    return [
+        _along_steps(made, first, last, shape[1:], last is not steps)
+        for first, last in itertools.pairwise(ends)
+    ]
 
 
 def _check_shapes(inputs: Sequence[Any], region: Region) -> None:

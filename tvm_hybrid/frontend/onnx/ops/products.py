@@ -1,0 +1,351 @@
+"""Products of matrices, in floats and in integers, and integer convolutions.
+
+operator               Relax
+MatMulInteger          R.matmul(R.subtract(R.astype(a, "int32"), za), R.astype(b, "int32"),
+                       out_dtype="int32"); a zero point of 0 leaves no subtract
+ConvInteger            R.nn.conv2d of such operands
+QLinearMatMul          R.quantize(R.astype(MatMulInteger, "float32") * (sa * sb / sy), 1, zy)
+MatMulNBits            R.matmul of a weight that is dequantised in blocks
+
+The product of the scales is one float32 number per tensor, column or channel, computed in that
+order, as ONNX Runtime does; where the scales are constant it is a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from microkernels.base.arrays import RANGES
+from relay_passes.ir.quantization import centred
+
+from ...expressions import (
+    Attrs,
+    Expr,
+    Inputs,
+    cast,
+    constant,
+    dtype_of,
+    known_dims,
+    literal,
+    normalize,
+    number,
+    rank_of,
+    reshaped,
+    static_dims,
+)
+from ..apply import BFLOAT16, apply
+from ..evaluate import computed
+from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.requests import check_product
+from ..operators import operator
+from .convolution import CONVOLUTIONS
+from .quantized import (
+    BITS,
+    Parameters,
+    Quantized,
+    channels_first,
+    dequantized_blocks,
+    quantized,
+    requantized,
+    single,
+    unpack,
+)
+from .windows import check_channels, kernel_of, with_pads
+
+
+@operator("MatMul")
+def _matmul(inputs: Inputs, attrs: Attrs) -> Expr:
+    check_product(*inputs)
+    if dtype_of(inputs[0]) != BFLOAT16:
+        return relax.op.matmul(*inputs)
+    product = normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
+    return relax.op.astype(product, BFLOAT16)
+
+
+@operator("Gemm")
+def _gemm(inputs: Inputs, attrs: Attrs) -> Expr:
+    """Factors and transposes go into constants where there are some.
+
+    Gemm(a, W, c, alpha=2, beta=0.5, transB=1)    ->    a * (constant 2*W^T) + (constant c/2)
+    """
+    a, b, bias = (inputs[place] for place in range(3))
+    alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
+    dtype = dtype_of(a)
+    if attrs.get("transA"):
+        a = computed("Transpose", a, perm=[1, 0])
+    if attrs.get("transB"):
+        b = computed("Transpose", b, perm=[1, 0])
+    check_product(a, b)
+    if alpha != 1.0 and constant(b) is not None:
+        b = computed("Mul", b, number(b, alpha))
+    elif alpha != 1.0:
+        a = computed("Mul", a, number(a, alpha))
+    if beta == 0.0:
+        bias = None
+    elif bias is not None and beta != 1.0:
+        bias = computed("Mul", bias, number(bias, beta))
+    if dtype != BFLOAT16:
+        product = relax.op.matmul(a, b)
+        return product if bias is None else relax.op.add(normalize(product), bias)
+    total = normalize(relax.op.matmul(a, b, out_dtype="float32"))
+    if bias is not None:
+        total = normalize(relax.op.add(total, cast(bias, "float32")))
+    return relax.op.astype(total, BFLOAT16)
+
+
+@operator("FusedMatMul", "TransposeMatMul", domain=CONTRIB_DOMAIN)
+def _fused_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
+    """FusedMatMul(a, b, transA, transB, alpha)    ->    a or a^T, times b or b^T, times alpha"""
+    if attrs.get("transBatchA") or attrs.get("transBatchB"):
+        raise ValueError("transBatchA/transBatchB is unsupported")
+    operands = []
+    for value, flag in zip(inputs, ("transA", "transB"), strict=True):
+        rank = rank_of(value)
+        if attrs.get(flag) and rank > 1:  # ONNX Runtime ignores the flag for vectors
+            order = [*range(rank - 2), rank - 1, rank - 2]
+            value = computed("Transpose", value, perm=order)
+        operands.append(value)
+    product = apply("MatMul", *operands)
+    alpha = attrs.get("alpha", 1.0)
+    return product if alpha == 1.0 else apply("Mul", product, number(product, alpha))
+
+
+@operator("MatMulInteger")
+def _matmul_integer(inputs: Inputs, attrs: Attrs) -> Expr:
+    a, b, left, right = (inputs[place] for place in range(4))
+    _check_integers(a, left)
+    _check_integers(b, right)
+    check_product(a, b)
+    if left is not None:
+        left = _of_rows(left, a)
+    if right is not None:
+        right = _of_columns(right, b)
+    a, b = centred(normalize, a, left), centred(normalize, b, right)
+    return relax.op.matmul(a, b, out_dtype="int32")
+
+
+@operator("ConvInteger")
+def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
+    x, weight, left, right = (inputs[place] for place in range(4))
+    rank = rank_of(x) - 2
+    if rank not in CONVOLUTIONS:
+        raise ValueError(f"a convolution over {rank} dimensions is not supported")
+    _check_integers(x, left)
+    _check_integers(weight, right)
+    check_channels(x, weight, attrs)
+    if right is not None:
+        right = _of_channels(right, weight, rank + 1)
+    x, attrs = with_pads("ConvInteger", x, kernel_of(weight, attrs), attrs)
+    # What is padded is 0 once the zero point is subtracted: the operator pads with zero points.
+    return CONVOLUTIONS[rank](
+        centred(normalize, x, single(left)),
+        centred(normalize, weight, right),
+        strides=attrs.get("strides", (1,) * rank),
+        padding=attrs["pads"],
+        dilation=attrs.get("dilations", (1,) * rank),
+        groups=attrs.get("group", 1),
+        out_dtype="int32",
+    )
+
+
+def _check_integers(value: Expr, zero_point: Expr | None) -> None:
+    dtype = dtype_of(value)
+    if dtype not in RANGES:
+        raise ValueError(f"an operand of the type {dtype} is not uint8 or int8")
+    if zero_point is not None and dtype_of(zero_point) != dtype:
+        raise ValueError(f"a zero point of another type than its operand, {dtype}")
+
+
+def _broadcast(value: Expr, fits: bool, shape: Sequence[int], whom: str) -> Expr:
+    """A scale or zero point as it broadcasts to a result: of rank 0 if it is one number."""
+    found = known_dims(value)
+    if math.prod(found) == 1:
+        return reshaped(value, ())
+    if not fits:
+        raise ValueError(f"a scale or zero point of the shape {found}, and {whom}")
+    if len(found) > 1:
+        return value
+    return reshaped(value, [found[0] if size == -1 else size for size in shape])
+
+
+def _of_rows(value: Expr, operand: Expr) -> Expr:
+    """One number, or one for each row of a left operand."""
+    dims = static_dims(operand)
+    fits = dims is None or known_dims(value) in (dims[-2:-1], (*dims[:-1], 1))
+    return _broadcast(value, fits, (-1, 1), f"an operand {dims}: there is one for all or each row")
+
+
+def _of_columns(value: Expr, operand: Expr) -> Expr:
+    """One number, or one for each column of a right operand."""
+    dims, found = static_dims(operand), known_dims(value)
+    fits = dims is None or (found[-1:] == dims[-1:] and found[-2:-1] in ((), (1,)))
+    return _broadcast(value, fits, (-1,), f"the product has {(dims or [0])[-1]} columns")
+
+
+def _of_channels(value: Expr, weight: Expr, ones: int) -> Expr:
+    """One number, or one for each output channel of a convolution and `ones` axes behind it."""
+    dims = known_dims(weight)
+    fits = known_dims(value) == dims[:1]
+    shape = (-1, *[1] * ones)
+    return _broadcast(value, fits, shape, f"the convolution has {dims[0]} output channels")
+
+
+def _factor(*scales: Expr, alpha: float = 1.0, over: Expr | None = None) -> Expr:
+    """The product of scales in float32, from the left, over that of the output."""
+    factor, *others = (cast(each, "float32") for each in scales)
+    if alpha != 1.0:
+        factor = computed("Mul", number(factor, alpha), factor)
+    for each in others:
+        factor = computed("Mul", factor, each)
+    return factor if over is None else computed("Div", factor, cast(single(over), "float32"))
+
+
+def _product(a: Quantized, b: Quantized) -> Expr:
+    return apply("MatMulInteger", a.value, b.value, a.zero_point, b.zero_point)
+
+
+def _rounded(value: Expr, zero_point: Expr | None, dtype: str) -> Expr:
+    """A float value in 8 bits, its scale 1."""
+    return requantized(value, literal(np.array(1, np.float32)), zero_point, dtype)
+
+
+def _scaled(sums: Expr, factor: Expr) -> Expr:
+    return apply("Mul", cast(sums, "float32"), factor)
+
+
+@operator("QLinearMatMul")
+def _qlinear_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
+    a, b = quantized(inputs, 0), quantized(inputs, 3)
+    scales = _of_rows(a.scale, a.value), _of_columns(b.scale, b.value)
+    factor = _factor(*scales, over=inputs[6])
+    return _rounded(_scaled(_product(a, b), factor), inputs[7], dtype_of(a.value))
+
+
+@operator("QGemm", domain=CONTRIB_DOMAIN)
+def _qgemm(inputs: Inputs, attrs: Attrs) -> Expr:
+    """QGemm(A, sa, za, B, sb, zb, C, sy, zy); without sy the result stays float.
+
+    ->  QuantizeLinear(Cast(MatMulInteger(A', B', za, zb) + C) * (alpha * sa * sb / sy), 1, zy)
+    """
+    a, b = quantized(inputs, 0), quantized(inputs, 3)
+    bias, scale = inputs[6], inputs[7]
+    if attrs.get("transA"):
+        a = a._replace(value=computed("Transpose", a.value, perm=[1, 0]))
+    if attrs.get("transB"):
+        b = b._replace(value=computed("Transpose", b.value, perm=[1, 0]))
+    scales = single(a.scale), _of_columns(b.scale, b.value)
+    factor = _factor(*scales, alpha=attrs.get("alpha", 1.0), over=scale)
+    total = _product(a._replace(zero_point=single(a.zero_point)), b)
+    if bias is not None:
+        total = apply("Add", total, bias)
+    value = _scaled(total, factor)
+    return value if scale is None else _rounded(value, inputs[8], dtype_of(a.value))
+
+
+@operator("QLinearConv")
+@operator("QLinearConv", domain=CONTRIB_DOMAIN)
+def _qlinear_conv(inputs: Inputs, attrs: Attrs) -> Expr:
+    """QLinearConv(x, sx, zx, w, sw, zw, sy, zy, B)
+
+    ->  QuantizeLinear(Cast(ConvInteger(x, w, zx, zw) + B) * (sx * sw / sy), 1, zy)
+    """
+    x, w, bias = quantized(inputs, 0), quantized(inputs, 3), inputs[8]
+    axes = rank_of(w.value) - 2
+    factor = _factor(single(x.scale), _of_channels(w.scale, w.value, axes), over=inputs[6])
+
+    def real(value: Expr) -> Expr:
+        given = value, w.value, single(x.zero_point), w.zero_point
+        total = apply("ConvInteger", *given, **attrs)
+        if bias is not None:
+            total = apply("Add", total, reshaped(bias, (-1, *[1] * axes)))
+        return _scaled(total, factor)
+
+    value = channels_first(x.value, real) if attrs.get("channels_last") else real(x.value)
+    return _rounded(value, inputs[7], dtype_of(x.value))
+
+
+@operator("MatMulIntegerToFloat", domain=CONTRIB_DOMAIN)
+def _matmul_integer_to_float(inputs: Inputs, attrs: Attrs) -> Expr:
+    """MatMulIntegerToFloat(a, b, sa, sb, za, zb, bias)
+
+    ->  Cast(MatMulInteger(a, b, za, zb)) * (sa * sb) + bias
+    """
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (inputs[place] for place in range(7))
+    left = Quantized(a, a_scale, single(a_zero))
+    return _real_product(left, Quantized(b, b_scale, b_zero), bias)
+
+
+@operator("DynamicQuantizeMatMul", domain=CONTRIB_DOMAIN)
+def _dynamic_quantize_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
+    """Quantises the first operand, then as above."""
+    x, b, scale, zero_point = (inputs[place] for place in range(4))
+    a = Quantized(*apply("DynamicQuantizeLinear", x))
+    return _real_product(a, Quantized(b, scale, zero_point), inputs[4])
+
+
+def _real_product(a: Quantized, b: Quantized, bias: Expr | None) -> Expr:
+    factor = _factor(single(a.scale), _of_columns(b.scale, b.value))
+    product = _scaled(_product(a, b), factor)
+    return product if bias is None else apply("Add", product, bias)
+
+
+@operator("MatMulInteger16", domain=CONTRIB_DOMAIN, static=True)
+def _matmul_integer_16(inputs: Inputs, attrs: Attrs) -> Expr:
+    """ONNX Runtime's product of int16 or uint16, in 32 bits."""
+    unsigned = all(dtype_of(each) == "uint16" for each in inputs)
+    wide = "uint32" if unsigned else "int32"
+    return relax.op.matmul(*(cast(each, wide) for each in inputs))
+
+
+@operator("MatMulNBits", domain=CONTRIB_DOMAIN)
+def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
+    """ONNX Runtime's product with a weight of few bits, unpacked to one number per byte.
+
+    MatMulNBits(x, B: uint8 [N, K / b, b * bits / 8], scales: [N, K / b], zero_points, bias)
+        ->  x * (blocks of weight: int8 [K, N], scales^T, zero_points^T) + bias
+
+    Without zero points the middle of the range stands for 0: the weight is stored as the difference
+    from it. Whatever accuracy_level permits, x is multiplied as it is.
+    """
+    bits, block = attrs.get("bits", 4), attrs["block_size"]
+    columns, depth = attrs["N"], attrs["K"]
+    if bits not in BITS or block < 1 or block * bits % 8:
+        raise ValueError(f"{bits} bits in blocks of {block}")
+    if inputs[4] is not None:
+        raise ValueError("g_idx (rows in another order) is not supported; quantise without it")
+    if attrs.get("weight_prepacked", 0):
+        raise ValueError("its weight is packed for a GPU")
+    blocks = -(-depth // block)
+    packed = _array(inputs[1], (columns, blocks, block * bits // 8))
+    weight = unpack(packed, bits).reshape(columns, blocks * block)[:, :depth]
+    scale, offsets = _array(inputs[2], (columns, blocks)), None
+    if inputs[3] is not None and dtype_of(inputs[3]) == "uint8":
+        per_row = -(-blocks * bits // 8)
+        offsets = unpack(_array(inputs[3], (columns, per_row)), bits)[:, :blocks]
+    elif inputs[3] is not None:
+        offsets = _array(inputs[3], (columns, blocks))
+    middle = 1 << (bits - 1)
+    if offsets is None or (offsets == middle).all():
+        weight, offsets = (weight.astype(np.int16) - middle).astype(np.int8), None
+    # int8 or uint8 [K, N], which the product reads by rows.
+    zero_point = None if offsets is None or not offsets.any() else literal(offsets.T)
+    how = Parameters(literal(scale.T), zero_point, 0, block)
+    value = cast(dequantized_blocks(literal(weight.T), how), dtype_of(inputs[2]))
+    product = apply("MatMul", inputs[0], value)
+    return product if inputs[5] is None else apply("Add", product, inputs[5])
+
+
+def _array(value: Expr, shape: Sequence[int]) -> NDArray[Any]:
+    """The array of a constant; older models store scales and zero points flat."""
+    array = constant(value)
+    if array is None:
+        raise ValueError("its weight, scales and zero points must be constant")
+    if array.shape not in (shape, (math.prod(shape),)):
+        raise ValueError(f"an array of the shape {array.shape}; its attributes ask for {shape}")
+    return array.reshape(shape)
