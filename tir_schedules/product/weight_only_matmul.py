@@ -286,8 +286,7 @@ class WeightOnlyPacking(Packing[WeightOnlyConfig]):
         self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, expr: relax.Expr
     ) -> relax.Expr:
         """The original constant as a Relax expression of its packed form."""
-        weight, panels = _packed(region, config, isa)
-        shape = region.inputs[index].shape
+        (weight, panels), shape = _packed(region, config, isa), region.inputs[index].shape
         if index > 1:
             return weight.unpack_per_block(expr, panels, shape)
         return relax.op.reshape(weight.unpack(expr, panels), shape)
@@ -298,9 +297,6 @@ class WeightOnlyPacking(Packing[WeightOnlyConfig]):
         """Shape of a packed constant."""
         weight, _ = _packed(region, config, isa)
         return (weight.packed_bytes if index == 1 else weight.per_block_size,)
-
-
-PACKING = WeightOnlyPacking()
 
 
 def flops(region: Region) -> int:
@@ -328,7 +324,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
     check = staticmethod(check)
     flops = staticmethod(flops)
     estimate = staticmethod(estimated_cycles)
-    packing = PACKING
+    packing = WeightOnlyPacking()
 
     def default_config(self, region: Region, machine: Machine) -> WeightOnlyConfig:
         """The configuration with the fewest estimated cycles; no tuning is needed."""
