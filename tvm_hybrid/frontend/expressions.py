@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tvm
@@ -16,6 +16,7 @@ from microkernels.base.tvm_compat.relax import order_symbols
 from microkernels.vector.expressions import reinterpret
 from relay_passes.ir.constants import tensor_of
 
+T = TypeVar("T")
 Expr: TypeAlias = Any  # a Relax expression
 # Keys among a node's attributes of what converters want to know beside them. "Narrow" are the
 # element types of inputs, by position, that the model says to be of 2, 4 or 8 bits.
@@ -35,6 +36,7 @@ class Inputs(list[Any]):
 Converter = Callable[[Inputs, Attrs], Any]
 
 _builder: ContextVar[relax.BlockBuilder] = ContextVar("builder")
+_made_once: ContextVar[dict[Hashable, Any]] = ContextVar("made_once")
 
 # A model becomes the same module in every process.
 order_symbols()
@@ -43,11 +45,21 @@ order_symbols()
 @contextmanager
 def writing_to(builder: relax.BlockBuilder) -> Iterator[None]:
     """Within it, expressions go into the function that this builder makes."""
-    token = _builder.set(builder)
+    token, memory = _builder.set(builder), _made_once.set({})
     try:
         yield
     finally:
         _builder.reset(token)
+        _made_once.reset(memory)
+
+
+def once(key: Hashable, make: Callable[[], T]) -> T:
+    """What `make` gives; the same for the same key in all of a function."""
+    made = _made_once.get()
+    if key not in made:
+        made[key] = make()
+    found: T = made[key]
+    return found
 
 
 def current_builder() -> relax.BlockBuilder:

@@ -377,3 +377,36 @@ def test_softmax_over_all_axes_from_one_on_takes_any_number_of_rows(axis: int) -
         (wanted,) = peer.run(None, {"x": value / 50})
         # Of 15 exponentials, each with an error of a few units in the last place.
         np.testing.assert_allclose(found.numpy(), wanted, rtol=32 * 2.0**-23, atol=0)
+
+
+def test_a_skip_has_the_size_of_what_it_is_joined_with() -> None:
+    """n and n // 4 * 4 samples, as in U-Nets: the program checks that they are equal."""
+    build = OnnxBuilder()
+    x = build.input("x", ["batch", 2, "n"])
+    pooled = build.node("MaxPool", x, kernel_shape=[4], strides=[4])
+    scales = build.constant(np.array([1, 1, 4], np.float32))
+    large = build.node("Resize", pooled, "", scales)
+    build.output(build.node("Concat", x, large, axis=1), ["batch", 4, "n"])
+    model = build.model()
+    executable = tvm_hybrid.compile(model, keep_open=True, num_threads=1)
+    peer = literal_session(model)
+    for n in (4, 32):
+        feed = np.random.default_rng(n).standard_normal((3, 2, n)).astype(np.float32)
+        (found,) = executable.run({"x": feed})
+        np.testing.assert_array_equal(found.numpy(), peer.run(None, {"x": feed})[0])
+    with pytest.raises(FeedError):
+        executable.run({"x": np.zeros((3, 2, 33), np.float32)})
+
+
+@pytest.mark.parametrize(("rows", "others"), [(5, 5), (1, 5), (5, 1)])
+def test_the_same_two_sizes_have_one_common_size(rows: int, others: int) -> None:
+    """The sum of x and y and the difference of y and x can be joined."""
+    build = OnnxBuilder()
+    x, y = build.input("x", ["n", 3]), build.input("y", ["m", 3])
+    parts = build.node("Add", x, y), build.node("Sub", y, x)
+    build.output(build.node("Concat", *parts, axis=1), ["k", 6])
+    executable = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((size, 3)).astype(np.float32) for size in (rows, others))
+    (found,) = executable.run({"x": a, "y": b})
+    np.testing.assert_array_equal(found.numpy(), np.concatenate([a + b, b - a], axis=1))

@@ -19,6 +19,7 @@ from ...expressions import (
     literal,
     match_cast,
     normalize,
+    once,
 )
 from .elements import known_elements
 from .freeze_shapes import current_sizes, length_of, new_size
@@ -259,6 +260,12 @@ def _common(one: Expr, other: Expr) -> Expr:
     if isinstance(one, tirx.Var) != isinstance(other, tirx.Var) and not known:
         # A mask of `total` keys meets `past + sequence` of them.
         unite(one, other)
+    # Operators that meet the same two sizes have results of one size.
+    return once(frozenset((str(one), str(other))), lambda: _chosen(one, other, *known))
+
+
+def _chosen(one: Expr, other: Expr, known: Expr | None = None) -> Expr:
+    """The one of two sizes that is not 1, a new size unless it is known."""
     choices = [
         tirx.Select(tirx.EQ(one, index(1)), other, one),
         tirx.Select(tirx.EQ(other, index(1)), one, other),
@@ -270,7 +277,7 @@ def _common(one: Expr, other: Expr) -> Expr:
         # choice among choices, of each layer behind the last, is twice as long as its own.
         length = 1
         shape = emit(relax.op.tensor_to_shape(emit(relax.op.shape_to_tensor(shape))))
-    size: Expr = known[0] if known else new_size(length)
+    size = new_size(length) if known is None else known
     match_cast(shape, relax.ShapeType([size, size]))
     return size
 

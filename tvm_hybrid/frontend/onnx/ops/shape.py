@@ -148,6 +148,9 @@ def _transpose(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.permute_dims(inputs[0], None if order is None else list(order))
 
 
+_KINDS = {tirx.IntImm: 0, tirx.Var: 2}  # of sizes; those that are computed lie between
+
+
 @operator("Concat")
 def _concat(inputs: Inputs, attrs: Attrs) -> Any:
     """The program checks that open parts agree in all axes but one."""
@@ -157,7 +160,8 @@ def _concat(inputs: Inputs, attrs: Attrs) -> Any:
         wanted = list(shapes[0])
         for place, sizes in enumerate(zip(*shapes, strict=False)):
             if place != axis % len(wanted):
-                wanted[place] = next((x for x in sizes if isinstance(x, tirx.IntImm)), sizes[0])
+                # A number, else what is computed: no part is known to have the size of a symbol.
+                wanted[place] = min(sizes, key=lambda size: _KINDS.get(type(size), 1))
                 for size in sizes:
                     check_equal(wanted[place], size)
         for place, shape in enumerate(shapes):
