@@ -100,11 +100,11 @@ class Phase(Enum):
     LOWER_TO_VM = "TVM's own lowering, with memory planned"
 
 
-PLAIN = (decompose_attention, unturn, fold_empty, plain_products, plain_indices, merge_clips)
+PLAIN = (decompose_attention, unturn, fold_empty, plain_indices, merge_clips)
 """What is written in one way before types are chosen."""
 
 RECOGNIZED = (
-    *(evaluate_constants, fold_weights, drop_views, compose_views),
+    *(evaluate_constants, fold_weights, drop_views, compose_views, plain_products),
     *(slice_takes, slice_flips, merge_stacks, fold_padding, drop_zero_biases),
     *(decompose_batch_norm, decompose_group_norm, decompose_prelu),
     *(recognize_norms, recognize_softmax, recognize_gelu, recognize_elu, recognize_one_hot),
