@@ -46,6 +46,7 @@ from relay_passes.ir.moving_operators import moved_weights, weight_bytes, weight
 from relay_passes.ir.rewrite import map_functions
 from tir_schedules.convolution.winograd.algorithm import Algorithm, expected_error
 from tir_schedules.convolution.winograd.config import default_config, direct_cycles, winograd_cost
+from tir_schedules.core.kernel_numbers import FormMemo
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
@@ -86,6 +87,8 @@ def select_winograd(
         weights = weights_of(mod) if open_weights else set()
         cold = constant_bytes(mod) + weight_bytes(weights) > machine.l3_bytes
         unknown = _with_unknown_weights(mod, weights)
+        # A model has many equal layers.
+        choice_of = FormMemo(lambda region: choose(region, machine, fast_math, cold))
 
         def chosen(function: relax.Function) -> relax.Function:
             region = region_of(function)
@@ -96,7 +99,7 @@ def select_winograd(
                 return function
             if function in unknown:
                 return function.with_attr(REASON, f"template {region.op}; {_UNKNOWN}")
-            choice = choose(region, machine, fast_math, cold)
+            choice = choice_of(region)
             function = function.with_attr(REASON, choice.reason)
             if not choice.winograd:
                 return function

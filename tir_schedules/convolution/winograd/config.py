@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from microkernels.base.errors import ConfigError
@@ -30,7 +30,6 @@ from tir_schedules.cost.cost import Cost, flops_us
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.product.tile_config import check_tile, register_tiles
 
-from .algorithm import Algorithm
 from .problem import WinogradProblem
 
 LINE = 16  # f32 values of a cache line
@@ -223,8 +222,12 @@ def winograd_cost(
     cold : bool
         Whether the weights come from memory, because those of the whole model do not fit in L3.
     """
-    problem, lanes = WinogradProblem.of(region), microkernel_named(config.kernel).lanes
-    channels, algorithm = problem.geometry.channels, problem.algorithm
+    return _cost(WinogradProblem.of(region), config, machine, cold)
+
+
+def _cost(problem: WinogradProblem, config: WinogradConfig, machine: Machine, cold: bool) -> Cost:
+    kernel = microkernel_named(config.kernel)
+    lanes, channels, algorithm = kernel.lanes, problem.geometry.channels, problem.algorithm
     part = algorithm.products / TRANSFORM_PRODUCTS[algorithm.element]
     of_input, of_output = (part * cycles for cycles in TRANSFORM_CYCLES[algorithm.element])
     matrices = algorithm.products * algorithm.bytes  # bytes of an element in all of them
@@ -233,10 +236,9 @@ def winograd_cost(
     tiles, members, teams = blocks[0].size, config.threads_panels, config.teams(problem)
     n_vectors = math.ceil(problem.geometry.out_channels / lanes)
     c_vectors = math.ceil(channels * algorithm.bytes / (SUM_BYTES * lanes))
-    panels = config.panels(problem, microkernel_named(config.kernel))
+    panels = config.panels(problem, kernel)
     widths = [group.size for group in panels for _ in range(group.count)]
     share = sum(widths[: math.ceil(len(widths) / members)])  # vectors of the busiest thread
-    kernel = microkernel_named(config.kernel)
     products = algorithm.products * estimate_cycles(
         tiles, share, channels, config.rows, config.vectors, config.k_block, machine
     )
@@ -305,20 +307,24 @@ def _weight_cycles(
 
 def default_config(region: Region, machine: Machine) -> WinogradConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return min(candidates(region, machine), key=lambda config: _order(region, config, machine))
+    return min(candidates(region, machine), key=_order(region, machine))
 
 
 def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     """The default; every candidate and its blocks in other tiles, fastest estimated first."""
     default = default_config(region, machine)
     found = {*candidates(region, machine), *other_tiles(region, machine)}
-    yield from best_first(default, found, lambda config: _order(region, config, machine))
+    yield from best_first(default, found, _order(region, machine))
 
 
-def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[float, str, int]:
-    # Weights of that size are hardly alone in their model: others take their place in L3.
-    algorithm = Algorithm.of(region)
+def _order(region: Region, machine: Machine) -> Callable[[WinogradConfig], tuple[float, str, int]]:
+    problem = WinogradProblem.of(region)
     channels, columns = region.inputs[1].shape[-2:]
-    whole = algorithm.bytes * algorithm.products * channels * columns
+    # Weights of that size are hardly alone in their model: others take their place in L3.
+    whole = problem.algorithm.bytes * problem.algorithm.products * channels * columns
     cold = whole > machine.l3_bytes // 4
-    return winograd_cost(region, config, machine, cold).total, config.kernel, config.m_block
+
+    def order(config: WinogradConfig) -> tuple[float, str, int]:
+        return _cost(problem, config, machine, cold).total, config.kernel, config.m_block
+
+    return order
