@@ -21,7 +21,7 @@ from tests.tvm_hybrid.small_models import mlp, mlp_module
 from tests.tvm_hybrid.tuning.forked import Child
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, CompileError, OutputError, RecordError
-from tvm_hybrid.records.locked_file import append_line
+from tvm_hybrid.records.record_file import append_line
 
 FULL = Path("/dev/full")
 NOWHERE = Path("/proc/nowhere")  # where nobody, not even root, makes a file

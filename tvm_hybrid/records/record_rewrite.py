@@ -1,7 +1,7 @@
 """Merging and pruning of record files: lines are kept as they are, byte by byte.
 
 A file is rewritten under its lock and takes its name when it is complete, so that tuners may go on
-writing to it meanwhile; see `locked_file`.
+writing to it meanwhile; see `record_file`.
 """
 
 from __future__ import annotations

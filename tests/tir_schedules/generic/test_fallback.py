@@ -14,7 +14,7 @@ from tvm import ir, relax, s_tir, tirx
 from tvm.relax import op
 
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
-from relay_passes.legalize import schedule_generic as schedule_generic_pass
+from relay_passes.legalize import moves
 from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.tir_schedules.run_generic import (
     BEST,
@@ -128,7 +128,7 @@ def test_a_mistake_about_a_noted_reorder_is_in_its_decision(
     noted = Decision(node="y", op=REORDER, taken=False, reason="why")
     decisions = [noted]
     body = lowered(lambda x: op.permute_dims(x, [1, 0]), [((3, 20), "float32")])
-    monkeypatch.setattr(schedule_generic_pass, "reorders_in", lambda _func: 1)
+    monkeypatch.setattr(moves, "reorders_in", lambda _func: 1)
     schedule_leftovers(machine_for(BEST), decisions)(body)
     (decision,) = decisions
     assert decision.reason == "why; broken failed: IndexError: broken on purpose"
