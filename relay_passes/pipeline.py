@@ -100,7 +100,7 @@ class Phase(Enum):
     LOWER_TO_VM = "TVM's own lowering, with memory planned"
 
 
-PLAIN = (decompose_attention, unturn, fold_empty, plain_indices, merge_clips)
+PLAIN = (decompose_attention, unturn, fold_empty, plain_products, plain_indices, merge_clips)
 """What is written in one way before types are chosen."""
 
 RECOGNIZED = (
@@ -109,7 +109,7 @@ RECOGNIZED = (
     *(decompose_batch_norm, decompose_group_norm, decompose_prelu),
     *(recognize_norms, recognize_softmax, recognize_gelu, recognize_elu, recognize_one_hot),
 )
-"""What exporters write out in many operators."""
+"""What exporters write out in many operators; and products that casts of float16 hid before."""
 
 FOLDED = (fold_factors, fold_input_factors, conv1d_channels_last, mean_of_integers)
 """What products take in, once norms and activations are recognised."""
