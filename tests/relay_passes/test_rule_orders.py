@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from tvm import ir
@@ -49,6 +50,7 @@ def test_any_order_gives_the_same(name: str) -> None:
     assert found == [*GROUPS]
 
 
-def test_no_rule_is_in_two_groups() -> None:
-    every = [each.name for group in GROUPS.values() for each in group]
-    assert len({*every}) == len(every)
+def test_one_rule_is_in_two_groups() -> None:
+    """Before types are chosen for bfloat16; behind that for float16, whose casts hide products."""
+    every = Counter(each.name for group in GROUPS.values() for each in group)
+    assert [name for name, count in every.items() if count > 1] == ["plain_products"]
