@@ -14,6 +14,7 @@ more vanish at once. Relax is written when no rule applies.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tvm import ir, relax
 from .functions import renamed
 from .graph import AnyBinding, DataflowGraph, op_name, variables
 from .rewrite import Bindings, block_pass
+
+logger = logging.getLogger("tvm_hybrid")
 
 RewriteValue = Callable[[Any, Bindings, Any], "relax.Expr | None"]
 
@@ -173,6 +176,8 @@ class RuleGraph(DataflowGraph):
                     break
             for var in self._asked:
                 self._watchers[var].add(position)
+        if self._waiting:
+            logger.warning("rules undo each other and were stopped; the last was %s", each.name)
         return None if left == most else self._ordered()
 
     def _ordered(self) -> list[relax.Binding]:

@@ -130,7 +130,7 @@ def test_only_what_changed_is_tried_again() -> None:
     assert tried == {"relax.cos": 20, "relax.negative": 2}
 
 
-def test_rules_that_undo_each_other_end() -> None:
+def test_rules_that_undo_each_other_end(caplog: pytest.LogCaptureFixture) -> None:
     @rule("relax.sin")
     def forth(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
         return op.cos(call.args[0])
@@ -140,6 +140,7 @@ def test_rules_that_undo_each_other_end() -> None:
         return op.sin(call.args[0])
 
     assert len(operators(rules("endless", [forth, back])(module(op.sin, X)))) == 1
+    assert "rules undo each other" in caplog.text
 
 
 def test_a_rule_is_tried_again_when_a_constant_loses_a_reader() -> None:
